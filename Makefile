@@ -1,0 +1,32 @@
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test test-slow lint format
+
+demo: .venv/.run
+	$(BIN)/vitadel demo
+
+test: .venv/.dev lint
+	$(BIN)/pytest -m "not slow"
+
+test-slow: .venv/.dev
+	$(BIN)/pytest
+
+lint: .venv/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/codespell
+	$(BIN)/mypy
+
+format: .venv/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+.venv/.run: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -e .
+	touch $@
+
+.venv/.dev: .venv/.run
+	$(BIN)/pip install --quiet --disable-pip-version-check -e ".[dev]"
+	touch $@

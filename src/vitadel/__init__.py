@@ -1,0 +1,3 @@
+"""Vitadel: train, attack, evaluate and explain robust Vision Transformers."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,1 @@
+"""From taps, models and rows to numbers."""

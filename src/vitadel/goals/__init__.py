@@ -1,0 +1,93 @@
+"""What an adversary wants. The only room where a sign flips.
+
+Shape letters: B images, K classes.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from vitadel.losses import Loss, cross_entropy, kl_divergence
+
+
+class Goal(Protocol):
+    """A number to maximise, and the moment at which it is enough."""
+
+    def gain(self, z_BK: Tensor) -> Tensor:
+        """[B] values; an attack makes them as large as it can."""
+
+    def reached(self, z_BK: Tensor) -> Tensor:
+        """[B] truth values: does the adversary have what it wants?"""
+
+    def at(self, rows: Tensor) -> "Goal":
+        """The same goal for the images in `rows` alone."""
+
+    @property
+    def classes(self) -> Tensor:
+        """The class numbers the goal speaks of, so that a model with too few outputs is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Untargeted:
+    """Any class but the label."""
+
+    label_B: Tensor
+    loss: Loss = cross_entropy
+
+    def gain(self, z_BK: Tensor) -> Tensor:
+        return self.loss(z_BK, self.label_B)
+
+    def reached(self, z_BK: Tensor) -> Tensor:
+        return z_BK.argmax(1) != self.label_B
+
+    def at(self, rows: Tensor) -> "Untargeted":
+        return Untargeted(self.label_B[rows], self.loss)
+
+    @property
+    def classes(self) -> Tensor:
+        return self.label_B
+
+
+@dataclass(frozen=True, slots=True)
+class Targeted:
+    """One chosen class."""
+
+    target_B: Tensor
+    loss: Loss = cross_entropy
+
+    def gain(self, z_BK: Tensor) -> Tensor:
+        return -self.loss(z_BK, self.target_B)
+
+    def reached(self, z_BK: Tensor) -> Tensor:
+        return z_BK.argmax(1) == self.target_B
+
+    def at(self, rows: Tensor) -> "Targeted":
+        return Targeted(self.target_B[rows], self.loss)
+
+    @property
+    def classes(self) -> Tensor:
+        return self.target_B
+
+
+@dataclass(frozen=True, slots=True)
+class Diverge:
+    """An answer far from the one the model gave on other images, labels aside (the inner goal of TRADES)."""
+
+    reference_BK: Tensor
+
+    def gain(self, z_BK: Tensor) -> Tensor:
+        return kl_divergence(z_BK, self.reference_BK)
+
+    def reached(self, z_BK: Tensor) -> Tensor:
+        return z_BK.argmax(1) != self.reference_BK.argmax(1)
+
+    def at(self, rows: Tensor) -> "Diverge":
+        return Diverge(self.reference_BK[rows])
+
+    @property
+    def classes(self) -> Tensor:
+        return self.reference_BK.argmax(1)
+
+
+__all__ = ["Diverge", "Goal", "Targeted", "Untargeted"]

@@ -1,0 +1,40 @@
+"""Losses that compare logits, and so do not saturate where the softmax does."""
+
+from torch import Tensor
+
+from vitadel.errors import UsageError
+
+
+def margin(z_BK: Tensor, y_B: Tensor) -> Tensor:
+    r"""The lead of the best wrong class over the label; positive exactly where the image is misclassified.
+
+    Carlini & Wagner 2017 (arXiv:1608.04644), their :math:`f_6` without the clamp:
+
+    .. math:: \max_{i \neq y} z_i - z_y
+    """
+    if z_BK.shape[1] < 2:
+        raise UsageError(f"margin needs at least 2 classes, got {z_BK.shape[1]}. One output has no rival class.")
+    label_B = z_BK.gather(1, y_B[:, None]).squeeze(1)
+    return z_BK.scatter(1, y_B[:, None], float("-inf")).amax(1) - label_B
+
+
+def dlr(z_BK: Tensor, y_B: Tensor) -> Tensor:
+    r"""Difference-of-logits ratio; it grows as the label loses its lead.
+
+    Croce & Hein 2020 (arXiv:2003.01690), with :math:`\pi` the order that sorts the logits downwards:
+
+    .. math:: \mathrm{DLR}(z, y) = -\frac{z_y - \max_{i \neq y} z_i}{z_{\pi_1} - z_{\pi_3}}
+
+    =============  ===================  =========================
+    paper          here                 note
+    =============  ===================  =========================
+    :math:`z`      ``z_BK``             logits, not probabilities
+    :math:`\pi_3`  ``top3_B3[:, 2]``    so K >= 3
+    =============  ===================  =========================
+
+    Unchanged by ``z -> a*z + b`` for ``a > 0`` (tests/unit/losses/test_losses.py).
+    """
+    if z_BK.shape[1] < 3:
+        raise UsageError(f"dlr needs at least 3 classes, got {z_BK.shape[1]}. Use `margin` for a two-class model.")
+    top3_B3 = z_BK.topk(3, dim=1).values
+    return margin(z_BK, y_B) / (top3_B3[:, 0] - top3_B3[:, 2] + 1e-12)

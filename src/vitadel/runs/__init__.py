@@ -1,0 +1,8 @@
+"""The run folder: manifest, log, rows, checkpoints; claim and resume."""
+
+from vitadel.runs.files import read_json, write_json, write_whole
+from vitadel.runs.folder import Run
+from vitadel.runs.manifest import describe, fingerprint
+from vitadel.runs.rows import Rows
+
+__all__ = ["Rows", "Run", "describe", "fingerprint", "read_json", "write_json", "write_whole"]

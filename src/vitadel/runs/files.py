@@ -1,0 +1,42 @@
+"""Writing files so that a kill at any moment leaves either the old file or the new one."""
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from vitadel.errors import UsageError
+
+
+def write_whole(path: Path, write: Callable[[Path], None]) -> None:
+    """Let `write` fill a file beside `path`, bring it to the disk, and only then give it its name."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(beside)
+        with beside.open("rb") as handle:
+            os.fsync(handle.fileno())
+        beside.replace(path)
+    except OSError as error:
+        raise UsageError(
+            f"cannot write {path}: {error.strerror or error}. Choose a folder you may write to, with space left."
+        ) from error
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def write_json(path: Path, content: Mapping[str, object]) -> None:
+    text = json.dumps(content, indent=2, allow_nan=False) + "\n"
+    write_whole(path, lambda beside: beside.write_text(text) and None)
+
+
+def read_json(path: Path) -> dict[str, object]:
+    try:
+        content = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise UsageError(f"{path} does not exist. Is {path.parent} the folder you meant?") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is not readable JSON ({error}). Restore it or choose a new folder.") from error
+    if not isinstance(content, dict):
+        raise UsageError(f"{path} should hold a JSON object, got a {type(content).__name__}.")
+    return content

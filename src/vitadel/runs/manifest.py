@@ -1,0 +1,78 @@
+"""What a run is, written down so that two runs can be told apart and one can be repeated."""
+
+import dataclasses
+import enum
+import hashlib
+import json
+import platform
+import subprocess
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+
+_PACKAGES = ("vitadel", "torch", "torchvision", "timm", "accelerate", "safetensors", "numpy", "pyarrow")
+
+
+def describe(value: object) -> object:
+    """`value` as plain JSON: dataclasses become objects that name their type, functions their names."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {f.name: describe(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {"is": type(value).__name__, **fields}
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {str(k): describe(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [describe(v) for v in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Path):
+        return str(value)
+    if callable(value) and hasattr(value, "__qualname__"):
+        return f"{value.__module__}.{value.__qualname__}"
+    raise TypeError(f"a manifest cannot hold a {type(value).__name__}: {value!r}")
+
+
+def fingerprint(part: object) -> str:
+    """A short hash of a described value; equal exactly when the values are."""
+    text = json.dumps(describe(part), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def differences(then: object, now: object, path: str = "") -> list[str]:
+    """Where two described values differ, one line per leaf: `recipe.plan.epochs: 3 -> 5`."""
+    if isinstance(then, dict) and isinstance(now, dict):
+        keys = [*then, *(k for k in now if k not in then)]
+        return [line for k in keys for line in differences(then.get(k), now.get(k), f"{path}.{k}".lstrip("."))]
+    return [] if then == now else [f"{path}: {json.dumps(then)} -> {json.dumps(now)}"]
+
+
+def surroundings() -> dict[str, object]:
+    """Versions, commit and machine: recorded with every run, not part of its identity."""
+    return {
+        "versions": {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}},
+        "commit": _commit(),
+        "machine": {"system": platform.system(), "processor": platform.machine()},
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    """The commit of the checkout this package is imported from, with a mark if files differ; None when installed."""
+    here = Path(__file__).parent
+    try:
+        head = _git(here, "rev-parse", "HEAD")
+        return head + ("+changes" if _git(here, "status", "--porcelain", "--", ".") else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _git(folder: Path, *words: str) -> str:
+    command = ["git", "-C", str(folder), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()  # noqa: S603

@@ -1,0 +1,1 @@
+"""What the world does to an image, no model involved."""

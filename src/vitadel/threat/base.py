@@ -1,0 +1,28 @@
+"""What every threat can do."""
+
+from typing import Protocol
+
+from torch import Tensor
+
+from vitadel.draws import Draws
+
+
+class Threat(Protocol):
+    """Where an adversary may move an image; the box [0, 1] is always part of it."""
+
+    def project(self, x: Tensor, x0: Tensor) -> Tensor:
+        """The nearest allowed image to `x`, for the original `x0`."""
+
+    def ascend(self, x: Tensor, grad: Tensor, step: float) -> Tensor:
+        """`x` moved by a length of `step` in the direction in which `grad` rises fastest."""
+
+    def sample(self, x0: Tensor, rng: Draws) -> Tensor:
+        """A random allowed image, the same for an image in every batch."""
+
+    def size(self, x: Tensor, x0: Tensor) -> Tensor:
+        """[B] distances of `x` from `x0`, to be compared with the threat's radius."""
+
+
+def per_image(v_B: Tensor, like: Tensor) -> Tensor:
+    """One number per image, shaped to multiply a batch of images."""
+    return v_B.view(-1, *(1 for _ in like.shape[1:]))

@@ -1,0 +1,83 @@
+"""The ball of few changed pixels."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from vitadel.draws import Draws
+from vitadel.errors import UsageError
+from vitadel.threat.base import per_image
+
+# 48 halvings leave a bracket far below float32's resolution of a pixel; the last line then solves it exactly
+_HALVINGS = 48
+
+
+@dataclass(frozen=True, slots=True)
+class L1:
+    """Every image whose pixel changes add up to at most `eps`, pixels in [0, 1].
+
+    `active` is the share of pixel values that one step moves, after the sparse step of Tramer & Boneh 2019
+    (arXiv:1904.13000): the steepest step moves a single value and is far too slow.
+    """
+
+    eps: float
+    active: float = 0.01
+
+    def __post_init__(self) -> None:
+        if not 0 < self.eps < math.inf:
+            raise UsageError(f"L1.eps must be positive and finite, got {self.eps:g}. Write for example 12.")
+        if not 0 < self.active <= 1:
+            raise UsageError(f"L1.active must lie in (0, 1], got {self.active:g}. It is a share of the pixel values.")
+
+    def project(self, x: Tensor, x0: Tensor) -> Tensor:
+        r"""The exact projection on ball and box together.
+
+        With :math:`d = x - x_0` and :math:`r` the room from :math:`x_0` to the box in the direction of :math:`d`, the
+        projection moves each value by :math:`\mathrm{clip}(|d| - \lambda, 0, r)`. Their sum falls as
+        :math:`\lambda` rises and is piecewise linear: bisect, then solve the last piece
+        (tests/unit/threat/test_projections.py).
+        """
+        if self.eps > (limit := x0[0].numel()):
+            raise UsageError(
+                f"L1.eps of {self.eps:g} holds every image of shape {tuple(x0.shape[1:])} (the box has diameter {limit}). "
+                "Pixels live in [0, 1]: divide an eps meant for [0, 255] by 255."
+            )
+        shift, origin = (x - x0).double().flatten(1), x0.double().flatten(1)
+        length, room = shift.abs(), torch.where(shift > 0, 1 - origin, origin)
+        low_B, high_B = torch.zeros_like(length[:, :1]), length.amax(1, keepdim=True)
+        for _ in range(_HALVINGS):
+            middle_B = (low_B + high_B) / 2
+            too_long_B = _moved(length, middle_B, room).sum(1, keepdim=True) > self.eps
+            low_B, high_B = torch.where(too_long_B, middle_B, low_B), torch.where(too_long_B, high_B, middle_B)
+        start, end = (_moved(length, edge_B, room).sum(1, keepdim=True) for edge_B in (low_B, high_B))
+        part_B = ((start - self.eps) / (start - end).clamp_min(1e-300)).clamp(0, 1)
+        moved = _moved(length, low_B + part_B * (high_B - low_B), room)
+        inside_B = length.minimum(room).sum(1, keepdim=True) <= self.eps
+        moved = torch.where(inside_B, length.minimum(room), moved)
+        return (x0 + (shift.sign() * moved).view_as(x0).to(x0.dtype)).clamp(0, 1)
+
+    def ascend(self, x: Tensor, grad: Tensor, step: float) -> Tensor:
+        """A step of L1 length `step`, shared by the steepest values that the box does not hold back."""
+        blocked = ((grad > 0) & (x >= 1)) | ((grad < 0) & (x <= 0))
+        slope = grad.masked_fill(blocked, 0).flatten(1)
+        steepest = slope.abs().topk(max(1, int(self.active * slope.shape[1])), dim=1)
+        direction = torch.zeros_like(slope).scatter(1, steepest.indices, slope.gather(1, steepest.indices).sign())
+        return x + (step * direction / direction.abs().sum(1, keepdim=True).clamp_min(1)).view_as(x)
+
+    def sample(self, x0: Tensor, rng: Draws) -> Tensor:
+        """Uniform in the ball: exponential lengths with random signs, and a radius whose d-th power is uniform."""
+        shape = x0.shape[1:]
+        lengths = -torch.log1p(-rng.fold(0).uniform(*shape, dtype=x0.dtype))
+        signs = torch.where(rng.fold(1).uniform(*shape) < 0.5, -1.0, 1.0).to(x0.dtype)
+        radius_B = self.eps * rng.fold(2).uniform(dtype=x0.dtype) ** (1 / x0[0].numel())
+        total_B = lengths.flatten(1).double().sum(1).clamp_min(1e-12).to(x0.dtype)
+        return self.project(x0 + signs * lengths * per_image(radius_B / total_B, x0), x0)
+
+    def size(self, x: Tensor, x0: Tensor) -> Tensor:
+        return (x - x0).abs().flatten(1).double().sum(1).to(x.dtype)
+
+
+def _moved(length: Tensor, threshold_B: Tensor, room: Tensor) -> Tensor:
+    return (length - threshold_B).clamp_min(0).minimum(room)
