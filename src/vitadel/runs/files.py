@@ -27,7 +27,11 @@ def write_whole(path: Path, write: Callable[[Path], None]) -> None:
 
 def write_json(path: Path, content: Mapping[str, object]) -> None:
     text = json.dumps(content, indent=2, allow_nan=False) + "\n"
-    write_whole(path, lambda beside: beside.write_text(text) and None)
+
+    def write(beside: Path) -> None:
+        beside.write_text(text)
+
+    write_whole(path, write)
 
 
 def read_json(path: Path) -> dict[str, object]:

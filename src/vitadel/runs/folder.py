@@ -45,9 +45,7 @@ class Run:
             write_json(manifest, {**described, "hashes": hashes, "created": created, **about})
             return cls(folder, resumed=False, _lock=_lock(folder))
         then = read_json(manifest)
-        if changed := differences(
-            {"kind": then.get("kind"), **_dict(then.get("parts"))}, {"kind": kind, **_dict(described["parts"])}
-        ):
+        if changed := differences({key: then.get(key) for key in described}, described):
             more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
             raise UsageError(
                 f"{folder} belongs to another run; it differs in {'; '.join(changed[:3])}{more}. Choose a new --run."
@@ -127,10 +125,6 @@ def _parse(line: str) -> dict[str, object] | None:
     except json.JSONDecodeError:
         return None
     return entry if isinstance(entry, dict) else None
-
-
-def _dict(value: object) -> dict[str, object]:
-    return value if isinstance(value, dict) else {}
 
 
 def _number(step: object) -> float:

@@ -41,7 +41,7 @@ class L1:
         """
         if self.eps > (limit := x0[0].numel()):
             raise UsageError(
-                f"L1.eps of {self.eps:g} holds every image of shape {tuple(x0.shape[1:])} (the box has diameter {limit}). "
+                f"L1.eps of {self.eps:g} holds every image of shape {tuple(x0.shape[1:])} (diameter {limit}). "
                 "Pixels live in [0, 1]: divide an eps meant for [0, 255] by 255."
             )
         shift, origin = (x - x0).double().flatten(1), x0.double().flatten(1)
