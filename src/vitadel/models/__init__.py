@@ -1,0 +1,28 @@
+"""Pixels in [0, 1] to logits: timm's networks with the normalisation inside, and taps to see inside them."""
+
+from vitadel.models.build import OWN
+from vitadel.models.cost import Cost, cost
+from vitadel.models.families import family_of
+from vitadel.models.load import from_spec, load, save
+from vitadel.models.model import Model, wrap
+from vitadel.models.spec import RAW_PIXELS, ModelSpec, Normalisation
+from vitadel.models.taps import Taps
+from vitadel.models.weights import read_tensors, write_tensors
+
+__all__ = [
+    "OWN",
+    "RAW_PIXELS",
+    "Cost",
+    "Model",
+    "ModelSpec",
+    "Normalisation",
+    "Taps",
+    "cost",
+    "family_of",
+    "from_spec",
+    "load",
+    "read_tensors",
+    "save",
+    "wrap",
+    "write_tensors",
+]

@@ -10,6 +10,10 @@ from vitadel.draws import Draws
 class Threat(Protocol):
     """Where an adversary may move an image; the box [0, 1] is always part of it."""
 
+    @property
+    def eps(self) -> float:
+        """The radius: the largest `size` allowed."""
+
     def project(self, x: Tensor, x0: Tensor) -> Tensor:
         """The nearest allowed image to `x`, for the original `x0`."""
 

@@ -1,0 +1,103 @@
+"""The contract every attack inherits: an author writes `search`, the rest is done here, once.
+
+Shape letters: B images, K classes.
+"""
+
+import time
+from abc import ABC, abstractmethod
+from typing import final
+
+import torch
+from torch import Tensor
+
+from vitadel.attacks.counted import Counted, Model
+from vitadel.attacks.frozen import frozen
+from vitadel.attacks.result import AttackResult
+from vitadel.draws import Draws
+from vitadel.errors import UsageError
+from vitadel.goals import Goal
+from vitadel.threat import Threat
+
+
+class Attack(ABC):
+    """A search for an image in the threat that reaches the goal; holds no model and leaves no trace on one."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def search(self, model: Counted, x0: Tensor, goal: Goal, threat: Threat, rng: Draws) -> Tensor:
+        """Return the best candidate per image. Need not be exact about the threat: the caller projects and judges."""
+
+    @final
+    def __call__(
+        self, model: Model, x0: Tensor, goal: Goal, threat: Threat, *, seed: int, index_B: Tensor | None = None
+    ) -> AttackResult:
+        """Attack the images `x0` and judge what was found.
+
+        `index_B` are the images' numbers in their data set: what is drawn for an image depends on them and on `seed`,
+        never on the batch. Nothing of the caller's changes: modes, gradients, hooks, random state, `x0`.
+        """
+        _check_pixels(x0)
+        started = time.perf_counter()
+        counted = Counted(model, _highest_class(goal, len(x0)))
+        devices = [x0.device] if x0.device.type == "cuda" else []
+        with torch.random.fork_rng(devices), torch.inference_mode(False), frozen(model):
+            torch.manual_seed(seed)  # for models that draw; inside fork_rng, so the caller's state survives
+            x0 = x0.clone() if x0.is_inference() else x0.detach()
+            x = self._candidate(counted, x0, goal, threat, seed, index_B)
+            # a search may run in half precision, a success counts only in full
+            with torch.no_grad(), torch.autocast(x0.device.type, enabled=False):
+                z_BK = counted(x)
+        _check_finite(x, z_BK)
+        prediction, reached, size = z_BK.argmax(1), goal.reached(z_BK), threat.size(x, x0)
+        flags = counted.flags()  # waits for the device, so the time below is real
+        seconds = time.perf_counter() - started
+        return AttackResult(x, reached, prediction, size, counted.forwards, counted.backwards, seconds, flags)
+
+    @final
+    def craft(
+        self, model: Model, x0: Tensor, goal: Goal, threat: Threat, *, seed: int, index_B: Tensor | None = None
+    ) -> Tensor:
+        """The images alone, unjudged and with pixels trusted: for training, where a forward more per step is dear."""
+        with frozen(model):
+            return self._candidate(Counted(model, -1), x0.detach(), goal, threat, seed, index_B)
+
+    def _candidate(
+        self, model: Counted, x0: Tensor, goal: Goal, threat: Threat, seed: int, index_B: Tensor | None
+    ) -> Tensor:
+        index_B = torch.arange(len(x0)) if index_B is None else index_B
+        with torch.enable_grad():
+            found = self.search(model, x0, goal, threat, Draws.of(seed, index_B.to(x0.device)))
+        return threat.project(found.detach(), x0)
+
+
+def _check_pixels(x0: Tensor) -> None:
+    if not x0.is_floating_point() or x0.ndim < 2:
+        raise UsageError(f"attacks take a batch of float images, got {x0.dtype} of shape {list(x0.shape)}.")
+    if len(x0) == 0:
+        raise UsageError("attacks take at least one image, got an empty batch. Is the data set or the selection empty?")
+    low, high = x0.min().item(), x0.max().item()
+    if not (low >= 0 and high <= 1):
+        raise UsageError(
+            f"attacks take pixels in [0, 1], got [{low:.3g}, {high:.3g}]. "
+            "Normalisation belongs inside the model: vitadel.models.wrap(net, mean=..., std=...)."
+        )
+
+
+def _highest_class(goal: Goal, images: int) -> int:
+    classes = goal.classes
+    if len(classes) != images:
+        raise UsageError(f"the goal speaks of {len(classes)} images, got {images}. Give one label per image.")
+    if (lowest := int(classes.min())) < 0:
+        raise UsageError(f"label {lowest} is out of range. Labels must lie in 0..classes-1.")
+    return int(classes.max())
+
+
+def _check_finite(x: Tensor, z_BK: Tensor) -> None:
+    if not bool(x.isfinite().all()):
+        raise UsageError("the attack met NaN gradients. Check the model's backward pass on these images.")
+    if bad := int((~z_BK.isfinite()).any(1).sum()):
+        raise UsageError(
+            f"the model returned NaN or infinite logits for {bad} of {len(z_BK)} images. "
+            "Check its weights and precision: a NaN would count as a success of the attack."
+        )

@@ -1,0 +1,119 @@
+"""Projected gradient ascent, and its one-step ancestor.
+
+Shape letters: B images.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from vitadel.attacks.base import Attack
+from vitadel.attacks.counted import Counted
+from vitadel.attacks.schedule import Schedule, constant
+from vitadel.draws import Draws
+from vitadel.errors import UsageError
+from vitadel.goals import Goal
+from vitadel.threat import Threat, per_image
+
+
+@dataclass(frozen=True, slots=True)
+class PGD(Attack):
+    """Projected gradient ascent (Madry et al. 2018, arXiv:1706.06083); keeps, per image, the best iterate.
+
+    Best means: reaches the goal, and among those that do (or do not), gains most. `step_size` defaults to
+    2.5 eps / steps, which crosses the threat with some steps to spare. With `keep_best=False` the last iterate is
+    returned unjudged, one forward cheaper: what training wants.
+    """
+
+    steps: int = 20
+    step_size: float | None = None
+    random_start: bool = True
+    restarts: int = 1
+    schedule: Schedule = constant
+    keep_best: bool = True
+
+    def __post_init__(self) -> None:
+        for name, value in (("steps", self.steps), ("restarts", self.restarts)):
+            if value < 1:
+                raise UsageError(f"PGD.{name} must be at least 1, got {value}.")
+        if self.step_size is not None and not self.step_size > 0:
+            raise UsageError(
+                f"PGD.step_size must be positive, got {self.step_size:g}. Leave it out for 2.5 eps / steps."
+            )
+        if self.restarts > 1 and not (self.random_start and self.keep_best):
+            raise UsageError("PGD.restarts repeat the same search unless random_start and keep_best are on.")
+
+    def search(self, model: Counted, x0: Tensor, goal: Goal, threat: Threat, rng: Draws) -> Tensor:
+        if not self.keep_best:
+            return self._climb(model, x0, goal, threat, rng.fold(0)).x
+        best = _Best.of(x0)
+        for restart in range(self.restarts):
+            # an image that fell is not attacked again
+            rows = (~best.reached_B).nonzero().squeeze(1) if restart else torch.arange(len(x0), device=x0.device)
+            if len(rows) == 0:
+                break
+            best.take(rows, self._climb(model, x0[rows], goal.at(rows), threat, rng.fold(restart).at(rows)))
+        return best.x
+
+    def _climb(self, model: Counted, x0: Tensor, goal: Goal, threat: Threat, rng: Draws) -> "_Best":
+        step_size = 2.5 * threat.eps / self.steps if self.step_size is None else self.step_size
+        x = threat.sample(x0, rng) if self.random_start else x0
+        best = _Best.of(x)
+        for step in range(self.steps):
+            gain_B, grad, z_BK = model.gradient(x, goal)
+            if self.keep_best:
+                best.offer(x, gain_B, goal.reached(z_BK))
+            x = threat.project(threat.ascend(x, grad, step_size * self.schedule(step, self.steps)), x0)
+        if not self.keep_best:
+            return _Best(x, best.gain_B, best.reached_B)
+        with torch.no_grad():
+            z_BK = model(x)
+        best.offer(x, goal.gain(z_BK), goal.reached(z_BK))
+        return best
+
+
+@dataclass(frozen=True, slots=True)
+class FGSM(Attack):
+    """One step along the sign of the gradient (Goodfellow et al. 2015, arXiv:1412.6572).
+
+    With `random_start`, the step sets out from a random image of the threat (Wong et al. 2020, arXiv:2001.03994).
+    `step_size` defaults to eps, so that without a random start the step ends on the edge.
+    """
+
+    step_size: float | None = None
+    random_start: bool = False
+
+    def search(self, model: Counted, x0: Tensor, goal: Goal, threat: Threat, rng: Draws) -> Tensor:
+        x = threat.sample(x0, rng) if self.random_start else x0
+        _, grad, _ = model.gradient(x, goal)
+        return threat.ascend(x, grad, threat.eps if self.step_size is None else self.step_size)
+
+
+@dataclass(slots=True)
+class _Best:
+    """Per image, the best candidate seen so far."""
+
+    x: Tensor
+    gain_B: Tensor
+    reached_B: Tensor
+
+    @classmethod
+    def of(cls, x: Tensor) -> "_Best":
+        worst_B = torch.full((len(x),), -torch.inf, device=x.device, dtype=x.dtype)
+        return cls(x, worst_B, torch.zeros_like(worst_B, dtype=torch.bool))
+
+    def offer(self, x: Tensor, gain_B: Tensor, reached_B: Tensor) -> None:
+        more_B = (reached_B == self.reached_B) & (gain_B > self.gain_B)
+        better_B = more_B | (reached_B & ~self.reached_B)
+        self.x = torch.where(per_image(better_B, x), x, self.x)
+        self.gain_B = torch.where(better_B, gain_B.to(self.gain_B.dtype), self.gain_B)
+        self.reached_B = self.reached_B | reached_B
+
+    def take(self, rows: Tensor, other: "_Best") -> None:
+        """Offer the candidates of some of the images."""
+        mine = _Best(self.x[rows], self.gain_B[rows], self.reached_B[rows])
+        mine.offer(other.x, other.gain_B, other.reached_B)
+        self.x = self.x.index_copy(0, rows, mine.x)
+        self.gain_B = self.gain_B.index_copy(0, rows, mine.gain_B)
+        self.reached_B = self.reached_B.index_copy(0, rows, mine.reached_B)

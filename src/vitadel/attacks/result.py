@@ -1,0 +1,29 @@
+"""What an attack leaves behind."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """A reason to trust a number less: a code for programs, a sentence for people, the evidence for both."""
+
+    code: str
+    sentence: str
+    evidence: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class AttackResult:
+    """The images found and what finding them cost; `forwards` and `backwards` count images, not batches."""
+
+    x: Tensor
+    reached: Tensor
+    prediction: Tensor
+    size: Tensor
+    forwards: int
+    backwards: int
+    seconds: float
+    flags: tuple[Flag, ...] = ()

@@ -1,0 +1,125 @@
+"""Reaching into attention without rewriting it.
+
+Inside an attention module, queries, keys, values, logits and probabilities are local variables that no hook sees. But
+they all pass through two or three torch functions: the fused kernel, or product, softmax, product. While a mode of
+this kind is on and an attention module runs, those calls pass through here. The fused kernel stays on unless logits
+or probabilities themselves are asked for.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+_PRODUCTS = {torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.bmm, torch.Tensor.bmm}
+_SOFTMAXES = {torch.softmax, torch.Tensor.softmax, F.softmax}
+
+
+class Desk(Protocol):
+    """Who is told of the tensors of attention `name`, and may change them."""
+
+    def pass_by(self, name: str, value: Tensor) -> Tensor:
+        """The tensor to go on with."""
+
+    def wanted(self, name: str) -> bool:
+        """Does anyone read or edit this tensor?"""
+
+    def factor(self, attention: str) -> Tensor | float | None:
+        """What to multiply the products of queries and keys with."""
+
+    def bias(self, attention: str) -> Sequence[Tensor]:
+        """What to add to the logits; a bool tensor keeps where it is true."""
+
+
+class AttentionMode(TorchFunctionMode):
+    """Shows a desk the inside of whichever attention module runs; `enter` and `leave` say which that is."""
+
+    def __init__(self, desk: Desk) -> None:
+        super().__init__()
+        self._desk = desk
+        self._running: list[str] = []
+        self._products = 0
+
+    def enter(self, attention: str) -> None:
+        self._running.append(attention)
+        self._products = 0
+
+    def leave(self) -> None:
+        self._running.pop()
+
+    def __torch_function__(
+        self,
+        func: Callable[..., object],
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
+        kwargs = kwargs or {}
+        if not self._running:
+            return func(*args, **kwargs)
+        attention = self._running[-1]
+        if func is F.scaled_dot_product_attention:
+            return self._fused(attention, *args, **kwargs)  # type: ignore[arg-type]
+        if func in _PRODUCTS:
+            return self._product(attention, *args)  # type: ignore[arg-type]
+        if func in _SOFTMAXES:
+            logits, *rest = args
+            assert isinstance(logits, Tensor)
+            logits = self._desk.pass_by(f"{attention}.logits", self._biased(attention, logits))
+            probs = func(logits, *rest, **kwargs)
+            assert isinstance(probs, Tensor)
+            return self._desk.pass_by(f"{attention}.probs", probs)
+        return func(*args, **kwargs)
+
+    def _product(self, attention: str, left: Tensor, right: Tensor) -> Tensor:
+        """The first product in an attention is queries times keys, the second takes the values."""
+        self._products += 1
+        if self._products == 1:
+            k = self._desk.pass_by(f"{attention}.k", right.transpose(-2, -1))
+            return self._scaled(attention, self._desk.pass_by(f"{attention}.q", left)) @ k.transpose(-2, -1)
+        return left @ self._desk.pass_by(f"{attention}.v", right)
+
+    def _fused(
+        self,
+        attention: str,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Tensor:
+        q = self._scaled(attention, self._desk.pass_by(f"{attention}.q", query))
+        k = self._desk.pass_by(f"{attention}.k", key)
+        v = self._desk.pass_by(f"{attention}.v", value)
+        if not (self._desk.wanted(f"{attention}.logits") or self._desk.wanted(f"{attention}.probs")):
+            biases = [m for m in (attn_mask, *self._desk.bias(attention)) if m is not None]
+            mask = torch.stack(torch.broadcast_tensors(*(_additive(b, q) for b in biases))).sum(0) if biases else None
+            return F.scaled_dot_product_attention(
+                q, k, v, attn_mask=mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa
+            )
+        logits = (q * (q.shape[-1] ** -0.5 if scale is None else scale)) @ k.transpose(-2, -1)
+        logits = logits if attn_mask is None else logits + _additive(attn_mask, logits)
+        logits = self._desk.pass_by(f"{attention}.logits", self._biased(attention, logits))
+        probs = self._desk.pass_by(f"{attention}.probs", logits.softmax(-1))
+        return F.dropout(probs, dropout_p).to(v.dtype) @ v
+
+    def _scaled(self, attention: str, q: Tensor) -> Tensor:
+        factor = self._desk.factor(attention)
+        return q if factor is None else q * factor
+
+    def _biased(self, attention: str, logits: Tensor) -> Tensor:
+        for bias in self._desk.bias(attention):
+            logits = logits + _additive(bias, logits)
+        return logits
+
+
+def _additive(mask: Tensor, like: Tensor) -> Tensor:
+    if mask.dtype != torch.bool:
+        return mask.to(like.dtype)
+    return torch.zeros_like(mask, dtype=like.dtype).masked_fill(~mask, float("-inf"))

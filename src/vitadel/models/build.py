@@ -1,0 +1,93 @@
+"""From a spec to a network."""
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import timm
+import torch
+from torch import nn
+
+from vitadel.errors import UsageError, unknown
+from vitadel.models.families import OTHER, Family, check_grid, family_of, family_of_timm_file
+from vitadel.models.spec import RAW_PIXELS, ModelSpec, Normalisation, Option
+from vitadel.models.wide_resnet import WideResNet
+
+
+@dataclass(frozen=True, slots=True)
+class _Own:
+    """An architecture that timm does not have under one name."""
+
+    about: str
+    image_size: int
+    build: Callable[[int], nn.Module]
+
+
+OWN: dict[str, _Own] = {
+    "wrn28_10": _Own("WideResNet-28-10 for 32 px", 32, lambda classes: WideResNet(28, 10, classes)),
+    "wrn34_10": _Own("WideResNet-34-10 for 32 px", 32, lambda classes: WideResNet(34, 10, classes)),
+    "wrn70_16": _Own("WideResNet-70-16 for 32 px", 32, lambda classes: WideResNet(70, 16, classes)),
+    "resnet50_gelu": _Own(
+        "ResNet-50 with GELU", 224, lambda classes: timm.create_model("resnet50", act_layer="gelu", num_classes=classes)
+    ),
+}
+
+
+def complete(name: str, options: Mapping[str, Option]) -> ModelSpec:
+    """The spec of `timm:NAME` or `vitadel:NAME` as its authors made it."""
+    kind, _, arch = name.partition(":")
+    if kind == "vitadel":
+        if arch not in OWN:
+            raise unknown("model", name, (f"vitadel:{known}" for known in OWN))
+        if options:
+            raise UsageError(f"{name} takes no options, got {', '.join(options)}. Leave them out.")
+        size = OWN[arch].image_size
+        return ModelSpec(name, 10 if size == 32 else 1000, size, None, RAW_PIXELS)
+    config = _timm_config(arch)
+    normalisation = Normalisation(tuple(config.mean), tuple(config.std))
+    return ModelSpec(name, config.num_classes, config.input_size[-1], None, normalisation, dict(options))
+
+
+def build(spec: ModelSpec, *, seed: int) -> nn.Module:
+    """A fresh network of this spec, its weights drawn from `seed`, its token grid checked against the image."""
+    for what in ("num_classes", "image_size", "patch_size"):
+        if (value := getattr(spec, what)) is not None and value < 1:
+            raise UsageError(f"{what} must be at least 1, got {value}.")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        net = _construct(spec)
+    family = family_of(net)
+    if spec.patch_size is not None and spec.patch_size != family.patch_size(net):
+        family.set_patch(net, spec.patch_size)
+    net.eval()
+    check_grid(family, net, spec.image_size)
+    return net
+
+
+def _construct(spec: ModelSpec) -> nn.Module:
+    kind, _, arch = spec.name.partition(":")
+    if kind == "vitadel":
+        return OWN[arch].build(spec.num_classes)
+    family: Family = family_of_timm_file(timm.model_entrypoint(arch).__module__.rsplit(".", 1)[-1])
+    if family is OTHER and spec.image_size != _timm_config(arch).input_size[-1] and _timm_config(arch).fixed_input_size:
+        raise UsageError(f"{spec.name} has a fixed size of {_timm_config(arch).input_size[-1]}, got {spec.image_size}.")
+    sizes = family.size_options(spec.image_size, spec.patch_size)
+    try:
+        net = timm.create_model(arch, num_classes=spec.num_classes, **sizes, **spec.options)
+    except (TypeError, AssertionError, ValueError) as error:
+        asked = ", ".join(f"{key}={value}" for key, value in {**sizes, **spec.options}.items())
+        raise UsageError(f"timm cannot build {arch} with {asked or 'its defaults'}: {error}.") from error
+    assert isinstance(net, nn.Module)
+    return net
+
+
+def _timm_config(arch: str) -> timm.models.PretrainedCfg:
+    bare = arch.split(".", 1)[0]
+    if not timm.is_model(bare):
+        near = difflib.get_close_matches(bare, timm.list_models(), n=3)
+        hint = f" Did you mean {' or '.join(near)}?" if near else ""
+        raise UsageError(f"timm has no model {bare!r}.{hint} `vitadel models` lists the names.")
+    config = timm.get_pretrained_cfg(arch, allow_unregistered=False) if "." in arch else timm.get_pretrained_cfg(arch)
+    if config is None:
+        raise UsageError(f"timm's {bare} has no weights tagged {arch.partition('.')[2]!r}. Leave the tag out.")
+    return config

@@ -1,0 +1,34 @@
+"""What a model costs to keep and to run."""
+
+from dataclasses import dataclass
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from vitadel.models.model import Model
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Parameters, and multiply-accumulates of one image's forward pass in matrix products and convolutions.
+
+    The products inside attention are counted, also when a fused kernel does them; most published figures leave them
+    out. One multiply-accumulate is two FLOPs; the literature often calls it one.
+    """
+
+    parameters: int
+    macs: int
+
+    @property
+    def gflops(self) -> float:
+        return 2 * self.macs / 1e9
+
+
+def cost(model: Model, image_size: int) -> Cost:
+    """Measured by running one image through the model."""
+    first = next(model.parameters())
+    image = torch.zeros(1, 3, image_size, image_size, device=first.device, dtype=first.dtype)
+    # not under no_grad: the counter follows modules by the graph, and loses CaiT's class token without one
+    with FlopCounterMode(display=False) as counter:
+        model(image)
+    return Cost(sum(p.numel() for p in model.parameters()), counter.get_total_flops() // 2)

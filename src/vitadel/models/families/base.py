@@ -1,0 +1,99 @@
+"""What Vitadel must know of a family of architectures."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from vitadel.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A residual block: its name among the taps, and the modules whose outputs are tapped.
+
+    `stream` says which of the block's arguments carries what the block adds to.
+    """
+
+    name: str
+    module: nn.Module
+    attention: nn.Module
+    mlp: nn.Module
+    stream: int = 0
+
+
+def numbered(name: str, modules: Iterable[nn.Module], *, stream: int = 0) -> list[Block]:
+    """Blocks whose attention and MLP go by timm's usual names."""
+    return [
+        Block(f"{name}.{i}", module, module.get_submodule("attn"), module.get_submodule("mlp"), stream)
+        for i, module in enumerate(modules)
+    ]
+
+
+class Family:
+    """The knowledge about one family; this base is the family of networks without blocks, the convolutional ones."""
+
+    name = "convolutional"
+    architectures: tuple[type[nn.Module], ...] = ()
+
+    def blocks(self, net: nn.Module) -> Sequence[Block]:
+        """The residual blocks with attention, in the order in which they run."""
+        return ()
+
+    def size_options(self, image_size: int | None, patch_size: int | None) -> dict[str, int]:
+        """What the constructor wants to hear about the geometry."""
+        if patch_size is not None:
+            raise UsageError(f"a {self.name} network has no patches, got patch_size={patch_size}. Leave it out.")
+        return {}
+
+    def set_patch(self, net: nn.Module, patch_size: int) -> None:
+        """Change the patch size of a built network, where the constructor could not be told."""
+
+    def patch_size(self, net: nn.Module) -> int | None:
+        """The side of a patch in pixels; None without patches."""
+        return None
+
+    def grid(self, net: nn.Module, image_size: int) -> tuple[int, int] | None:
+        """Rows and columns of tokens for an image of this size, found by running the embedding."""
+        return None
+
+    def fit(self, state: Mapping[str, Tensor], net: nn.Module) -> dict[str, Tensor]:
+        """Weights of another geometry, resampled to this network's."""
+        return dict(state)
+
+
+class Patched(Family):
+    """The knowledge shared by families that cut the image into patches with one embedding module."""
+
+    def size_options(self, image_size: int | None, patch_size: int | None) -> dict[str, int]:
+        options = {"img_size": image_size, "patch_size": patch_size}
+        return {key: value for key, value in options.items() if value is not None}
+
+    def patch_size(self, net: nn.Module) -> int | None:
+        size = net.get_submodule("patch_embed").patch_size
+        return int(size[0] if isinstance(size, tuple) else size)  # type: ignore[arg-type]
+
+    def grid(self, net: nn.Module, image_size: int) -> tuple[int, int] | None:
+        embed = net.get_submodule("patch_embed")
+        first = next(embed.parameters())
+        with torch.no_grad():
+            out = embed(torch.zeros(1, 3, image_size, image_size, device=first.device, dtype=first.dtype))
+        if isinstance(out, tuple):
+            return (int(out[1][0]), int(out[1][1]))
+        if out.ndim == 4:
+            return (int(out.shape[1]), int(out.shape[2]))
+        side = round(out.shape[1] ** 0.5)
+        return (side, int(out.shape[1]) // side)
+
+
+def check_grid(family: Family, net: nn.Module, image_size: int) -> None:
+    """Refuse a network whose tokens do not tile the image: token grid x patch must be the image."""
+    grid, patch = family.grid(net, image_size), family.patch_size(net)
+    if grid is None or patch is None:
+        return
+    if (grid[0] * patch, grid[1] * patch) != (image_size, image_size):
+        raise UsageError(
+            f"a grid of {grid[0]} x {grid[1]} tokens with patches of {patch} does not tile {image_size} x {image_size} "
+            f"pixels. Choose an image_size that is a multiple of the patch size."
+        )

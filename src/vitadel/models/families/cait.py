@@ -1,0 +1,24 @@
+"""CaiT: talking-heads attention, then two blocks that only feed the class token."""
+
+from collections.abc import Mapping, Sequence
+
+from timm.models.cait import Cait
+from torch import Tensor, nn
+
+from vitadel.models.families.base import Block, Patched, numbered
+from vitadel.models.families.vit import fit_embedding
+
+
+class CaiT(Patched):
+    """timm's CaiT. Its class-attention blocks are the taps `class_blocks.i`."""
+
+    name = "cait"
+    architectures = (Cait,)
+
+    def blocks(self, net: nn.Module) -> Sequence[Block]:
+        assert isinstance(net, Cait)
+        # a class block is called with (tokens, class token) and adds to the second
+        return [*numbered("blocks", net.blocks), *numbered("class_blocks", net.blocks_token_only, stream=1)]
+
+    def fit(self, state: Mapping[str, Tensor], net: nn.Module) -> dict[str, Tensor]:
+        return fit_embedding(state, net, prefix_tokens=0)

@@ -1,0 +1,37 @@
+"""XCiT: attention between channels, a convolutional stem, and two class-attention blocks."""
+
+import math
+from collections.abc import Sequence
+
+from timm.models.xcit import Xcit
+from torch import nn
+
+from vitadel.errors import UsageError
+from vitadel.models.families.base import Block, Patched, numbered
+
+
+class XCiT(Patched):
+    """timm's XCiT. `logits` and `probs` of `blocks.i` relate channels; those of `class_blocks.i` relate tokens."""
+
+    name = "xcit"
+    architectures = (Xcit,)
+
+    def blocks(self, net: nn.Module) -> Sequence[Block]:
+        assert isinstance(net, Xcit)
+        return [*numbered("blocks", net.blocks), *numbered("class_blocks", net.cls_attn_blocks)]
+
+    def size_options(self, image_size: int | None, patch_size: int | None) -> dict[str, int]:
+        return {}  # positions are sinusoids of any grid, and the stem's strides are set after building
+
+    def set_patch(self, net: nn.Module, patch_size: int) -> None:
+        """Give the first log2(old / new) stem convolutions stride 1; no weight changes its shape."""
+        assert isinstance(net, Xcit)
+        old = int(net.patch_embed.patch_size)
+        stem = [layer for layer in net.patch_embed.proj.modules() if isinstance(layer, nn.Conv2d)]
+        halvings = math.log2(old / patch_size) if 0 < patch_size <= old else -1.0
+        if halvings not in range(len(stem) + 1):
+            sizes = ", ".join(str(old >> i) for i in range(len(stem) + 1))
+            raise UsageError(f"this XCiT can have patches of {sizes}, got patch_size={patch_size}.")
+        for layer in stem[: int(halvings)]:
+            layer.stride = (1, 1)
+        net.patch_embed.patch_size = patch_size

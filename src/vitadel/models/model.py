@@ -1,0 +1,41 @@
+"""Pixels in [0, 1] to logits, with the normalisation inside."""
+
+import torch
+from torch import Tensor, nn
+
+from vitadel.errors import UsageError
+from vitadel.models.spec import ModelSpec, Normalisation
+from vitadel.models.taps import Taps
+
+
+class Model(nn.Module):
+    """A network and its normalisation: a plain module that any attack library can use unchanged."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, net: nn.Module, normalisation: Normalisation, spec: ModelSpec | None = None) -> None:
+        super().__init__()
+        self.net = net
+        self.normalisation = normalisation
+        self.spec = spec
+        # the values live in the spec; as buffers they would be a second copy inside every state dict
+        self.register_buffer("mean", torch.tensor(normalisation.mean).view(1, -1, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(normalisation.std).view(1, -1, 1, 1), persistent=False)
+        self.taps = Taps(self, net)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.ndim != 4 or x.shape[1] != self.mean.shape[1]:
+            raise UsageError(f"the model takes images of shape [B, {self.mean.shape[1]}, H, W], got {list(x.shape)}.")
+        if self.spec is not None and self.spec.patch_size is not None and x.shape[-1] != self.spec.image_size:
+            size = self.spec.image_size
+            raise UsageError(
+                f"the model takes {size} x {size} images, got {x.shape[-2]} x {x.shape[-1]}. "
+                f"Load the data at {size}, or the model with image_size={x.shape[-1]}."
+            )
+        return self.net(x if self.normalisation.identity else (x - self.mean) / self.std)
+
+
+def wrap(net: nn.Module, *, mean: tuple[float, ...], std: tuple[float, ...]) -> Model:
+    """Any network that takes normalised images, as one that takes pixels in [0, 1]."""
+    return Model(net, Normalisation(mean, std))

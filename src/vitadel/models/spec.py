@@ -1,0 +1,56 @@
+"""What a model is, apart from its weights: enough to build it again."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+
+from vitadel.errors import UsageError
+
+Option = str | int | float | bool
+
+
+@dataclass(frozen=True, slots=True)
+class Normalisation:
+    """The shift and scale a model applies to pixels in [0, 1] before its first layer."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.mean) != len(self.std) or not self.mean or min(self.std) <= 0:
+            raise UsageError(
+                f"a normalisation needs one mean and one positive std per channel, got {self.mean} and {self.std}."
+            )
+
+    @property
+    def identity(self) -> bool:
+        return not any(self.mean) and set(self.std) == {1.0}
+
+
+RAW_PIXELS = Normalisation((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """The architecture by name, its geometry, its normalisation, and what it was built with beyond the name."""
+
+    name: str
+    num_classes: int
+    image_size: int
+    patch_size: int | None
+    normalisation: Normalisation
+    options: Mapping[str, Option] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> "ModelSpec":
+        """Read what `to_json` wrote; the text comes from a file, so nothing about it is taken for granted."""
+        try:
+            values = json.loads(text)
+            spec = cls(**values)
+            norm = values["normalisation"]
+            return replace(spec, normalisation=Normalisation(tuple(norm["mean"]), tuple(norm["std"])))
+        except (TypeError, KeyError, ValueError) as error:
+            raise UsageError(f"the model description in the file is damaged ({error}). Use an intact file.") from error

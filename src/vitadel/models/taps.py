@@ -1,0 +1,280 @@
+"""Named points inside a model, to read, to edit, to scale, to mask and to skip.
+
+    with model.taps.read("blocks.*.attn.logits") as seen:
+        z = model(x)
+    penalty = sum(a.square().mean() for a in seen.values())
+
+Names: `embed`, `blocks.i.attn.{q,k,v,logits,probs,out}`, `blocks.i.mlp.out`, `blocks.i.out`, `head.in`; families with
+class-attention blocks add the same under `class_blocks.i`. Nothing read is detached. On leaving the `with` block,
+also by an exception, the model is as it was. A tap that was asked for and never fired is an error.
+
+Logits are what enters the softmax, probabilities what leaves it. The factor of `scale` multiplies the product of
+queries and keys and nothing else: position biases and window masks keep their weight.
+"""
+
+import fnmatch
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from vitadel.errors import UsageError
+from vitadel.models.attention import AttentionMode
+from vitadel.models.families import Block, family_of
+
+Edit = Callable[[Tensor], Tensor]
+_INSIDE = ("q", "k", "v", "logits", "probs")
+
+
+@dataclass(eq=False, slots=True)
+class _Request:
+    """What one `with` block asked for, and which of it has happened."""
+
+    reads: frozenset[str] = frozenset()
+    seen: dict[str, Tensor] = field(default_factory=dict)
+    edits: Mapping[str, Edit] = field(default_factory=dict)
+    factors: Mapping[str, Tensor | float] = field(default_factory=dict)
+    biases: Mapping[str, Tensor] = field(default_factory=dict)
+    skips: frozenset[str] = frozenset()
+    fired: set[str] = field(default_factory=set)
+
+    @property
+    def names(self) -> set[str]:
+        return {*self.reads, *self.edits, *self.factors, *self.biases, *self.skips}
+
+    @property
+    def inside_attention(self) -> bool:
+        tensors = (name.rsplit(".", 1)[-1] for name in (*self.reads, *self.edits))
+        return bool(self.factors or self.biases) or any(tensor in _INSIDE for tensor in tensors)
+
+
+class Taps:
+    """The taps of one model. `with` blocks nest: a read sees what all open edits, factors and masks have made."""
+
+    def __init__(self, model: nn.Module, net: nn.Module) -> None:
+        self._model = model
+        self._net = net
+        self._open: list[_Request] = []
+        self._handles: list[RemovableHandle] = []
+        self._mode = AttentionMode(self)
+        self._called = False
+
+    def names(self) -> list[str]:
+        """Every tap this model has, in the order in which a forward pass meets them."""
+        points = [*(f"attn.{tensor}" for tensor in (*_INSIDE, "out")), "mlp.out", "out"]
+        inner = [f"{block.name}.{point}" for block in self._blocks() for point in points]
+        return [*(["embed"] if inner else []), *inner, *(["head.in"] if self._classifier() is not None else [])]
+
+    def attentions(self) -> list[str]:
+        """The attention of every block, in the order in which `scale` counts them."""
+        return [f"{block.name}.attn" for block in self._blocks()]
+
+    @contextmanager
+    def read(self, pattern: str) -> Iterator[dict[str, Tensor]]:
+        """The tensors that match, by name, from the latest forward pass inside the block."""
+        request = _Request(reads=frozenset(_matching(pattern, self.names(), "tap")))
+        with self._asked(request):
+            yield request.seen
+
+    @contextmanager
+    def edit(self, pattern: str, fn: Edit) -> Iterator[None]:
+        """`fn(tensor)` takes the place of every tensor that matches."""
+        with self._asked(_Request(edits=dict.fromkeys(_matching(pattern, self.names(), "tap"), fn))):
+            yield
+
+    @contextmanager
+    def scale(self, factors: float | Tensor | Sequence[float]) -> Iterator[None]:
+        """Multiply the products of queries and keys: one factor for all attentions, or one for each."""
+        names = self._attentions_or_refuse()
+        each = _each(factors, len(names))
+        if len(each) != len(names):
+            raise UsageError(f"this model has {len(names)} attentions, got {len(each)} factors. Give one, or one each.")
+        with self._asked(_Request(factors=dict(zip(names, each, strict=True)))):
+            yield
+
+    @contextmanager
+    def mask(self, masks: Tensor | Mapping[str, Tensor]) -> Iterator[None]:
+        """Add to the logits: a tensor for every attention, or tensors by pattern of attention names.
+
+        A bool mask keeps where it is true; any other is added. It must broadcast to the logits' shape, and no row may
+        forbid everything.
+        """
+        known = self._attentions_or_refuse()
+        by_pattern = masks if isinstance(masks, Mapping) else {"*": masks}
+        biases = {name: mask for pattern, mask in by_pattern.items() for name in _matching(pattern, known, "attention")}
+        with self._asked(_Request(biases=biases)):
+            yield
+
+    @contextmanager
+    def skip(self, *patterns: str) -> Iterator[None]:
+        """Leave out whole blocks (`blocks.3`), their attention (`blocks.3.attn`) or their MLP (`blocks.3.mlp`)."""
+        known = [f"{block.name}{part}" for block in self._blocks() for part in ("", ".attn", ".mlp")]
+        names = {name for pattern in patterns for name in _matching(pattern, known, "part to skip", exact_depth=True)}
+        with self._asked(_Request(skips=frozenset(names))):
+            yield
+
+    # what the attention mode asks of a desk
+
+    def pass_by(self, name: str, value: Tensor) -> Tensor:
+        for request in self._open:
+            if name in request.edits:
+                value = request.edits[name](value)
+                request.fired.add(name)
+        for request in self._open:
+            if name in request.reads:
+                request.seen[name] = value
+                request.fired.add(name)
+        return value
+
+    def wanted(self, name: str) -> bool:
+        return any(name in request.reads or name in request.edits for request in self._open)
+
+    def factor(self, attention: str) -> Tensor | float | None:
+        product: Tensor | float | None = None
+        for request in self._open:
+            if attention in request.factors:
+                request.fired.add(attention)
+                factor = request.factors[attention]
+                product = factor if product is None else product * factor
+        return product
+
+    def bias(self, attention: str) -> Sequence[Tensor]:
+        biases = []
+        for request in self._open:
+            if attention in request.biases:
+                request.fired.add(attention)
+                biases.append(request.biases[attention])
+        return biases
+
+    # opening and closing
+
+    @contextmanager
+    def _asked(self, request: _Request) -> Iterator[None]:
+        """Keep a request open; the mode is entered by the outermost block that needs it, so modes close in order."""
+        needs_mode = request.inside_attention and not any(other.inside_attention for other in self._open)
+        self._called = False
+        self._open.append(request)
+        self._rewire()
+        try:
+            if needs_mode:
+                with self._mode:
+                    yield
+            else:
+                yield
+        finally:
+            self._open.remove(request)
+            self._rewire()
+        if silent := sorted(request.names - request.fired):
+            raise UsageError(self._why_silent(silent))
+
+    def _why_silent(self, silent: Sequence[str]) -> str:
+        shown = ", ".join(silent[:3]) + (f" and {len(silent) - 3} more" if len(silent) > 3 else "")
+        if any(_is_compiled(module) for module in self._model.modules()):
+            return f"taps never fired: {shown}. The model is compiled, and compiled code does not see taps."
+        if not self._called:
+            return (
+                f"taps never fired: {shown}. The model was not called inside the `with` block, or only through "
+                "torch.compile, which does not see taps: call the model itself."
+            )
+        return f"taps never fired: {shown}. The forward pass inside the `with` block did not come by them."
+
+    def _rewire(self) -> None:
+        """Hooks for exactly what is asked for now."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        if not self._open:
+            return
+        self._handles.append(self._model.register_forward_pre_hook(self._note_call))
+        asked = {name for request in self._open for name in request.names}
+        inside = any(request.inside_attention for request in self._open)
+        for number, block in enumerate(self._blocks()):
+            if number == 0 and "embed" in asked:
+                self._handles.append(block.module.register_forward_pre_hook(self._argument_hook("embed")))
+            if inside:
+                self._handles += self._mark_attention(block)
+            self._handles += self._block_hooks(block, asked)
+        classifier = self._classifier()
+        if classifier is not None and "head.in" in asked:
+            self._handles.append(classifier.register_forward_pre_hook(self._argument_hook("head.in")))
+
+    def _block_hooks(self, block: Block, asked: set[str]) -> list[RemovableHandle]:
+        parts = (("", block.module), (".attn", block.attention), (".mlp", block.mlp))
+        return [
+            module.register_forward_hook(self._output_hook(f"{block.name}{part}", block.stream if not part else None))
+            for part, module in parts
+            if asked & {f"{block.name}{part}", f"{block.name}{part}.out"}
+        ]
+
+    def _mark_attention(self, block: Block) -> list[RemovableHandle]:
+        name = f"{block.name}.attn"
+        return [
+            block.attention.register_forward_pre_hook(lambda module, args: self._mode.enter(name)),
+            block.attention.register_forward_hook(lambda module, args, out: self._mode.leave(), always_call=True),
+        ]
+
+    def _output_hook(self, part: str, stream: int | None) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]:
+        """What a skipped part puts out: a block its own input, a branch nothing."""
+
+        def hook(module: nn.Module, args: tuple[Tensor, ...], out: Tensor) -> Tensor:
+            for request in self._open:
+                if part in request.skips:
+                    request.fired.add(part)
+                    out = torch.zeros_like(out) if stream is None else args[stream]
+            return self.pass_by(f"{part}.out", out)
+
+        return hook
+
+    def _argument_hook(self, name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], tuple[Tensor, ...]]:
+        def hook(module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            return (self.pass_by(name, args[0]), *args[1:])
+
+        return hook
+
+    def _note_call(self, module: nn.Module, args: tuple[Tensor, ...]) -> None:
+        self._called = True
+
+    # what the network offers
+
+    def _blocks(self) -> Sequence[Block]:
+        return family_of(self._net).blocks(self._net)
+
+    def _attentions_or_refuse(self) -> list[str]:
+        if names := self.attentions():
+            return names
+        raise UsageError(
+            f"{type(self._net).__name__} has no attention Vitadel knows. Families: ViT, DeiT, CaiT, XCiT, Swin."
+        )
+
+    def _classifier(self) -> nn.Module | None:
+        """The last linear layer, by the name timm gives it."""
+        config = getattr(self._net, "pretrained_cfg", None) or {}
+        name = config.get("classifier") if isinstance(config, dict) else None
+        name = name[0] if isinstance(name, tuple | list) else name
+        return self._net.get_submodule(name) if isinstance(name, str) else None
+
+
+def _each(factors: float | Tensor | Sequence[float], count: int) -> list[Tensor | float]:
+    if isinstance(factors, Tensor):
+        return [factors] * count if factors.ndim == 0 else list(factors)
+    return [factors] * count if isinstance(factors, float | int) else list(factors)
+
+
+def _matching(pattern: str, known: Iterable[str], kind: str, *, exact_depth: bool = False) -> list[str]:
+    """The names that match; with `exact_depth` a star stays within its part, so `blocks.*` is blocks alone."""
+    names = list(known)
+    found = fnmatch.filter(names, pattern)
+    if exact_depth:
+        found = [name for name in found if name.count(".") == pattern.count(".")]
+    if not found:
+        shown = f"{', '.join(names[:8])}, ..." if names else "none: its family has no blocks Vitadel knows"
+        raise UsageError(f"no {kind} matches {pattern!r}. This model has {len(names)}: {shown}")
+    return found
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    # naming the class would import the whole compiler
+    return type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None

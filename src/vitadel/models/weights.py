@@ -1,0 +1,88 @@
+"""Weights in files: our safetensors with the model's description inside, and the files of others."""
+
+import argparse
+import pickle
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+import safetensors
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from vitadel.errors import UsageError
+
+# where training scripts put the weights inside a .pth, averaged ones first: they are what papers report
+_CONTAINERS = ("state_dict_ema", "model_ema", "ema", "state_dict", "model_state_dict", "model", "net", "weights")
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> None:
+    """One safetensors file; `about` goes into its header."""
+    # copies, because safetensors refuses tensors that share memory
+    save_file({key: value.detach().cpu().contiguous().clone() for key, value in tensors.items()}, path, dict(about))
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """What `write_tensors` wrote, or any other safetensors file."""
+    try:
+        with safetensors.safe_open(path, "pt") as file:
+            return {key: file.get_tensor(key) for key in file.keys()}, file.metadata() or {}  # noqa: SIM118
+    except FileNotFoundError:
+        raise UsageError(f"{path} does not exist. Give the path of a checkpoint.") from None
+    except (safetensors.SafetensorError, OSError) as error:
+        raise UsageError(f"{path} is truncated or not a safetensors file ({error}). Use an intact file.") from error
+
+
+def read_foreign(path: Path) -> dict[str, Tensor]:
+    """The weights in somebody else's file, whichever container they sit in; no code in the file is ever run."""
+    if path.suffix == ".safetensors":
+        return read_tensors(path)[0]
+    try:
+        # argparse.Namespace is harmless and in half of all published checkpoints
+        with torch.serialization.safe_globals([argparse.Namespace]):
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise UsageError(f"{path} does not exist. Give the path of a weights file.") from None
+    except pickle.UnpicklingError as error:
+        reason = str(error).splitlines()[0]
+        raise UsageError(
+            f"{path} holds more than weights, and only weights are read ({reason}). "
+            "Re-save its state dict alone: torch.save(model.state_dict(), ...)."
+        ) from error
+    except (RuntimeError, EOFError, OSError, ValueError) as error:
+        raise UsageError(f"{path} is truncated or not a torch file ({error}). Use an intact file.") from error
+    for name in _CONTAINERS:
+        if isinstance(content, dict) and isinstance(content.get(name), dict):
+            content = content[name]
+    tensors = {k: v for k, v in content.items() if isinstance(v, Tensor)} if isinstance(content, dict) else {}
+    if not tensors:
+        raise UsageError(f"{path} holds no weights that can be found. Re-save its state dict alone.")
+    return tensors
+
+
+def strip_prefix(state: Mapping[str, Tensor], wanted: Iterable[str]) -> dict[str, Tensor]:
+    """Drop what wrappers put before the names (`module.`, `model.`, ...): the prefix that makes most names known."""
+    known = set(wanted)
+    prefixes = {".".join(key.split(".")[:depth]) + "." for key in state for depth in (1, 2, 3)} | {""}
+    hits: Callable[[str], int] = lambda p: sum(k.startswith(p) and k[len(p) :] in known for k in state)  # noqa: E731
+    best = max(sorted(prefixes, key=len), key=hits)
+    return {key.removeprefix(best): value for key, value in state.items()}
+
+
+def check_keys(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor], source: str) -> None:
+    """Refuse weights that do not fit, with everything needed to see why."""
+    missing = [key for key in wanted if key not in state]
+    unexpected = [key for key in state if key not in wanted]
+    misfits = [
+        f"{key} {list(state[key].shape)} instead of {list(wanted[key].shape)}"
+        for key in wanted
+        if key in state and state[key].shape != wanted[key].shape
+    ]
+    if missing or unexpected or misfits:
+        lists = (("missing", missing), ("unexpected", unexpected), ("of another shape", misfits))
+        found = "; ".join(f"{len(keys)} {what}: {_few(keys)}" for what, keys in lists if keys)
+        raise UsageError(f"{source} does not fit this architecture: {found}. Check its name, num_classes and sizes.")
+
+
+def _few(keys: list[str]) -> str:
+    return ", ".join(keys[:5]) + (", ..." if len(keys) > 5 else "")
