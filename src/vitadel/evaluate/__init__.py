@@ -1,0 +1,9 @@
+"""Cascades over attacks, per-image rows, reliability flags, metrics with intervals."""
+
+from vitadel.evaluate.metrics import Accuracy, accuracy
+from vitadel.evaluate.quick import quick_scores
+from vitadel.evaluate.runner import evaluate
+from vitadel.evaluate.suites import SUITES, Entry, Suite
+from vitadel.evaluate.suspicion import suspicions
+
+__all__ = ["SUITES", "Accuracy", "Entry", "Suite", "accuracy", "evaluate", "quick_scores", "suspicions"]

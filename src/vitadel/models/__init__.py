@@ -1,13 +1,13 @@
 """Pixels in [0, 1] to logits: timm's networks with the normalisation inside, and taps to see inside them."""
 
 from vitadel.models.build import OWN
-from vitadel.models.cost import Cost, cost
+from vitadel.models.costs import Cost, cost
 from vitadel.models.families import family_of
-from vitadel.models.load import from_spec, load, save
+from vitadel.models.loading import from_spec, load, save
 from vitadel.models.model import Model, wrap
-from vitadel.models.spec import RAW_PIXELS, ModelSpec, Normalisation
+from vitadel.models.spec import RAW_PIXELS, ModelSpec, Normalisation, Option
 from vitadel.models.taps import Taps
-from vitadel.models.weights import read_tensors, write_tensors
+from vitadel.models.weights import fingerprint, read_tensors, write_tensors
 
 __all__ = [
     "OWN",
@@ -16,9 +16,11 @@ __all__ = [
     "Model",
     "ModelSpec",
     "Normalisation",
+    "Option",
     "Taps",
     "cost",
     "family_of",
+    "fingerprint",
     "from_spec",
     "load",
     "read_tensors",

@@ -175,11 +175,11 @@ class Taps:
         if any(_is_compiled(module) for module in self._model.modules()):
             return f"taps never fired: {shown}. The model is compiled, and compiled code does not see taps."
         if not self._called:
-            return (
-                f"taps never fired: {shown}. The model was not called inside the `with` block, or only through "
-                "torch.compile, which does not see taps: call the model itself."
-            )
-        return f"taps never fired: {shown}. The forward pass inside the `with` block did not come by them."
+            return f"taps never fired: {shown}. The model was not called inside the `with` block."
+        return (
+            f"taps never fired: {shown}. The model was called, but not through them: code compiled by torch.compile "
+            "does not see taps, so call the model itself."
+        )
 
     def _rewire(self) -> None:
         """Hooks for exactly what is asked for now."""

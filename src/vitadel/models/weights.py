@@ -1,6 +1,7 @@
 """Weights in files: our safetensors with the model's description inside, and the files of others."""
 
 import argparse
+import hashlib
 import pickle
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -20,6 +21,15 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str,
     """One safetensors file; `about` goes into its header."""
     # copies, because safetensors refuses tensors that share memory
     save_file({key: value.detach().cpu().contiguous().clone() for key, value in tensors.items()}, path, dict(about))
+
+
+def fingerprint(tensors: Mapping[str, Tensor]) -> str:
+    """A hash of names and values: the same exactly when the weights are."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        digest.update(name.encode())
+        digest.update(tensors[name].detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:

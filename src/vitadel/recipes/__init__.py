@@ -1,0 +1,24 @@
+"""Functions that return a frozen Recipe; one file per source. The only room with a paper's numbers."""
+
+from collections.abc import Callable
+
+from vitadel.recipes.carry_out import carry_out, device_name
+from vitadel.recipes.digits import digits_adversarial, digits_standard
+from vitadel.recipes.overrides import override
+from vitadel.recipes.recipe import HoldoutCheck, ModelChoice, Normalise, Recipe
+
+RECIPES: dict[str, Callable[[], Recipe]] = {
+    "digits-standard": digits_standard,
+    "digits-adversarial": digits_adversarial,
+}
+
+__all__ = [
+    "RECIPES",
+    "HoldoutCheck",
+    "ModelChoice",
+    "Normalise",
+    "Recipe",
+    "carry_out",
+    "device_name",
+    "override",
+]

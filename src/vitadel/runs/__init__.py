@@ -3,6 +3,17 @@
 from vitadel.runs.files import read_json, write_json, write_whole
 from vitadel.runs.folder import Run
 from vitadel.runs.manifest import describe, fingerprint
+from vitadel.runs.progress import Notify, silent
 from vitadel.runs.rows import Rows
 
-__all__ = ["Rows", "Run", "describe", "fingerprint", "read_json", "write_json", "write_whole"]
+__all__ = [
+    "Notify",
+    "Rows",
+    "Run",
+    "describe",
+    "fingerprint",
+    "read_json",
+    "silent",
+    "write_json",
+    "write_whole",
+]

@@ -1,5 +1,6 @@
 """Writing files so that a kill at any moment leaves either the old file or the new one."""
 
+import contextlib
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -22,7 +23,8 @@ def write_whole(path: Path, write: Callable[[Path], None]) -> None:
             f"cannot write {path}: {error.strerror or error}. Choose a folder you may write to, with space left."
         ) from error
     finally:
-        beside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # the error above says more
+            beside.unlink(missing_ok=True)
 
 
 def write_json(path: Path, content: Mapping[str, object]) -> None:

@@ -12,8 +12,6 @@ from pathlib import Path
 from vitadel.errors import UsageError
 from vitadel.runs.files import read_json, write_json, write_whole
 
-Column = Sequence[int] | Sequence[float] | Sequence[str] | Sequence[bool]
-
 
 @dataclass(frozen=True, slots=True)
 class Rows:
@@ -21,18 +19,18 @@ class Rows:
 
     folder: Path
 
-    def add(self, columns: Mapping[str, Column]) -> None:
+    def add(self, columns: Mapping[str, Sequence[object]]) -> None:
         """Keep some finished rows. `row`, the image's number in its split, is the key."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        first = min(int(r) for r in columns["row"])
+        first = min(int(str(row)) for row in columns["row"])
         table = pa.table(dict(columns))
         write_whole(self._parts / f"{first:09d}.parquet", lambda beside: pq.write_table(table, beside))
 
     def finished(self) -> set[int]:
         """The numbers of the images that have their row."""
-        return {int(str(r)) for r in self.read().get("row", [])}
+        return {int(str(row)) for row in self.read().get("row", [])}
 
     def read(self) -> dict[str, list[object]]:
         """All rows so far as columns, in order of `row`; empty if there are none."""
@@ -62,6 +60,11 @@ class Rows:
             write_whole(self.folder / "rows.parquet", lambda beside: pq.write_table(table, beside))
         write_json(self.folder / "summary.json", summary)
         shutil.rmtree(self._parts, ignore_errors=True)
+
+    @property
+    def done(self) -> bool:
+        """Whether every row and the summary are there."""
+        return (self.folder / "summary.json").exists()
 
     @property
     def summary(self) -> dict[str, object]:

@@ -1,10 +1,9 @@
 """Where an image may go."""
 
-from vitadel.threat.base import Threat, per_image
+from vitadel.threat.base import Threat, per_image, with_eps
 from vitadel.threat.l1 import L1
 from vitadel.threat.l2 import L2
 from vitadel.threat.linf import Linf
+from vitadel.threat.spelling import THREATS, read, read_number, spell
 
-THREATS = {"linf": Linf, "l2": L2, "l1": L1}
-
-__all__ = ["L1", "L2", "THREATS", "Linf", "Threat", "per_image"]
+__all__ = ["L1", "L2", "THREATS", "Linf", "Threat", "per_image", "read", "read_number", "spell", "with_eps"]

@@ -1,5 +1,6 @@
 """What every threat can do."""
 
+from dataclasses import replace
 from typing import Protocol
 
 from torch import Tensor
@@ -25,6 +26,11 @@ class Threat(Protocol):
 
     def size(self, x: Tensor, x0: Tensor) -> Tensor:
         """[B] distances of `x` from `x0`, to be compared with the threat's radius."""
+
+
+def with_eps(threat: Threat, eps: float) -> Threat:
+    """The same threat with another radius."""
+    return replace(threat, eps=eps)  # type: ignore[type-var]
 
 
 def per_image(v_B: Tensor, like: Tensor) -> Tensor:

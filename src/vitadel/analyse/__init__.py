@@ -1,1 +1,0 @@
-"""From taps, models and rows to numbers."""

@@ -1,0 +1,67 @@
+"""The pinned order of images and the hold-out: decided by the images' names alone, never by a seed or a listing."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from vitadel.data.split import Split
+
+# Changing a salt moves images of every data set: old numbers would no longer compare. Each purpose has its own, or
+# the images left over by a draw would come sorted by how much their class had to give.
+_ORDER_SALT = "vitadel/order"
+_HOLDOUT_SALT = "vitadel/holdout"
+_TEST_SALT = "vitadel/test"
+_HOLDOUT_LIMIT = 1000
+
+
+def pinned(split: Split) -> Split:
+    """The split sorted by a salted hash of each image's identity, so that any prefix mixes the classes."""
+    return split.take(torch.tensor(_by_hash(split.ids, _ORDER_SALT), dtype=torch.int64))
+
+
+def hold_out(train: Split) -> tuple[Split, Split | None]:
+    """Training images without their hold-out, and the hold-out.
+
+    The hold-out is a tenth of every class, at least one image of a class that has two, and at most 1000 images in
+    all: no class gives its second image before every class that can has given its first.
+    """
+    counts = Counter(train.labels.tolist())
+    quota = {label: max(_tenths(count, 1), 1) if count > 1 else 0 for label, count in counts.items()}
+    rest, drawn = _draw(train, quota, _HOLDOUT_SALT, limit=_HOLDOUT_LIMIT)
+    return train.take(rest), replace(train.take(drawn), name="holdout") if len(drawn) else None
+
+
+def divide(pool: Split) -> tuple[Split, Split]:
+    """Training and test images of a pool that came without such a division: a fifth of every class is for the test."""
+    counts = Counter(pool.labels.tolist())
+    rest, drawn = _draw(pool, {label: _tenths(count, 2) for label, count in counts.items()}, _TEST_SALT)
+    return replace(pool.take(rest), name="train"), replace(pool.take(drawn), name="test")
+
+
+def _draw(split: Split, quota: Mapping[int, int], salt: str, *, limit: int | None = None) -> tuple[Tensor, Tensor]:
+    """The rows left, and the rows drawn: `quota` of each class by lowest hash, at most `limit` shared evenly."""
+    labels = split.labels.tolist()
+    seen: Counter[int] = Counter()
+    ranked: list[tuple[int, int]] = []
+    for row in _by_hash(split.ids, salt):
+        ranked.append((seen[labels[row]], row))
+        seen[labels[row]] += 1
+    within = [(rank, row) for rank, row in ranked if rank < quota[labels[row]]]
+    within.sort(key=lambda pair: pair[0])  # stable: images of one rank stay in the order of their hashes
+    drawn = torch.zeros(len(split), dtype=torch.bool)
+    drawn[torch.tensor([row for _, row in within[:limit]], dtype=torch.int64)] = True
+    return (~drawn).nonzero().flatten(), drawn.nonzero().flatten()
+
+
+def _tenths(count: int, share: int) -> int:
+    """`share` tenths of `count`, a half rounded up."""
+    return (count * share + 5) // 10
+
+
+def _by_hash(ids: tuple[str, ...], salt: str) -> list[int]:
+    keys = [hashlib.sha256(f"{salt}/{name}".encode(errors="surrogateescape")).digest() for name in ids]
+    return sorted(range(len(keys)), key=keys.__getitem__)

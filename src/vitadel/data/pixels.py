@@ -1,0 +1,141 @@
+"""Where the pixels of a split lie: held in memory, to be resized, or to be read from files."""
+
+import os
+import struct
+import zlib
+from abc import ABC, abstractmethod
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from PIL import Image, UnidentifiedImageError
+from torch import Tensor
+
+from vitadel.data.preprocess import Preprocess
+from vitadel.errors import UsageError
+
+_UNREADABLE = (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, Image.DecompressionBombError)
+
+
+class Pixels(ABC):
+    """One picture per row; reading it gives the same values whatever else is read with it."""
+
+    @property
+    @abstractmethod
+    def bytes_per_image(self) -> int:
+        """What one image takes once it is held in memory."""
+
+    @abstractmethod
+    def read(self, rows: Tensor) -> Tensor:
+        """uint8 [B, 3, H, W] of the images in `rows`."""
+
+    @abstractmethod
+    def take(self, rows: Tensor) -> "Pixels":
+        """The images in `rows` alone, in that order."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Held(Pixels):
+    """Finished pixels, uint8 [N, 3, H, W]."""
+
+    pixels: Tensor
+
+    @property
+    def bytes_per_image(self) -> int:
+        return self.pixels[:1].numel()
+
+    def read(self, rows: Tensor) -> Tensor:
+        return self.pixels[rows]
+
+    def take(self, rows: Tensor) -> "Held":
+        return Held(self.pixels[rows])
+
+
+class Prepared(Pixels):
+    """Pictures that pass through the preprocess each time they are read."""
+
+    preprocess: Preprocess
+
+    @property
+    def bytes_per_image(self) -> int:
+        return 3 * self.preprocess.size**2
+
+    @abstractmethod
+    def picture(self, row: int) -> Tensor:
+        """uint8 [3, H, W] of one image."""
+
+    def read(self, rows: Tensor) -> Tensor:
+        numbers = rows.tolist()
+        out = torch.empty(len(numbers), 3, self.preprocess.size, self.preprocess.size, dtype=torch.uint8)
+
+        def fill(place: int) -> None:
+            out[place] = self.picture(numbers[place])
+
+        if len(numbers) < 2:
+            for place in range(len(numbers)):
+                fill(place)
+            return out
+        with ThreadPoolExecutor(min(threads(), len(numbers)), "vitadel-decode") as pool:
+            done = [pool.submit(fill, place) for place in range(len(numbers))]
+            try:
+                for future in done:
+                    future.result()
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+        return out
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Arrays(Prepared):
+    """Pictures in memory at their own size, uint8 [N, 3, H, W]."""
+
+    pictures: Tensor
+    preprocess: Preprocess
+
+    @classmethod
+    def of(cls, pictures: Tensor, preprocess: Preprocess) -> "Arrays | Held":
+        """The pictures as they are, if the preprocess would not change them."""
+        height, width = pictures.shape[2:]
+        return Held(pictures) if preprocess.keeps(width, height) else cls(pictures, preprocess)
+
+    def picture(self, row: int) -> Tensor:
+        return self.preprocess(Image.fromarray(self.pictures[row].permute(1, 2, 0).contiguous().numpy()))
+
+    def take(self, rows: Tensor) -> "Arrays":
+        return Arrays(self.pictures[rows], self.preprocess)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Files(Prepared):
+    """Pictures in files, decoded by several threads: Pillow lets go of the interpreter while it works."""
+
+    root: Path
+    paths: tuple[str, ...]
+    preprocess: Preprocess
+
+    def picture(self, row: int) -> Tensor:
+        path = self.root / self.paths[row]
+        try:
+            with Image.open(path) as picture:
+                return self.preprocess(picture)
+        except _UNREADABLE as error:
+            raise UsageError(
+                f"cannot read the image {path}: {_reason(error)}. Replace or remove that file; "
+                "`vitadel data check` lists every such file."
+            ) from error
+
+    def take(self, rows: Tensor) -> "Files":
+        return Files(self.root, tuple(self.paths[row] for row in rows.tolist()), self.preprocess)
+
+
+def threads() -> int:
+    """How many threads decode at once."""
+    return min(16, os.cpu_count() or 1)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return "not an image file" if isinstance(error, UnidentifiedImageError) else str(error).rstrip(".")

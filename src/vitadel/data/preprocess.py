@@ -1,0 +1,135 @@
+"""From a picture of any size and mode to the pixels a model sees: uint8 [3, H, W]."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from vitadel.errors import UsageError, unknown
+
+_FORMS = "Write crop:SIZE[:RESIZE][:INTERPOLATION] or squash:SIZE[:INTERPOLATION], such as crop:224:256:bicubic."
+
+
+class Interpolation(Enum):
+    """How pixels between pixels are found; both average over the area a shrunk pixel covers."""
+
+    BILINEAR = "bilinear"
+    BICUBIC = "bicubic"
+
+
+@dataclass(frozen=True, slots=True)
+class CentreCrop:
+    """The short side brought to `resize`, then the central square of `size`; the aspect ratio stays.
+
+    Without `resize`, the crop keeps 7/8 of the short side, as in 224 of 256.
+    """
+
+    size: int
+    resize: int | None = None
+    interpolation: Interpolation = Interpolation.BILINEAR
+
+    def __post_init__(self) -> None:
+        _check_size("CentreCrop", self.size)
+        if self.short_side < self.size:
+            raise UsageError(
+                f"CentreCrop.resize must be at least the size {self.size}, got {self.resize}. "
+                "The crop would reach beyond the image."
+            )
+
+    @property
+    def short_side(self) -> int:
+        return round(self.size / 0.875) if self.resize is None else self.resize
+
+    @property
+    def name(self) -> str:
+        return f"crop{self.size}-of-{self.short_side}-{self.interpolation.value}"
+
+    def keeps(self, width: int, height: int) -> bool:
+        """Whether a picture of this size comes out untouched."""
+        return width == height == self.size == self.short_side
+
+    def __call__(self, picture: Image.Image) -> Tensor:
+        short = min(picture.size)
+        # the long side is cut, not rounded, and the corner rounded to even: torchvision's and timm's convention
+        width, height = (self.short_side if side == short else self.short_side * side // short for side in picture.size)
+        picture = _resize(_rgb(picture), width, height, self.interpolation)
+        left, top = round((width - self.size) / 2), round((height - self.size) / 2)
+        return _tensor(picture.crop((left, top, left + self.size, top + self.size)))
+
+
+@dataclass(frozen=True, slots=True)
+class Squash:
+    """The whole picture brought to `size` x `size`, whatever its aspect ratio."""
+
+    size: int
+    interpolation: Interpolation = Interpolation.BILINEAR
+
+    def __post_init__(self) -> None:
+        _check_size("Squash", self.size)
+
+    @property
+    def name(self) -> str:
+        return f"squash{self.size}-{self.interpolation.value}"
+
+    def keeps(self, width: int, height: int) -> bool:
+        """Whether a picture of this size comes out untouched."""
+        return width == height == self.size
+
+    def __call__(self, picture: Image.Image) -> Tensor:
+        return _tensor(_resize(_rgb(picture), self.size, self.size, self.interpolation))
+
+
+Preprocess = CentreCrop | Squash
+
+
+def parse_preprocess(text: str) -> Preprocess:
+    """Read `crop:224`, `crop:224:256`, `crop:224:256:bicubic`, `squash:32` or `squash:32:bicubic`."""
+    kind, *words = text.split(":")
+    if kind not in ("crop", "squash"):
+        raise unknown("preprocess", kind, ("crop", "squash"))
+    interpolation = Interpolation.BILINEAR
+    if words and not words[-1].isdecimal():
+        interpolation = _interpolation(words.pop())
+    numbers = [int(word) for word in words if word.isdecimal()]
+    if not 1 <= len(words) <= (2 if kind == "crop" else 1) or len(numbers) != len(words):
+        raise UsageError(f"cannot read the preprocess {text!r}. {_FORMS}")
+    if kind == "squash":
+        return Squash(numbers[0], interpolation)
+    return CentreCrop(numbers[0], numbers[1] if len(numbers) == 2 else None, interpolation)
+
+
+def _interpolation(word: str) -> Interpolation:
+    known = {item.value: item for item in Interpolation}
+    if word not in known:
+        raise unknown("interpolation", word, known)
+    return known[word]
+
+
+def _check_size(kind: str, size: int) -> None:
+    if size < 1:
+        raise UsageError(f"{kind}.size must be at least 1, got {size}. Write the model's input size, such as 224.")
+
+
+def _rgb(picture: Image.Image) -> Image.Image:
+    """Three channels of 8 bits: grey is repeated, transparency dropped, 16 bits scaled to 8."""
+    if picture.mode.startswith("I"):  # 16-bit grey, which Pillow would clip at 255 instead of scaling
+        grey = np.clip(np.asarray(picture, dtype=np.float64), 0, 65535)
+        picture = Image.fromarray((grey / 257).round().astype(np.uint8))
+    elif picture.mode == "P" and "transparency" in picture.info:
+        picture = picture.convert("RGBA")  # Pillow warns when a transparent palette loses its alpha in one go
+    return picture.convert("RGB")
+
+
+def _resize(picture: Image.Image, width: int, height: int, interpolation: Interpolation) -> Image.Image:
+    if picture.size == (width, height):
+        return picture
+    bicubic = interpolation is Interpolation.BICUBIC
+    return picture.resize((width, height), Image.Resampling.BICUBIC if bicubic else Image.Resampling.BILINEAR)
+
+
+def _tensor(picture: Image.Image) -> Tensor:
+    # np.array copies: torch must not share Pillow's read-only memory
+    return torch.from_numpy(np.array(picture)).permute(2, 0, 1).contiguous()

@@ -1,0 +1,88 @@
+"""The text that names a data set: KIND[:DIR][@CLASSFILE][[:n]]."""
+
+import os
+import re
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from vitadel.errors import UsageError, unknown
+
+
+class Kind(Enum):
+    """Where a data set comes from."""
+
+    DIGITS = "digits"
+    CIFAR10 = "cifar10"
+    CIFAR100 = "cifar100"
+    FOLDER = "folder"
+    IMAGENET = "imagenet"
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """A data set as named on a command line, taken apart."""
+
+    kind: Kind
+    folder: Path
+    class_file: Path | None
+    first: int | None
+
+
+def parse_spec(text: str) -> Spec:
+    """Read `digits`, `cifar10:DIR`, `imagenet:DIR@CLASSFILE[:256]` and the like."""
+    place, first = _cut_first(text)
+    word = re.split("[:@]", place, maxsplit=1)[0]
+    kinds = {kind.value: kind for kind in Kind}
+    if word not in kinds:
+        raise unknown("data set", word, kinds)
+    folder, class_file = _cut_class_file(place.removeprefix(word), text)
+    if kinds[word] is Kind.DIGITS and folder:
+        raise UsageError(f"digits comes with scikit-learn and takes no folder, got {text!r}. Write digits.")
+    if kinds[word] is not Kind.DIGITS:
+        _check_folder(word, folder, text)
+    return Spec(kinds[word], _path(folder), class_file, first)
+
+
+def read_class_file(path: Path) -> tuple[str, ...]:
+    """One class name per line; blank lines and what follows a # are passed over."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise UsageError(
+            f"cannot read the class file {path}: {reason}. After the @ comes a text file with one class name per line."
+        ) from error
+    return tuple(name for line in lines if (name := re.sub(r"(^|\s)#.*", "", line).strip()))
+
+
+def _cut_first(text: str) -> tuple[str, int | None]:
+    if not text.endswith("]"):
+        return text, None
+    place, _, inside = text[:-1].rpartition("[")
+    if not re.fullmatch(r":[0-9]+", inside):
+        raise UsageError(f"cannot read [{inside}] in the data set {text!r}. Write [:256] for the first 256 images.")
+    if int(inside[1:]) < 1:
+        raise UsageError(f"the data set {text!r} takes no image at all. Write [:n] with n at least 1.")
+    return place, int(inside[1:])
+
+
+def _cut_class_file(rest: str, text: str) -> tuple[str, Path | None]:
+    """Take `:DIR@CLASSFILE` apart; an @ within the name of an existing folder belongs to the folder."""
+    if "@" not in rest or (rest[0] == ":" and os.path.isdir(_path(rest[1:]))):
+        return rest[1:], None
+    folder, _, class_file = rest.rpartition("@")
+    if not class_file:
+        raise UsageError(f"no class file follows the @ in {text!r}. Write SPEC@CLASSFILE, or leave out the @.")
+    return folder[1:], _path(class_file)
+
+
+def _check_folder(kind: str, folder: str, text: str) -> None:
+    if not folder:
+        raise UsageError(f"{kind} needs the folder it lies in, got {text!r}. Write {kind}:DIR.")
+    if not os.path.isdir(_path(folder)):
+        raise UsageError(f"there is no folder {folder!r}, named in the data set {text!r}. Write {kind}:DIR.")
+
+
+def _path(text: str) -> Path:
+    return Path(os.path.expanduser(text))  # unlike Path.expanduser, leaves the name of an unknown user alone

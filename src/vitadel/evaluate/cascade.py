@@ -1,0 +1,113 @@
+"""Attack after attack on the images of one batch that still stand.
+
+Shape letters: B images, K classes.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor, nn
+
+from vitadel.attacks import frozen
+from vitadel.draws import fold_seed
+from vitadel.errors import UsageError
+from vitadel.evaluate.suites import Entry
+from vitadel.goals import Untargeted
+from vitadel.threat import Threat
+
+STANDING, WRONG = "", "clean"
+
+
+@dataclass(frozen=True, slots=True)
+class Fall:
+    """How an image fell: to which attack, as which class, at what distance."""
+
+    to: str
+    prediction: int
+    size: float
+
+
+class Batch:
+    """Images on their way through a cascade, and what is known of each; everything is kept on the CPU."""
+
+    def __init__(self, row_B: Tensor, x: Tensor, label_B: Tensor, prediction_B: Tensor) -> None:
+        self.row_B, self.x, self.label_B = row_B, x, label_B
+        self.clean_prediction_B = prediction_B
+        self.prediction_B = prediction_B.clone()
+        self.size_B = torch.zeros(len(x))
+        self.x_adv = x.clone()
+        self.fell_to = [STANDING if right else WRONG for right in (prediction_B == label_B).tolist()]
+        self.costs: list[dict[str, list[float]]] = [{"forwards": [], "backwards": [], "seconds": []} for _ in row_B]
+        self.flags = [""] * len(x)
+
+    @property
+    def standing(self) -> Tensor:
+        return torch.tensor([place for place, name in enumerate(self.fell_to) if name == STANDING], dtype=torch.int64)
+
+    def let_fall(self, fallen: Mapping[int, Fall]) -> None:
+        """Images that fell inside a smaller threat have fallen inside this one."""
+        for place, row in enumerate(self.row_B.tolist()):
+            if row in fallen and self.fell_to[place] == STANDING:
+                self.fell_to[place] = fallen[row].to
+                self.prediction_B[place], self.size_B[place] = fallen[row].prediction, fallen[row].size
+
+    def columns(self, ids: tuple[str, ...]) -> dict[str, list[object]]:
+        """The rows to keep. Costs are lists with one number per attack of the cascade."""
+        return {
+            "row": self.row_B.tolist(),
+            "id": [ids[row] for row in self.row_B.tolist()],
+            "label": self.label_B.tolist(),
+            "clean_prediction": self.clean_prediction_B.tolist(),
+            "prediction": self.prediction_B.tolist(),
+            "fell_to": list(self.fell_to),
+            "size": self.size_B.tolist(),
+            **{what: [cost[what] for cost in self.costs] for what in ("forwards", "backwards", "seconds")},
+            "flags": list(self.flags),
+        }
+
+
+@torch.no_grad()
+def classify(model: nn.Module, row_B: Tensor, x: Tensor, label_B: Tensor) -> Batch:
+    """The batch before any attack; answers that are not logits for these labels are refused."""
+    with frozen(model):
+        z_BK = model(x.to(_device(model))).float().cpu()
+    if z_BK.ndim != 2 or int(label_B.max()) >= z_BK.shape[1]:
+        raise UsageError(
+            f"the model returns outputs of shape {list(z_BK.shape[1:])}, the data has label {int(label_B.max())}. "
+            "Is it the model for this data set?"
+        )
+    if bad := int((~z_BK.isfinite()).any(1).sum()):
+        raise UsageError(f"the model returned NaN or infinite logits for {bad} of {len(x)} clean images.")
+    return Batch(row_B, x, label_B, z_BK.argmax(1))
+
+
+def strike(model: nn.Module, batch: Batch, entry: Entry, threat: Threat, *, seed: int) -> None:
+    """One attack on the images of `batch` that stand; an image that fell is not attacked again."""
+    places, device = batch.standing, _device(model)
+    spent = dict.fromkeys(("forwards", "backwards", "seconds"), 0.0)
+    if len(places):
+        goal = Untargeted(batch.label_B[places].to(device), entry.loss)
+        # streams are numbered by the image's row, so another batch size draws the same numbers
+        own_seed = fold_seed(seed, *entry.name.encode())
+        x = batch.x[places].to(device)
+        result = entry.attack(model, x, goal, threat, seed=own_seed, index_B=batch.row_B[places])
+        spent = {what: getattr(result, what) / len(places) for what in spent}
+        # an image that stands shows the last attempt on it
+        batch.x_adv[places] = result.x.float().cpu()
+        batch.prediction_B[places] = result.prediction.cpu()
+        batch.size_B[places] = result.size.float().cpu()
+        batch.flags[int(places[0])] += "".join(
+            json.dumps({"attack": entry.name, **asdict(flag)}) + "\n" for flag in result.flags
+        )
+        for place in places[result.reached.cpu()].tolist():
+            batch.fell_to[place] = entry.name
+    tried = set(places.tolist())
+    for place, cost in enumerate(batch.costs):
+        for what, numbers in cost.items():
+            numbers.append(spent[what] if place in tried else 0.0)
+
+
+def _device(model: nn.Module) -> torch.device:
+    return next((tensor.device for tensor in model.parameters()), torch.device("cpu"))

@@ -1,0 +1,41 @@
+"""Named sets of attacks, from the cheapest to the dearest."""
+
+from dataclasses import dataclass
+
+from vitadel.attacks import FGSM, PGD, Attack
+from vitadel.losses import Loss, cross_entropy, margin
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An attack in a cascade, and the loss it climbs."""
+
+    name: str
+    attack: Attack
+    loss: Loss = cross_entropy
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """What to evaluate: a cascade of attacks at every given share of the threat's radius; none means clean accuracy."""
+
+    name: str
+    about: str
+    entries: tuple[Entry, ...] = ()
+    shares: tuple[float, ...] = (1.0,)
+
+
+_QUICK = (
+    Entry("fgsm", FGSM()),
+    Entry("pgd-ce", PGD(steps=20)),
+    Entry("pgd-margin", PGD(steps=20), margin),
+)
+
+SUITES = {
+    suite.name: suite
+    for suite in (
+        Suite("clean", "accuracy on the images as they are"),
+        Suite("quick", "FGSM, then PGD-20 on cross-entropy, then PGD-20 on the margin, at the threat's radius", _QUICK),
+        Suite("curve", "the attacks of `quick` at 1/4, 1/2, 1, 2 and 4 times the radius", _QUICK, (0.25, 0.5, 1, 2, 4)),
+    )
+}

@@ -1,0 +1,72 @@
+"""From a recipe to a trained model in a run folder."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from vitadel import data, models
+from vitadel.data import DataSet
+from vitadel.evaluate import quick_scores
+from vitadel.recipes.recipe import Normalise, Recipe
+from vitadel.runs import Notify, Run, silent
+from vitadel.train import Check, fit
+
+
+def carry_out(recipe: Recipe, folder: Path, *, data_spec: str | None = None, notify: Notify = silent) -> models.Model:
+    """Train what `recipe` says into `folder`, or go on where an earlier call was stopped; the model to evaluate."""
+    dataset = data.load(data_spec or recipe.data, preprocess=data.parse_preprocess(recipe.preprocess))
+    train = dataset.split("train")
+    parts = {"recipe": recipe, "data": dataset.describe(), "seed": recipe.seed}
+    run = Run.claim(folder, "train", parts, device=device_name())
+    model = fit(
+        _start(recipe, dataset),
+        recipe.objective,
+        train,
+        recipe.plan,
+        run,
+        seed=recipe.seed,
+        check=_check(recipe, dataset),
+        notify=notify,
+    )
+    best = run.checkpoints / "best.safetensors"
+    return models.load(best) if best.exists() else model
+
+
+def device_name() -> str:
+    """What the work runs on, for the record."""
+    if torch.cuda.is_available():
+        return f"{torch.cuda.device_count()} x {torch.cuda.get_device_name()}"
+    return f"cpu, {torch.get_num_threads()} threads"
+
+
+def _start(recipe: Recipe, dataset: DataSet) -> models.Model:
+    choice = recipe.model
+    normalisation = {
+        Normalise.MODEL: None,
+        Normalise.DATA: models.Normalisation(dataset.mean, dataset.std),
+        Normalise.NONE: models.RAW_PIXELS,
+    }[choice.normalise]
+    return models.load(
+        choice.start,
+        num_classes=dataset.num_classes,
+        image_size=choice.image_size,
+        patch_size=choice.patch_size,
+        normalisation=normalisation,
+        options=choice.options or None,
+        seed=recipe.seed,
+    )
+
+
+def _check(recipe: Recipe, dataset: DataSet) -> Check | None:
+    """The score on the hold-out that selects the checkpoint; none if the data set has no hold-out."""
+    if dataset.holdout is None:
+        return None
+    images = min(recipe.check.images, len(dataset.holdout))
+    split = dataset.holdout.take(torch.arange(images))
+
+    def check(model: nn.Module) -> Mapping[str, float]:
+        return quick_scores(model, split, recipe.check.attack, recipe.check.threat, seed=recipe.seed)
+
+    return check

@@ -1,0 +1,53 @@
+"""Tiny ViTs on scikit-learn's handwritten digits: what the demo trains.
+
+Source:  our choice throughout; made to show in a minute on a laptop what adversarial training does.
+Differs: from any paper in everything but the idea: a model of 0.26 M parameters on 1293 images of 8 x 8 pixels.
+Cost:    see `expect`.
+"""
+
+from dataclasses import replace
+
+from vitadel.attacks import PGD
+from vitadel.objectives import Adversarial, Standard
+from vitadel.recipes.recipe import HoldoutCheck, ModelChoice, Normalise, Recipe
+from vitadel.threat import Linf
+from vitadel.train import AdamW, Plan
+
+_EPS = 0.1
+
+# mean pooling instead of a class token: on a few hundred updates it learns twice as fast
+_TINY = {"depth": 2, "embed_dim": 96, "num_heads": 3, "class_token": False, "global_pool": "avg"}
+
+
+def digits_standard() -> Recipe:
+    """A tiny ViT trained on the digits as they are."""
+    return Recipe(
+        name="digits-standard",
+        about="tiny ViT on digits, standard training",
+        model=ModelChoice("timm:test_vit", image_size=8, patch_size=2, normalise=Normalise.DATA, options=_TINY),
+        data="digits",
+        preprocess="squash:8",
+        objective=Standard(),
+        plan=Plan(
+            epochs=15,
+            batch=32,
+            optimiser=AdamW(lr=3e-3, weight_decay=0.05),
+            warmup_epochs=2,
+            clip_norm=1.0,
+            checkpoint_every_steps=100,
+        ),
+        check=HoldoutCheck(),
+        sources={"*": "our choice"},
+    )
+
+
+def digits_adversarial() -> Recipe:
+    """Its twin, trained on the worst images that PGD finds."""
+    threat = Linf(_EPS)
+    return replace(
+        digits_standard(),
+        name="digits-adversarial",
+        about="tiny ViT on digits, adversarial training",
+        objective=Adversarial(PGD(steps=3, step_size=_EPS / 2, keep_best=False), threat, eps_warmup=0.5),
+        check=HoldoutCheck(PGD(steps=10), threat),
+    )

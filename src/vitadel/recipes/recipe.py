@@ -1,0 +1,60 @@
+"""A run, written down before it happens."""
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from vitadel.attacks import Attack
+from vitadel.models import Option
+from vitadel.objectives import Objective
+from vitadel.threat import Threat
+from vitadel.train import Plan
+
+
+class Normalise(enum.Enum):
+    """Where a model's normalisation comes from."""
+
+    MODEL = "the architecture's own"
+    DATA = "the data set's mean and deviation"
+    NONE = "none: raw pixels"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelChoice:
+    """The architecture to train, and from which weights; `start` is anything `models.load` takes."""
+
+    start: str
+    image_size: int
+    patch_size: int | None = None
+    normalise: Normalise = Normalise.MODEL
+    options: Mapping[str, Option] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class HoldoutCheck:
+    """What chooses the checkpoint: accuracy on the hold-out, under an attack if there is one."""
+
+    attack: Attack | None = None
+    threat: Threat | None = None
+    images: int = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Model, data, objective and plan; `sources` says for each value where it comes from.
+
+    `preprocess` is written as on the command line. `expect` holds measured results, and stays empty until a run on
+    record fills it.
+    """
+
+    name: str
+    about: str
+    model: ModelChoice
+    data: str
+    preprocess: str
+    objective: Objective
+    plan: Plan
+    check: HoldoutCheck
+    seed: int = 0
+    sources: Mapping[str, str] = field(default_factory=dict)
+    expect: Mapping[str, str] = field(default_factory=dict)

@@ -1,0 +1,200 @@
+"""From run folders to records: everything is read and checked here, once."""
+
+import math
+import zipfile
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from vitadel.errors import UsageError
+from vitadel.report.describe import compact
+from vitadel.report.records import Accuracy, AttackCost, Curve, Evaluation, Flag, Gallery, Record, Series, Threat
+from vitadel.runs import Run
+
+_NOT_SERIES = {"event", "time", "step", "epoch"}
+
+
+def collect(runs: Sequence[Path]) -> tuple[Record, ...]:
+    """The records of `runs`, in their order, a folder given twice taken once."""
+    if not runs:
+        raise UsageError("a report needs at least one run, got none. Write: vitadel report RUN... --out report.html")
+    folders = list({path.resolve(): path for path in runs}.values())
+    return _with_unique_labels([_record(folder) for folder in folders])
+
+
+def curves(record: Record) -> tuple[Curve, ...]:
+    """The evaluations of one run, put in order of eps, one curve per suite and norm."""
+    found: dict[tuple[str, str], dict[float, Evaluation]] = {}
+    for evaluation in record.evaluations:
+        threat, robust = evaluation.threat, evaluation.robust
+        if threat is None or threat.eps is None or robust is None:
+            continue
+        at = found.setdefault((evaluation.suite, threat.norm), {})
+        earlier = at.get(threat.eps)
+        if earlier is None or earlier.robust is None or robust.value < earlier.robust.value:
+            at[threat.eps] = evaluation
+    return tuple(_curve(record.label, norm, suite, at) for (suite, norm), at in found.items())
+
+
+def _curve(label: str, norm: str, suite: str, at: Mapping[float, Evaluation]) -> Curve:
+    attacked = [(eps, robust) for eps in sorted(at) if (robust := at[eps].robust) is not None]
+    return Curve(label, norm, suite, ((0.0, at[min(at)].clean), *attacked))
+
+
+def _record(folder: Path) -> Record:
+    run = Run.open(folder)
+    manifest = run.manifest
+    evaluations = sorted((_evaluation(run, name) for name in run.evaluations()), key=_by_threat)
+    training = (*_series(run, "step"), *_series(run, "holdout"))
+    if not evaluations and not training:
+        raise UsageError(
+            f"{folder} has nothing to report: no training log and no finished evaluation. "
+            "Let its command finish (the same command resumes it), or leave it out."
+        )
+    name = folder.resolve().name
+    return Record(_model_name(manifest) or name, name, manifest, tuple(evaluations), training)
+
+
+def _model_name(manifest: Mapping[str, object]) -> str:
+    parts = _mapping(manifest.get("parts"))
+    names = (_mapping(parts.get(part)).get("name") for part in ("model", "recipe"))
+    return next((name for name in names if isinstance(name, str) and name), "")
+
+
+def _with_unique_labels(records: Sequence[Record]) -> tuple[Record, ...]:
+    """Tell runs of one name apart by their folders, unless one only trained and the other only evaluated it."""
+    shown = Counter((r.label, what) for r in records for what in _shows(r))
+    clear = [
+        replace(r, label=f"{r.label} ({r.folder})") if any(shown[r.label, what] > 1 for what in _shows(r)) else r
+        for r in records
+    ]
+    seen: Counter[tuple[str, str]] = Counter()
+    unique = []
+    for record in clear:
+        number = 1 + max(seen[record.label, what] for what in _shows(record))
+        seen.update((record.label, what) for what in _shows(record))
+        unique.append(record if number == 1 else replace(record, label=f"{record.label} #{number}"))
+    return tuple(unique)
+
+
+def _shows(record: Record) -> list[str]:
+    return ["evaluations"] * bool(record.evaluations) + ["training"] * bool(record.training)
+
+
+def _by_threat(evaluation: Evaluation) -> tuple[bool, str, str, float, str]:
+    threat = evaluation.threat
+    if threat is None:
+        return (False, evaluation.suite, "", 0.0, evaluation.name)
+    return (True, evaluation.suite, threat.norm, threat.eps or 0.0, evaluation.name)
+
+
+def _evaluation(run: Run, name: str) -> Evaluation:
+    rows = run.rows(name)
+    summary, columns = rows.summary, rows.read()
+    clean = _accuracy(summary.get("clean"))
+    if clean is None:
+        raise UsageError(
+            f"{rows.folder / 'summary.json'} should give 'clean' as correct, n, accuracy, low and high, "
+            f"got {summary.get('clean')!r}. Run the evaluation again."
+        )
+    return Evaluation(
+        name=name,
+        suite=_text(summary.get("suite")),
+        threat=_threat(summary.get("threat")),
+        n=clean.n,
+        clean=clean,
+        robust=_accuracy(summary.get("robust")),
+        attacks=tuple(_attack(entry) for entry in _mappings(summary.get("attacks"))),
+        flags=tuple(_flag(entry) for entry in _mappings(summary.get("flags"))),
+        fell_to=tuple(_text(value) for value in columns.get("fell_to", [])),
+        size=tuple(_number(value) for value in columns.get("size", [])),
+        gallery=_gallery(rows.folder / "gallery.npz"),
+    )
+
+
+def _accuracy(value: object) -> Accuracy | None:
+    told = _mapping(value)
+    numbers = [_number(told.get(key)) for key in ("correct", "n", "accuracy", "low", "high")]
+    if not all(map(math.isfinite, numbers)):
+        return None
+    correct, n, share, low, high = numbers
+    return Accuracy(int(correct), int(n), share, low, high)
+
+
+def _threat(value: object) -> Threat | None:
+    told = _mapping(value)
+    if not told:
+        return None
+    norm, eps = _text(told.get("norm")), _number(told.get("eps"))
+    text = _text(told.get("text")) or (f"{norm}:{eps:.4g}" if math.isfinite(eps) else norm)
+    return Threat(norm, eps if math.isfinite(eps) else None, text)
+
+
+def _attack(told: Mapping[str, object]) -> AttackCost:
+    tried, fell, forwards, backwards = (_count(told.get(key)) for key in ("tried", "fell", "forwards", "backwards"))
+    seconds = _number(told.get("seconds"))
+    known = seconds if math.isfinite(seconds) else None
+    return AttackCost(_text(told.get("name")), tried, fell, forwards, backwards, known)
+
+
+def _flag(told: Mapping[str, object]) -> Flag:
+    evidence = _mapping(told.get("evidence"))
+    text = ", ".join(f"{key} = {compact(value)}" for key, value in evidence.items())
+    return Flag(_text(told.get("code")), _text(told.get("sentence")), text)
+
+
+def _gallery(path: Path) -> Gallery | None:
+    if not path.exists():
+        return None
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            return Gallery(
+                clean=stored["clean"].astype(np.float32) / np.float32(255),
+                adversarial=stored["adversarial"].astype(np.float32),
+                label=tuple(int(v) for v in stored["label"]),
+                clean_prediction=tuple(int(v) for v in stored["clean_prediction"]),
+                prediction=tuple(int(v) for v in stored["prediction"]),
+                fell_to=tuple(str(v) for v in stored["fell_to"]),
+                classes=tuple(str(v) for v in stored["classes"]),
+                eps=float(stored["eps"]),
+                norm=str(stored["norm"]),
+            )
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise UsageError(f"cannot read {path}: {error}. Delete it to report without its pictures.") from error
+
+
+def _series(run: Run, event: str) -> tuple[Series, ...]:
+    entries = [entry for entry in run.read_log(event) if math.isfinite(_number(entry.get("step")))]
+    names = dict.fromkeys(key for entry in entries for key in entry if key not in _NOT_SERIES)
+    series = (_one_series(event, name, entries) for name in names)
+    return tuple(s for s in series if s.values)
+
+
+def _one_series(event: str, name: str, entries: Iterable[Mapping[str, object]]) -> Series:
+    pairs = [(_number(entry["step"]), _number(entry.get(name))) for entry in entries]
+    finite = [(step, value) for step, value in pairs if math.isfinite(value)]
+    return Series(event, name, tuple(step for step, _ in finite), tuple(value for _, value in finite))
+
+
+def _mapping(value: object) -> Mapping[str, object]:
+    return value if isinstance(value, dict) else {}
+
+
+def _mappings(value: object) -> list[Mapping[str, object]]:
+    return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
+
+
+def _text(value: object) -> str:
+    return "" if value is None else str(value)
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+
+
+def _count(value: object) -> int | None:
+    number = _number(value)
+    return int(number) if math.isfinite(number) else None

@@ -1,0 +1,192 @@
+"""One self-contained page from run folders."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from vitadel.errors import UsageError
+from vitadel.report import checks, figures, pictures, tables
+from vitadel.report.collect import collect, curves
+from vitadel.report.describe import provenance, sentence
+from vitadel.report.records import Curve, Evaluation, Record
+from vitadel.runs import write_whole
+
+_HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A part of a survival bar, in images and in percent of all of them."""
+
+    name: str
+    kind: str
+    count: int
+    percent: float
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One evaluation as the page shows it in its several places."""
+
+    anchor: str
+    evaluation: Evaluation
+    row: tables.SummaryRow
+    checks: tuple[checks.Check, ...]
+    bar: tuple[Segment, ...]
+    cards: tuple[pictures.Card, ...]
+    pixelated: bool
+
+    @property
+    def failed(self) -> int:
+        return _failed(self.checks)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One run as the page shows it."""
+
+    record: Record
+    number: int
+    lines: tuple[Line, ...]
+    curves: tuple[tuple[Curve, tuple[checks.Check, ...]], ...]
+    provenance: tuple[tuple[str, str], ...]
+
+    @property
+    def failed(self) -> int:
+        return sum(_failed(made) for _, made in self.curves)
+
+    @property
+    def swept(self) -> bool:
+        return any(curve.swept for curve, _ in self.curves)
+
+    @property
+    def has_bars(self) -> bool:
+        return any(line.bar for line in self.lines)
+
+    @property
+    def opened(self) -> Line | None:
+        """The gallery a reader sees first: a middle one, where images both fall and stand."""
+        shown = [line for line in self.lines if line.cards]
+        return shown[len(shown) // 2] if shown else None
+
+    @property
+    def has_cards(self) -> bool:
+        return self.opened is not None
+
+    @property
+    def glyph(self) -> str:
+        return figures.glyph(self.number)
+
+    @property
+    def colour(self) -> str:
+        return figures.colour(self.number)
+
+
+def write_report(runs: Sequence[Path], out: Path) -> Path:
+    """Write the page about `runs` to `out` and return it; the same runs always give the same bytes."""
+    if out.is_dir() or (out.parent.exists() and not out.parent.is_dir()):
+        raise UsageError(f"a report is one file in a folder, got {out}. Write for example --out report.html")
+    text = render(collect(runs))
+    write_whole(out, lambda beside: _write(beside, text))
+    return out
+
+
+def render(records: Sequence[Record]) -> str:
+    """The page as text."""
+    import jinja2
+
+    loader = jinja2.FileSystemLoader(_HERE)
+    environment = jinja2.Environment(
+        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    return environment.get_template("page.html").render(**_content(records)) + "\n"
+
+
+def _write(beside: Path, text: str) -> None:
+    beside.write_text(text, encoding="utf-8")
+
+
+def _content(records: Sequence[Record]) -> dict[str, object]:
+    rows = tables.summary_rows(records)
+    numbers = {label: place for place, label in enumerate(dict.fromkeys(record.label for record in records))}
+    blocks = _blocks(records, rows, numbers)
+    first = {block.record.label: block for block in reversed(blocks)}
+    return {
+        "css": (_HERE / "page.css").read_text(encoding="utf-8"),
+        "title": _title(list(numbers)),
+        "models": [
+            (block, sentence([r for r in records if r.label == block.record.label]))
+            for block in reversed(first.values())
+        ],
+        "blocks": blocks,
+        "measured": [block for block in blocks if block.lines],
+        "trained": [block for block in blocks if block.record.training],
+        "legend": _attack_legend(blocks),
+        "curve_drawings": figures.curve_drawings([c for block in blocks for c, _ in block.curves], numbers),
+        "holdout_robust": any(s.event == "holdout" and s.name == "robust" for r in records for s in r.training),
+        "training_drawings": figures.training_drawings(records, numbers),
+        "markdown": tables.markdown(rows) if rows else "",
+        "latex": tables.latex(rows) if rows else "",
+        "PASS": checks.State.PASS,
+        "FAIL": checks.State.FAIL,
+    }
+
+
+def _title(labels: Sequence[str]) -> str:
+    if len(labels) <= 2:
+        return "Robustness of " + " and ".join(labels)
+    return f"Robustness of {len(labels)} models"
+
+
+def _blocks(
+    records: Sequence[Record], rows: Sequence[tables.SummaryRow], numbers: Mapping[str, int]
+) -> tuple[Block, ...]:
+    galleries = sum(pictures.has_gallery(e) for record in records for e in record.evaluations)
+    left = iter(rows)
+    return tuple(
+        Block(
+            record=record,
+            number=numbers[record.label],
+            lines=tuple(_line(f"r{r}e{e}", ev, next(left), galleries) for e, ev in enumerate(record.evaluations)),
+            curves=tuple((curve, checks.of_curve(curve)) for curve in curves(record)),
+            provenance=tuple(provenance(record)),
+        )
+        for r, record in enumerate(records)
+    )
+
+
+def _line(anchor: str, evaluation: Evaluation, row: tables.SummaryRow, galleries: int) -> Line:
+    gallery = evaluation.gallery if pictures.has_gallery(evaluation) else None
+    return Line(
+        anchor=anchor,
+        evaluation=evaluation,
+        row=row,
+        checks=checks.of_evaluation(evaluation),
+        bar=_bar(evaluation),
+        cards=pictures.cards(gallery, galleries=galleries) if gallery else (),
+        pixelated=pictures.pixelated(gallery) if gallery else False,
+    )
+
+
+def _failed(made: Sequence[checks.Check]) -> int:
+    return sum(check.state is checks.State.FAIL for check in made)
+
+
+def _bar(evaluation: Evaluation) -> tuple[Segment, ...]:
+    """What became of the images: standing, fallen to each attack in the suite's order, wrong before."""
+    if evaluation.robust is None or not evaluation.fell_to:
+        return ()
+    counts = Counter(evaluation.fell_to)
+    attacks = [name for name in dict.fromkeys([*(a.name for a in evaluation.attacks), *sorted(counts)]) if name]
+    order = [("", "stands"), *((name, "fell") for name in attacks if name != "clean"), ("clean", "wrong")]
+    n = len(evaluation.fell_to)
+    return tuple(Segment(name, kind, counts[name], 100 * counts[name] / n) for name, kind in order if counts[name])
+
+
+def _attack_legend(blocks: Sequence[Block]) -> list[str]:
+    """Every attack that felled an image, in the order the suites run them; the place chooses the shade."""
+    lines = [line for block in blocks for line in block.lines]
+    fell = {segment.name: None for line in lines for segment in line.bar if segment.kind == "fell"}
+    in_order = dict.fromkeys(attack.name for line in lines for attack in line.evaluation.attacks)
+    return [*(name for name in in_order if name in fell), *(name for name in fell if name not in in_order)]

@@ -1,0 +1,128 @@
+"""What a report knows about its runs, as plain frozen values."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """A share of images with its 95% interval, all in [0, 1]."""
+
+    correct: int
+    n: int
+    value: float
+    low: float
+    high: float
+
+    @property
+    def half_width(self) -> float:
+        return (self.high - self.low) / 2
+
+    @property
+    def percent(self) -> str:
+        return f"{100 * self.value:.1f}"
+
+    @property
+    def interval(self) -> str:
+        return f"{100 * self.low:.1f}\N{EN DASH}{100 * self.high:.1f}"
+
+
+@dataclass(frozen=True, slots=True)
+class Threat:
+    """Where images were allowed to go; `eps` is None where no single number says it."""
+
+    norm: str
+    eps: float | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class AttackCost:
+    """What one attack of a suite did and what it cost; None is what the summary did not say."""
+
+    name: str
+    tried: int | None
+    fell: int | None
+    forwards: int | None
+    backwards: int | None
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """A reason to doubt a number, as the evaluation wrote it down."""
+
+    code: str
+    sentence: str
+    evidence: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Gallery:
+    """Some images of an evaluation, before and after; pixels [k, H, W, 3] in [0, 1]."""
+
+    clean: NDArray[np.float32]
+    adversarial: NDArray[np.float32]
+    label: tuple[int, ...]
+    clean_prediction: tuple[int, ...]
+    prediction: tuple[int, ...]
+    fell_to: tuple[str, ...]
+    classes: tuple[str, ...]
+    eps: float
+    norm: str
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """One finished evaluation: its summary, and of its rows what the page needs."""
+
+    name: str
+    suite: str
+    threat: Threat | None
+    n: int
+    clean: Accuracy
+    robust: Accuracy | None
+    attacks: tuple[AttackCost, ...]
+    flags: tuple[Flag, ...]
+    fell_to: tuple[str, ...]
+    size: tuple[float, ...]
+    gallery: Gallery | None
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One logged quantity over the steps of a training."""
+
+    event: str
+    name: str
+    steps: tuple[float, ...]
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """All that the page shows of one run; `label` is unique among the curves it appears with."""
+
+    label: str
+    folder: str
+    manifest: Mapping[str, object]
+    evaluations: tuple[Evaluation, ...]
+    training: tuple[Series, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Accuracy against eps for one run, one norm and one suite; the first point is eps 0, the clean accuracy."""
+
+    label: str
+    norm: str
+    suite: str
+    points: tuple[tuple[float, Accuracy], ...]
+
+    @property
+    def swept(self) -> bool:
+        """Whether more than one eps was attacked; a single one says nothing about a shape."""
+        return len(self.points) > 2

@@ -1,0 +1,109 @@
+"""The summary as rows, and the same rows as Markdown and LaTeX."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from vitadel.report.collect import collect
+from vitadel.report.records import Accuracy, Evaluation, Record
+
+_HEADER = ("Model", "Evaluation", "Threat", "n", "Clean %", "Robust %", "Flags")
+_LATEX = str.maketrans(
+    {
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        **{sign: f"\\{sign}" for sign in "&%$#_{}"},
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryRow:
+    """One evaluation of one model; `best` marks the highest robust accuracy among rows that may be compared."""
+
+    model: str
+    evaluation: str
+    threat: str
+    n: int
+    clean: Accuracy
+    robust: Accuracy | None
+    attacks: tuple[str, ...]
+    flags: int
+    best: bool
+
+
+def summarise(runs: Sequence[Path]) -> list[SummaryRow]:
+    """One row per run and evaluation; a run that only trained has none."""
+    return summary_rows(collect(runs))
+
+
+def summary_rows(records: Sequence[Record]) -> list[SummaryRow]:
+    """The rows of records that were read already."""
+    pairs = [(record, evaluation) for record in records for evaluation in record.evaluations]
+    peers: dict[tuple[str, str, str], list[float]] = {}
+    for record, evaluation in pairs:
+        if evaluation.robust is not None:
+            peers.setdefault(_comparable(record, evaluation), []).append(evaluation.robust.value)
+    return [_row(record, evaluation, peers.get(_comparable(record, evaluation), [])) for record, evaluation in pairs]
+
+
+def markdown(rows: Sequence[SummaryRow]) -> str:
+    """The rows as a Markdown table, ready to paste."""
+    lines: list[tuple[str, ...]] = [_HEADER, ("---", "---", "---", "---:", "---:", "---:", "---:")]
+    lines += [tuple(_markdown_text(cell) for cell in _cells(row, "**{}**")) for row in rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def latex(rows: Sequence[SummaryRow]) -> str:
+    """The rows as a LaTeX table in booktabs style, ready to paste."""
+    head = " & ".join(cell.translate(_LATEX) for cell in _HEADER)
+    body = "".join(f"{' & '.join(_latex_cells(row))} \\\\\n" for row in rows)
+    return (
+        "% needs \\usepackage{booktabs}; intervals are Wilson 95%\n"
+        f"\\begin{{tabular}}{{lllrrrr}}\n\\toprule\n{head} \\\\\n\\midrule\n{body}\\bottomrule\n\\end{{tabular}}\n"
+    )
+
+
+def _comparable(record: Record, evaluation: Evaluation) -> tuple[str, str, str]:
+    """Robust accuracies compare only under one threat, one suite and one set of images."""
+    hashes = record.manifest.get("hashes")
+    data = str(hashes.get("data")) if isinstance(hashes, dict) else ""
+    return (evaluation.threat.text if evaluation.threat else "", evaluation.suite, data)
+
+
+def _row(record: Record, evaluation: Evaluation, peers: Sequence[float]) -> SummaryRow:
+    robust = evaluation.robust
+    return SummaryRow(
+        model=record.label,
+        evaluation=evaluation.name,
+        threat=evaluation.threat.text if evaluation.threat else "none",
+        n=evaluation.n,
+        clean=evaluation.clean,
+        robust=robust,
+        attacks=tuple(attack.name for attack in evaluation.attacks),
+        flags=len(evaluation.flags),
+        best=robust is not None and len(peers) > 1 and robust.value == max(peers),
+    )
+
+
+def _cells(row: SummaryRow, strong: str) -> tuple[str, ...]:
+    robust = _with_interval(row.robust)
+    marked = strong.format(robust) if row.best else robust
+    return (row.model, row.evaluation, row.threat, str(row.n), _with_interval(row.clean), marked, str(row.flags))
+
+
+def _with_interval(accuracy: Accuracy | None) -> str:
+    return f"{accuracy.percent} [{accuracy.interval}]" if accuracy else "\N{EN DASH}"
+
+
+def _markdown_text(cell: str) -> str:
+    for sign, safe in (("&", "&amp;"), ("<", "&lt;"), ("|", "\\|"), ("\n", " ")):
+        cell = cell.replace(sign, safe)
+    return cell
+
+
+def _latex_cells(row: SummaryRow) -> list[str]:
+    cells = [cell.translate(_LATEX).replace("\N{EN DASH}", "--").replace("\n", " ") for cell in _cells(row, "{}")]
+    cells[5] = f"\\textbf{{{cells[5]}}}" if row.best else cells[5]
+    return cells

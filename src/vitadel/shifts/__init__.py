@@ -1,1 +1,0 @@
-"""What the world does to an image, no model involved."""

@@ -1,0 +1,40 @@
+"""Threats as people write them: `linf:8/255`."""
+
+from fractions import Fraction
+
+from vitadel.errors import UsageError, unknown
+from vitadel.threat.base import Threat
+from vitadel.threat.l1 import L1
+from vitadel.threat.l2 import L2
+from vitadel.threat.linf import Linf
+
+THREATS: dict[str, type[Linf] | type[L2] | type[L1]] = {"linf": Linf, "l2": L2, "l1": L1}
+
+
+def read(text: str) -> Threat:
+    """The threat that `NORM:EPS` names; the number is a fraction or a decimal, and never evaluated as code."""
+    name, colon, size = text.partition(":")
+    if name not in THREATS:
+        raise unknown("threat", name, THREATS)
+    if not colon:
+        raise UsageError(f"the threat {text!r} has no radius. Write for example {name}:8/255.")
+    return THREATS[name](read_number(size, f"the radius of {text!r}"))
+
+
+def read_number(text: str, what: str) -> float:
+    """`8/255`, `0.5/255` or `0.03` as a float."""
+    above, slash, below = text.partition("/")
+    try:
+        return float(Fraction(above.strip()) / Fraction(below.strip())) if slash else float(Fraction(text.strip()))
+    except (ValueError, ZeroDivisionError):
+        raise UsageError(
+            f"{what} is not a number: got {text!r}. Write a fraction such as 8/255 or a decimal."
+        ) from None
+
+
+def spell(threat: Threat) -> str:
+    """The text that `read` takes back; small Linf radii are counted in grey levels."""
+    name = next(name for name, kind in THREATS.items() if isinstance(threat, kind))
+    levels = threat.eps * 255
+    in_levels = isinstance(threat, Linf) and abs(levels * 4 - round(levels * 4)) < 1e-6
+    return f"{name}:{round(levels * 4) / 4:g}/255" if in_levels else f"{name}:{threat.eps:g}"

@@ -1,0 +1,146 @@
+"""Splits, the hold-out and measured statistics."""
+
+import pickle
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from vitadel.data import DataSet, Split, Squash, load
+from vitadel.data.order import hold_out, pinned
+from vitadel.data.pixels import Held
+from vitadel.errors import UsageError
+
+
+def numbered(counts: list[int]) -> Split:
+    """A split with so many images of each class, and pixels that give the number of the image."""
+    labels = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
+    ids = tuple(f"train/{number:05d}" for number in range(len(labels)))
+    return Split("train", ids, labels, Held(torch.zeros(len(labels), 3, 1, 1, dtype=torch.uint8)))
+
+
+def held_counts(counts: list[int]) -> list[int]:
+    _, holdout = hold_out(numbered(counts))
+    return [] if holdout is None else torch.bincount(holdout.labels, minlength=len(counts)).tolist()
+
+
+@pytest.mark.parametrize(
+    ("counts", "held"),
+    [
+        ([100, 20, 14, 15], [10, 2, 1, 2]),  # a half is rounded up
+        ([1, 2, 3], [0, 1, 1]),  # a class of one keeps it
+        ([1, 1], []),
+        ([5000] * 10, [100] * 10),  # CIFAR-10: the limit of 1000, shared evenly
+        ([20000, 50, 3000], [695, 5, 300]),  # a small class gives all of its tenth before a large one gives more
+    ],
+)
+def test_holdout_counts(counts: list[int], held: list[int]) -> None:
+    assert held_counts(counts) == held
+
+
+def test_holdout_never_exceeds_its_limit_with_many_classes() -> None:
+    counts = held_counts([10] * 1500)
+    assert sum(counts) == 1000
+    assert max(counts) == 1
+
+
+def test_holdout_and_training_images_share_nothing() -> None:
+    whole = numbered([30, 40])
+    train, holdout = hold_out(whole)
+    assert holdout is not None
+    assert (train.name, holdout.name) == ("train", "holdout")
+    assert sorted(train.ids + holdout.ids) == list(whole.ids)
+
+
+def test_holdout_and_order_depend_on_names_alone() -> None:
+    whole = numbered([30, 40])
+    shuffled = whole.take(torch.randperm(70, generator=torch.Generator().manual_seed(0)))
+    for ours, theirs in zip(hold_out(whole), hold_out(shuffled), strict=True):
+        assert ours is not None
+        assert theirs is not None
+        assert pinned(ours).sha256 == pinned(theirs).sha256
+
+
+def test_an_image_is_the_same_in_every_batch(digits: DataSet) -> None:
+    whole = digits.test.images(torch.arange(50))
+    for rows in ([7], [49, 7, 7, 3], list(range(50))[::-1]):
+        assert torch.equal(digits.test.images(torch.tensor(rows)), whole[rows])
+
+
+def test_no_rows_give_no_images(digits: DataSet, pets: Path) -> None:
+    empty = torch.empty(0, dtype=torch.int64)
+    assert digits.test.images(empty).shape == (0, 3, 8, 8)
+    assert load(f"folder:{pets}", preprocess=Squash(6)).test.images(empty).shape == (0, 3, 6, 6)
+
+
+def test_writing_to_a_batch_does_not_reach_the_split(digits: DataSet) -> None:
+    rows = torch.arange(3)
+    before = digits.test.images(rows)
+    digits.test.images(rows).zero_()
+    assert torch.equal(digits.test.images(rows), before)
+    with pytest.raises(AttributeError):
+        digits.test.name = "other"  # type: ignore[misc]
+
+
+def test_files_are_decoded_alike_alone_and_together(pets: Path) -> None:
+    split = load(f"folder:{pets}", preprocess=Squash(4)).split("train")
+    together = split.images(torch.arange(len(split)))
+    alone = torch.cat([split.images(torch.tensor([row])) for row in range(len(split))])
+    assert torch.equal(together, alone)
+
+
+def test_resident_holds_the_same_images(pets: Path) -> None:
+    split = load(f"folder:{pets}", preprocess=Squash(4)).test
+    resident = split.resident()
+    assert (split.is_resident, resident.is_resident) == (False, True)
+    assert resident.sha256 == split.sha256
+    rows = torch.tensor([5, 2])
+    expected = split.images(rows)
+    for name in split.ids:
+        (pets / name).unlink()
+    assert torch.equal(resident.images(rows), expected)
+    assert resident.resident() is resident
+
+
+def test_resident_refuses_what_does_not_fit(pets: Path) -> None:
+    split = load(f"folder:{pets}", preprocess=Squash(4)).test
+    assert split.resident(limit=8 * 48).is_resident
+    with pytest.raises(UsageError, match=r"holding the 8 images of split 'test' in memory takes 0.00 GiB, more than"):
+        split.resident(limit=8 * 48 - 1)
+
+
+def test_a_split_can_be_sent_to_another_process(pets: Path) -> None:
+    split = load(f"folder:{pets}", preprocess=Squash(4)).test
+    twin = pickle.loads(pickle.dumps(split))  # noqa: S301
+    assert twin.sha256 == split.sha256
+    assert torch.equal(twin.images(torch.arange(8)), split.images(torch.arange(8)))
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (torch.tensor([359]), "split 'test' has rows 0 to 358, got 359 to 359."),
+        (torch.tensor([-1, 4]), "split 'test' has rows 0 to 358, got -1 to 4."),
+        (
+            torch.tensor([0.5]),
+            "rows must be a list of int64 numbers, got torch.float32 of shape (1,). Write torch.tensor",
+        ),
+        (torch.tensor(3), "rows must be a list of int64 numbers, got torch.int64 of shape ()."),
+    ],
+)
+def test_wrong_rows_are_named(digits: DataSet, rows: torch.Tensor, message: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)):
+        digits.test.images(rows)
+
+
+def test_statistics_of_a_folder_are_measured(tmp_path: Path) -> None:
+    for number, colour in enumerate(((0, 51, 255), (255, 51, 0))):
+        path = tmp_path / "test" / "cat" / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((4, 4, 3), colour, dtype=np.uint8)).save(path)
+    data = load(f"folder:{tmp_path}", preprocess=Squash(4))
+    assert data.mean == (0.5, 0.2, 0.5)
+    assert data.std == (0.5, 0.0039, 0.5)  # a channel of one value: one grey level, not zero

@@ -1,0 +1,111 @@
+"""Made-up runs whose summaries are counted from their rows, so that every number on a page has a known answer."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from vitadel.runs import Run
+
+HOSTILE = "<script>alert(1)</script>"
+N = 40
+ATTACKS = ("apgd-ce", "square")
+DATA = {"spec": "digits", "preprocess": {"size": 8}, "classes": {"n": 2}, "splits": {"test": {"sha256": "feedc0de"}}}
+
+
+def wilson(correct: int, n: int) -> dict[str, float]:
+    z = 1.959963984540054
+    centre = (correct + z * z / 2) / (n + z * z)
+    half = z / (n + z * z) * math.sqrt(correct * (n - correct) / n + z * z / 4)
+    return {"correct": correct, "n": n, "accuracy": correct / n, "low": max(0, centre - half), "high": centre + half}
+
+
+@dataclass(frozen=True)
+class Maker:
+    """Writes run folders under `root`."""
+
+    root: Path
+
+    def train(self, folder: str, name: str) -> Path:
+        recipe = {"is": "Recipe", "name": name, "model": {"is": "Timm", "name": "vit"}, "objective": {"is": "Standard"}}
+        parts = {"recipe": recipe, "data": DATA, "seed": 3}
+        run = Run.claim(self.root / folder, "train", parts, device="cpu")
+        for step in range(1, 9):
+            run.log("step", step=step, epoch=0, loss=2.0 / step, lr=0.1 * step, adversarial_accuracy=step / 10)
+        for step in (4, 8):
+            run.log("holdout", step=step, clean=0.5 + step / 20, robust=None)
+        return run.folder
+
+    def evaluate(self, folder: str, name: str, standing: Mapping[int, int], *, clean_only: bool = False) -> Path:
+        """A run over N images, 4 of them wrong before; `standing` gives the survivors at each eps in 1/255."""
+        parts = {"model": {"name": name, "spec": {"is": "Timm", "name": "vit"}, "sha256": "ab" * 32}, "data": DATA}
+        run = Run.claim(self.root / folder, "evaluate", {**parts, "seed": 0}, device="cpu")
+        for eps, left in standing.items():
+            fallen = [ATTACKS[i % 3 == 2] for i in range(N - 4 - left)]
+            self.write(run, f"linf-{eps}_255", [""] * left + fallen + ["clean"] * 4, eps / 255)
+        if clean_only:
+            self.write(run, "clean", [""] * (N - 4) + ["clean"] * 4, None)
+        return run.folder
+
+    def write(
+        self, run: Run, name: str, fell_to: Sequence[str], eps: float | None, flags: Sequence[object] = ()
+    ) -> None:
+        n, size = len(fell_to), eps or 0.0
+        columns = {"label": [0] * n, "clean_prediction": [int(f == "clean") for f in fell_to]}
+        columns |= {"prediction": [int(f != "") for f in fell_to], "forwards": [9] * n, "backwards": [8] * n}
+        rows = run.rows(name)
+        ids = [f"image-{i}" for i in range(n)]
+        rows.add({"row": list(range(n)), "id": ids, "fell_to": fell_to, "size": [size] * n, **columns})
+        right = sum(f != "clean" for f in fell_to)
+        threat = None if eps is None else {"norm": "linf", "eps": eps, "text": f"linf:{round(255 * eps)}/255"}
+        robust = None if eps is None else wilson(list(fell_to).count(""), n)
+        about = {"name": name, "suite": "curve", "threat": threat, "n": n, "flags": list(flags), "seconds": 1.5}
+        rows.close({**about, "clean": wilson(right, n), "robust": robust, "attacks": _attacks(fell_to, eps)})
+
+    def gallery(self, folder: Path, name: str, *, eps: float, norm: str = "linf") -> None:
+        clean = np.full((3, 4, 4, 3), 128, np.uint8)
+        adversarial = (clean / 255).astype(np.float32)
+        adversarial[0, 0, :3] += np.array([-eps, 0, eps], np.float32)[:, None]
+        np.savez(
+            folder / "eval" / name / "gallery.npz",
+            clean=clean,
+            adversarial=adversarial,
+            label=np.array([0, 1, 0]),
+            clean_prediction=np.array([0, 1, 1]),
+            prediction=np.array([1, 1, 1]),
+            fell_to=np.array(["apgd-ce", "", "clean"]),
+            classes=np.array([HOSTILE, "dog"]),
+            eps=np.float64(eps),
+            norm=np.array(norm),
+        )
+
+
+def _attacks(fell_to: Sequence[str], eps: float | None) -> list[dict[str, object]]:
+    tried, told = sum(f != "clean" for f in fell_to), list[dict[str, object]]()
+    for name in ATTACKS if eps is not None else ():
+        fell = list(fell_to).count(name)
+        told.append({"name": name, "tried": tried, "fell": fell, "forwards": 1234, "backwards": 0, "seconds": 0.5})
+        tried -= fell
+    return told
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Maker:
+    return Maker(tmp_path)
+
+
+@pytest.fixture
+def two_runs(make: Maker) -> list[Path]:
+    """A model that collapses and its robust twin."""
+    return [
+        make.evaluate("plain-eval", "plain", {1: 20, 4: 6, 8: 0}, clean_only=True),
+        make.evaluate("twin-eval", "twin", {1: 33, 4: 28, 8: 19}),
+    ]
+
+
+@pytest.fixture
+def known_interval() -> Callable[[int, int], dict[str, float]]:
+    return wilson
