@@ -8,6 +8,7 @@ Cost:    see `expect`.
 from dataclasses import replace
 
 from vitadel.attacks import PGD
+from vitadel.models import Option
 from vitadel.objectives import Adversarial, Standard
 from vitadel.recipes.recipe import HoldoutCheck, ModelChoice, Normalise, Recipe
 from vitadel.threat import Linf
@@ -16,7 +17,7 @@ from vitadel.train import AdamW, Plan
 _EPS = 0.1
 
 # mean pooling instead of a class token: on a few hundred updates it learns twice as fast
-_TINY = {"depth": 2, "embed_dim": 96, "num_heads": 3, "class_token": False, "global_pool": "avg"}
+_TINY: dict[str, Option] = {"depth": 2, "embed_dim": 96, "num_heads": 3, "class_token": False, "global_pool": "avg"}
 
 
 def digits_standard() -> Recipe:
