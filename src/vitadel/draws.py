@@ -47,8 +47,8 @@ class Draws:
         return Draws(self.key_B[rows])
 
     def uniform(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        """[B, *shape] numbers in [0, 1): 53 random bits in float64, 24 in everything narrower."""
-        bits = 53 if dtype == torch.float64 else 24
+        """[B, *shape] numbers in [0, 1), with as many random bits as `dtype` holds: more would round up to 1."""
+        bits = 1 - round(math.log2(torch.finfo(dtype).eps))
         counter = torch.arange(1, math.prod(shape) + 1, device=self.key_B.device)
         words = _mix(self.key_B[:, None] + counter * _signed(_GOLDEN))
         top = _shift(words, 64 - bits).to(torch.float64 if bits == 53 else torch.float32)

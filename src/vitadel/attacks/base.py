@@ -42,13 +42,15 @@ class Attack(ABC):
         counted = Counted(model, _highest_class(goal, len(x0)))
         devices = [x0.device] if x0.device.type == "cuda" else []
         with torch.random.fork_rng(devices), torch.inference_mode(False), frozen(model):
-            torch.manual_seed(seed)  # for models that draw; inside fork_rng, so the caller's state survives
+            _seed_generators(seed, devices)  # for models that draw; inside fork_rng, so the caller's state survives
             x0 = x0.clone() if x0.is_inference() else x0.detach()
+            if goal.classes.is_inference():  # made by a caller in inference mode, and of no use in a gradient
+                goal = goal.at(torch.arange(len(x0), device=x0.device))
             x = self._candidate(counted, x0, goal, threat, seed, index_B)
             # a search may run in half precision, a success counts only in full
             with torch.no_grad(), torch.autocast(x0.device.type, enabled=False):
                 z_BK = counted(x)
-        _check_finite(x, z_BK)
+        _check_finite(counted.blind(), x, z_BK)
         prediction, reached, size = z_BK.argmax(1), goal.reached(z_BK), threat.size(x, x0)
         flags = counted.flags()  # waits for the device, so the time below is real
         seconds = time.perf_counter() - started
@@ -93,10 +95,19 @@ def _highest_class(goal: Goal, images: int) -> int:
     return int(classes.max())
 
 
-def _check_finite(x: Tensor, z_BK: Tensor) -> None:
-    if not bool(x.isfinite().all()):
-        raise UsageError("the attack met NaN gradients. Check the model's backward pass on these images.")
-    if bad := int((~z_BK.isfinite()).any(1).sum()):
+def _seed_generators(seed: int, devices: list[torch.device]) -> None:
+    """Seed what `fork_rng` restores and no more: `torch.manual_seed` reaches every device there is."""
+    torch.default_generator.manual_seed(seed)
+    for device in devices:
+        torch.cuda.default_generators[device.index].manual_seed(seed)
+
+
+def _check_finite(blind: int, x: Tensor, z_BK: Tensor) -> None:
+    bad = int((~z_BK.isfinite()).any(1).sum())
+    # a step along such a gradient leads nowhere, and the attack would report the image as robust
+    if blind or (not bad and not bool(x.isfinite().all())):
+        raise UsageError("the attack met NaN or infinite gradients. Check the model's backward pass on these images.")
+    if bad:
         raise UsageError(
             f"the model returned NaN or infinite logits for {bad} of {len(z_BK)} images. "
             "Check its weights and precision: a NaN would count as a success of the attack."

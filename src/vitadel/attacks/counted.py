@@ -24,6 +24,7 @@ class Counted:
         self._model = model
         self._highest_class = highest_class
         self._zeros: Tensor | int = 0
+        self._blind: Tensor | int = 0
 
     def __call__(self, x: Tensor) -> Tensor:
         """Logits in float32, or in float64 if that is what the model computes in."""
@@ -52,7 +53,13 @@ class Counted:
         else:  # the model cuts the path from pixels to logits
             grad = torch.zeros_like(x)
         self._zeros = self._zeros + (grad.flatten(1) == 0).all(1).sum()
+        # counted, not raised: asking here would make every step wait for the device
+        self._blind = self._blind + (~grad.flatten(1).isfinite().all(1) & z_BK.isfinite().all(1)).sum()
         return gain_B.detach(), grad, z_BK.detach()
+
+    def blind(self) -> int:
+        """How many gradients of finite logits were not finite."""
+        return int(self._blind)
 
     def flags(self) -> tuple[Flag, ...]:
         """What the gradients gave away about the model."""

@@ -1,0 +1,51 @@
+"""The command line: the only room that prints, reads argv or exits.
+
+Nothing heavy is imported until a command runs, so that `vitadel --help` answers at once.
+"""
+
+import sys
+
+import typer
+
+from vitadel.cli import attack, catalogue, data, demo, evaluate, report, train
+from vitadel.errors import UsageError
+
+app = typer.Typer(
+    help="Train, attack, evaluate and explain robust Vision Transformers.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command()(demo.demo)
+app.command()(train.train)
+app.command()(attack.attack)
+app.command()(evaluate.evaluate)
+app.command()(report.report)
+app.command()(catalogue.recipes)
+app.command()(catalogue.models)
+app.command()(catalogue.attacks)
+app.command()(catalogue.suites)
+app.add_typer(data.app, name="data")
+
+
+def main() -> None:
+    """Run a command; a user's mistake is one line and exit code 2, Ctrl-C is 130, a traceback is our bug."""
+    try:
+        code = app(standalone_mode=False)
+    except UsageError as error:
+        _fail(str(error), 2)
+    except typer.Abort:
+        _fail("stopped.", 130)
+    except Exception as error:
+        # typer's own complaints about the command line, whichever copy of click it was built with
+        if not hasattr(error, "format_message"):
+            raise
+        _fail(f"{error.format_message()} See `vitadel --help`.", 2)
+    if code == 130:
+        _fail("stopped. What was finished is kept: the same command goes on from there.", 130)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(message: str, code: int) -> None:
+    sys.stderr.write(f"vitadel: {' '.join(message.split())}\n")
+    sys.exit(code)

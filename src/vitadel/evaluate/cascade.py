@@ -14,7 +14,7 @@ from vitadel.attacks import frozen
 from vitadel.draws import fold_seed
 from vitadel.errors import UsageError
 from vitadel.evaluate.suites import Entry
-from vitadel.goals import Untargeted
+from vitadel.goals import Goal, Targeted, Untargeted
 from vitadel.threat import Threat
 
 STANDING, WRONG = "", "clean"
@@ -32,13 +32,14 @@ class Fall:
 class Batch:
     """Images on their way through a cascade, and what is known of each; everything is kept on the CPU."""
 
-    def __init__(self, row_B: Tensor, x: Tensor, label_B: Tensor, prediction_B: Tensor) -> None:
+    def __init__(self, row_B: Tensor, x: Tensor, label_B: Tensor, clean_BK: Tensor) -> None:
         self.row_B, self.x, self.label_B = row_B, x, label_B
-        self.clean_prediction_B = prediction_B
-        self.prediction_B = prediction_B.clone()
+        self.clean_BK = clean_BK
+        self.clean_prediction_B = clean_BK.argmax(1)
+        self.prediction_B = self.clean_prediction_B.clone()
         self.size_B = torch.zeros(len(x))
         self.x_adv = x.clone()
-        self.fell_to = [STANDING if right else WRONG for right in (prediction_B == label_B).tolist()]
+        self.fell_to = [STANDING if right else WRONG for right in (self.prediction_B == label_B).tolist()]
         self.costs: list[dict[str, list[float]]] = [{"forwards": [], "backwards": [], "seconds": []} for _ in row_B]
         self.flags = [""] * len(x)
 
@@ -80,7 +81,7 @@ def classify(model: nn.Module, row_B: Tensor, x: Tensor, label_B: Tensor) -> Bat
         )
     if bad := int((~z_BK.isfinite()).any(1).sum()):
         raise UsageError(f"the model returned NaN or infinite logits for {bad} of {len(x)} clean images.")
-    return Batch(row_B, x, label_B, z_BK.argmax(1))
+    return Batch(row_B, x, label_B, z_BK)
 
 
 def strike(model: nn.Module, batch: Batch, entry: Entry, threat: Threat, *, seed: int) -> None:
@@ -88,7 +89,7 @@ def strike(model: nn.Module, batch: Batch, entry: Entry, threat: Threat, *, seed
     places, device = batch.standing, _device(model)
     spent = dict.fromkeys(("forwards", "backwards", "seconds"), 0.0)
     if len(places):
-        goal = Untargeted(batch.label_B[places].to(device), entry.loss)
+        goal = _goal(batch, places, entry, device)
         # streams are numbered by the image's row, so another batch size draws the same numbers
         own_seed = fold_seed(seed, *entry.name.encode())
         x = batch.x[places].to(device)
@@ -107,6 +108,12 @@ def strike(model: nn.Module, batch: Batch, entry: Entry, threat: Threat, *, seed
     for place, cost in enumerate(batch.costs):
         for what, numbers in cost.items():
             numbers.append(spent[what] if place in tried else 0.0)
+
+
+def _goal(batch: Batch, places: Tensor, entry: Entry, device: torch.device) -> Goal:
+    if entry.target is None:
+        return Untargeted(batch.label_B[places].to(device), entry.loss)
+    return Targeted(entry.target(batch.clean_BK[places]).to(device), entry.loss)
 
 
 def _device(model: nn.Module) -> torch.device:

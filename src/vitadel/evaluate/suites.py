@@ -3,16 +3,18 @@
 from dataclasses import dataclass
 
 from vitadel.attacks import FGSM, PGD, Attack
+from vitadel.goals import Target
 from vitadel.losses import Loss, cross_entropy, margin
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An attack in a cascade, and the loss it climbs."""
+    """An attack in a cascade, the loss it climbs, and the class it aims for, found from the clean logits."""
 
     name: str
     attack: Attack
     loss: Loss = cross_entropy
+    target: Target | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 Shape letters: B images, K classes.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -90,4 +91,19 @@ class Diverge:
         return self.reference_BK.argmax(1)
 
 
-__all__ = ["Diverge", "Goal", "Targeted", "Untargeted"]
+Target = Callable[[Tensor], Tensor]
+
+
+def least_likely(z_BK: Tensor) -> Tensor:
+    """The class the model believes in least: the hardest target."""
+    return z_BK.argmin(1)
+
+
+def runner_up(z_BK: Tensor) -> Tensor:
+    """The class that comes second: the easiest target."""
+    return z_BK.topk(2, dim=1).indices[:, 1]
+
+
+TARGETS: dict[str, Target] = {"least-likely": least_likely, "runner-up": runner_up}
+
+__all__ = ["TARGETS", "Diverge", "Goal", "Target", "Targeted", "Untargeted", "least_likely", "runner_up"]

@@ -1,6 +1,6 @@
 """Pixels in [0, 1] to logits: timm's networks with the normalisation inside, and taps to see inside them."""
 
-from vitadel.models.build import OWN
+from vitadel.models.build import own_models, timm_families
 from vitadel.models.costs import Cost, cost
 from vitadel.models.families import family_of
 from vitadel.models.loading import from_spec, load, save
@@ -10,7 +10,6 @@ from vitadel.models.taps import Taps
 from vitadel.models.weights import fingerprint, read_tensors, write_tensors
 
 __all__ = [
-    "OWN",
     "RAW_PIXELS",
     "Cost",
     "Model",
@@ -23,8 +22,10 @@ __all__ = [
     "fingerprint",
     "from_spec",
     "load",
+    "own_models",
     "read_tensors",
     "save",
+    "timm_families",
     "wrap",
     "write_tensors",
 ]

@@ -33,6 +33,25 @@ OWN: dict[str, _Own] = {
 }
 
 
+def own_models() -> dict[str, str]:
+    """The names after `vitadel:`, and what they stand for."""
+    return {name: own.about for name, own in OWN.items()}
+
+
+def timm_families() -> dict[str, str]:
+    """One timm name of each family Vitadel knows inside out, and how many names there are."""
+    return {
+        "vit_small_patch16_224": f"ViT, one of {len(timm.list_models('vit_*'))}; taps, patch surgery",
+        "deit_small_patch16_224": f"DeiT, one of {len(timm.list_models('deit*'))}; taps, patch surgery",
+        "cait_s24_224": f"CaiT, one of {len(timm.list_models('cait_*'))}; taps, patch surgery",
+        "xcit_small_12_p16_224": f"XCiT, one of {len(timm.list_models('xcit_*'))}; taps, patch surgery",
+        "swin_tiny_patch4_window7_224": f"Swin, one of {len(timm.list_models('swin_*'))}; taps, image and patch size",
+        "resnet50": f"ResNet, one of {len(timm.list_models('resnet*'))}",
+        "resnetv2_50x1_bit": f"ResNetV2 and BiT, one of {len(timm.list_models('resnetv2*'))}",
+        "...": f"any of timm's {len(timm.list_models())} names, at its own size and without taps inside",
+    }
+
+
 def complete(name: str, options: Mapping[str, Option]) -> ModelSpec:
     """The spec of `timm:NAME` or `vitadel:NAME` as its authors made it."""
     kind, _, arch = name.partition(":")

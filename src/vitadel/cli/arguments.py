@@ -1,0 +1,110 @@
+"""The arguments that several commands share, and the objects their text stands for."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from vitadel.errors import UsageError, unknown
+
+if TYPE_CHECKING:
+    from vitadel.data import DataSet
+    from vitadel.evaluate import Entry
+    from vitadel.models import Model
+
+ModelArgument = Annotated[
+    str, typer.Argument(help="a run folder, a checkpoint, zoo:NAME, timm:NAME or timm:NAME@WEIGHTS", metavar="MODEL")
+]
+DataOption = Annotated[str, typer.Option("--data", help="digits, cifar10:DIR, folder:DIR, ...; [:n] takes the first n")]
+RunOption = Annotated[Path, typer.Option("--run", help="folder of the run; resumed if it is the same run")]
+ThreatOption = Annotated[str, typer.Option("--threat", help="where an image may go: linf:8/255, l2:0.5, l1:12")]
+PreprocessOption = Annotated[
+    str | None, typer.Option("--preprocess", help="crop:SIZE[:RESIZE][:bicubic] or squash:SIZE; default: the model's")
+]
+ClassesOption = Annotated[int | None, typer.Option("--classes", help="number of classes of a fresh timm model's head")]
+SplitOption = Annotated[str, typer.Option("--split", help="which images: test, holdout or train")]
+SeedOption = Annotated[int, typer.Option("--seed", help="seed of everything drawn")]
+BatchOption = Annotated[int, typer.Option("--batch", help="images at a time; no result depends on it")]
+JsonOption = Annotated[bool, typer.Option("--json", help="print the result as JSON and nothing else")]
+
+
+def open_model_and_data(
+    model: str, spec: str, preprocess: str | None, classes: int | None
+) -> "tuple[Model, DataSet, str]":
+    """The model on the best device there is, the data at its size, and the name to call the model by."""
+    import torch
+
+    from vitadel import data, models
+    from vitadel.runs import Run
+
+    loaded = models.load(model, num_classes=classes)
+    assert loaded.spec is not None
+    name, chosen = model, preprocess
+    if Path(model).is_dir():
+        recipe = _part(_part(Run.open(Path(model)).manifest, "parts"), "recipe")
+        name, chosen = str(recipe.get("name", model)), preprocess or str(recipe.get("preprocess") or "") or None
+    if chosen is None:
+        way = "crop" if spec.startswith("imagenet:") else "squash"
+        chosen = f"{way}:{loaded.spec.image_size}"
+    dataset = data.load(spec, preprocess=data.parse_preprocess(chosen))
+    return loaded.to("cuda" if torch.cuda.is_available() else "cpu"), dataset, name
+
+
+def model_part(model: "Model", name: str) -> dict[str, object]:
+    """What a manifest says of a model."""
+    from vitadel.models import fingerprint
+
+    return {"name": name, "spec": model.spec, "sha256": fingerprint(model.net.state_dict())}
+
+
+def read_attack(text: str) -> "Entry":
+    """The attack that `pgd:steps=40,loss=margin` stands for; numbers may be fractions such as 2/255."""
+    from vitadel.attacks import ATTACKS, SCHEDULES
+    from vitadel.evaluate import Entry
+    from vitadel.goals import TARGETS
+    from vitadel.losses import LOSSES
+
+    name, _, rest = text.partition(":")
+    if name not in ATTACKS:
+        raise unknown("attack", name, ATTACKS)
+    kind = ATTACKS[name]
+    fields = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    tables: dict[str, dict[str, Callable[..., object]]] = {
+        "loss": dict(LOSSES),
+        "target": dict(TARGETS),
+        "schedule": dict(SCHEDULES),
+    }
+    values: dict[str, object] = {}
+    for setting in filter(None, rest.split(",")):
+        key, equals, value = setting.partition("=")
+        if not equals or (key not in fields and key not in ("loss", "target")):
+            raise unknown(f"setting of {name}", key, (*fields, "loss", "target"))
+        if key in tables:
+            if value not in tables[key]:
+                raise unknown(key, value, tables[key])
+            values[key] = tables[key][value]
+        else:
+            values[key] = _value(str(fields[key].type), value, f"{name}:{key}")
+    chosen = {key: values.pop(key) for key in ("loss", "target") if key in values}
+    return Entry(text, kind(**values), **chosen)  # type: ignore[arg-type]
+
+
+def _value(kind: str, text: str, what: str) -> object:
+    from vitadel.threat import read_number
+
+    if "bool" in kind:
+        if text not in ("true", "false"):
+            raise UsageError(f"{what} wants true or false, got {text!r}.")
+        return text == "true"
+    if "int" in kind:
+        if not text.isdecimal():
+            raise UsageError(f"{what} wants a whole number, got {text!r}.")
+        return int(text)
+    return read_number(text, what)
+
+
+def _part(tree: object, name: str) -> dict[str, object]:
+    part = tree.get(name) if isinstance(tree, dict) else None
+    return part if isinstance(part, dict) else {}

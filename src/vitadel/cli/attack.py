@@ -1,0 +1,48 @@
+"""`vitadel attack`: one attack on a model, one row per image."""
+
+from typing import Annotated
+
+import typer
+
+from vitadel.cli.arguments import (
+    BatchOption,
+    ClassesOption,
+    DataOption,
+    JsonOption,
+    ModelArgument,
+    PreprocessOption,
+    RunOption,
+    SeedOption,
+    SplitOption,
+    ThreatOption,
+    read_attack,
+)
+from vitadel.cli.evaluate import Subject, judge
+
+
+def attack(
+    model: ModelArgument,
+    data: DataOption,
+    run: RunOption,
+    attack: Annotated[str, typer.Option("--attack", help="NAME[:key=value,...], such as pgd:steps=40,loss=margin")],
+    threat: ThreatOption = "linf:8/255",
+    preprocess: PreprocessOption = None,
+    classes: ClassesOption = None,
+    split: SplitOption = "test",
+    seed: SeedOption = 0,
+    batch: BatchOption = 128,
+    json: JsonOption = False,
+) -> None:
+    """Attack a model with one attack of your making."""
+    from vitadel.evaluate import Suite
+
+    judge(
+        "attack",
+        [Suite("attack", attack, (read_attack(attack),))],
+        Subject(model, data, preprocess, classes, split),
+        threat=threat,
+        run=run,
+        seed=seed,
+        batch=batch,
+        json=json,
+    )

@@ -1,0 +1,115 @@
+"""`vitadel recipes | models | attacks | suites`: what there is; with a name, all about that one."""
+
+import dataclasses
+import inspect
+import json as json_text
+from typing import Annotated
+
+import typer
+
+from vitadel.cli import show
+from vitadel.cli.arguments import JsonOption
+
+NameArgument = Annotated[str | None, typer.Argument(help="one of them, to learn all about it")]
+
+
+def recipes(name: NameArgument = None, json: JsonOption = False) -> None:
+    """List the recipes, or print one with the source of every value."""
+    from vitadel.errors import unknown
+    from vitadel.recipes import RECIPES
+    from vitadel.runs import describe
+
+    if name is None:
+        about = {known: make().about for known, make in RECIPES.items()}
+        show.as_json(about) if json else show.table("", ["recipe", "about"], [[k, v] for k, v in about.items()])
+        return
+    if name not in RECIPES:
+        raise unknown("recipe", name, RECIPES)
+    described = describe(RECIPES[name]())
+    if json:
+        show.as_json(described)
+        return
+    module = inspect.getmodule(RECIPES[name])
+    show.line(inspect.cleandoc((module.__doc__ if module else "") or ""))
+    show.line("")
+    show.line(json_text.dumps(described, indent=2))
+
+
+def models(
+    name: NameArgument = None,
+    classes: Annotated[int | None, typer.Option("--classes", help="number of classes")] = None,
+    image_size: Annotated[int | None, typer.Option("--image-size", help="side of the image in pixels")] = None,
+    patch_size: Annotated[int | None, typer.Option("--patch-size", help="side of a patch in pixels")] = None,
+    json: JsonOption = False,
+) -> None:
+    """List the model families, or measure one model: parameters, GFLOPs, sizes, taps."""
+    from vitadel import models as room
+
+    if name is None:
+        rows = [[f"vitadel:{own}", about] for own, about in room.own_models().items()]
+        rows += [[f"timm:{example}", about] for example, about in room.timm_families().items()]
+        show.as_json(dict(rows)) if json else show.table("", ["model", "about"], rows)
+        return
+    model = room.load(name, num_classes=classes, image_size=image_size, patch_size=patch_size)
+    assert model.spec is not None
+    measured = room.cost(model, model.spec.image_size)
+    about = {
+        "name": name,
+        "parameters": measured.parameters,
+        "gmacs": round(measured.macs / 1e9, 3),
+        "gflops": round(measured.gflops, 3),
+        "image_size": model.spec.image_size,
+        "patch_size": model.spec.patch_size,
+        "num_classes": model.spec.num_classes,
+        "mean": list(model.spec.normalisation.mean),
+        "std": list(model.spec.normalisation.std),
+        "taps": model.taps.names(),
+    }
+    if json:
+        show.as_json(about)
+        return
+    taps = model.taps.names()
+    shown = {
+        **about,
+        "parameters": f"{measured.parameters:,}",
+        "gflops": f"{about['gflops']} ({about['gmacs']} GMAC, products inside attention counted)",
+        "taps": f"{len(taps)}: {', '.join(taps[:9])}{', ...' if len(taps) > 9 else ''}",
+    }
+    del shown["gmacs"]
+    show.table("", ["", ""], [[key, str(value)] for key, value in shown.items()])
+
+
+def attacks(name: NameArgument = None, json: JsonOption = False) -> None:
+    """List the attacks, or the settings of one."""
+    from vitadel.attacks import ATTACKS
+    from vitadel.errors import unknown
+
+    if name is None:
+        about = {known: inspect.cleandoc(kind.__doc__ or "").splitlines()[0] for known, kind in ATTACKS.items()}
+        show.as_json(about) if json else show.table("", ["attack", "about"], [[k, v] for k, v in about.items()])
+        return
+    if name not in ATTACKS:
+        raise unknown("attack", name, ATTACKS)
+    fields = dataclasses.fields(ATTACKS[name])  # type: ignore[arg-type]
+    settings = {f.name: getattr(f.default, "__name__", str(f.default)) for f in fields}
+    if json:
+        show.as_json(settings)
+        return
+    show.line(inspect.cleandoc(ATTACKS[name].__doc__ or ""))
+    show.table("", ["setting", "default"], [[key, value] for key, value in settings.items()])
+
+
+def suites(name: NameArgument = None, json: JsonOption = False) -> None:
+    """List the suites, or the attacks in one."""
+    from vitadel.errors import unknown
+    from vitadel.evaluate import SUITES
+    from vitadel.runs import describe
+
+    if name is None:
+        about = {known: suite.about for known, suite in SUITES.items()}
+        show.as_json(about) if json else show.table("", ["suite", "about"], [[k, v] for k, v in about.items()])
+        return
+    if name not in SUITES:
+        raise unknown("suite", name, SUITES)
+    described = describe(SUITES[name])
+    show.as_json(described) if json else show.line(json_text.dumps(described, indent=2))

@@ -1,0 +1,97 @@
+"""How results and progress reach the person at the terminal."""
+
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from vitadel.runs import Notify
+
+# seconds between plain lines where there is no terminal
+_QUIET = 10.0
+
+
+def as_json(value: object) -> None:
+    """One JSON object on standard output, and nothing else."""
+    sys.stdout.write(json.dumps(value, indent=2) + "\n")
+
+
+def line(text: str) -> None:
+    sys.stdout.write(text + "\n")
+
+
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table of text; the first column is left-aligned, the others are if they hold no numbers."""
+    from rich.console import Console
+    from rich.table import Table
+
+    drawn = Table(title=title or None, title_justify="left")
+    for i, column in enumerate(columns):
+        numbers = i > 0 and all(row[i][:1].isdigit() or row[i] in ("", "-") for row in rows)
+        drawn.add_column(column, justify="right" if numbers else "left", no_wrap=i == 0)
+    for row in rows:
+        drawn.add_row(*(cell.replace("[", "\\[") for cell in row))
+    Console().print(drawn)
+
+
+@contextmanager
+def progress(*, quiet: bool = False) -> Iterator[Notify]:
+    """A bar with rate and time left on a terminal, a plain line now and then elsewhere, nothing if `quiet`."""
+    if quiet:
+        yield lambda what, done, total, numbers: None
+    elif sys.stderr.isatty():
+        with _bars() as notify:
+            yield notify
+    else:
+        yield _Lines().notify
+
+
+@contextmanager
+def _bars() -> Iterator[Notify]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[numbers]}"),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as bars:
+        tasks = {}
+
+        def notify(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
+            if what not in tasks:
+                tasks[what] = bars.add_task(what, total=total, completed=done, rate="", numbers="")
+            speed = bars.tasks[tasks[what]].speed
+            rate = f"{speed:.1f}/s" if speed else ""
+            bars.update(tasks[what], completed=done, total=total, rate=rate, numbers=_spelled(numbers))
+
+        yield notify
+
+
+class _Lines:
+    """Progress for logs: at the end of each task, and every few seconds before."""
+
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+        self._begun: dict[str, tuple[float, int]] = {}
+
+    def notify(self, what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
+        now = time.monotonic()
+        start, first = self._begun.setdefault(what, (now, done))
+        if done < total and now - self._last < _QUIET:
+            return
+        self._last = now
+        rate = (done - first) / (now - start) if now > start else 0.0
+        left = f", {(total - done) / rate:.0f} s left" if rate and done < total else ""
+        speed = f" {rate:.1f}/s" if rate else ""
+        sys.stderr.write(f"{what}: {done}/{total}{speed}{left} {_spelled(numbers)}".rstrip() + "\n")
+        sys.stderr.flush()
+
+
+def _spelled(numbers: Mapping[str, float]) -> str:
+    return " ".join(f"{name}={value:.4g}" for name, value in numbers.items())
