@@ -9,7 +9,7 @@ import pytest
 import torch
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="session")
 def _one_thread() -> None:
     """Sums in the same order on every machine; tiny tensors gain nothing from more threads."""
     torch.set_num_threads(1)

@@ -73,8 +73,8 @@ class Run:
         """Append one line. A resumed run may log a step again: readers take the last line of a step."""
         line = json.dumps({"event": event, "time": round(time.time(), 3), **values})
         try:
-            with (self.folder / "log.jsonl").open("a") as handle:
-                handle.write(line + "\n")
+            with (self.folder / "log.jsonl").open("ab") as handle:
+                handle.write((_line_end(handle) + line + "\n").encode())
         except OSError as error:
             raise UsageError(
                 f"cannot write to {self.folder}: {error.strerror}. Free space or choose a new --run."
@@ -117,6 +117,15 @@ def _lock(folder: Path) -> IO[str] | None:
         handle.close()
         raise UsageError(f"{folder} is in use by another process. Wait for it to end or choose a new --run.") from None
     return handle
+
+
+def _line_end(handle: IO[bytes]) -> str:
+    """A line that a kill cut short must not swallow the next one."""
+    if handle.tell() == 0:
+        return ""
+    with open(handle.name, "rb") as written:
+        written.seek(-1, 2)
+        return "" if written.read() == b"\n" else "\n"
 
 
 def _parse(line: str) -> dict[str, object] | None:

@@ -1,0 +1,125 @@
+"""The plan of the house, read from the imports: rooms see only lower floors, outside packages have their doors."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+SRC = Path(__file__).parents[2] / "src" / "vitadel"
+
+FLOORS = [
+    {"errors", "draws"},
+    {"threat", "losses", "shifts", "models", "data", "runs"},
+    {"goals"},
+    {"attacks"},
+    {"objectives"},
+    {"train", "evaluate", "analyse"},
+    {"recipes", "report"},
+    {"cli"},
+]
+# narrower than the floors allow
+SEES_ONLY = {"report": {"runs", "errors"}, "errors": set(), "draws": set()}
+NEVER = {"attacks": {"models"}}
+
+DOORS = {
+    "timm": {"models", "train"},
+    "safetensors": {"models"},
+    "torchvision": {"data"},
+    "PIL": {"data", "shifts"},
+    "sklearn": {"data"},
+    "accelerate": {"train"},
+    "pyarrow": {"runs"},
+    "matplotlib": {"report"},
+    "jinja2": {"report"},
+    "typer": {"cli"},
+    "rich": {"cli"},
+}
+NO_TORCH = {"errors", "report"}
+
+
+def _imports(file: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}: relative imports hide where a name comes from"
+            yield node.module or ""
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _room(file: Path) -> str:
+    return file.relative_to(SRC).parts[0].removesuffix(".py")
+
+
+def _files() -> list[Path]:
+    return [file for file in sorted(SRC.rglob("*.py")) if _room(file) not in ("__init__", "__main__")]
+
+
+def _floor(room: str) -> int:
+    return next(number for number, rooms in enumerate(FLOORS) if room in rooms)
+
+
+def _may_import(room: str, other: str) -> bool:
+    if room == other:
+        return True
+    if room in SEES_ONLY:
+        return other in SEES_ONLY[room]
+    return _floor(other) < _floor(room) and other not in NEVER.get(room, set())
+
+
+def test_rooms_import_only_downwards() -> None:
+    bad = []
+    for file in _files():
+        for name in _imports(file):
+            parts = name.split(".")
+            room = parts[1] if parts[0] == "vitadel" and len(parts) > 1 else ""
+            if any(room in floor for floor in FLOORS) and not _may_import(_room(file), room):
+                bad.append(f"{file.relative_to(SRC)}: {_room(file)} -> {room}")
+    assert not bad, "\n".join(bad)
+
+
+def test_every_room_is_on_the_plan() -> None:
+    assert {_room(file) for file in _files()} <= set().union(*FLOORS)
+
+
+def test_outside_packages_come_in_by_their_doors() -> None:
+    bad = [
+        f"{file.relative_to(SRC)} imports {name}"
+        for file in _files()
+        for name in {name.split(".")[0] for name in _imports(file)}
+        if (name in DOORS and _room(file) not in DOORS[name]) or (name == "torch" and _room(file) in NO_TORCH)
+    ]
+    assert not bad, "\n".join(bad)
+
+
+def test_there_is_no_drawer_for_leftovers() -> None:
+    drawers = {"utils", "util", "misc", "helpers", "common"}
+    assert not [file for file in _files() if set(file.relative_to(SRC).with_suffix("").parts) & drawers]
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; sys.argv = ['vitadel', '--help']\n"
+        "from vitadel.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "print('HEAVY', sorted({'torch', 'timm', 'numpy', 'pyarrow', 'matplotlib', 'accelerate'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "HEAVY []" in done.stdout
+    assert "evaluate" in done.stdout
+
+
+def test_importing_the_rooms_changes_nothing_global() -> None:
+    rooms = sorted({_room(file) for file in _files()})
+    code = (
+        "import os, torch\n"
+        "state, threads, env = torch.random.get_rng_state(), torch.get_num_threads(), dict(os.environ)\n"
+        "dtype = torch.get_default_dtype()\n"
+        + "".join(f"import vitadel.{room}\n" for room in rooms)
+        + "assert torch.equal(state, torch.random.get_rng_state())\n"
+        "assert threads == torch.get_num_threads() and dtype == torch.get_default_dtype()\n"
+        "assert {k for k in os.environ if k.startswith('VITADEL')} == {k for k in env if k.startswith('VITADEL')}\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,231 @@
+"""The loop: interrupted anywhere and started again, it ends with the same weights bit for bit."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from vitadel import data, models
+from vitadel.attacks import PGD
+from vitadel.data import Split, Squash
+from vitadel.errors import UsageError
+from vitadel.objectives import Adversarial, Objective, Standard, Step
+from vitadel.runs import Run
+from vitadel.threat import Linf
+from vitadel.train import SGD, AdamW, Lion, PadCrop, Plan, fit
+
+PLAN = Plan(
+    epochs=2,
+    batch=16,
+    optimiser=AdamW(lr=2e-3),
+    warmup_epochs=0.5,
+    clip_norm=1.0,
+    ema=0.9,
+    augment=PadCrop(pad=1, flip=False),
+    checkpoint_every_steps=3,
+    log_every_steps=2,
+)
+OBJECTIVE = Adversarial(PGD(steps=2, step_size=0.05, keep_best=False), Linf(0.1), eps_warmup=0.5)
+
+
+class Killed(BaseException):
+    """Stands for a kill: nothing may catch it."""
+
+
+@pytest.fixture(scope="module")
+def train() -> Split:
+    split = data.load("digits[:64]", preprocess=Squash(8)).train
+    assert split is not None
+    return split
+
+
+def fresh() -> models.Model:
+    # stochastic depth draws from the global generator at every step
+    options = {"depth": 2, "embed_dim": 32, "num_heads": 2, "drop_path_rate": 0.3}
+    return models.load("timm:test_vit", num_classes=10, image_size=8, patch_size=2, options=options)
+
+
+def claimed(folder: Path) -> Run:
+    return Run.claim(folder, "train", {"seed": 0}, device="cpu")
+
+
+def tensors(run: Run, name: str = "final") -> dict[str, Tensor]:
+    return models.read_tensors(run.checkpoints / f"{name}.safetensors")[0]
+
+
+def same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
+
+
+def score(model: nn.Module) -> dict[str, float]:
+    """Some number that moves with the weights."""
+    return {"clean": 0.5, "robust": float(next(model.parameters()).detach().sum())}
+
+
+@pytest.fixture(scope="module")
+def whole(train: Split, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    run = claimed(tmp_path_factory.mktemp("whole") / "run")
+    fit(fresh(), OBJECTIVE, train, PLAN, run, seed=7, check=score)
+    return run
+
+
+@pytest.mark.parametrize("stop", [1, 3, 5, 8])
+def test_stopped_and_started_again_it_ends_with_the_same_weights(
+    train: Split, whole: Run, tmp_path: Path, stop: int
+) -> None:
+    def kill(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
+        if done == stop:
+            raise Killed
+
+    with pytest.raises(Killed):
+        fit(fresh(), OBJECTIVE, train, PLAN, claimed(tmp_path / "run"), seed=7, check=score, notify=kill)
+    torch.manual_seed(123)  # the caller's random state must not matter
+    resumed = claimed(tmp_path / "run")
+    steps: list[int] = []
+    fit(fresh(), OBJECTIVE, train, PLAN, resumed, seed=7, check=score, notify=lambda w, done, t, n: steps.append(done))
+    assert steps[0] == (stop - 1) // 3 * 3 + 1
+    assert same(tensors(resumed), tensors(whole))
+    assert same(tensors(resumed, "best"), tensors(whole, "best"))
+    # a log window cut by the restart starts anew, so compare the lines after it
+    resumed_log, whole_log = (
+        [entry["loss"] for entry in run.read_log("step") if int(str(entry["step"])) > stop + 2]
+        for run in (resumed, whole)
+    )
+    assert resumed_log == whole_log
+
+
+@pytest.mark.parametrize("optimiser", [Lion(lr=1e-4), SGD(lr=0.05)])
+def test_every_optimiser_resumes_exactly(train: Split, tmp_path: Path, optimiser: Lion | SGD) -> None:
+    plan = replace(PLAN, epochs=1, warmup_epochs=0, optimiser=optimiser, ema=None, checkpoint_every_steps=2)
+
+    def kill(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
+        if done == 3:
+            raise Killed
+
+    runs = [claimed(tmp_path / name) for name in ("whole", "broken")]
+    fit(fresh(), Standard(), train, plan, runs[0], seed=1)
+    with pytest.raises(Killed):
+        fit(fresh(), Standard(), train, plan, runs[1], seed=1, notify=kill)
+    fit(fresh(), Standard(), train, plan, runs[1], seed=1)
+    assert same(tensors(runs[0]), tensors(runs[1]))
+
+
+def test_a_finished_run_is_not_trained_again(train: Split, whole: Run) -> None:
+    def refuse(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
+        raise AssertionError("a step was made")
+
+    before = tensors(whole)
+    model = fit(fresh(), OBJECTIVE, train, PLAN, whole, seed=7, check=score, notify=refuse)
+    assert same(before, tensors(whole))
+    assert same(before, model.net.state_dict())
+
+
+def test_another_seed_gives_other_weights(train: Split, whole: Run, tmp_path: Path) -> None:
+    run = claimed(tmp_path / "run")
+    fit(fresh(), OBJECTIVE, train, PLAN, run, seed=8)
+    assert not same(tensors(run), tensors(whole))
+
+
+def test_the_best_on_the_hold_out_is_kept(train: Split, tmp_path: Path) -> None:
+    scores = iter([0.3, 0.9, 0.9, 0.1])
+    kept: list[dict[str, Tensor]] = []
+
+    def check(model: nn.Module) -> dict[str, float]:
+        assert isinstance(model, models.Model)
+        assert not model.training
+        kept.append({key: value.clone() for key, value in model.net.state_dict().items()})
+        return {"clean": 1.0, "robust": next(scores)}
+
+    run = claimed(tmp_path / "run")
+    fit(fresh(), Standard(), train, replace(PLAN, epochs=4), run, seed=0, check=check)
+    # a tie keeps the earlier one
+    assert same(tensors(run, "best"), kept[1])
+    assert [entry["robust"] for entry in run.read_log("holdout")] == [0.3, 0.9, 0.9, 0.1]
+
+
+def test_the_average_is_the_average(train: Split, tmp_path: Path) -> None:
+    seen: list[Tensor] = []
+    model = fresh()
+    weight = model.net.get_parameter("head.bias")
+
+    def watch(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
+        seen.append(weight.detach().clone())
+
+    start = weight.detach().clone()
+    averaged = fit(
+        model,
+        Standard(),
+        train,
+        replace(PLAN, epochs=1, warmup_epochs=0),
+        claimed(tmp_path / "r"),
+        seed=0,
+        notify=watch,
+    )
+    expected = start
+    for value in seen:
+        expected = 0.9 * expected + 0.1 * value
+    torch.testing.assert_close(averaged.net.get_parameter("head.bias").detach(), expected)
+
+
+def test_each_epoch_sees_each_image_once_in_another_order(train: Split, tmp_path: Path) -> None:
+    class Recorder:
+        def __init__(self) -> None:
+            self.rows: list[list[int]] = []
+
+        def at(self, progress: float) -> Objective:
+            return self
+
+        def __call__(self, model: nn.Module, x: Tensor, y: Tensor, *, seed: int, index_B: Tensor | None = None) -> Step:
+            assert index_B is not None
+            torch.testing.assert_close(x, train.images(index_B))
+            assert torch.equal(y, train.labels[index_B])
+            self.rows.append(index_B.tolist())
+            return Standard()(model, x, y, seed=seed)
+
+    recorder = Recorder()
+    fit(fresh(), recorder, train, replace(PLAN, augment=None), claimed(tmp_path / "run"), seed=0)
+    per_epoch = len(train) // 16
+    epochs = [[row for rows in recorder.rows[i : i + per_epoch] for row in rows] for i in (0, per_epoch)]
+    assert [len(set(rows)) for rows in epochs] == [per_epoch * 16] * 2
+    assert epochs[0] != epochs[1]
+
+
+def test_a_loss_that_is_no_number_stops_the_run_and_spares_the_checkpoint(train: Split, tmp_path: Path) -> None:
+    class Diverging:
+        calls = 0
+
+        def at(self, progress: float) -> Objective:
+            return self
+
+        def __call__(self, model: nn.Module, x: Tensor, y: Tensor, *, seed: int, index_B: Tensor | None = None) -> Step:
+            self.calls += 1
+            step = Standard()(model, x, y, seed=seed)
+            return step if self.calls < 4 else Step(step.loss * float("nan"))
+
+    run = claimed(tmp_path / "run")
+    with pytest.raises(UsageError, match="the loss is no longer finite at step 4.*the last checkpoint is untouched"):
+        fit(fresh(), Diverging(), train, replace(PLAN, checkpoint_every_steps=1), run, seed=0)
+    newest = max(run.checkpoints.glob("step-*"))
+    assert all(value.isfinite().all() for value in models.read_tensors(newest)[0].values())
+
+
+def test_a_truncated_checkpoint_is_named_and_the_one_before_it_serves(train: Split, whole: Run, tmp_path: Path) -> None:
+    run = claimed(tmp_path / "run")
+    fit(fresh(), OBJECTIVE, train, PLAN, run, seed=7, check=score)
+    newest = max(run.checkpoints.glob("step-*"))
+    newest.write_bytes(newest.read_bytes()[:1000])
+    (run.checkpoints / "final.safetensors").unlink()
+    with pytest.raises(UsageError, match=f"{newest.name} is damaged.*Delete it"):
+        fit(fresh(), OBJECTIVE, train, PLAN, run, seed=7, check=score)
+    newest.unlink()
+    fit(fresh(), OBJECTIVE, train, PLAN, run, seed=7, check=score)
+    assert same(tensors(run), tensors(whole))
+
+
+def test_an_empty_split_is_refused(train: Split, tmp_path: Path) -> None:
+    empty = train.take(torch.tensor([], dtype=torch.int64))
+    with pytest.raises(UsageError, match="the training split is empty"):
+        fit(fresh(), Standard(), empty, PLAN, claimed(tmp_path / "run"), seed=0)

@@ -1,0 +1,108 @@
+"""The parts of training that have a closed form."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from vitadel.draws import Draws
+from vitadel.errors import UsageError
+from vitadel.train import SGD, AdamW, Lion, OptimiserChoice, PadCrop, Plan, learning_rate
+
+
+def plan(**values: object) -> Plan:
+    return Plan(**{"epochs": 10, "batch": 8, "optimiser": AdamW(lr=1e-3), **values})  # type: ignore[arg-type]
+
+
+def test_the_rate_rises_linearly_then_falls_along_a_cosine() -> None:
+    chosen = plan(warmup_epochs=2, min_lr=1e-4)
+    rates = [learning_rate(chosen, step, 5) for step in range(50)]
+    assert rates[:10] == pytest.approx([1e-3 * (i + 1) / 10 for i in range(10)])
+    assert rates[10] == pytest.approx(1e-3)
+    assert rates[30] == pytest.approx(1e-4 + 9e-4 * (1 + math.cos(math.pi * 20 / 40)) / 2)
+    assert rates[10:] == sorted(rates[10:], reverse=True)
+    assert learning_rate(chosen, 50, 5) == pytest.approx(1e-4)
+
+
+def test_without_warm_up_the_first_rate_is_the_peak() -> None:
+    assert learning_rate(plan(), 0, 5) == pytest.approx(1e-3)
+
+
+@pytest.mark.parametrize("choice", [AdamW(lr=0.1, weight_decay=0.5), Lion(lr=0.1, weight_decay=0.5), SGD(lr=0.1)])
+def test_biases_and_norms_are_not_decayed(choice: OptimiserChoice) -> None:
+    net = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4))
+    decay = {id(p): group["weight_decay"] for group in choice.build(net).param_groups for p in group["params"]}
+    linear, norm = net[0], net[1]
+    assert decay[id(linear.weight)] > 0
+    assert [decay[id(p)] for p in (linear.bias, norm.weight, norm.bias)] == [0, 0, 0]
+
+
+def one_step(choice: OptimiserChoice, steps: int = 1) -> float:
+    weight = nn.Parameter(torch.full((1, 1), 2.0))
+    net = nn.Module()
+    net.weight = weight
+    optimiser = choice.build(net)
+    for _ in range(steps):
+        weight.grad = torch.full((1, 1), 0.5)
+        optimiser.step()
+    return float(weight.detach())
+
+
+def test_first_steps_by_hand() -> None:
+    # decoupled decay shrinks by lr * wd; then Adam's and Lion's first step have length lr
+    assert one_step(AdamW(lr=0.1, weight_decay=0.5)) == pytest.approx(2 * (1 - 0.05) - 0.1, abs=1e-6)
+    assert one_step(Lion(lr=0.1, weight_decay=0.5)) == pytest.approx(2 * (1 - 0.05) - 0.1, abs=1e-6)
+    # Nesterov: gradient g = 0.5 + wd * 2, step lr * (g + momentum * g)
+    assert one_step(SGD(lr=0.1, weight_decay=0.1)) == pytest.approx(2 - 0.1 * 0.7 * 1.9, abs=1e-6)
+    assert one_step(SGD(lr=0.1, weight_decay=0.0, nesterov=False), steps=2) == pytest.approx(
+        2 - 0.05 - 0.1 * 0.95, abs=1e-6
+    )
+
+
+def test_pad_crop_is_a_window_of_the_framed_image() -> None:
+    x = torch.arange(2 * 3 * 5 * 7, dtype=torch.float32).view(2, 3, 5, 7) / 210
+    framed = nn.functional.pad(x, [2] * 4, value=0.5)
+    seen = set()
+    for seed in range(40):
+        out = PadCrop(pad=2, fill=0.5, flip=True)(x, Draws.of(seed, torch.arange(2)))
+        windows = {
+            (top, left, flip): window.flip(-1) if flip else window
+            for top in range(5)
+            for left in range(5)
+            for flip in (False, True)
+            for window in (framed[0, :, top : top + 5, left : left + 7],)
+        }
+        seen |= {place for place, window in windows.items() if torch.equal(window, out[0])}
+    assert len({(top, left) for top, left, _ in seen}) > 15
+    assert {flip for *_, flip in seen} == {False, True}
+
+
+def test_pad_crop_is_the_same_for_an_image_in_every_batch() -> None:
+    x = torch.rand(5, 3, 6, 6)
+    whole = PadCrop(pad=2)(x, Draws.of(3, torch.arange(5)))
+    part = PadCrop(pad=2)(x[2:4], Draws.of(3, torch.tensor([2, 3])))
+    assert torch.equal(whole[2:4], part)
+    assert torch.equal(PadCrop(pad=0, flip=False)(x, Draws.of(0, torch.arange(5))), x)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"epochs": 0}, "Plan.epochs must be at least 1, got 0"),
+        ({"batch": 0}, "Plan.batch must be at least 1"),
+        ({"warmup_epochs": 10}, r"Plan.warmup_epochs must lie in \[0"),
+        ({"ema": 1.0}, r"Plan.ema must lie in \(0, 1\), got 1"),
+        ({"clip_norm": 0.0}, "Plan.clip_norm must be positive"),
+    ],
+)
+def test_plans_that_cannot_be_are_refused(values: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        plan(**values)
+
+
+def test_rates_that_cannot_be_are_refused() -> None:
+    with pytest.raises(UsageError, match="Lion.lr must be positive, got 0"):
+        Lion(lr=0)
+    with pytest.raises(UsageError, match="SGD.weight_decay must not be negative"):
+        SGD(lr=1, weight_decay=-1)
