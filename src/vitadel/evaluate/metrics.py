@@ -31,4 +31,7 @@ def accuracy(correct: int, n: int) -> Accuracy:
     centre = share + _Z**2 / (2 * n)
     reach = _Z * math.sqrt(share * (1 - share) / n + _Z**2 / (4 * n**2))
     scale = 1 + _Z**2 / n
-    return Accuracy(correct, n, share, max(0.0, (centre - reach) / scale), min(1.0, (centre + reach) / scale))
+    # at the edges one end is known, and rounding would miss it by a hair
+    low = 0.0 if correct == 0 else (centre - reach) / scale
+    high = 1.0 if correct == n else (centre + reach) / scale
+    return Accuracy(correct, n, share, low, high)

@@ -56,11 +56,9 @@ def complete(name: str, options: Mapping[str, Option]) -> ModelSpec:
     """The spec of `timm:NAME` or `vitadel:NAME` as its authors made it."""
     kind, _, arch = name.partition(":")
     if kind == "vitadel":
-        if arch not in OWN:
-            raise unknown("model", name, (f"vitadel:{known}" for known in OWN))
+        size = _own(arch).image_size
         if options:
             raise UsageError(f"{name} takes no options, got {', '.join(options)}. Leave them out.")
-        size = OWN[arch].image_size
         return ModelSpec(name, 10 if size == 32 else 1000, size, None, RAW_PIXELS)
     config = _timm_config(arch)
     normalisation = Normalisation(tuple(config.mean), tuple(config.std))
@@ -86,10 +84,12 @@ def build(spec: ModelSpec, *, seed: int) -> nn.Module:
 def _construct(spec: ModelSpec) -> nn.Module:
     kind, _, arch = spec.name.partition(":")
     if kind == "vitadel":
-        return OWN[arch].build(spec.num_classes)
+        OTHER.size_options(spec.image_size, spec.patch_size)
+        return _own(arch).build(spec.num_classes)
+    config = _timm_config(arch)
     family: Family = family_of_timm_file(timm.model_entrypoint(arch).__module__.rsplit(".", 1)[-1])
-    if family is OTHER and spec.image_size != _timm_config(arch).input_size[-1] and _timm_config(arch).fixed_input_size:
-        raise UsageError(f"{spec.name} has a fixed size of {_timm_config(arch).input_size[-1]}, got {spec.image_size}.")
+    if family is OTHER and config.fixed_input_size and spec.image_size != config.input_size[-1]:
+        raise UsageError(f"{spec.name} has a fixed size of {config.input_size[-1]}, got {spec.image_size}.")
     sizes = family.size_options(spec.image_size, spec.patch_size)
     try:
         net = timm.create_model(arch, num_classes=spec.num_classes, **sizes, **spec.options)
@@ -100,13 +100,20 @@ def _construct(spec: ModelSpec) -> nn.Module:
     return net
 
 
+def _own(arch: str) -> _Own:
+    if arch not in OWN:
+        raise unknown("model", f"vitadel:{arch}", (f"vitadel:{known}" for known in OWN))
+    return OWN[arch]
+
+
 def _timm_config(arch: str) -> timm.models.PretrainedCfg:
     bare = arch.split(".", 1)[0]
     if not timm.is_model(bare):
         near = difflib.get_close_matches(bare, timm.list_models(), n=3)
         hint = f" Did you mean {' or '.join(near)}?" if near else ""
         raise UsageError(f"timm has no model {bare!r}.{hint} `vitadel models` lists the names.")
-    config = timm.get_pretrained_cfg(arch, allow_unregistered=False) if "." in arch else timm.get_pretrained_cfg(arch)
-    if config is None:
-        raise UsageError(f"timm's {bare} has no weights tagged {arch.partition('.')[2]!r}. Leave the tag out.")
-    return config
+    try:
+        return timm.get_pretrained_cfg(arch)
+    except RuntimeError as error:
+        tag = arch.partition(".")[2]
+        raise UsageError(f"timm's {bare} has no weights tagged {tag!r}. Leave the tag out.") from error

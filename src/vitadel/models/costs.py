@@ -28,7 +28,13 @@ def cost(model: Model, image_size: int) -> Cost:
     """Measured by running one image through the model."""
     first = next(model.parameters())
     image = torch.zeros(1, 3, image_size, image_size, device=first.device, dtype=first.dtype)
-    # not under no_grad: the counter follows modules by the graph, and loses CaiT's class token without one
-    with FlopCounterMode(display=False) as counter:
-        model(image)
+    training = [module for module in model.modules() if module.training]
+    model.eval()  # or BatchNorm would remember the image
+    try:
+        # not under no_grad: the counter follows modules by the graph, and loses CaiT's class token without one
+        with FlopCounterMode(display=False) as counter:
+            model(image)
+    finally:
+        for module in training:
+            module.training = True
     return Cost(sum(p.numel() for p in model.parameters()), counter.get_total_flops() // 2)

@@ -27,8 +27,8 @@ class Model(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if x.ndim != 4 or x.shape[1] != self.mean.shape[1]:
             raise UsageError(f"the model takes images of shape [B, {self.mean.shape[1]}, H, W], got {list(x.shape)}.")
-        if self.spec is not None and self.spec.patch_size is not None and x.shape[-1] != self.spec.image_size:
-            size = self.spec.image_size
+        size = self.spec.image_size if self.spec is not None and self.spec.patch_size is not None else None
+        if size is not None and x.shape[2:] != (size, size):
             raise UsageError(
                 f"the model takes {size} x {size} images, got {x.shape[-2]} x {x.shape[-1]}. "
                 f"Load the data at {size}, or the model with image_size={x.shape[-1]}."

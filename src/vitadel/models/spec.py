@@ -50,7 +50,12 @@ class ModelSpec:
         try:
             values = json.loads(text)
             spec = cls(**values)
-            norm = values["normalisation"]
-            return replace(spec, normalisation=Normalisation(tuple(norm["mean"]), tuple(norm["std"])))
+            sizes = (spec.num_classes, spec.image_size, 1 if spec.patch_size is None else spec.patch_size)
+            if not all(isinstance(size, int) for size in sizes):
+                raise ValueError(f"sizes are {sizes}")
+            mean, std = (tuple(map(float, values["normalisation"][key])) for key in ("mean", "std"))
+            return replace(
+                spec, name=str(spec.name), normalisation=Normalisation(mean, std), options=dict(spec.options)
+            )
         except (TypeError, KeyError, ValueError) as error:
             raise UsageError(f"the model description in the file is damaged ({error}). Use an intact file.") from error

@@ -12,6 +12,7 @@ Logits are what enters the softmax, probabilities what leaves it. The factor of 
 queries and keys and nothing else: position biases and window masks keep their weight.
 """
 
+import copy
 import fnmatch
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -61,6 +62,11 @@ class Taps:
         self._handles: list[RemovableHandle] = []
         self._mode = AttentionMode(self)
         self._called = False
+
+    def __deepcopy__(self, memo: dict[int, object]) -> "Taps":
+        if self._open:  # the copy would keep this block's hooks for good
+            raise UsageError("a model cannot be copied while its taps are in use. Copy it outside the `with` block.")
+        return Taps(copy.deepcopy(self._model, memo), copy.deepcopy(self._net, memo))
 
     def names(self) -> list[str]:
         """Every tap this model has, in the order in which a forward pass meets them."""

@@ -29,7 +29,7 @@ class WideResNet(nn.Module):
     """WRN-depth-width (Zagoruyko & Komodakis 2016, arXiv:1605.07146): three groups of (depth - 4) / 6 units.
 
     Checked against the published sizes: WRN-28-10 has 36.48 M parameters at ten classes, WRN-34-10 46.16 M and
-    WRN-70-16 266.80 M (tests/unit/models/test_wide_resnet.py).
+    WRN-70-16 266.80 M (tests/unit/models/test_models_wide_resnet.py).
     """
 
     def __init__(self, depth: int, width: int, num_classes: int) -> None:

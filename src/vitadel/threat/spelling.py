@@ -1,5 +1,6 @@
 """Threats as people write them: `linf:8/255`."""
 
+import math
 from fractions import Fraction
 
 from vitadel.errors import UsageError, unknown
@@ -33,8 +34,8 @@ def read_number(text: str, what: str) -> float:
 
 
 def spell(threat: Threat) -> str:
-    """The text that `read` takes back; small Linf radii are counted in grey levels."""
+    """The shortest text that `read` takes back: 8/255 rather than 0.0313725, 0.05 rather than 12.75/255."""
     name = next(name for name, kind in THREATS.items() if isinstance(threat, kind))
-    levels = threat.eps * 255
-    in_levels = isinstance(threat, Linf) and abs(levels * 4 - round(levels * 4)) < 1e-6
-    return f"{name}:{round(levels * 4) / 4:g}/255" if in_levels else f"{name}:{threat.eps:g}"
+    texts = [f"{threat.eps * 255:.6g}/255", f"{threat.eps:.6g}", repr(threat.eps)]
+    exact = [text for text in texts if math.isclose(read_number(text, "eps"), threat.eps, rel_tol=1e-9)]
+    return f"{name}:{min(exact, key=len)}"

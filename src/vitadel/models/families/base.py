@@ -89,8 +89,12 @@ class Patched(Family):
 
 def check_grid(family: Family, net: nn.Module, image_size: int) -> None:
     """Refuse a network whose tokens do not tile the image: token grid x patch must be the image."""
-    grid, patch = family.grid(net, image_size), family.patch_size(net)
-    if grid is None or patch is None:
+    patch = family.patch_size(net)
+    if patch is None:
+        return
+    # some embeddings refuse to run on an image they cannot cut up
+    grid = (image_size // patch, image_size // patch) if image_size % patch else family.grid(net, image_size)
+    if grid is None:
         return
     if (grid[0] * patch, grid[1] * patch) != (image_size, image_size):
         raise UsageError(

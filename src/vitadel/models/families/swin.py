@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 
-from timm.layers import resample_patch_embed, resize_rel_pos_bias_table
+from timm.layers import resize_rel_pos_bias_table
 from timm.models.swin_transformer import SwinTransformer, WindowAttention
 from torch import Tensor, nn
 
 from vitadel.models.families.base import Block, Patched, numbered
-from vitadel.models.families.vit import KERNEL
+from vitadel.models.families.vit import KERNEL, fit_kernel
 
 
 class Swin(Patched):
@@ -22,8 +22,8 @@ class Swin(Patched):
 
     def fit(self, state: Mapping[str, Tensor], net: nn.Module) -> dict[str, Tensor]:
         fitted, wanted = dict(state), net.state_dict()
-        if KERNEL in fitted and fitted[KERNEL].shape[2:] != wanted[KERNEL].shape[2:]:
-            fitted[KERNEL] = resample_patch_embed(fitted[KERNEL].float(), list(wanted[KERNEL].shape[2:]))
+        if KERNEL in fitted:
+            fitted[KERNEL] = fit_kernel(fitted[KERNEL], wanted[KERNEL].shape[2:])
         for name, module in net.named_modules():
             key = f"{name}.relative_position_bias_table"
             if isinstance(module, WindowAttention) and key in fitted and fitted[key].shape != wanted[key].shape:

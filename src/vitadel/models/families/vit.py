@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
+import torch
+import torch.nn.functional as F
 from timm.layers import resample_abs_pos_embed, resample_patch_embed
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
@@ -20,7 +22,8 @@ class ViT(Patched):
 
     def blocks(self, net: nn.Module) -> Sequence[Block]:
         assert isinstance(net, VisionTransformer)
-        return numbered("blocks", net.blocks)
+        # timm also has blocks of several attentions side by side, for which there are no names
+        return numbered("blocks", net.blocks) if all(hasattr(block, "attn") for block in net.blocks) else ()
 
     def fit(self, state: Mapping[str, Tensor], net: nn.Module) -> dict[str, Tensor]:
         prefix = 0 if getattr(net, "no_embed_class", False) else int(getattr(net, "num_prefix_tokens", 1))
@@ -30,15 +33,33 @@ class ViT(Patched):
 def fit_embedding(state: Mapping[str, Tensor], net: nn.Module, *, prefix_tokens: int) -> dict[str, Tensor]:
     """Patch kernel and position embedding resampled to the shapes `net` has; all else untouched.
 
-    The kernel is resampled so that it answers a resized patch as the old one answered the patch (Beyer et al. 2023,
-    arXiv:2212.08013); positions are interpolated on the token grid, prefix tokens aside.
+    Positions are interpolated on the token grid, prefix tokens aside.
     """
     fitted, wanted = dict(state), net.state_dict()
-    if KERNEL in fitted and fitted[KERNEL].shape[2:] != wanted[KERNEL].shape[2:]:
-        fitted[KERNEL] = resample_patch_embed(fitted[KERNEL].float(), list(wanted[KERNEL].shape[2:]))
+    if KERNEL in fitted:
+        fitted[KERNEL] = fit_kernel(fitted[KERNEL], wanted[KERNEL].shape[2:])
     if POSITIONS in fitted and fitted[POSITIONS].shape[1] != wanted[POSITIONS].shape[1]:
         side = round((wanted[POSITIONS].shape[1] - prefix_tokens) ** 0.5)
         fitted[POSITIONS] = resample_abs_pos_embed(
             fitted[POSITIONS].float(), [side, side], num_prefix_tokens=prefix_tokens
         )
     return fitted
+
+
+def fit_kernel(kernel: Tensor, size: torch.Size) -> Tensor:
+    r"""A patch kernel of another size that answers a patch as `kernel` answers the same patch resized.
+
+    Let :math:`U` enlarge the smaller patch to the larger (bicubic). Growing is the pseudo-inverse of Beyer et al. 2023
+    (arXiv:2212.08013), with :math:`\langle Ux, w'\rangle = \langle x, w\rangle` for every patch. Shrinking is
+    :math:`w' = U^\top w`, with :math:`\langle x, w'\rangle = \langle Ux, w\rangle` for every patch; the pseudo-inverse
+    would not even keep the answer to a constant one. Shrinking undoes growing
+    (tests/unit/models/test_models_surgery.py).
+    """
+    old, new = kernel.shape[2:], size
+    if old == new:
+        return kernel
+    if min(new) >= max(old):
+        return resample_patch_embed(kernel.float(), list(new))
+    units = torch.eye(new.numel(), device=kernel.device).view(-1, 1, *new)
+    enlarged = F.interpolate(units, size=old, mode="bicubic", antialias=True)[:, 0]
+    return torch.einsum("oihw,nhw->oin", kernel.float(), enlarged).unflatten(-1, new)

@@ -1,0 +1,130 @@
+"""What every attack and every threat is held against: one row per attack, one per threat, and an exact solver.
+
+A new attack or threat is one line in the tables below; `test_contract_tables.py` fails until it is there.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from torch import Tensor, nn
+
+from vitadel.attacks import FGSM, PGD, Attack, cosine, linear
+from vitadel.threat import L1, L2, Linf, Threat
+
+Array = npt.NDArray[np.float64]
+Support = Callable[[Threat, Array, Array], float]
+MakeNet = Callable[[torch.dtype], nn.Module]
+
+# not square, so that a swap of height and width cannot hide
+SHAPE = (3, 5, 7)
+
+ATTACKS: dict[str, Attack] = {
+    "fgsm": FGSM(),
+    "fgsm-start": FGSM(random_start=True),
+    "pgd": PGD(steps=4),
+    "pgd-plain": PGD(steps=4, random_start=False),
+    "pgd-restarts": PGD(steps=2, restarts=3),
+    "pgd-linear": PGD(steps=4, schedule=linear),
+    "pgd-cosine": PGD(steps=4, schedule=cosine),
+    "pgd-last": PGD(steps=4, keep_best=False),
+}
+
+THREATS: dict[str, Threat] = {"linf": Linf(0.1), "l2": L2(0.6), "l1": L1(3.0)}
+
+
+@pytest.fixture(params=ATTACKS.values(), ids=ATTACKS)
+def attack(request: pytest.FixtureRequest) -> Attack:
+    return request.param
+
+
+@pytest.fixture
+def attacks() -> dict[str, Attack]:
+    return ATTACKS
+
+
+@pytest.fixture(params=THREATS.values(), ids=THREATS)
+def threat(request: pytest.FixtureRequest) -> Threat:
+    return request.param
+
+
+@pytest.fixture
+def threats() -> dict[str, Threat]:
+    return THREATS
+
+
+@pytest.fixture(params=(torch.float32, torch.float64), ids=("float32", "float64"))
+def dtype(request: pytest.FixtureRequest) -> torch.dtype:
+    return request.param
+
+
+@pytest.fixture(params=(1, 2, 7), ids=lambda batch: f"batch{batch}")
+def batch(request: pytest.FixtureRequest) -> int:
+    return request.param
+
+
+@pytest.fixture
+def pixels() -> Callable[[int, torch.dtype], Tensor]:
+    """Images of which a third of the values lie on the box."""
+
+    def draw(batch: int, dtype: torch.dtype) -> Tensor:
+        wide = torch.rand(batch, *SHAPE, dtype=dtype, generator=torch.Generator().manual_seed(batch))
+        return (wide * 1.5 - 0.25).clamp(0, 1)
+
+    return draw
+
+
+@pytest.fixture
+def net() -> MakeNet:
+    """A small network with everything that has a mode, in training mode, for images of `SHAPE` and four classes."""
+
+    def make(dtype: torch.dtype) -> nn.Module:
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            return nn.Sequential(
+                nn.Conv2d(3, 6, 3, padding=1),
+                nn.BatchNorm2d(6),
+                nn.GELU(),
+                nn.Dropout(0.5),
+                nn.Flatten(),
+                nn.Linear(6 * SHAPE[1] * SHAPE[2], 4),
+            ).to(dtype)
+
+    return make
+
+
+@pytest.fixture
+def support() -> Support:
+    """The most a linear function can grow inside ball and box: max of slope.(c - x0) over allowed c, in closed form."""
+
+    def linf(eps: float, steep: Array, room: Array) -> Array:
+        return np.minimum(room, eps)
+
+    def l1(eps: float, steep: Array, room: Array) -> Array:
+        """A fractional knapsack: the steepest values first, each as far as the box lets it."""
+        order = np.argsort(-steep)
+        filled = np.concatenate([[0.0], np.cumsum(room[order])[:-1]])
+        moved = np.empty_like(room)
+        moved[order] = np.clip(eps - filled, 0, room[order])
+        return moved
+
+    def l2(eps: float, steep: Array, room: Array) -> Array:
+        """Water-filling: min(room, t * steep) for the one t that uses up the budget."""
+        if np.linalg.norm(room[steep > 0]) <= eps:
+            return room
+        order = np.argsort(room / np.maximum(steep, 1e-300))
+        full = np.concatenate([[0.0], np.cumsum(room[order] ** 2)[:-1]])
+        left = np.cumsum(steep[order][::-1] ** 2)[::-1]
+        # the budget is spent by the t of the first stretch whose own values are not yet full
+        t = np.sqrt(np.maximum(eps**2 - full, 0) / np.maximum(left, 1e-300))
+        first = int(np.argmax(t * steep[order] <= room[order]))
+        return np.minimum(room, t[first] * steep)
+
+    def best(threat: Threat, slope: Array, x0: Array) -> float:
+        solver = {Linf: linf, L1: l1, L2: l2}[type(threat)]
+        steep, room = np.abs(slope), np.where(slope > 0, 1 - x0, x0)
+        return float((steep * solver(threat.eps, steep, room)).sum())
+
+    return best

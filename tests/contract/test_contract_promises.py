@@ -1,0 +1,261 @@
+"""What every attack promises its caller: nothing of the caller's changes, and the same seed gives the same pixels.
+
+Shape letters: B images.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from vitadel.attacks import FGSM, PGD, Attack
+from vitadel.goals import Diverge, Targeted, Untargeted
+from vitadel.threat import L1, L2, Linf, Threat, with_eps
+
+Pixels = Callable[[int, torch.dtype], Tensor]
+MakeNet = Callable[[torch.dtype], nn.Module]
+
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+class Boom(Exception):
+    """The model's own failure."""
+
+
+class Fuse(nn.Module):
+    """Passes its input on, and fails at its second call."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net, self.calls = net, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        if self.calls == 2:
+            raise Boom
+        return self.net(x)
+
+
+def labels(batch: int) -> Tensor:
+    return torch.arange(batch) % 4
+
+
+def mixed(net: nn.Module) -> nn.Module:
+    """A net in the middle of someone's training: one norm frozen, one weight frozen, some gradients there."""
+    net[1].eval()  # type: ignore[index]
+    parameters = list(net.parameters())
+    parameters[0].requires_grad_(False)
+    parameters[1].grad = torch.full_like(parameters[1], 3.0)
+    return net
+
+
+def state_of(model: nn.Module) -> dict[str, object]:
+    return {
+        "modes": [module.training for module in model.modules()],
+        "trainable": [parameter.requires_grad for parameter in model.parameters()],
+        "gradients": [None if p.grad is None else p.grad.tolist() for p in model.parameters()],
+        "tensors": {name: tensor.tolist() for name, tensor in model.state_dict().items()},
+        "hooks": [len(getattr(module, name)) for module in model.modules() for name in HOOKS],
+    }
+
+
+def test_model_caller_and_images_are_left_as_they_were(
+    attack: Attack, threat: Threat, dtype: torch.dtype, batch: int, pixels: Pixels, net: MakeNet
+) -> None:
+    model, x0, label_B = mixed(net(dtype)), pixels(batch, dtype), labels(batch)
+    state, images, random = state_of(model), x0.clone(), torch.get_rng_state()
+    result = attack(model, x0, Untargeted(label_B), threat, seed=5)
+    assert state_of(model) == state
+    assert torch.equal(torch.get_rng_state(), random)
+    assert torch.equal(x0, images)
+    assert torch.equal(label_B, labels(batch))
+    assert not result.x.requires_grad
+    assert result.x.data_ptr() != x0.data_ptr()
+
+
+def test_model_and_caller_are_left_as_they_were_after_an_error(
+    attack: Attack, threat: Threat, pixels: Pixels, net: MakeNet
+) -> None:
+    model, x0 = Fuse(mixed(net(torch.float32))), pixels(2, torch.float32)
+    state, images, random = state_of(model), x0.clone(), torch.get_rng_state()
+    with pytest.raises(Boom):
+        attack(model, x0, Untargeted(labels(2)), threat, seed=5)
+    assert model.calls == 2
+    assert state_of(model) == state
+    assert torch.equal(torch.get_rng_state(), random)
+    assert torch.equal(x0, images)
+    assert torch.is_grad_enabled()
+
+
+def test_crafting_leaves_the_model_as_it_was(attack: Attack, threat: Threat, pixels: Pixels, net: MakeNet) -> None:
+    model, x0 = mixed(net(torch.float32)), pixels(2, torch.float32)
+    state, random = state_of(model), torch.get_rng_state()
+    attack.craft(model, x0, Untargeted(labels(2)), threat, seed=5)
+    broken = Fuse(model)
+    broken_state = state_of(broken)
+    with pytest.raises(Boom):
+        for _ in range(2):  # one step alone has one forward
+            attack.craft(broken, x0, Untargeted(labels(2)), threat, seed=5)
+    assert state_of(model) == state
+    assert state_of(broken) == broken_state
+    assert torch.equal(torch.get_rng_state(), random)
+
+
+def test_the_attacked_model_is_in_evaluation_mode_and_its_weights_need_no_gradient(
+    attack: Attack, threat: Threat, pixels: Pixels, net: MakeNet
+) -> None:
+    model = net(torch.float32)
+    seen: list[bool] = []
+    model.register_forward_pre_hook(
+        lambda module, _: seen.append(
+            any(m.training for m in module.modules()) or any(p.requires_grad for p in module.parameters())
+        )
+    )
+    attack(model, pixels(2, torch.float32), Untargeted(labels(2)), threat, seed=0)
+    assert seen
+    assert not any(seen)
+
+
+def test_no_generator_beyond_the_ones_restored_is_seeded(
+    attack: Attack, pixels: Pixels, net: MakeNet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`torch.manual_seed` would seed every device of the machine, and a caller on the CPU gets none of them back."""
+
+    def refuse(seed: int) -> None:
+        raise AssertionError("the generators of all devices were seeded")
+
+    model, x0 = net(torch.float32), pixels(2, torch.float32)
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", refuse)
+    attack(model, x0, Untargeted(labels(2)), Linf(0.1), seed=0)
+
+
+def test_images_that_need_gradients_get_none(attack: Attack, threat: Threat, pixels: Pixels, net: MakeNet) -> None:
+    x0 = pixels(2, torch.float32).requires_grad_()
+    result = attack(net(torch.float32), x0, Untargeted(labels(2)), threat, seed=0)
+    assert x0.requires_grad
+    assert x0.grad is None
+    assert not result.x.requires_grad
+
+
+@pytest.mark.parametrize("caller", [torch.no_grad, torch.inference_mode], ids=["no_grad", "inference_mode"])
+@pytest.mark.parametrize("goal", ["untargeted", "targeted", "diverge"])
+def test_callers_without_gradients_get_the_same_pixels(
+    attack: Attack, goal: str, caller: Callable[[], AbstractContextManager[None]], pixels: Pixels, net: MakeNet
+) -> None:
+    """Images, labels and reference logits are all made inside the caller's mode."""
+    model = net(torch.float64).eval()
+
+    def run() -> Tensor:
+        x0 = pixels(2, torch.float64)
+        if goal == "diverge":
+            return attack(model, x0, Diverge(model(x0).detach()), L2(0.6), seed=1).x
+        kind = Untargeted if goal == "untargeted" else Targeted
+        return attack(model, x0, kind(labels(2)), L2(0.6), seed=1).x
+
+    expected = run()
+    with caller():
+        found = run()
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+def test_a_plain_function_is_a_model(attack: Attack, threat: Threat, pixels: Pixels, net: MakeNet) -> None:
+    model, x0 = net(torch.float64).eval(), pixels(2, torch.float64)
+    with_module = attack(model, x0, Untargeted(labels(2)), threat, seed=3)
+    with_function = attack(lambda x: model(x), x0, Untargeted(labels(2)), threat, seed=3)
+    assert torch.equal(with_function.x, with_module.x)
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_the_layout_in_memory_does_not_matter(attack: Attack, threat: Threat, pixels: Pixels, net: MakeNet) -> None:
+    model, x0 = net(torch.float64), pixels(2, torch.float64)
+    plain = attack(model, x0, Untargeted(labels(2)), threat, seed=3)
+    last = attack(model, x0.contiguous(memory_format=torch.channels_last), Untargeted(labels(2)), threat, seed=3)
+    torch.testing.assert_close(last.x, plain.x, rtol=0, atol=1e-9)
+
+
+def test_same_seed_same_pixels_whatever_the_global_random_state(
+    attack: Attack, threat: Threat, dtype: torch.dtype, pixels: Pixels, net: MakeNet
+) -> None:
+    model, x0 = net(dtype), pixels(7, dtype)
+    first = attack(model, x0, Untargeted(labels(7)), threat, seed=4)
+    with torch.random.fork_rng():
+        torch.manual_seed(99)
+        second = attack(model, x0, Untargeted(labels(7)), threat, seed=4)
+    assert torch.equal(first.x, second.x)
+    assert torch.equal(first.reached, second.reached)
+
+
+def test_another_seed_gives_other_pixels_exactly_where_the_attack_draws(
+    attack: Attack, pixels: Pixels, net: MakeNet
+) -> None:
+    model, x0 = net(torch.float64), pixels(2, torch.float64)
+    one, other = (attack(model, x0, Untargeted(labels(2)), L2(0.6), seed=seed).x for seed in (0, 1))
+    draws = isinstance(attack, FGSM | PGD) and attack.random_start
+    assert torch.equal(one, other) is not draws
+
+
+def test_a_model_that_draws_draws_the_same_for_the_same_seed(
+    attack: Attack, threat: Threat, pixels: Pixels, net: MakeNet
+) -> None:
+    model, x0 = net(torch.float64), pixels(2, torch.float64)
+
+    def noisy(x: Tensor) -> Tensor:
+        return model(x + 0.1 * torch.randn_like(x))
+
+    model.eval()
+    one, two = (attack(noisy, x0, Untargeted(labels(2)), threat, seed=6).x for _ in range(2))
+    assert torch.equal(one, two)
+
+
+def test_what_is_found_for_an_image_does_not_depend_on_its_batch(
+    attack: Attack, threat: Threat, pixels: Pixels, net: MakeNet
+) -> None:
+    model, x0, label_B = net(torch.float64), pixels(7, torch.float64), labels(7)
+    index_B = torch.tensor([3, 141, 59, 26, 5, 35, 8979])
+    whole = attack(model, x0, Untargeted(label_B), threat, seed=2, index_B=index_B)
+    for rows in ([0], [1], [2], [3], [4], [5], [6], [6, 0, 3], [5, 1]):
+        part = attack(model, x0[rows], Untargeted(label_B[rows]), threat, seed=2, index_B=index_B[rows])
+        assert torch.equal(part.reached, whole.reached[rows])
+        torch.testing.assert_close(part.x, whole.x[rows], rtol=0, atol=1e-9)
+
+
+def test_crafted_images_are_the_judged_ones(attack: Attack, threat: Threat, pixels: Pixels, net: MakeNet) -> None:
+    model, x0 = net(torch.float64), pixels(7, torch.float64)
+    crafted = attack.craft(model, x0, Untargeted(labels(7)), threat, seed=2)
+    judged = attack(model, x0, Untargeted(labels(7)), threat, seed=2)
+    assert torch.equal(crafted, judged.x)
+    assert torch.equal(model.eval()(crafted).argmax(1), judged.prediction)
+    assert torch.equal(judged.prediction != labels(7), judged.reached)
+    torch.testing.assert_close(threat.size(crafted, x0), judged.size)
+
+
+@settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    batch=st.sampled_from((1, 2, 7)),
+    dtype=st.sampled_from((torch.float32, torch.float64)),
+    seed=st.integers(0, 2**40),
+    share=st.floats(-5, 0),
+    corner=st.booleans(),
+)
+def test_result_stays_inside_ball_and_box(
+    attack: Attack, threat: Threat, net: MakeNet, batch: int, dtype: torch.dtype, seed: int, share: float, corner: bool
+) -> None:
+    values = 3 * 5 * 7
+    diameter = values if isinstance(threat, L1) else values**0.5 if isinstance(threat, L2) else 1.0
+    threat = with_eps(threat, diameter * 10**share)
+    x0 = torch.rand(batch, 3, 5, 7, dtype=dtype, generator=torch.Generator().manual_seed(seed))
+    x0 = x0.round() if corner else x0
+    result = attack(net(dtype), x0, Untargeted(labels(batch)), threat, seed=seed)
+    assert result.x.shape == x0.shape
+    assert result.x.dtype == dtype
+    assert bool((result.x >= 0).all())
+    assert bool((result.x <= 1).all())
+    distance = (result.x - x0).double().flatten(1)
+    order = 1.0 if isinstance(threat, L1) else 2.0 if isinstance(threat, L2) else float("inf")
+    size_B = distance.norm(p=order, dim=1)
+    assert size_B.max().item() <= threat.eps * (1 + 1e-5) + diameter * torch.finfo(dtype).eps
+    torch.testing.assert_close(result.size.double(), size_B, rtol=1e-5, atol=0)

@@ -1,0 +1,137 @@
+"""Every attack refuses what it cannot judge, and says what was wrong, what was got and what to write instead."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from vitadel.attacks import FGSM, Attack
+from vitadel.errors import UsageError
+from vitadel.goals import Goal, Targeted, Untargeted
+from vitadel.threat import L1, L2, Linf, Threat
+
+
+def three_classes(x: Tensor) -> Tensor:
+    return x.flatten(1)[:, :3] * 2
+
+
+def grey(batch: int = 2) -> Tensor:
+    return torch.full((batch, 3, 5, 7), 0.5)
+
+
+def labels(*numbers: int) -> Goal:
+    return Untargeted(torch.tensor(numbers))
+
+
+@pytest.mark.parametrize(
+    ("x0", "message"),
+    [
+        (grey() * 255, r"pixels in \[0, 1\], got \[128, 128\]. Normalisation belongs inside the model"),
+        (grey() - 1, r"pixels in \[0, 1\], got \[-0.5, -0.5\]"),
+        (torch.where(torch.arange(7) == 3, torch.nan, grey()), r"pixels in \[0, 1\], got \[nan, nan\]"),
+        (grey().to(torch.uint8), r"a batch of float images, got torch.uint8 of shape \[2, 3, 5, 7\]"),
+        (grey()[:, 0, 0, 0], r"a batch of float images, got torch.float32 of shape \[2\]"),
+        (grey(0), r"at least one image, got an empty batch. Is the data set or the selection empty\?"),
+    ],
+    ids=["255", "negative", "nan", "integers", "vector", "empty"],
+)
+def test_images_that_are_not_pixels(attack: Attack, x0: Tensor, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        attack(three_classes, x0, Untargeted(torch.zeros(len(x0), dtype=torch.int64)), Linf(0.1), seed=0)
+
+
+@pytest.mark.parametrize(
+    ("goal", "message"),
+    [
+        (labels(0, -1), r"label -1 is out of range. Labels must lie in 0..classes-1"),
+        (labels(0, 3), r"label 3 is out of range: the model returns 3 classes. Labels must lie in 0..2; is it the mod"),
+        (Targeted(torch.tensor([0, 7])), r"label 7 is out of range: the model returns 3 classes"),
+        (labels(0, 1, 2), r"the goal speaks of 3 images, got 2. Give one label per image"),
+        (labels(0), r"the goal speaks of 1 images, got 2"),
+    ],
+    ids=["negative", "too-high", "target-too-high", "too-many", "too-few"],
+)
+def test_labels_that_do_not_fit(attack: Attack, goal: Goal, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        attack(three_classes, grey(), goal, Linf(0.1), seed=0)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (lambda x: x.flatten(1).sum(1), r"logits of shape \[2, classes\], got \[2\]. Wrap it"),
+        (lambda x: three_classes(x)[..., None], r"logits of shape \[2, classes\], got \[2, 3, 1\]"),
+        (lambda x: three_classes(x)[:1], r"logits of shape \[2, classes\], got \[1, 3\]"),
+        (lambda x: three_classes(x) * torch.nan, r"NaN or infinite logits for 2 of 2 images. Check its weights"),
+        (lambda x: three_classes(x) + torch.inf, r"NaN or infinite logits for 2 of 2 images"),
+    ],
+    ids=["no-classes", "extra-axis", "other-batch", "nan", "infinite"],
+)
+# both labels: the largest of many NaN is class 0, so only label 1 would look misclassified
+@pytest.mark.parametrize("label", [0, 1])
+def test_models_that_do_not_answer_with_logits(
+    attack: Attack, threat: Threat, model: Callable[[Tensor], Tensor], message: str, label: int
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        attack(model, grey(), labels(label, label), threat, seed=0)
+
+
+def test_images_with_bad_logits_are_counted() -> None:
+    with pytest.raises(UsageError, match="NaN or infinite logits for 1 of 3 images"):
+        FGSM()(
+            lambda x: three_classes(x) + torch.tensor([[0.0], [torch.inf], [0.0]]),
+            grey(3),
+            labels(0, 1, 0),
+            Linf(0.1),
+            seed=0,
+        )
+
+
+@pytest.mark.parametrize("label", [0, 1])
+@pytest.mark.parametrize("steep", [torch.nan, torch.inf], ids=["nan", "infinite"])
+def test_gradients_that_are_not_numbers_are_not_taken_for_robustness(
+    attack: Attack, threat: Threat, steep: float, label: int
+) -> None:
+    """sqrt at 0: the logits are finite, the slope is not; times 0 it is not even a number."""
+
+    def model(x: Tensor) -> Tensor:
+        inner = (x - x.detach()) if steep == torch.inf else 0 * x
+        root = inner.flatten(1)[:, :3].sqrt()
+        return root + torch.nn.functional.one_hot(torch.full((len(x),), label), 3)
+
+    with pytest.raises(UsageError, match="NaN or infinite gradients. Check the model's backward pass"):
+        attack(model, grey(), labels(label, label), threat, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Linf(8), r"Linf.eps must lie in \(0, 1\], got 8. Pixels live in \[0, 1\]: write 8/255, not 8"),
+        (lambda: Linf(0), r"Linf.eps must lie in \(0, 1\], got 0"),
+        (lambda: Linf(float("nan")), r"Linf.eps must lie in \(0, 1\], got nan"),
+        (lambda: L2(0), r"L2.eps must be positive and finite, got 0. Write for example 0.5 or 128/255"),
+        (lambda: L2(float("inf")), r"L2.eps must be positive and finite, got inf"),
+        (lambda: L2(float("nan")), r"L2.eps must be positive and finite, got nan"),
+        (lambda: L1(-1), r"L1.eps must be positive and finite, got -1. Write for example 12"),
+        (lambda: L1(float("nan")), r"L1.eps must be positive and finite, got nan"),
+        (lambda: L1(12, active=0), r"L1.active must lie in \(0, 1\], got 0. It is a share of the pixel values"),
+        (lambda: L1(12, active=1.5), r"L1.active must lie in \(0, 1\], got 1.5"),
+    ],
+)
+def test_radii_that_make_no_sense(make: Callable[[], Threat], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("threat", "message"),
+    [
+        (L2(128), r"L2.eps of 128 holds every image of shape \(3, 32, 32\) \(the box has diameter 55.43\)"),
+        (L1(3073), r"L1.eps of 3073 holds every image of shape \(3, 32, 32\) \(diameter 3072\)"),
+    ],
+    ids=["l2", "l1"],
+)
+def test_radii_that_hold_every_image(attack: Attack, threat: Threat, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        attack(three_classes, torch.full((2, 3, 32, 32), 0.5), labels(0, 1), threat, seed=0)

@@ -1,0 +1,55 @@
+"""The tables of the contract suite leave nothing out, and its exact solver is right."""
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from scipy.optimize import minimize
+
+from vitadel import attacks as attack_room
+from vitadel import threat as threat_room
+from vitadel.attacks import Attack
+from vitadel.threat import L1, L2, Linf, Threat
+
+Array = npt.NDArray[np.float64]
+Support = Callable[[Threat, Array, Array], float]
+
+DUAL = {Linf: 1, L2: 2, L1: np.inf}
+
+
+def test_every_attack_has_a_row(attacks: dict[str, Attack]) -> None:
+    assert {type(attack) for attack in attacks.values()} == set(attack_room.ATTACKS.values())
+
+
+def test_every_threat_has_a_row(threats: dict[str, Threat]) -> None:
+    assert {name: type(threat) for name, threat in threats.items()} == threat_room.THREATS
+
+
+def test_solver_away_from_the_box_is_the_dual_norm(threat: Threat, support: Support) -> None:
+    slope = np.random.default_rng(0).normal(size=50)
+    small = threat_room.with_eps(threat, 0.05)
+    expected = 0.05 * np.linalg.norm(slope, ord=DUAL[type(threat)])  # type: ignore[index]
+    assert support(small, slope, np.full(50, 0.5)) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_solver_at_the_box_agrees_with_a_general_optimiser(threat: Threat, support: Support, seed: int) -> None:
+    """Moves split into an upward and a downward part make all three budgets smooth."""
+    rng = np.random.default_rng(seed)
+    slope, x0 = rng.normal(size=5), rng.random(5)
+    budget: dict[type, Callable[[Array], Array]] = {
+        Linf: lambda v: np.asarray(threat.eps - v[:5] - v[5:]),
+        L2: lambda v: np.asarray(threat.eps**2 - ((v[:5] - v[5:]) ** 2).sum()),
+        L1: lambda v: np.asarray(threat.eps - v.sum()),
+    }
+    found = minimize(
+        lambda v: -(slope @ (v[:5] - v[5:])),
+        np.full(10, 0.01),
+        jac=lambda v: np.concatenate([-slope, slope]),
+        method="SLSQP",
+        bounds=[*((0, 1 - value) for value in x0), *((0, value) for value in x0)],
+        constraints={"type": "ineq", "fun": budget[type(threat)]},
+        options={"maxiter": 500, "ftol": 1e-12},
+    )
+    assert support(threat, slope, x0) == pytest.approx(-found.fun, rel=1e-5)

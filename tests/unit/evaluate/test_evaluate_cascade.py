@@ -1,0 +1,261 @@
+"""The cascade: known verdicts on a model whose radii are known, nothing attacked twice, nothing done twice."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from vitadel import data
+from vitadel.attacks import FGSM, PGD
+from vitadel.data import DataSet, Squash
+from vitadel.errors import UsageError
+from vitadel.evaluate import SUITES, Entry, Suite, evaluate, quick_scores, suspicions
+from vitadel.goals import runner_up
+from vitadel.losses import margin
+from vitadel.runs import Run
+from vitadel.threat import L2, Linf
+
+SUITE = Suite("two", "for the tests", (Entry("fgsm", FGSM()), Entry("pgd", PGD(steps=5), margin)))
+
+
+class Ink(nn.Module):
+    """Class 1 where the mean ink exceeds a threshold, else class 0: the Linf distance to the other class is known."""
+
+    def __init__(self, threshold: float) -> None:
+        super().__init__()
+        self.threshold = nn.Parameter(torch.tensor(threshold))
+        self.seen = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen += len(x)
+        lead = 20 * (x.flatten(1).mean(1) - self.threshold)
+        return torch.stack([-lead, lead, *[lead * 0 - 100] * 8], 1)
+
+    def prediction(self, x: Tensor) -> Tensor:
+        return (x.flatten(1).mean(1) > self.threshold).long()
+
+
+def linf_radius(x: Tensor, threshold: float) -> list[float]:
+    """The smallest eps whose ball and box reach the threshold, by bisection on what a uniform shift reaches."""
+    radii = []
+    for image in x:
+        up = float(image.mean()) <= threshold
+        low, high = 0.0, 1.0
+        for _ in range(50):
+            eps = (low + high) / 2
+            reach = float((image + (eps if up else -eps)).clamp(0, 1).mean())
+            low, high = (low, eps) if (reach > threshold) == up else (eps, high)
+        radii.append(high)
+    return radii
+
+
+@pytest.fixture(scope="module")
+def digits() -> DataSet:
+    return data.load("digits[:60]", preprocess=Squash(8))
+
+
+@pytest.fixture
+def relabelled(digits: DataSet) -> tuple[Ink, DataSet]:
+    """The digits with the labels that the ink model gives, so that every image is right before an attack."""
+    from dataclasses import replace
+
+    model = Ink(0.31)
+    labels = model.prediction(digits.test.images(torch.arange(60)))
+    return model, replace(digits, test=replace(digits.test, labels=labels))
+
+
+def claim(folder: Path) -> Run:
+    return Run.claim(folder, "evaluate", {"seed": 0}, device="cpu")
+
+
+def test_verdicts_follow_the_known_radius(relabelled: tuple[Ink, DataSet], tmp_path: Path) -> None:
+    model, dataset = relabelled
+    run, eps = claim(tmp_path / "run"), 0.05
+    (summary,) = evaluate(model, dataset, SUITE, run, threat=Linf(eps), batch=16)
+    rows = run.rows(str(summary["name"])).read()
+    radii = linf_radius(dataset.test.images(torch.arange(60)), 0.31)
+    safe = [abs(radius - eps) > 1e-4 for radius in radii]
+    assert sum(safe) > 50
+    expected = ["" if radius > eps else "fgsm" for radius in radii]
+    assert [to for to, sure in zip(rows["fell_to"], safe, strict=True) if sure] == [
+        to for to, sure in zip(expected, safe, strict=True) if sure
+    ]
+    assert 5 < expected.count("fgsm") < 55
+    assert max(float(str(size)) for size in rows["size"]) <= eps * (1 + 1e-5)
+    assert rows["id"] == list(dataset.test.ids)
+
+
+def test_an_image_that_fell_is_not_attacked_again(relabelled: tuple[Ink, DataSet], tmp_path: Path) -> None:
+    model, dataset = relabelled
+    (summary,) = evaluate(model, dataset, SUITE, claim(tmp_path / "run"), threat=Linf(0.05), batch=60)
+    attacks = summary["attacks"]
+    assert isinstance(attacks, list)
+    fgsm, pgd = attacks
+    assert fgsm["tried"] == 60
+    assert pgd["tried"] == 60 - fgsm["fell"]
+    assert (fgsm["forwards"], fgsm["backwards"]) == (2 * 60, 60)
+    assert (pgd["forwards"], pgd["backwards"]) == (7 * pgd["tried"], 5 * pgd["tried"])
+
+
+@pytest.mark.parametrize("batch", [7, 60])
+def test_no_verdict_depends_on_the_batch(relabelled: tuple[Ink, DataSet], tmp_path: Path, batch: int) -> None:
+    model, dataset = relabelled
+    tables = []
+    for name, size in (("one", 16), ("other", batch)):
+        run = claim(tmp_path / name)
+        evaluate(model, dataset, SUITE, run, threat=Linf(0.05), batch=size, seed=4)
+        tables.append(run.rows("two-linf-0.05").read())
+    for column in ("row", "fell_to", "prediction", "size"):
+        assert tables[0][column] == tables[1][column]
+
+
+def test_stopped_and_started_again_no_finished_row_is_redone(relabelled: tuple[Ink, DataSet], tmp_path: Path) -> None:
+    model, dataset = relabelled
+    whole = claim(tmp_path / "whole")
+    evaluate(model, dataset, SUITE, whole, threat=Linf(0.05), batch=8)
+
+    def kill(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
+        if done >= 24:
+            raise KeyboardInterrupt
+
+    broken = claim(tmp_path / "broken")
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(model, dataset, SUITE, broken, threat=Linf(0.05), batch=8, notify=kill)
+    assert broken.rows("two-linf-0.05").finished() == set(range(24))
+    progress: list[int] = []
+    evaluate(
+        model, dataset, SUITE, broken, threat=Linf(0.05), batch=10, notify=lambda w, done, t, n: progress.append(done)
+    )
+    assert progress == [34, 44, 54, 60]
+    before, after = (run.rows("two-linf-0.05") for run in (whole, broken))
+    costs = {"seconds"}
+    assert {k: v for k, v in before.read().items() if k not in costs} == {
+        k: v for k, v in after.read().items() if k not in costs
+    }
+    assert before.summary["robust"] == after.summary["robust"]
+    model.seen = 0
+    evaluate(model, dataset, SUITE, broken, threat=Linf(0.05), batch=10)
+    assert model.seen == 0
+
+
+def test_a_curve_never_rises_and_keeps_what_fell(relabelled: tuple[Ink, DataSet], tmp_path: Path) -> None:
+    model, dataset = relabelled
+    run = claim(tmp_path / "run")
+    suite = Suite("steps", "", SUITE.entries, (0.5, 1.0, 2.0))
+    summaries = evaluate(model, dataset, suite, run, threat=Linf(0.04), batch=60)
+    assert [summary["name"] for summary in summaries] == ["steps-linf-0.02", "steps-linf-0.04", "steps-linf-0.08"]
+    small, large = run.rows("steps-linf-0.02").read(), run.rows("steps-linf-0.04").read()
+    for before, after, size in zip(small["fell_to"], large["fell_to"], small["size"], strict=True):
+        if before:
+            assert after == before
+            assert float(str(size)) <= 0.02 * (1 + 1e-5)
+    attacks = summaries[1]["attacks"]
+    assert isinstance(attacks, list)
+    assert attacks[0]["tried"] == small["fell_to"].count("")
+
+
+def test_wrong_images_count_against_both_accuracies(digits: DataSet, tmp_path: Path) -> None:
+    model = Ink(0.31)
+    (summary,) = evaluate(model, digits, SUITE, claim(tmp_path / "run"), threat=L2(0.01), batch=60)
+    right = int((model.prediction(digits.test.images(torch.arange(60))) == digits.test.labels).sum())
+    clean, robust = summary["clean"], summary["robust"]
+    assert isinstance(clean, dict)
+    assert isinstance(robust, dict)
+    assert clean["correct"] == right
+    assert robust["correct"] <= right
+
+
+def test_a_clean_suite_needs_no_threat(digits: DataSet, tmp_path: Path) -> None:
+    (summary,) = evaluate(Ink(0.31), digits, SUITES["clean"], claim(tmp_path / "run"), batch=60)
+    assert summary["threat"] is summary["robust"] is None
+
+
+def test_a_target_must_be_hit(relabelled: tuple[Ink, DataSet], tmp_path: Path) -> None:
+    model, dataset = relabelled
+    suite = Suite("aimed", "", (Entry("pgd", PGD(steps=5), target=runner_up),))
+    run = claim(tmp_path / "run")
+    evaluate(model, dataset, suite, run, threat=Linf(0.05), batch=60)
+    rows = run.rows("aimed-linf-0.05").read()
+    for label, prediction, to in zip(rows["label"], rows["prediction"], rows["fell_to"], strict=True):
+        assert (prediction == 1 - int(str(label))) == (to == "pgd")
+
+
+def test_the_gallery_shows_the_first_images_survivors_included(relabelled: tuple[Ink, DataSet], tmp_path: Path) -> None:
+    model, dataset = relabelled
+    run = claim(tmp_path / "run")
+    evaluate(model, dataset, SUITE, run, threat=Linf(0.05), batch=60)
+    rows = run.rows("two-linf-0.05")
+    shown = np.load(rows.folder / "gallery.npz")
+    first = dataset.test.images(torch.arange(8)).permute(0, 2, 3, 1).numpy()
+    np.testing.assert_array_equal(shown["clean"], np.round(first * 255).astype(np.uint8))
+    assert shown["fell_to"].tolist() == rows.read()["fell_to"][:8]
+    assert 0 < np.abs(shown["adversarial"] - first).max() <= 0.05 + 1e-6
+
+
+def test_quick_scores_agree_with_the_cascade(relabelled: tuple[Ink, DataSet]) -> None:
+    model, dataset = relabelled
+    scores = quick_scores(model, dataset.test, FGSM(), Linf(0.05), seed=0, batch=7)
+    radii = linf_radius(dataset.test.images(torch.arange(60)), 0.31)
+    assert scores["clean"] == 1.0
+    assert scores["robust"] == pytest.approx(sum(radius > 0.05 for radius in radii) / 60, abs=1 / 60)
+    assert list(scores) == ["clean", "robust"]
+    assert list(quick_scores(model, dataset.test, None, None, seed=0)) == ["clean"]
+
+
+def test_planted_faults_raise_their_flags(relabelled: tuple[Ink, DataSet], tmp_path: Path) -> None:
+    model, dataset = relabelled
+
+    class Stepped(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            logits: Tensor = model((x * 255).round() / 255)
+            return logits
+
+    (summary,) = evaluate(Stepped(), dataset, SUITE, claim(tmp_path / "run"), threat=Linf(0.05), batch=16)
+    flags = summary["flags"]
+    assert isinstance(flags, list)
+    assert [flag["code"] for flag in flags] == ["zero-gradients", "zero-gradients"]
+    # one gradient per image for FGSM, five for PGD; all of them zero, over all batches
+    assert flags[0]["evidence"] == {"zero": 60, "gradients": 60}
+    assert flags[1]["evidence"] == {"zero": 300, "gradients": 300}
+    (clean,) = evaluate(model, dataset, SUITE, claim(tmp_path / "other"), threat=Linf(0.05), batch=16)
+    assert clean["flags"] == []
+
+
+def test_random_models_and_probabilities_are_noticed() -> None:
+    x = torch.rand(8, 3, 4, 4)
+    noisy = nn.Sequential(nn.Flatten(), nn.Linear(48, 5))
+    assert suspicions(noisy, x) == ()
+
+    class Noise(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.randn(len(x), 5)
+
+    assert [flag.code for flag in suspicions(Noise(), x)] == ["randomised"]
+    assert [flag.code for flag in suspicions(nn.Sequential(noisy, nn.Softmax(1)), x)] == ["probabilities"]
+
+
+@pytest.mark.parametrize("fault", ["nan", "few classes", "shape"])
+def test_models_that_cannot_be_judged_are_refused(digits: DataSet, tmp_path: Path, fault: str) -> None:
+    class Faulty(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            if fault == "nan":
+                return torch.full((len(x), 10), float("nan"))
+            return torch.zeros(len(x), 3) if fault == "few classes" else torch.zeros(len(x))
+
+    message = {
+        "nan": "NaN or infinite logits for 60 of 60",
+        "few classes": r"outputs of shape \[3\]",
+        "shape": r"shape \[\]",
+    }
+    with pytest.raises(UsageError, match=message[fault]):
+        evaluate(Faulty(), digits, SUITE, claim(tmp_path / "run"), threat=Linf(0.1), batch=60)
+
+
+def test_mistakes_are_named(digits: DataSet, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="suite 'two' attacks, so it needs a threat"):
+        evaluate(Ink(0.3), digits, SUITE, claim(tmp_path / "a"))
+    with pytest.raises(UsageError, match="the batch must be at least 1, got 0"):
+        evaluate(Ink(0.3), digits, SUITE, claim(tmp_path / "b"), threat=Linf(0.1), batch=0)

@@ -1,0 +1,356 @@
+"""Taps leave no trace, and never stay silent."""
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+
+import pytest
+import torch
+from torch import Tensor
+from torch.overrides import _get_current_function_mode_stack
+
+from vitadel.errors import UsageError
+from vitadel.models import Model, load
+
+Tiny = Callable[..., Model]
+Block = Callable[[Model], AbstractContextManager[object]]
+
+VERBS: dict[str, Block] = {
+    "read": lambda model: model.taps.read("*"),
+    "edit inside": lambda model: model.taps.edit("*.attn.*", lambda a: a * 2),
+    "edit outside": lambda model: model.taps.edit("blocks.0.out", lambda a: a * 2),
+    "scale": lambda model: model.taps.scale(0.5),
+    "mask": lambda model: model.taps.mask(torch.eye(17, dtype=torch.bool)),
+    "skip": lambda model: model.taps.skip("blocks.0", "blocks.1.attn"),
+}
+EVERY_VERB = pytest.mark.parametrize("verb", VERBS)
+
+
+class BoomError(Exception):
+    """Raised where nothing should catch it."""
+
+
+def boom(*args: object, **kwargs: object) -> Tensor:
+    raise BoomError
+
+
+def hooks(model: Model) -> int:
+    """All hooks of any kind on any module."""
+    return sum(
+        len(value) for m in model.modules() for key, value in vars(m).items() if "_hooks" in key and value is not None
+    )
+
+
+@pytest.fixture
+def untouched(tiny: Tiny, x: Tensor) -> Iterator[Model]:
+    """A model that the test must give back as it was: no hooks, no modes, the same output to the last bit."""
+    model = tiny("vit", fused=True)
+    # a hook of the caller's own has to survive
+    model.net.get_submodule("blocks.0.attn").register_forward_hook(lambda module, args, out: None)
+    before, count, modes = model(x), hooks(model), len(_get_current_function_mode_stack())
+    yield model
+    assert hooks(model) == count == 1
+    assert len(_get_current_function_mode_stack()) == modes == 0
+    assert torch.equal(model(x), before)
+    with model.taps.read("*") as seen:  # and the taps still work
+        torch.testing.assert_close(model(x), before, rtol=1e-12, atol=1e-12)
+    assert len(seen) == len(model.taps.names())
+
+
+@EVERY_VERB
+def test_nothing_remains(untouched: Model, x: Tensor, verb: str) -> None:
+    before = untouched(x)
+    with VERBS[verb](untouched):
+        assert hooks(untouched) > 1
+        inside = untouched(x)
+    assert torch.allclose(inside, before) == (verb == "read")
+
+
+@EVERY_VERB
+def test_nothing_remains_after_an_error_in_the_block(untouched: Model, x: Tensor, verb: str) -> None:
+    with pytest.raises(BoomError), VERBS[verb](untouched):
+        raise BoomError
+
+
+@EVERY_VERB
+@pytest.mark.parametrize("path", ["blocks.0.attn.qkv", "blocks.1.attn.proj", "blocks.1.mlp", "head"])
+def test_nothing_remains_after_an_error_in_the_network(
+    untouched: Model, x: Tensor, verb: str, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch, pytest.raises(BoomError), VERBS[verb](untouched):
+        patch.setattr(untouched.net.get_submodule(path), "forward", boom)
+        untouched(x)
+
+
+@pytest.mark.parametrize(
+    "name", ["embed", "blocks.1.attn.q", "blocks.0.attn.logits", "blocks.1.attn.probs", "blocks.0.out", "head.in"]
+)
+def test_nothing_remains_after_an_error_in_an_edit(untouched: Model, x: Tensor, name: str) -> None:
+    with pytest.raises(BoomError), untouched.taps.scale(2.0), untouched.taps.edit(name, boom):
+        untouched(x)
+
+
+def test_nothing_remains_after_images_of_the_wrong_size(untouched: Model, x: Tensor) -> None:
+    with pytest.raises(UsageError, match="takes 32 x 32"), untouched.taps.read("*"):
+        untouched(x[..., :16])
+
+
+def test_nothing_remains_after_a_mask_of_the_wrong_shape(untouched: Model, x: Tensor) -> None:
+    with pytest.raises(RuntimeError), untouched.taps.mask(torch.ones(3, 5, dtype=torch.bool)):
+        untouched(x)
+
+
+def test_model_goes_on_inside_the_block_after_an_error(untouched: Model, x: Tensor) -> None:
+    with untouched.taps.read("*.attn.logits") as seen:
+        with pytest.raises(BoomError), untouched.taps.edit("blocks.1.attn.probs", boom):
+            untouched(x)
+        untouched(x)
+    assert len(seen) == 2
+
+
+def test_inner_block_closes_and_the_outer_goes_on(untouched: Model, x: Tensor) -> None:
+    taps = untouched.taps
+    with taps.scale(0.5):
+        alone = untouched(x)
+        for verb in VERBS.values():
+            with verb(untouched):
+                untouched(x)
+            assert torch.equal(untouched(x), alone)
+    with taps.read("head.in"):  # the outer one needs no mode, the inner one does
+        with taps.scale(0.5):
+            assert torch.equal(untouched(x), alone)
+        untouched(x)
+
+
+def test_one_block_after_the_other_sees_the_same(untouched: Model, x: Tensor) -> None:
+    seen = []
+    for _ in range(2):
+        with untouched.taps.read("*") as these:
+            untouched(x)
+        seen.append(these)
+    assert all(torch.equal(seen[0][name], seen[1][name]) for name in untouched.taps.names())
+
+
+def test_two_models_at_once_do_not_meet(tiny: Tiny, x: Tensor) -> None:
+    one, other = tiny("vit"), tiny("cait")
+    with one.taps.scale(0.5):
+        alone = one(x)
+    plain = other(x)
+    with one.taps.scale(0.5), other.taps.read("*.attn.logits") as seen:
+        assert torch.equal(one(x), alone)
+        torch.testing.assert_close(other(x), plain, rtol=1e-12, atol=1e-12)
+    assert len(seen) == 4
+
+
+@EVERY_VERB
+def test_copies_have_taps_of_their_own(untouched: Model, x: Tensor, verb: str) -> None:
+    before = untouched(x)
+    twin = copy.deepcopy(untouched)
+    with VERBS[verb](untouched):
+        expected = untouched(x)
+    with VERBS[verb](twin):
+        assert torch.equal(untouched(x), before)
+        assert torch.equal(twin(x), expected)
+    assert torch.equal(twin(x), before)
+
+
+def test_copying_inside_the_block_is_refused(untouched: Model, x: Tensor) -> None:
+    with untouched.taps.scale(0.5):
+        untouched(x)
+        with pytest.raises(UsageError, match="outside the `with` block"):
+            copy.deepcopy(untouched)
+
+
+# precision, training, no gradient
+
+
+@pytest.fixture
+def small() -> Model:
+    return load("timm:test_vit", num_classes=5, image_size=32, patch_size=8, options={"depth": 2, "attn_drop_rate": 0.5})
+
+
+def test_taps_follow_the_model_to_another_precision(small: Model, x: Tensor) -> None:
+    with small.taps.read("*") as single:
+        z = small(x.float())
+    with small.double().taps.read("*") as double:
+        torch.testing.assert_close(small(x).float(), z, rtol=1e-4, atol=1e-5)
+    for name in small.taps.names():
+        assert single[name].dtype == torch.float32
+        assert double[name].dtype == torch.float64
+        torch.testing.assert_close(double[name].float(), single[name], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("family", ["vit", "cait", "xcit", "swin"])
+@pytest.mark.parametrize("fused", [True, False])
+def test_taps_work_under_autocast(tiny: Tiny, x: Tensor, family: str, fused: bool) -> None:
+    model = tiny(family, fused=fused).float()
+    images = x.float()
+    with model.taps.read("*.logits") as exact:
+        z = model(images)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        plain = model(images)
+        with model.taps.read("*") as seen, model.taps.scale(1.0), model.taps.mask(torch.zeros(1, 1, 1, 1)):
+            tapped = model(images)
+        with model.taps.scale(torch.ones(len(model.taps.attentions()))):
+            scaled = model(images)
+    assert plain.dtype == tapped.dtype == scaled.dtype == torch.bfloat16
+    for output in (tapped, scaled):
+        torch.testing.assert_close(output.float(), z, rtol=0.1, atol=0.1 * z.abs().max().item())
+    for name, logits in exact.items():
+        atol = 0.1 * logits.abs().max().item()
+        torch.testing.assert_close(seen[name].float(), logits, rtol=0.1, atol=atol)
+
+
+def test_dropout_falls_on_tapped_attention_as_on_bare(small: Model, x: Tensor) -> None:
+    images = x.float()
+    small.train()
+    for module in small.modules():
+        if hasattr(module, "fused_attn"):
+            module.fused_attn = False
+    torch.manual_seed(0)
+    bare = small(images)
+    for module in small.modules():
+        if hasattr(module, "fused_attn"):
+            module.fused_attn = True
+    torch.manual_seed(0)
+    with small.taps.read("*") as seen:
+        tapped = small(images)
+    torch.testing.assert_close(tapped, bare)
+    # probabilities are told before dropout
+    torch.testing.assert_close(seen["blocks.0.attn.probs"].sum(-1), torch.ones(2, 2, 17))
+    with small.taps.scale(1.0):
+        assert not torch.allclose(small(images), small(images))
+    assert not torch.allclose(small.eval()(images), bare)
+
+
+def test_without_gradient_the_values_are_the_same(untouched: Model, x: Tensor) -> None:
+    with untouched.taps.read("*") as graded:
+        untouched(x)
+    with torch.no_grad(), untouched.taps.read("*") as seen:
+        untouched(x)
+    assert all(a.requires_grad for a in graded.values())
+    assert not any(a.requires_grad for a in seen.values())
+    assert all(torch.equal(seen[name], graded[name]) for name in seen)
+
+
+# errors
+
+
+@EVERY_VERB
+def test_silent_taps_are_an_error(untouched: Model, verb: str) -> None:
+    with pytest.raises(UsageError, match=r"never fired: .*not called inside the `with` block"), VERBS[verb](untouched):
+        pass
+
+
+def test_calling_the_bare_network_is_no_way_around(untouched: Model, x: Tensor) -> None:
+    with untouched.taps.read("blocks.0.out") as seen:
+        untouched.net((x - untouched.mean) / untouched.std)
+    assert seen["blocks.0.out"].shape == (2, 17, 48)
+
+
+def test_tap_of_a_block_that_was_bypassed_is_named(untouched: Model, x: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(untouched.net.get_submodule("blocks.1"), "forward", lambda tokens, **kwargs: tokens)
+    with pytest.raises(UsageError, match=r"never fired: blocks\.1\.attn\.logits\. The model was called, but not"):  # noqa: SIM117
+        with untouched.taps.read("*.logits"):
+            untouched(x)
+    monkeypatch.undo()
+
+
+@pytest.fixture
+def _fresh_compiler() -> Iterator[None]:
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
+OUTSIDE: dict[str, Block] = {
+    "read": lambda model: model.taps.read("blocks.0.out"),
+    "edit": lambda model: model.taps.edit("head.in", lambda a: a * 0),
+    "skip": lambda model: model.taps.skip("blocks.0"),
+}
+
+
+@pytest.mark.usefixtures("_fresh_compiler")
+def test_compiled_wrapper_says_that_it_does_not_see_taps(small: Model, x: Tensor) -> None:
+    compiled = torch.compile(small, backend="eager")
+    compiled(x.float())
+    for block in OUTSIDE.values():
+        with pytest.raises(UsageError, match=r"never fired: .*compiled.*does not see taps"), block(small):
+            compiled(x.float())
+    with small.taps.read("blocks.0.out") as seen:  # the model itself still has them
+        small(x.float())
+    assert len(seen) == 1
+
+
+@pytest.mark.usefixtures("_fresh_compiler")
+def test_model_compiled_in_place_says_that_it_does_not_see_taps(small: Model, x: Tensor) -> None:
+    small.compile(backend="eager")
+    small(x.float())
+    for block in OUTSIDE.values():
+        with pytest.raises(UsageError, match="The model is compiled, and compiled code does not see taps"), block(small):
+            small(x.float())
+
+
+@pytest.mark.usefixtures("_fresh_compiler")
+@pytest.mark.parametrize("first", [None, "blocks.0.out"])
+def test_compiled_model_is_right_or_refuses(small: Model, x: Tensor, first: str | None) -> None:
+    """The compiler recompiles where it notices a mode; then the taps must do what they do uncompiled."""
+    images = x.float()
+    compiled = torch.compile(small, backend="eager")
+    if first is None:
+        compiled(images)
+    else:  # compiled inside a block, it must not keep the edit
+        with small.taps.edit(first, lambda a: a * 0):
+            compiled(images)
+    for verb in (VERBS["scale"], VERBS["mask"], VERBS["edit inside"]):
+        with verb(small):
+            expected = small(images)
+        try:
+            with verb(small):
+                got = compiled(images)
+        except UsageError as error:
+            assert "does not see taps" in str(error)  # noqa: PT017
+        else:
+            torch.testing.assert_close(got, expected)
+    torch.testing.assert_close(compiled(images), small(images))
+
+
+def test_unknown_names_are_refused_with_the_known_ones(tiny: Tiny) -> None:
+    taps = tiny("vit").taps
+    for use in (lambda: taps.read("block.0.out"), lambda: taps.edit("block.0.out", boom)):
+        with pytest.raises(UsageError, match=r"no tap matches 'block\.0\.out'\. This model has 18: embed, blocks\.0"), use():
+            pass
+    for use in (lambda: taps.skip("blocks.2"), lambda: taps.skip("blocks.0", "blocks.2")):
+        with pytest.raises(UsageError, match=r"no part to skip matches 'blocks\.2'\. This model has 6"), use():
+            pass
+    with pytest.raises(UsageError, match=r"no attention matches 'class_blocks\.\*'"):  # noqa: SIM117
+        with taps.mask({"class_blocks.*": torch.ones(1)}):
+            pass
+
+
+@pytest.mark.parametrize("factors", [[1.0], [1.0, 1.0, 1.0], torch.ones(1), []])
+def test_wrong_number_of_factors_is_refused(tiny: Tiny, factors: list[float] | Tensor) -> None:
+    with pytest.raises(UsageError, match=f"2 attentions, got {len(factors)} factors"), tiny("vit").taps.scale(factors):
+        pass
+
+
+def test_convolutional_network_has_no_attention(x: Tensor) -> None:
+    model = load("timm:test_resnet", num_classes=5, image_size=32)
+    assert model.taps.names() == ["head.in"]
+    for use in (lambda: model.taps.scale(0.5), lambda: model.taps.mask(torch.ones(1))):
+        with pytest.raises(UsageError, match="ResNet has no attention Vitadel knows"), use():
+            pass
+    for pattern in ("blocks.*", "embed"):
+        with pytest.raises(UsageError, match=f"no tap matches '{pattern}'".replace("*", r"\*")), model.taps.read(pattern):
+            pass
+    with pytest.raises(UsageError, match="its family has no blocks Vitadel knows"), model.taps.skip("blocks.0"):
+        pass
+    with model.taps.read("head.in") as seen:
+        z = model(x.float())
+    assert torch.equal(model.net.get_classifier()(seen["head.in"]), z)  # type: ignore[operator]
+
+
+def test_blocks_with_several_attentions_are_no_blocks_we_know() -> None:
+    model = load("timm:vit_small_patch16_18x2_224", image_size=32, patch_size=16, options={"depth": 1, "embed_dim": 48})
+    with pytest.raises(UsageError, match="has no attention Vitadel knows"), model.taps.scale(0.5):
+        pass
