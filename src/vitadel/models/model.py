@@ -23,6 +23,7 @@ class Model(nn.Module):
         self.register_buffer("mean", torch.tensor(normalisation.mean).view(1, -1, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(normalisation.std).view(1, -1, 1, 1), persistent=False)
         self.taps = Taps(self, net)
+        self.training = net.training  # a new module would call itself in training, whatever it holds
 
     def forward(self, x: Tensor) -> Tensor:
         if x.ndim != 4 or x.shape[1] != self.mean.shape[1]:

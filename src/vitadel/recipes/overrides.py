@@ -3,34 +3,54 @@
 import dataclasses
 import enum
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from vitadel.errors import UsageError, unknown
 from vitadel.recipes.recipe import Recipe
 from vitadel.threat import read_number
 
 
+@dataclass(frozen=True, slots=True)
+class _Setting:
+    """One `path=value`; `rest` is what is left of the path below the node in hand."""
+
+    path: str
+    rest: tuple[str, ...]
+    text: str
+
+
 def override(recipe: Recipe, settings: Sequence[str]) -> Recipe:
-    """The recipe with each `path=value` applied; a value must be of the kind it replaces."""
+    """The recipe with every `path=value` applied at once; a value must be of the kind it replaces."""
+    read = []
     for setting in settings:
         path, equals, text = setting.partition("=")
         if not equals:
             raise UsageError(f"cannot read --set {setting!r}. Write path=value, such as plan.epochs=3.")
-        changed = _changed(recipe, path.split("."), text, path)
-        assert isinstance(changed, Recipe)
-        recipe = changed
-    return recipe
+        read.append(_Setting(path, tuple(path.split(".")), text))
+    changed = _changed(recipe, read)
+    assert isinstance(changed, Recipe)
+    return changed
 
 
-def _changed(node: object, names: list[str], text: str, path: str) -> object:
+def _changed(node: object, settings: Sequence[_Setting]) -> object:
+    """All changes below one node together, because values are checked against each other when a node is made."""
+    if not settings:
+        return node
     if not dataclasses.is_dataclass(node) or isinstance(node, type):
-        raise UsageError(f"--set {path}: there is nothing below a {type(node).__name__}. Shorten the path.")
+        raise UsageError(f"--set {settings[0].path}: there is nothing below a {type(node).__name__}. Shorten the path.")
     fields = {f.name: f for f in dataclasses.fields(node)}
-    name, *rest = names
-    if name not in fields:
-        raise unknown(f"setting of {type(node).__name__}", name, fields)
-    old = getattr(node, name)
-    new = _changed(old, rest, text, path) if rest else _parsed(old, text, path, optional=_optional(fields[name]))
-    return dataclasses.replace(node, **{name: new})
+    new: dict[str, object] = {}
+    for name in dict.fromkeys(setting.rest[0] for setting in settings):
+        if name not in fields:
+            raise unknown(f"setting of {type(node).__name__}", name, fields)
+        below = [replace(setting, rest=setting.rest[1:]) for setting in settings if setting.rest[0] == name]
+        *_, last = below
+        new[name] = (
+            _changed(getattr(node, name), [setting for setting in below if setting.rest])
+            if last.rest
+            else _parsed(getattr(node, name), last.text, last.path, optional=_optional(fields[name]))
+        )
+    return replace(node, **new)
 
 
 def _optional(f: "dataclasses.Field[object]") -> bool:

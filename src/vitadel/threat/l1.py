@@ -65,9 +65,10 @@ class L1:
         and steps that fill these gaps alone would never reach further values (tests/contract/test_contract_radius.py).
         """
         slope, room = grad.flatten(1), torch.where(grad > 0, 1 - x, x).flatten(1)
+        free = (slope != 0) & (room > 0)
+        share_B = step / free.sum(1, keepdim=True).clamp(1, max(1, int(self.active * slope.shape[1])))
         order = slope.abs().argsort(dim=1, descending=True)
-        share = step / max(1, int(self.active * slope.shape[1]))
-        most = room.clamp(0, share).masked_fill(slope == 0, 0).gather(1, order)
+        most = room.minimum(share_B).masked_fill(~free, 0).gather(1, order)
         moved = (step - most.cumsum(1) + most).clamp_min(0).minimum(most)
         return x + (slope.sign() * torch.zeros_like(slope).scatter(1, order, moved)).view_as(x)
 

@@ -37,7 +37,7 @@ def tiny(_built: dict[str, Model]) -> Callable[..., Model]:
         model = copy.deepcopy(_built[name])
         for module in model.modules():
             if fused is not None and hasattr(module, "fused_attn"):
-                module.fused_attn = fused
+                module.fused_attn = fused  # type: ignore[assignment]
         return model
 
     return make
@@ -53,4 +53,4 @@ def _stir(model: Model) -> None:
     rng = torch.Generator().manual_seed(3)
     with torch.no_grad():
         for weight in model.parameters():
-            weight += 0.2 * torch.randn(weight.shape, generator=rng)
+            weight.add_(0.2 * torch.randn(weight.shape, generator=rng))

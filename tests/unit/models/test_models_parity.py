@@ -98,7 +98,7 @@ def test_normalisation_that_is_none_leaves_pixels_alone(x: Tensor) -> None:
     assert seen[0] is x
 
 
-@pytest.mark.parametrize("mean, std", [((0.5,), (0.5, 0.5)), ((), ()), ((0.5,), (0.0,)), ((0.5,), (-1.0,))])
+@pytest.mark.parametrize(("mean", "std"), [((0.5,), (0.5, 0.5)), ((), ()), ((0.5,), (0.0,)), ((0.5,), (-1.0,))])
 def test_normalisation_must_make_sense(mean: tuple[float, ...], std: tuple[float, ...]) -> None:
     with pytest.raises(UsageError, match="one mean and one positive std per channel"):
         Normalisation(mean, std)
@@ -112,7 +112,7 @@ def test_model_names_the_shape_it_wants(tiny: Tiny, shape: tuple[int, ...]) -> N
 
 
 @pytest.mark.parametrize("family", ATTENTIVE)
-@pytest.mark.parametrize("height, width", [(48, 48), (16, 32), (32, 16)])
+@pytest.mark.parametrize(("height", "width"), [(48, 48), (16, 32), (32, 16)])
 def test_patch_model_takes_its_own_size_only(tiny: Tiny, family: str, height: int, width: int) -> None:
     with pytest.raises(UsageError, match=f"takes 32 x 32 images, got {height} x {width}"):
         tiny(family)(torch.rand(1, 3, height, width).double())
@@ -121,3 +121,9 @@ def test_patch_model_takes_its_own_size_only(tiny: Tiny, family: str, height: in
 def test_convolutional_model_takes_any_size(x: Tensor) -> None:
     model = load("timm:resnet18", num_classes=5, image_size=32).double()
     assert model(x[..., :24, :]).shape == (2, 5)
+
+
+def test_wrapper_is_in_the_mode_of_its_network() -> None:
+    net = WideResNet(10, 1, 5)
+    for mode in (True, False):
+        assert Model(net.train(mode), RAW_PIXELS).training is mode

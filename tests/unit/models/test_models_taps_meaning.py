@@ -129,7 +129,7 @@ def test_inside_of_attention(tiny: Tiny, x: Tensor, case: str, fused: bool) -> N
 
 
 @pytest.mark.parametrize(
-    "family, tap, fused, expected",
+    ("family", "tap", "fused", "expected"),
     [
         ("vit", "blocks.0.attn", True, lambda q, attn: q),
         ("vit", "blocks.0.attn", False, lambda q, attn: q * q.shape[-1] ** -0.5),

@@ -239,8 +239,10 @@ SKIPS = [
 ]
 
 
-@pytest.mark.parametrize("family, name, path, stream", SKIPS)
-def test_skipped_block_is_a_network_without_it(tiny: Tiny, x: Tensor, family: str, name: str, path: str, stream: int) -> None:  # fmt: skip
+@pytest.mark.parametrize(("family", "name", "path", "stream"), SKIPS)
+def test_skipped_block_is_as_if_it_were_not_there(
+    tiny: Tiny, x: Tensor, family: str, name: str, path: str, stream: int
+) -> None:
     model, without = tiny(family), tiny(family)
     without.net.set_submodule(path, Standin(lambda *args: args[stream]))
     with model.taps.skip(name):
@@ -249,7 +251,7 @@ def test_skipped_block_is_a_network_without_it(tiny: Tiny, x: Tensor, family: st
 
 
 @pytest.mark.parametrize("part", ["attn", "mlp"])
-@pytest.mark.parametrize("family, name, path, stream", SKIPS)
+@pytest.mark.parametrize(("family", "name", "path", "stream"), SKIPS)
 def test_skipped_branch_adds_nothing(
     tiny: Tiny, x: Tensor, family: str, name: str, path: str, stream: int, part: str
 ) -> None:

@@ -38,6 +38,14 @@ def test_one_value_changes_and_nothing_else() -> None:
     assert before == RECIPES["digits-adversarial"]()
 
 
+def test_settings_are_applied_together_whatever_their_order() -> None:
+    # two warm-up epochs of two would be refused on the way
+    for settings in (["plan.epochs=2", "plan.warmup_epochs=1"], ["plan.warmup_epochs=1", "plan.epochs=2"]):
+        plan = override(RECIPES["digits-standard"](), settings).plan
+        assert (plan.epochs, plan.warmup_epochs) == (2, 1)
+    assert override(RECIPES["digits-standard"](), ["seed=1", "seed=2"]).seed == 2
+
+
 @pytest.mark.parametrize(
     ("setting", "message"),
     [

@@ -1,0 +1,140 @@
+"""Every command does what it says and can say it as JSON."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from vitadel.runs import Run
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+def test_train_then_evaluate_then_report(vitadel: Command, tmp_path: Path) -> None:
+    short = ("--set", "plan.epochs=2", "--set", "plan.warmup_epochs=1", "--data", "digits[:128]")
+    code, out, err = vitadel("train", "digits-standard", "--run", tmp_path / "t", *short)
+    assert code == 0
+    assert "digits-standard is trained" in out
+    assert "training: 8/8" in err
+    manifest = Run.open(tmp_path / "t").manifest
+    parts = manifest["parts"]
+    assert isinstance(parts, dict)
+    assert parts["recipe"]["plan"]["epochs"] == 2
+    assert parts["data"]["spec"] == "digits[:128]"
+
+    common = ("--data", "digits[:32]", "--threat", "linf:16/255")
+    code, out, _ = vitadel(
+        "evaluate", tmp_path / "t", "--run", tmp_path / "e", "--suite", "clean,quick", *common, "--json"
+    )
+    assert code == 0
+    clean, quick = json.loads(out)["evaluations"]
+    assert clean["threat"] is None
+    assert quick["threat"]["text"] == "linf:16/255"
+    assert quick["n"] == 32
+    assert [attack["name"] for attack in quick["attacks"]] == ["fgsm", "pgd-ce", "pgd-margin"]
+
+    code, out, _ = vitadel("report", tmp_path / "t", tmp_path / "e", "--out", tmp_path / "page.html")
+    assert (code, out.strip()) == (0, str(tmp_path / "page.html"))
+    page = (tmp_path / "page.html").read_text()
+    assert f"{100 * quick['clean']['accuracy']:.1f}" in page
+    assert "digits-standard" in page
+
+
+def test_attack_takes_settings(vitadel: Command, trained: Path, tmp_path: Path) -> None:
+    words = ("attack", trained, "--data", "digits[:16]", "--threat", "l2:1.5", "--run", tmp_path / "run", "--json")
+    code, out, _ = vitadel(*words, "--attack", "pgd:steps=3,step_size=1/2,loss=margin,schedule=cosine,restarts=2")
+    assert code == 0
+    (found,) = json.loads(out)["evaluations"]
+    assert found["threat"] == {"norm": "l2", "eps": 1.5, "text": "l2:1.5"}
+    manifest = Run.open(tmp_path / "run").manifest
+    entry = manifest["parts"]["suite"][0]["entries"][0]  # type: ignore[index]
+    assert entry["attack"] == {
+        "is": "PGD",
+        "steps": 3,
+        "step_size": 0.5,
+        "random_start": True,
+        "restarts": 2,
+        "schedule": "vitadel.attacks.schedule.cosine",
+        "keep_best": True,
+    }
+    assert entry["loss"] == "vitadel.losses.margin.margin"
+
+
+def test_a_targeted_attack(vitadel: Command, trained: Path, tmp_path: Path) -> None:
+    words = ("attack", trained, "--data", "digits[:16]", "--threat", "linf:0.5", "--run", tmp_path / "run")
+    code, out, _ = vitadel(*words, "--attack", "pgd:steps=5,target=runner-up")
+    assert code == 0
+    assert "linf:0.5" in out
+
+
+def test_the_same_command_goes_on_and_another_is_refused(vitadel: Command, trained: Path, tmp_path: Path) -> None:
+    words = ("evaluate", trained, "--data", "digits[:16]", "--run", tmp_path / "run", "--json")
+    first = vitadel(*words, "--threat", "linf:8/255")
+    rows = (tmp_path / "run" / "eval" / "quick-linf-8_255" / "rows.parquet").read_bytes()
+    assert vitadel(*words, "--threat", "linf:8/255", "--batch", "5")[:2] == first[:2]
+    code, out, err = vitadel(*words, "--threat", "linf:4/255")
+    assert (code, out) == (2, "")
+    assert err.startswith("vitadel: ")
+    assert "belongs to another run; it differs in parts.threat.eps" in err
+    assert err.count("\n") == 1
+    assert (tmp_path / "run" / "eval" / "quick-linf-8_255" / "rows.parquet").read_bytes() == rows
+
+
+def test_catalogues(vitadel: Command) -> None:
+    assert "digits-adversarial" in json.loads(vitadel("recipes", "--json")[1])
+    recipe = json.loads(vitadel("recipes", "digits-adversarial", "--json")[1])
+    assert recipe["objective"]["is"] == "Adversarial"
+    assert "our choice" in vitadel("recipes", "digits-adversarial")[1]
+    assert set(json.loads(vitadel("attacks", "--json")[1])) == {"fgsm", "pgd"}
+    assert json.loads(vitadel("attacks", "pgd", "--json")[1])["restarts"] == "1"
+    assert "step_size" in vitadel("attacks", "pgd")[1]
+    assert set(json.loads(vitadel("suites", "--json")[1])) == {"clean", "quick", "curve"}
+    assert json.loads(vitadel("suites", "curve", "--json")[1])["shares"] == [0.25, 0.5, 1, 2, 4]
+    assert "vitadel:wrn28_10" in json.loads(vitadel("models", "--json")[1])
+
+
+def test_models_measures_one(vitadel: Command) -> None:
+    code, out, _ = vitadel("models", "timm:deit_tiny_patch16_224", "--classes", "10", "--json")
+    about = json.loads(out)
+    assert code == 0
+    assert (about["parameters"], about["image_size"], about["patch_size"]) == (5526346, 224, 16)
+    # 1.26 GMAC is the usual figure; it includes the attention products
+    assert about["gmacs"] == pytest.approx(1.25, abs=0.02)
+    assert about["gflops"] == pytest.approx(2 * about["gmacs"], abs=0.002)
+    assert "blocks.11.attn.logits" in about["taps"]
+    assert "products inside attention counted" in vitadel("models", "timm:test_vit")[1]
+
+
+def test_data_describe_and_check(vitadel: Command, tmp_path: Path) -> None:
+    about = json.loads(vitadel("data", "describe", "digits", "--json")[1])
+    assert [split["count"] for split in about["splits"].values()] == [1293, 145, 359]
+    assert vitadel("data", "check", "digits[:20]")[0] == 0
+    for split in ("train", "test"):
+        for name in ("cat", "dog"):
+            (tmp_path / split / name).mkdir(parents=True)
+            (tmp_path / split / name / "broken.png").write_text("not a picture")
+    code, _, err = vitadel("data", "check", f"folder:{tmp_path}")
+    assert code == 2
+    assert "4 images cannot be read" in err
+    assert "broken.png" in err
+
+
+def test_progress_bars_appear_on_a_terminal(
+    vitadel: Command, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    code, _, err = vitadel("evaluate", trained, "--data", "digits[:16]", "--run", tmp_path / "run")
+    assert code == 0
+    assert "16/16" in err
+
+
+def test_python_minus_m() -> None:
+    import subprocess
+
+    done = subprocess.run(
+        [sys.executable, "-m", "vitadel", "suites", "nope"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr == "vitadel: unknown suite 'nope'. Known: clean, curve, quick.\n"

@@ -1,0 +1,140 @@
+"""A user's mistake is one line and exit code 2; nothing written is lost."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from vitadel import models
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+def mistake(result: tuple[int, str, str]) -> str:
+    code, out, err = result
+    assert code == 2
+    assert out == ""
+    assert err.startswith("vitadel: ")
+    assert err.count("\n") == 1, err
+    return err
+
+
+def test_words_that_mean_nothing(vitadel: Command, trained: Path, tmp_path: Path) -> None:
+    run = ("--run", tmp_path / "run")
+    assert "Did you mean 'digits-standard'" in mistake(vitadel("train", "digits-standart", *run))
+    assert "unknown setting of Plan 'epoch'" in mistake(
+        vitadel("train", "digits-standard", "--set", "plan.epoch=3", *run)
+    )
+    assert "unknown suite 'quik'. Did you mean 'quick'" in mistake(
+        vitadel("evaluate", trained, "--data", "digits", "--suite", "quik", *run)
+    )
+    evaluate = ("evaluate", trained, "--data", "digits[:8]", *run)
+    assert "unknown threat 'lnf'. Did you mean 'linf'" in mistake(vitadel(*evaluate, "--threat", "lnf:8/255"))
+    assert "write 8/255, not 8" in mistake(vitadel(*evaluate, "--threat", "linf:8"))
+    assert "is no model: no such file or folder" in mistake(vitadel("evaluate", "runs/nope", "--data", "digits", *run))
+    assert "timm has no model" in mistake(vitadel("evaluate", "timm:vit_tinny", "--data", "digits", *run))
+    assert "unknown attack 'pdg'. Did you mean 'pgd'" in mistake(
+        vitadel("attack", trained, "--data", "digits", "--attack", "pdg", *run)
+    )
+    attack = ("attack", trained, "--data", "digits[:8]", *run, "--attack")
+    assert "unknown setting of pgd 'step'" in mistake(vitadel(*attack, "pgd:step=3"))
+    assert "pgd:steps wants a whole number, got 'x'" in mistake(vitadel(*attack, "pgd:steps=x"))
+    assert "unknown loss 'mse'" in mistake(vitadel(*attack, "pgd:loss=mse"))
+    assert "Missing option" in mistake(vitadel("evaluate", trained))
+    assert "No such command 'evalate'" in mistake(vitadel("evalate"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_data_that_is_not_there(vitadel: Command, trained: Path, tmp_path: Path) -> None:
+    evaluate = ("evaluate", trained, "--run", tmp_path / "run", "--data")
+    assert "there is no folder" in mistake(vitadel(*evaluate, f"folder:{tmp_path / 'nope'}"))
+    assert "unknown split 'validation'" in mistake(vitadel(*evaluate, "digits[:8]", "--split", "validation"))
+    assert "[:0]" in mistake(vitadel(*evaluate, "digits[:0]"))
+
+
+def test_a_model_for_other_classes(vitadel: Command, tmp_path: Path) -> None:
+    options = {"depth": 1, "embed_dim": 32, "num_heads": 2}
+    model = models.load("timm:test_vit", num_classes=3, image_size=8, patch_size=2, options=options)
+    models.save(model, tmp_path / "three.safetensors")
+    words = ("evaluate", tmp_path / "three.safetensors", "--data", "digits[:8]", "--run", tmp_path / "run")
+    assert "Is it the model for this data set?" in mistake(vitadel(*words))
+
+
+def test_a_model_of_nans(vitadel: Command, tmp_path: Path) -> None:
+    options = {"depth": 1, "embed_dim": 32, "num_heads": 2}
+    model = models.load("timm:test_vit", num_classes=10, image_size=8, patch_size=2, options=options)
+    with torch.no_grad():
+        model.net.get_parameter("head.weight").fill_(float("nan"))
+    models.save(model, tmp_path / "nan.safetensors")
+    words = ("evaluate", tmp_path / "nan.safetensors", "--data", "digits[:8]", "--run", tmp_path / "run")
+    assert "NaN or infinite logits" in mistake(vitadel(*words))
+
+
+def test_a_truncated_checkpoint(vitadel: Command, trained: Path, tmp_path: Path) -> None:
+    whole = (trained / "checkpoints" / "best.safetensors").read_bytes()
+    (tmp_path / "cut.safetensors").write_bytes(whole[: len(whole) // 2])
+    words = ("evaluate", tmp_path / "cut.safetensors", "--data", "digits[:8]", "--run", tmp_path / "run")
+    assert "is truncated or not a safetensors file" in mistake(vitadel(*words))
+
+
+def test_an_unwritable_folder(vitadel: Command, trained: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    words = ("evaluate", trained, "--data", "digits[:8]", "--run", tmp_path / "file" / "run")
+    assert "cannot write" in mistake(vitadel(*words))
+    assert "a report is one file in a folder" in mistake(
+        vitadel("report", trained, "--out", tmp_path / "file" / "page.html")
+    )
+
+
+def test_a_folder_that_is_no_run(vitadel: Command, tmp_path: Path) -> None:
+    assert "is not a run folder" in mistake(vitadel("report", tmp_path))
+    (tmp_path / "notes.txt").write_text("mine")
+    words = ("train", "digits-standard", "--run", tmp_path)
+    assert "is not empty and not a run folder" in mistake(vitadel(*words))
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_control_c_is_130_and_keeps_what_was_done(
+    vitadel: Command, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vitadel.runs import Rows
+
+    add = Rows.add
+
+    def interrupted(self: Rows, columns: dict[str, list[object]]) -> None:
+        add(self, columns)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Rows, "add", interrupted)
+    words = ("evaluate", trained, "--data", "digits[:8]", "--batch", "4", "--run", tmp_path / "run")
+    code, _, err = vitadel(*words)
+    assert code == 130
+    assert err.splitlines()[-1] == "vitadel: stopped. What was finished is kept: the same command goes on from there."
+    assert Rows(tmp_path / "run" / "eval" / "quick-linf-8_255").finished() == {0, 1, 2, 3}
+
+
+def test_every_flag_is_meant() -> None:
+    """Configuration belongs in recipes: a new flag has to be written down here."""
+    from typer.main import get_command
+
+    from vitadel.cli import app
+
+    command = get_command(app)
+    found = {
+        name: sorted(option for parameter in sub.params for option in parameter.opts if option.startswith("--"))
+        for name, sub in command.commands.items()  # type: ignore[attr-defined]
+        if name != "data"
+    }
+    judge = ["--batch", "--classes", "--data", "--json", "--preprocess", "--run", "--seed", "--split", "--threat"]
+    assert {name: [o for o in options if o != "--help"] for name, options in found.items()} == {
+        "demo": ["--json", "--out"],
+        "train": ["--data", "--json", "--run", "--set"],
+        "attack": sorted([*judge, "--attack"]),
+        "evaluate": sorted([*judge, "--suite"]),
+        "report": ["--out"],
+        "recipes": ["--json"],
+        "models": ["--classes", "--image-size", "--json", "--patch-size"],
+        "attacks": ["--json"],
+        "suites": ["--json"],
+    }

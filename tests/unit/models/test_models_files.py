@@ -1,0 +1,194 @@
+"""Other people's weights: found in any container, checked key by key, never executed."""
+
+import argparse
+import io
+import os
+import pickle
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from vitadel.errors import UsageError
+from vitadel.models import Model, fingerprint, load, write_tensors
+
+State = dict[str, Tensor]
+
+
+def small(seed: int = 0) -> Model:
+    return load("timm:test_vit", num_classes=5, image_size=32, patch_size=8, options={"depth": 2}, seed=seed)
+
+
+def read(path: Path, *, classes: int = 5) -> Model:
+    return load(f"timm:test_vit@{path}", num_classes=classes, image_size=32, patch_size=8, options={"depth": 2}, seed=9)
+
+
+@pytest.fixture
+def state() -> State:
+    return dict(small(seed=1).net.state_dict())
+
+
+@pytest.mark.parametrize(
+    "prefix", ["", "module.", "model.", "_orig_mod.", "net.", "module.model.", "_orig_mod.module.net."]
+)
+@pytest.mark.parametrize("container", [(), ("state_dict",), ("model",), ("state_dict", "model")])
+def test_wrappers_around_weights_are_seen_through(
+    state: State, tmp_path: Path, prefix: str, container: tuple[str, ...]
+) -> None:
+    content: dict[str, object] = {prefix + key: value for key, value in state.items()}
+    for name in reversed(container):
+        content = {name: content, "epoch": 3, "args": argparse.Namespace(lr=0.1, name="run")}
+    torch.save(content, tmp_path / "w.pth")
+    assert fingerprint(read(tmp_path / "w.pth").net.state_dict()) == fingerprint(state)
+
+
+@pytest.mark.parametrize("name", ["state_dict_ema", "model_ema", "ema"])
+def test_averaged_weights_come_before_the_last_ones(state: State, tmp_path: Path, name: str) -> None:
+    last = dict(small(seed=2).net.state_dict())
+    torch.save(
+        {"state_dict": last, "model": last, name: {f"module.{k}": v for k, v in state.items()}}, tmp_path / "w.pt"
+    )
+    assert fingerprint(read(tmp_path / "w.pt").net.state_dict()) == fingerprint(state)
+
+
+def test_own_models_state_dict_and_bare_safetensors(state: State, tmp_path: Path) -> None:
+    torch.save(small(seed=1).state_dict(), tmp_path / "w.pth")
+    write_tensors(tmp_path / "w.safetensors", state, {})
+    for file in ("w.pth", "w.safetensors"):
+        assert fingerprint(read(tmp_path / file).net.state_dict()) == fingerprint(state)
+
+
+@pytest.mark.parametrize("suffix", ["pth", "safetensors"])
+def test_half_precision_files_fill_a_float32_model(state: State, tmp_path: Path, suffix: str) -> None:
+    half = {key: value.half() for key, value in state.items()}
+    path = tmp_path / f"w.{suffix}"
+    if suffix == "pth":
+        torch.save(half, path)
+    else:
+        write_tensors(path, half, {})
+    loaded = read(path).net.state_dict()
+    assert {value.dtype for value in loaded.values()} == {torch.float32}
+    for key, value in loaded.items():
+        assert torch.equal(value, half[key].float())
+
+
+def test_half_precision_survives_resampling(state: State, tmp_path: Path) -> None:
+    torch.save({key: value.half() for key, value in state.items()}, tmp_path / "w.pth")
+    model = load(
+        f"timm:test_vit@{tmp_path / 'w.pth'}", num_classes=5, image_size=32, patch_size=4, options={"depth": 2}
+    )
+    assert {value.dtype for value in model.net.state_dict().values()} == {torch.float32}
+
+
+def test_other_number_of_classes_keeps_the_rest(state: State, tmp_path: Path) -> None:
+    torch.save(state, tmp_path / "w.pth")
+    fresh = read(tmp_path / "w.pth", classes=8).net.state_dict()
+    changed = [key for key in state if not torch.equal(fresh[key], state[key])]
+    assert changed == ["head.weight", "head.bias"]
+    assert fresh["head.weight"].shape[0] == 8
+
+
+class Bomb:
+    """Runs code when it is unpickled by the ordinary pickle."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        return os.mkdir, (str(self.mark),)
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_code_in_a_pickle_is_refused_and_never_run(state: State, tmp_path: Path, zipped: bool) -> None:
+    mark = tmp_path / "executed"
+    path = tmp_path / "w.pth"
+    torch.save({**state, "extra": Bomb(mark)}, path, _use_new_zipfile_serialization=zipped)
+    with pytest.raises(UsageError, match="holds more than weights, and only weights are read"):
+        read(path)
+    assert not mark.exists()
+    torch.load(path, weights_only=False)  # the bomb is live
+    assert mark.exists()
+
+
+def test_bare_pickle_is_refused_and_never_run(tmp_path: Path) -> None:
+    (tmp_path / "w.pth").write_bytes(pickle.dumps(Bomb(tmp_path / "executed")))
+    with pytest.raises(UsageError):
+        read(tmp_path / "w.pth")
+    assert not (tmp_path / "executed").exists()
+
+
+def test_whole_modules_are_refused(tmp_path: Path) -> None:
+    torch.save(nn.Linear(2, 2), tmp_path / "w.pth")
+    with pytest.raises(UsageError, match=r"torch\.save\(model\.state_dict\(\), \.\.\.\)"):
+        read(tmp_path / "w.pth")
+
+
+def test_every_kind_of_misfit_is_listed(state: State, tmp_path: Path) -> None:
+    del state["norm.weight"], state["cls_token"]
+    state |= {"surplus.one": torch.ones(1), "surplus.two": torch.ones(1)}
+    state["blocks.0.mlp.fc1.bias"] = torch.ones(3)
+    torch.save(state, tmp_path / "w.pth")
+    with pytest.raises(UsageError) as error:
+        read(tmp_path / "w.pth")
+    message = str(error.value)
+    assert "does not fit this architecture" in message
+    assert "2 missing: cls_token, norm.weight" in message
+    assert "2 unexpected: surplus.one, surplus.two" in message
+    assert "1 of another shape: blocks.0.mlp.fc1.bias [3] instead of [192]" in message
+
+
+def test_head_of_other_size_is_a_misfit_unless_classes_are_given(state: State, tmp_path: Path) -> None:
+    torch.save(state, tmp_path / "w.pth")
+    with pytest.raises(UsageError, match=r"head\.weight \[5, 64\] instead of \[1000, 64\].*num_classes"):
+        load(f"timm:test_vit@{tmp_path / 'w.pth'}", image_size=32, patch_size=8, options={"depth": 2})
+
+
+def test_weights_of_another_architecture_are_refused(tmp_path: Path) -> None:
+    torch.save(load("timm:test_resnet", num_classes=5).net.state_dict(), tmp_path / "w.pth")
+    with pytest.raises(UsageError, match="missing: cls_token, pos_embed"):
+        read(tmp_path / "w.pth")
+
+
+def test_missing_counters_of_batch_norm_are_forgiven(tmp_path: Path) -> None:
+    model = load("timm:test_resnet", num_classes=5, seed=1)
+    old = {key: value for key, value in model.net.state_dict().items() if not key.endswith("num_batches_tracked")}
+    assert len(old) < len(model.net.state_dict())
+    torch.save(old, tmp_path / "w.pth")
+    loaded = load(f"timm:test_resnet@{tmp_path / 'w.pth'}", num_classes=5, seed=2)
+    assert fingerprint(loaded.net.state_dict()) == fingerprint(model.net.state_dict())
+
+
+def damaged() -> dict[str, bytes]:
+    buffer, legacy = io.BytesIO(), io.BytesIO()
+    state = {"a": torch.arange(2000.0), "args": argparse.Namespace(lr=0.1)}
+    torch.save(state, buffer)
+    torch.save(state, legacy, _use_new_zipfile_serialization=False)
+    files = {"empty": b"", "text": b"these are not weights\n" * 20, "noise": bytes(range(256)) * 4}
+    for name, whole in (("zip", buffer.getvalue()), ("legacy", legacy.getvalue())):
+        files |= {f"{name} cut at {n}": whole[:n] for n in (1, 30, 49, 56, 133, 200, len(whole) // 2, len(whole) - 9)}
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("readme.txt", "hello")
+    return files | {"other zip": archive.getvalue()}
+
+
+@pytest.mark.parametrize("kind", damaged())
+def test_damaged_files_are_the_users_to_replace(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "w.pth").write_bytes(damaged()[kind])
+    with pytest.raises(UsageError, match=r"w\.pth (is truncated or not a torch file|holds more than weights)"):
+        read(tmp_path / "w.pth")
+
+
+@pytest.mark.parametrize("content", [[1, 2], torch.ones(3), {"epoch": 3}, {"state_dict": {}}])
+def test_file_without_weights_is_refused(tmp_path: Path, content: object) -> None:
+    torch.save(content, tmp_path / "w.pth")
+    with pytest.raises(UsageError, match="holds no weights that can be found"):
+        read(tmp_path / "w.pth")
+
+
+@pytest.mark.parametrize("name", ["none.pth", "none.safetensors"])
+def test_missing_file_is_named(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match=f"{name} does not exist"):
+        read(tmp_path / name)

@@ -1,0 +1,339 @@
+"""One way in: architectures, checkpoints, run folders, the zoo; what is kept and what is fresh."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+from torch import Tensor
+
+from vitadel.errors import UsageError
+from vitadel.models import (
+    RAW_PIXELS,
+    Model,
+    ModelSpec,
+    Normalisation,
+    family_of,
+    fingerprint,
+    from_spec,
+    load,
+    loading,
+    read_tensors,
+    save,
+    wrap,
+    write_tensors,
+)
+
+Tiny = Callable[..., Model]
+HALF = Normalisation((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+
+
+def small(name: str = "timm:test_vit", *, classes: int = 5, seed: int = 0) -> Model:
+    return load(name, num_classes=classes, image_size=32, patch_size=8, options={"depth": 2}, seed=seed)
+
+
+def weights(model: Model) -> str:
+    return fingerprint(model.net.state_dict())
+
+
+# architectures
+
+
+def test_sizes_are_those_asked_for() -> None:
+    model = load("timm:test_vit", num_classes=7, image_size=24, patch_size=6)
+    assert model.spec == ModelSpec("timm:test_vit", 7, 24, 6, model.normalisation)
+    assert not model.training
+    with model.taps.read("embed") as seen:
+        assert model(torch.rand(3, 3, 24, 24)).shape == (3, 7)
+    assert seen["embed"].shape == (3, 1 + 16, 64)
+
+
+@pytest.mark.parametrize(
+    ("name", "classes", "size", "patch", "family"),
+    [
+        ("timm:test_vit", 1000, 160, 16, "vit"),
+        ("timm:deit_tiny_distilled_patch16_224", 1000, 224, 16, "vit"),
+        ("timm:xcit_nano_12_p8_224", 1000, 224, 8, "xcit"),
+        ("timm:cait_xxs24_224", 1000, 224, 16, "cait"),
+        ("timm:swin_tiny_patch4_window7_224", 1000, 224, 4, "swin"),
+        ("timm:test_resnet", 1000, 160, None, "convolutional"),
+        ("vitadel:resnet50_gelu", 1000, 224, None, "convolutional"),
+    ],
+)
+def test_what_is_left_out_is_the_architectures(
+    name: str, classes: int, size: int, patch: int | None, family: str
+) -> None:
+    with torch.device("meta"):
+        model = load(name)
+    spec = model.spec
+    assert spec is not None
+    assert (spec.num_classes, spec.image_size, spec.patch_size) == (classes, size, patch)
+    assert family_of(model.net).name == family
+
+
+def test_normalisation_is_timms_or_the_given_one(x: Tensor) -> None:
+    timms = small()
+    assert timms.normalisation == Normalisation((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+    imagenet = load("timm:deit_tiny_patch16_224", image_size=32, options={"depth": 1})
+    assert imagenet.normalisation == Normalisation((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+    raw = load(
+        "timm:test_vit", num_classes=5, image_size=32, patch_size=8, options={"depth": 2}, normalisation=RAW_PIXELS
+    )
+    assert raw.spec is not None
+    assert raw.normalisation == raw.spec.normalisation == RAW_PIXELS
+    assert weights(raw) == weights(timms)
+    torch.testing.assert_close(timms(x.float()), raw((x.float() - 0.5) / 0.5))
+
+
+def test_normalisation_can_be_none(x: Tensor) -> None:
+    model = load("timm:test_vit", num_classes=5, image_size=32, options={"depth": 1}, normalisation=RAW_PIXELS)
+    assert model.normalisation == RAW_PIXELS
+    assert torch.equal(model(x.float()), model.net(x.float()))
+
+
+def test_seed_draws_the_weights_and_leaves_the_callers_generator_alone() -> None:
+    torch.manual_seed(123)
+    state = torch.get_rng_state()
+    first, again, other = small(seed=1), small(seed=1), small(seed=2)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert weights(first) == weights(again)
+    assert weights(first) != weights(other)
+    assert first.spec is not None
+    assert weights(from_spec(first.spec, seed=1)) == weights(first)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("timm:test_vitt", r"timm has no model 'test_vitt'\. Did you mean test_vit"),
+        ("timm:qqqqqqqqqq", r"timm has no model 'qqqqqqqqqq'\. `vitadel models` lists the names"),
+        ("timm:test_vit.nonsense", r"timm's test_vit has no weights tagged 'nonsense'\. Leave the tag out"),
+        ("vitadel:wrn28_1", r"unknown model 'vitadel:wrn28_1'\. Did you mean 'vitadel:wrn28_10'"),
+        ("zoo:nothing_like_it", r"unknown zoo model 'zoo:nothing_like_it'"),
+        ("no/such/thing", r"'no/such/thing' is no model: .* Give a run folder, a checkpoint, zoo:NAME or timm:NAME"),
+    ],
+)
+def test_unknown_names_are_told_what_is_known(name: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        load(name)
+
+
+def test_tagged_architecture_takes_the_tags_configuration() -> None:
+    with torch.device("meta"):
+        model = load("timm:vit_tiny_patch16_224.augreg_in21k")
+    assert model.spec is not None
+    assert model.spec.num_classes == 21843
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dept": 2}, "timm cannot build test_vit with .*dept=2: .*unexpected keyword argument 'dept'"),
+        ({"num_heads": 7}, "timm cannot build test_vit with .*num_heads=7: .*divisible"),
+        ({"img_size": 32}, "timm cannot build test_vit"),
+    ],
+)
+def test_options_timm_refuses_are_named(options: dict[str, int], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        load("timm:test_vit", options=options)
+
+
+def test_nonsense_is_refused() -> None:
+    for key in ("num_classes", "image_size", "patch_size"):
+        with pytest.raises(UsageError, match=f"{key} must be at least 1, got 0"):
+            load("timm:test_vit", **{key: 0})  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="takes no options, got depth"):
+        load("vitadel:wrn28_10", options={"depth": 2})
+    for name in ("vitadel:resnet50_gelu", "timm:test_resnet"):
+        with pytest.raises(UsageError, match="has no patches, got patch_size=4"):
+            load(name, patch_size=4)
+    with pytest.raises(UsageError, match="timm:beit_base_patch16_224 has a fixed size of 224, got 32"):
+        load("timm:beit_base_patch16_224", image_size=32)
+    with pytest.raises(UsageError, match="Choose one of the two"):
+        load("timm:test_vit@weights.pth", pretrained=True)
+    with pytest.raises(UsageError, match="has no published weights"):
+        load("vitadel:wrn28_10", pretrained=True)
+
+
+# checkpoints
+
+
+@pytest.mark.parametrize("family", ["vit", "distilled", "cait", "xcit", "swin"])
+def test_checkpoint_gives_the_same_output_to_the_last_bit(tiny: Tiny, x: Tensor, tmp_path: Path, family: str) -> None:
+    model = tiny(family).float()
+    save(model, tmp_path / "model.safetensors")
+    again = load(tmp_path / "model.safetensors", seed=99)
+    assert again.spec == model.spec
+    assert torch.equal(again(x.float()), model(x.float()))
+
+
+def test_checkpoint_of_a_convolutional_network(x: Tensor, tmp_path: Path) -> None:
+    model = load("timm:test_resnet", num_classes=5, image_size=32)
+    model.train()(x.float())  # BatchNorm has seen something
+    save(model.eval(), tmp_path / "model.safetensors")
+    assert torch.equal(load(tmp_path / "model.safetensors")(x.float()), model(x.float()))
+
+
+def test_normalisation_travels_with_the_checkpoint(tmp_path: Path) -> None:
+    for norm in (RAW_PIXELS, Normalisation((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))):
+        save(load("timm:test_vit", image_size=32, normalisation=norm, options={"depth": 1}), tmp_path / "m.safetensors")
+        assert load(tmp_path / "m.safetensors").normalisation == norm
+    assert load(tmp_path / "m.safetensors", normalisation=HALF).normalisation == HALF
+
+
+@pytest.mark.parametrize("name", ["timm:test_vit", "timm:deit_tiny_distilled_patch16_224", "timm:xcit_nano_12_p8_224"])
+def test_other_classes_mean_a_fresh_head_and_nothing_else(tmp_path: Path, name: str) -> None:
+    old = small(name, seed=1)
+    save(old, tmp_path / "old.safetensors")
+    new = load(tmp_path / "old.safetensors", num_classes=9, seed=2)
+    heads = {key for key in old.net.state_dict() if key.startswith("head")}
+    assert len(heads) == (4 if "distilled" in name else 2)
+    fresh = small(name, classes=9, seed=2).net.state_dict()
+    for key, value in new.net.state_dict().items():
+        assert torch.equal(value, fresh[key] if key in heads else old.net.state_dict()[key])
+    assert new(torch.rand(2, 3, 32, 32)).shape == (2, 9)
+    assert new.spec is not None
+    assert new.spec.num_classes == 9
+    # the same number asked for is the same head
+    assert weights(load(tmp_path / "old.safetensors", num_classes=5, seed=2)) == weights(old)
+
+
+def test_head_of_a_resnet_is_known_by_timms_name(tmp_path: Path) -> None:
+    old = load("timm:test_resnet", num_classes=5, image_size=32, seed=1)
+    save(old, tmp_path / "old.safetensors")
+    new = load(tmp_path / "old.safetensors", num_classes=3)
+    changed = [key for key, v in old.net.state_dict().items() if not torch.equal(v, new.net.state_dict()[key])]
+    assert changed == ["fc.weight", "fc.bias"]
+
+
+def test_run_folder_prefers_its_best_checkpoint(tmp_path: Path) -> None:
+    folder = tmp_path / "run" / "checkpoints"
+    folder.mkdir(parents=True)
+    with pytest.raises(UsageError, match="holds no finished checkpoint .* Train it first"):
+        load(tmp_path / "run")
+    final, best = small(seed=1), small(seed=2)
+    save(final, folder / "final.safetensors")
+    assert weights(load(tmp_path / "run")) == weights(final)
+    save(best, folder / "best.safetensors")
+    assert weights(load(str(tmp_path / "run"))) == weights(best)
+
+
+def test_zoo_models_are_files_of_the_zoo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "ZOO", tmp_path)
+    model = small(seed=3)
+    save(model, tmp_path / "little-vit.safetensors")
+    assert weights(load("zoo:little-vit")) == weights(model)
+    with pytest.raises(UsageError, match=r"unknown zoo model 'zoo:litle-vit'\. Did you mean 'zoo:little-vit'"):
+        load("zoo:litle-vit")
+
+
+def test_path_with_an_at_sign_is_a_path(tmp_path: Path) -> None:
+    save(small(seed=4), tmp_path / "run@night.safetensors")
+    assert weights(load(tmp_path / "run@night.safetensors")) == weights(small(seed=4))
+
+
+def test_what_save_is_told_is_in_the_file(tmp_path: Path) -> None:
+    save(small(), tmp_path / "m.safetensors", {"recipe": "none"})
+    assert read_tensors(tmp_path / "m.safetensors")[1]["recipe"] == "none"
+
+
+def test_wrapped_strangers_cannot_be_saved(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="save this one's state dict instead"):
+        save(wrap(small().net, mean=(0.5,) * 3, std=(0.5,) * 3), tmp_path / "m.safetensors")
+
+
+def test_checkpoint_needs_no_pretraining(tmp_path: Path) -> None:
+    save(small(), tmp_path / "m.safetensors")
+    with pytest.raises(UsageError, match="is a checkpoint and has its weights"):
+        load(tmp_path / "m.safetensors", pretrained=True)
+
+
+def test_files_that_do_not_say_what_they_are(tmp_path: Path) -> None:
+    write_tensors(tmp_path / "bare.safetensors", small().net.state_dict(), {})
+    torch.save({}, tmp_path / "bare.pth")
+    for file in ("bare.safetensors", "bare.pth"):
+        with pytest.raises(UsageError, match=f"does not say what it is. Name its architecture: timm:NAME@.*{file}"):
+            load(tmp_path / file)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.5, 0.999])
+def test_truncated_checkpoint_is_refused(tmp_path: Path, share: float) -> None:
+    save(small(), tmp_path / "whole.safetensors")
+    whole = (tmp_path / "whole.safetensors").read_bytes()
+    (tmp_path / "part.safetensors").write_bytes(whole[: int(share * len(whole))])
+    with pytest.raises(UsageError, match=r"part\.safetensors is truncated or not a safetensors file"):
+        load(tmp_path / "part.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"name": "timm:net_of_tomorrow"}, "timm has no model 'net_of_tomorrow'"),
+        ({"name": "vitadel:wrn1_1", "patch_size": None}, "unknown model 'vitadel:wrn1_1'"),
+        ({"image_size": "32"}, "description in the file is damaged"),
+        ({"options": [1]}, "description in the file is damaged"),
+        ({"normalisation": {"mean": ["a"], "std": [1]}}, "description in the file is damaged"),
+        ({"normalisation": {}}, "description in the file is damaged"),
+        ({"surplus": 1}, "description in the file is damaged"),
+    ],
+)
+def test_damaged_description_is_refused(tmp_path: Path, change: dict[str, object], message: str) -> None:
+    model = small()
+    assert model.spec is not None
+    text = json.dumps({**json.loads(model.spec.to_json()), **change})
+    write_tensors(tmp_path / "m.safetensors", model.net.state_dict(), {loading.SPEC_KEY: text})
+    with pytest.raises(UsageError, match=message):
+        load(tmp_path / "m.safetensors")
+
+
+def test_description_survives_its_json() -> None:
+    spec = ModelSpec("timm:test_vit", 5, 32, None, HALF, {"depth": 2, "drop_rate": 0.1, "qkv_bias": True})
+    assert ModelSpec.from_json(spec.to_json()) == spec
+    with pytest.raises(UsageError, match="damaged"):
+        ModelSpec.from_json("no json")
+
+
+# the hub
+
+
+def test_without_network_pretrained_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    def offline(*args: object, **kwargs: object) -> None:
+        raise OSError("network is unreachable\nand a long story")
+
+    monkeypatch.setattr(timm, "create_model", offline)
+    with pytest.raises(UsageError) as error:
+        load("timm:test_vit", pretrained=True)
+    assert str(error.value) == (
+        "could not fetch the weights of test_vit (OSError: network is unreachable). "
+        "Without the network, give a file: timm:test_vit@FILE."
+    )
+
+
+def test_hub_weights_are_fitted_like_any_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    create, published = timm.create_model, timm.create_model("test_vit").eval()
+
+    def online(arch: str, *, pretrained: bool = False, **kwargs: object) -> torch.nn.Module:
+        return published if pretrained else create(arch, **kwargs)
+
+    monkeypatch.setattr(timm, "create_model", online)
+    assert weights(load("timm:test_vit", pretrained=True)) == fingerprint(published.state_dict())
+    small = load("timm:test_vit", pretrained=True, num_classes=5, image_size=32, patch_size=4).net.state_dict()
+    for key, value in published.state_dict().items():
+        assert torch.equal(small[key], value) == (not key.startswith(("head.", "pos_embed", "patch_embed.proj.weight")))
+
+
+def test_fingerprint_tells_values_and_names_apart() -> None:
+    one = {"a": torch.tensor([1.0, 2.0]), "b": torch.tensor([3])}
+    assert fingerprint(one) == fingerprint(dict(reversed(one.items())))
+    assert fingerprint(one) != fingerprint({**one, "a": torch.tensor([1.0, 2.0000002])})
+    assert fingerprint(one) != fingerprint({"a": one["a"], "c": one["b"]})
+
+
+def test_moved_run_folder_loads_from_its_new_place(tmp_path: Path) -> None:
+    (tmp_path / "a" / "checkpoints").mkdir(parents=True)
+    save(small(seed=5), tmp_path / "a" / "checkpoints" / "final.safetensors")
+    shutil.move(tmp_path / "a", tmp_path / "b")
+    assert weights(load(tmp_path / "b")) == weights(small(seed=5))

@@ -1,0 +1,58 @@
+"""WideResNet and GELU ResNet-50: the published sizes, and the units one by one."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from vitadel.models import load
+from vitadel.models.build import OWN
+from vitadel.models.wide_resnet import WideResNet
+
+PUBLISHED = {"wrn28_10": (28, 10, 36_479_194), "wrn34_10": (34, 10, 46_160_474), "wrn70_16": (70, 16, 266_796_506)}
+
+
+def by_arithmetic(depth: int, width: int, classes: int) -> int:
+    """Weights of all convolutions, two numbers per channel of each BatchNorm, and the head."""
+    total, channels = 3 * 16 * 9, 16
+    for out in (16 * width, 32 * width, 64 * width):
+        for _ in range((depth - 4) // 6):
+            total += 2 * channels + 9 * channels * out + 2 * out + 9 * out * out
+            total += channels * out if channels != out else 0
+            channels = out
+    return total + 2 * channels + channels * classes + classes
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_parameters_are_as_published(name: str) -> None:
+    depth, width, published = PUBLISHED[name]
+    with torch.device("meta"):
+        net = OWN[name].build(10)
+        assert net(torch.rand(2, 3, 32, 32)).shape == (2, 10)
+    assert sum(p.numel() for p in net.parameters()) == by_arithmetic(depth, width, 10) == published
+    assert sum(isinstance(module, nn.Conv2d) for module in net.modules()) == depth
+
+
+def test_unit_adds_to_its_input_or_to_a_projection() -> None:
+    net = WideResNet(16, 1, 5).eval()
+    first, second = net.groups[1][0], net.groups[1][1]  # type: ignore[index]
+    for unit in (first, second):
+        nn.init.zeros_(unit.conv2.weight)
+    x = torch.randn(2, 16, 8, 8)
+    torch.testing.assert_close(first(x), F.conv2d(F.relu(first.bn1(x)), first.shortcut.weight, stride=2))
+    x = torch.randn(2, 32, 4, 4)
+    assert torch.equal(second(x), x)
+
+
+def test_start_is_he_by_fan_out_and_the_seed_decides() -> None:
+    model = load("vitadel:wrn28_10", seed=1)
+    weight = model.net.get_submodule("groups.1.2.conv1").get_parameter("weight")
+    assert weight.std().item() == pytest.approx((2 / (9 * 320)) ** 0.5, rel=0.01)
+    assert not model.net.get_submodule("head").get_parameter("bias").any()
+    assert model(torch.rand(1, 3, 32, 32)).shape == (1, 10)
+
+
+def test_gelu_takes_the_place_of_every_relu() -> None:
+    kinds = [type(module).__name__ for module in load("vitadel:resnet50_gelu", num_classes=5).modules()]
+    assert kinds.count("GELU") == 1 + 16 * 3
+    assert not [kind for kind in kinds if "ReLU" in kind]

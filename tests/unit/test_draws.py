@@ -1,0 +1,198 @@
+"""Random numbers that belong to an image: the algorithm word for word, the distributions, and independence of the batch.
+
+Shape letters: B images.
+"""
+
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor
+
+from vitadel.draws import Draws, _mix, _mix_int, fold_seed
+
+WORD = (1 << 64) - 1
+GOLDEN = 0x9E3779B97F4A7C15
+# the published sequence for seed 1234567
+REFERENCE = [
+    6457827717110365317,
+    3203168211198807973,
+    9817491932198370423,
+    4593380528125082431,
+    16408922859458223821,
+]
+
+
+def mixed(word: int) -> int:
+    """The finaliser of SplitMix64 on Python's unbounded integers."""
+    word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) & WORD
+    word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) & WORD
+    return word ^ (word >> 31)
+
+
+def splitmix64(seed: int, count: int) -> list[int]:
+    return [mixed((seed + number * GOLDEN) & WORD) for number in range(1, count + 1)]
+
+
+def signed(word: int) -> int:
+    return word - (1 << 64) if word >> 63 else word
+
+
+def images(count: int) -> Tensor:
+    return torch.arange(count)
+
+
+def correlation(one: Tensor, other: Tensor) -> float:
+    return float(torch.corrcoef(torch.stack([one.flatten(), other.flatten()]).double())[0, 1])
+
+
+def test_reference_is_the_published_sequence() -> None:
+    assert splitmix64(1234567, 5) == REFERENCE
+
+
+def test_words_of_a_stream_are_the_published_sequence() -> None:
+    found = Draws(torch.tensor([1234567])).uniform(5, dtype=torch.float64)[0]
+    assert found.tolist() == [(word >> 11) * 2.0**-53 for word in REFERENCE]
+    narrow = Draws(torch.tensor([1234567])).uniform(5)[0]
+    assert narrow.tolist() == [(word >> 40) * 2.0**-24 for word in REFERENCE]
+
+
+@pytest.mark.parametrize("seed", [0, 1, WORD, 1 << 63, 0xDEADBEEF << 24])
+def test_mixers_agree_with_unbounded_integers(seed: int) -> None:
+    states = [(seed + number * GOLDEN) & WORD for number in range(100)]
+    found = _mix(torch.tensor([signed(state) for state in states]))
+    assert found.tolist() == [signed(mixed(state)) for state in states]
+    assert [_mix_int(state) for state in states] == [mixed((state + GOLDEN) & WORD) for state in states]
+
+
+def test_stream_of_an_image_is_a_function_of_seed_and_index() -> None:
+    key = mixed(41 ^ mixed((7 + GOLDEN) & WORD))
+    folded = mixed(key ^ mixed((3 + GOLDEN) & WORD))
+    draws = Draws.of(7, torch.tensor([40, 41]))
+    assert draws.key_B.tolist()[1] == signed(key)
+    assert draws.fold(3).key_B.tolist()[1] == signed(folded)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_numbers_do_not_depend_on_the_batch(dtype: torch.dtype) -> None:
+    index_B = torch.tensor([9, 0, 123456789, 4, 5, 6, 7])
+    for kind in ("uniform", "normal"):
+        whole = getattr(Draws.of(3, index_B).fold(2), kind)(2, 5, dtype=dtype)
+        assert whole.shape == (7, 2, 5)
+        assert whole.dtype == dtype
+        for row in range(7):
+            alone = getattr(Draws.of(3, index_B[row : row + 1]).fold(2), kind)(2, 5, dtype=dtype)
+            assert torch.equal(alone[0], whole[row])
+
+
+def test_at_gives_the_streams_of_some_images() -> None:
+    draws, rows = Draws.of(3, images(7)), torch.tensor([6, 1, 1])
+    assert torch.equal(draws.at(rows).uniform(4), draws.uniform(4)[rows])
+    assert torch.equal(draws.at(rows).fold(5).below(100, 4), draws.fold(5).below(100, 4)[rows])
+
+
+def test_asking_twice_gives_the_same_numbers_twice() -> None:
+    draws = Draws.of(3, images(2))
+    assert torch.equal(draws.normal(6), draws.normal(6))
+    assert torch.equal(draws.uniform(12)[:, :6], draws.uniform(6))
+
+
+def test_another_seed_index_or_fold_gives_unrelated_numbers() -> None:
+    size = 20_000
+    base = Draws.of(0, images(1))
+    others = {
+        "seed": Draws.of(1, images(1)),
+        "index": Draws.of(0, torch.tensor([1])),
+        "seed and index": Draws.of(1, torch.tensor([1])),
+        "fold": base.fold(0),
+        "another fold": base.fold(1),
+        "folded twice": base.fold(0).fold(0),
+    }
+    drawn = {name: draws.uniform(size, dtype=torch.float64) for name, draws in {"base": base, **others}.items()}
+    names = list(drawn)
+    pairs = [(one, other) for place, one in enumerate(names) for other in names[:place]]
+    # five standard errors of a correlation of independent numbers
+    related = [pair for pair in pairs if abs(correlation(drawn[pair[0]], drawn[pair[1]])) > 0.035]
+    assert related == []
+
+
+def test_neighbouring_streams_are_unrelated() -> None:
+    drawn = Draws.of(0, images(20_000)).uniform(3, dtype=torch.float64)
+    for one, other in (
+        (drawn[:-1, 0], drawn[1:, 0]),  # the next image
+        (drawn[:, 0], drawn[:, 1]),  # the next number
+        (drawn[:-1, 1], drawn[1:, 0]),
+    ):
+        assert abs(correlation(one, other)) < 0.035
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_uniform_numbers_are_uniform(dtype: torch.dtype) -> None:
+    drawn = Draws.of(11, images(200)).uniform(500, dtype=dtype).double().flatten()
+    assert 0 <= drawn.min().item() < drawn.max().item() < 1
+    assert drawn.mean().item() == pytest.approx(1 / 2, abs=5 * (1 / 12 / 1e5) ** 0.5)
+    assert drawn.var().item() == pytest.approx(1 / 12, abs=1e-3)
+    counts = torch.histc(drawn, bins=16, min=0, max=1)
+    assert 0.001 < stats.chisquare(counts.numpy()).pvalue < 0.999
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_narrow_numbers_never_round_up_to_one(dtype: torch.dtype) -> None:
+    draws = Draws.of(0, images(100))
+    drawn = draws.uniform(1000, dtype=dtype)
+    assert drawn.dtype == dtype
+    assert drawn.max().item() < 1
+    assert drawn.double().mean().item() == pytest.approx(0.5, abs=0.01)
+    assert bool(draws.normal(1000, dtype=dtype).isfinite().all())
+
+
+def test_normal_numbers_are_normal() -> None:
+    drawn = Draws.of(12, images(200)).normal(500, dtype=torch.float64).flatten().numpy()
+    assert drawn.mean() == pytest.approx(0, abs=5 * 1e5**-0.5)
+    assert drawn.var() == pytest.approx(1, abs=5 * (2 / 1e5) ** 0.5)
+    assert stats.skew(drawn) == pytest.approx(0, abs=5 * (6 / 1e5) ** 0.5)
+    assert stats.kurtosis(drawn) == pytest.approx(0, abs=5 * (24 / 1e5) ** 0.5)
+    assert stats.kstest(drawn, "norm").pvalue > 0.001
+
+
+@pytest.mark.parametrize("limit", [1, 2, 10, 1000])
+def test_whole_numbers_cover_their_range_evenly(limit: int) -> None:
+    drawn = Draws.of(13, images(100)).below(limit, 10 * limit)
+    assert drawn.shape == (100, 10 * limit)
+    counts = torch.bincount(drawn.flatten(), minlength=limit)
+    assert len(counts) == limit
+    assert limit == 1 or 0.001 < stats.chisquare(counts.numpy()).pvalue < 0.9999
+
+
+def test_no_shape_gives_one_number_per_image() -> None:
+    draws = Draws.of(0, images(7))
+    assert draws.uniform().shape == (7,)
+    assert draws.below(3).shape == (7,)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "expected"),
+    [
+        ((0,), 8147104208329303767),
+        ((0, 0), 6017775124710473527),
+        ((1, 2, 3), 7510213797696614745),
+        ((2**63 - 1, -1), 7407288250793917914),
+    ],
+)
+def test_folded_seeds_are_pinned(numbers: tuple[int, ...], expected: int) -> None:
+    """A change of these is a change of every recorded run."""
+    assert fold_seed(*numbers) == expected
+
+
+def test_seed_and_part_are_not_interchangeable() -> None:
+    """Else the second epoch of seed 0 would be the first epoch of seed 1, and epoch 5 of seed 5 that of all seeds."""
+    grid = [fold_seed(seed, part) for seed in range(30) for part in range(30)]
+    assert len(set(grid)) == 900
+
+
+def test_folded_seeds_fit_every_generator_and_differ() -> None:
+    seeds = [
+        fold_seed(seed, *rest) for seed in (0, 1, 2**63 - 1, 2**64 - 1) for rest in ((), (0,), (1,), (0, 1), (1, 0))
+    ]
+    assert all(0 <= seed < 2**63 for seed in seeds)
+    assert len(set(seeds)) == len(seeds)
+    torch.Generator().manual_seed(max(seeds))
