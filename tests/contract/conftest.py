@@ -35,7 +35,7 @@ ATTACKS: dict[str, Attack] = {
 THREATS: dict[str, Threat] = {"linf": Linf(0.1), "l2": L2(0.6), "l1": L1(3.0)}
 
 
-@pytest.fixture(params=ATTACKS.values(), ids=ATTACKS)
+@pytest.fixture(params=ATTACKS.values(), ids=list(ATTACKS))
 def attack(request: pytest.FixtureRequest) -> Attack:
     return request.param
 
@@ -45,7 +45,7 @@ def attacks() -> dict[str, Attack]:
     return ATTACKS
 
 
-@pytest.fixture(params=THREATS.values(), ids=THREATS)
+@pytest.fixture(params=THREATS.values(), ids=list(THREATS))
 def threat(request: pytest.FixtureRequest) -> Threat:
     return request.param
 

@@ -96,10 +96,10 @@ def test_crafting_leaves_the_model_as_it_was(attack: Attack, threat: Threat, pix
     state, random = state_of(model), torch.get_rng_state()
     attack.craft(model, x0, Untargeted(labels(2)), threat, seed=5)
     broken = Fuse(model)
+    broken.calls = 1  # a single step has a single forward
     broken_state = state_of(broken)
     with pytest.raises(Boom):
-        for _ in range(2):  # one step alone has one forward
-            attack.craft(broken, x0, Untargeted(labels(2)), threat, seed=5)
+        attack.craft(broken, x0, Untargeted(labels(2)), threat, seed=5)
     assert state_of(model) == state
     assert state_of(broken) == broken_state
     assert torch.equal(torch.get_rng_state(), random)

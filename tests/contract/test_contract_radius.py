@@ -118,7 +118,7 @@ def test_every_attack_has_a_setting_that_settles(table: dict[str, Callable[[floa
 
 def test_radius_in_the_open_is_lead_over_dual_norm(threat: Threat, support: Support) -> None:
     model, x0 = in_the_open(3)
-    dual = {Linf: 1.0, L2: 2.0, L1: float("inf")}[type(threat)]  # type: ignore[index]
+    dual = {Linf: 1.0, L2: 2.0, L1: float("inf")}[type(threat)]
     expected = model.lead(x0[2:]).item() / model.weight.norm(p=dual).item()
     assert radius(threat, model, x0[2], support) == pytest.approx(expected, rel=1e-6)
 
@@ -175,7 +175,7 @@ def test_the_best_of_several_rivals_is_found(threat: Threat) -> None:
     rng = torch.Generator().manual_seed(3)
     weight = torch.randn(5, 105, dtype=torch.float64, generator=rng) / 10
     bias = torch.tensor([3.0, 2.9, 2.8, 2.7, 2.6], dtype=torch.float64) - 0.5 * weight.sum(1)
-    dual = {Linf: 1.0, L2: 2.0, L1: float("inf")}[type(threat)]  # type: ignore[index]
+    dual = {Linf: 1.0, L2: 2.0, L1: float("inf")}[type(threat)]
     x0 = torch.full((1, 3, 5, 7), 0.5, dtype=torch.float64)
     lead = torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64)
     nearest = (lead / (weight[0] - weight[1:]).norm(p=dual, dim=1)).min().item()

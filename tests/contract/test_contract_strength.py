@@ -4,6 +4,7 @@ Shape letters: B images, K classes.
 """
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 import torch
@@ -41,7 +42,7 @@ def test_more_steps_of_the_same_length_are_never_weaker(
     model, x0, threat = net(torch.float64), pixels(7, torch.float64), with_eps(threat, threat.eps / 8)
     goal = Untargeted(model.eval()(x0).argmax(1), loss)
     found = [outcome(PGD(steps=n, step_size=threat.eps / 2), model, x0, goal, threat) for n in (1, 2, 4, 8)]
-    assert all(never_weaker(weak, strong) for weak, strong in zip(found, found[1:], strict=False))
+    assert all(never_weaker(weak, strong) for weak, strong in pairwise(found))
     assert found[-1] != found[0]
 
 
@@ -50,7 +51,7 @@ def test_more_restarts_are_never_weaker(threat: Threat, loss: Loss, pixels: Pixe
     model, x0, threat = net(torch.float64), pixels(7, torch.float64), with_eps(threat, threat.eps / 8)
     goal = Untargeted(model.eval()(x0).argmax(1), loss)
     found = [outcome(PGD(steps=1, step_size=threat.eps / 10, restarts=n), model, x0, goal, threat) for n in (1, 2, 4)]
-    assert all(never_weaker(weak, strong) for weak, strong in zip(found, found[1:], strict=False))
+    assert all(never_weaker(weak, strong) for weak, strong in pairwise(found))
     assert found[-1] != found[0]
 
 

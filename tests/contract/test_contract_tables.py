@@ -29,7 +29,7 @@ def test_every_threat_has_a_row(threats: dict[str, Threat]) -> None:
 def test_solver_away_from_the_box_is_the_dual_norm(threat: Threat, support: Support) -> None:
     slope = np.random.default_rng(0).normal(size=50)
     small = threat_room.with_eps(threat, 0.05)
-    expected = 0.05 * np.linalg.norm(slope, ord=DUAL[type(threat)])  # type: ignore[index]
+    expected = 0.05 * np.linalg.norm(slope, ord=DUAL[type(threat)])
     assert support(small, slope, np.full(50, 0.5)) == pytest.approx(expected, rel=1e-12)
 
 

@@ -1,4 +1,4 @@
-"""Random numbers that belong to an image: the algorithm word for word, the distributions, and independence of the batch.
+"""Random numbers that belong to an image: the algorithm word for word, the distributions, the same in every batch.
 
 Shape letters: B images.
 """

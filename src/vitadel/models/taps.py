@@ -160,6 +160,11 @@ class Taps:
     @contextmanager
     def _asked(self, request: _Request) -> Iterator[None]:
         """Keep a request open; the mode is entered by the outermost block that needs it, so modes close in order."""
+        if torch.is_grad_enabled() and any(getattr(m, "grad_checkpointing", False) for m in self._net.modules()):
+            raise UsageError(
+                "taps do not go with gradient checkpointing: the backward pass would run blocks again, without them. "
+                "Switch it off: model.net.set_grad_checkpointing(False)."
+            )
         needs_mode = request.inside_attention and not any(other.inside_attention for other in self._open)
         self._called = False
         self._open.append(request)

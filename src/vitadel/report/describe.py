@@ -29,17 +29,28 @@ def sentence(runs: Sequence[Record]) -> str:
 def _what(run: Record) -> tuple[str, ...]:
     parts = _mapping(run.manifest.get("parts"))
     recipe, model = _mapping(parts.get("recipe")), _mapping(parts.get("model"))
-    spec = recipe.get("model") or model.get("spec")
     data = _mapping(parts.get("data")).get("spec")
     seed = parts.get("seed", recipe.get("seed"))
     where = (f" on {compact(data)}" if data is not None else "") + (f" (seed {seed})" if seed is not None else "")
-    objective = compact(recipe["objective"], depth=3) if recipe.get("objective") else ""
     return (
-        compact(spec) if spec else "",
-        f"trained{where}{' with ' * bool(objective)}{objective}" if run.training else "",
+        compact(recipe.get("about") or ""),
+        _architecture(_mapping(recipe.get("model")) or _mapping(model.get("spec"))),
+        f"trained{where}{_objective(_mapping(recipe.get('objective')))}" if run.training else "",
         f"measured{where}" if run.evaluations else "",
         f"weights {str(model['sha256'])[:12]}" if model.get("sha256") else "",
     )
+
+
+def _architecture(spec: Mapping[str, object]) -> str:
+    """The name and the geometry; the rest stands under provenance."""
+    name = spec.get("name") or spec.get("start")
+    sizes = (("image_size", " at {} px"), ("patch_size", ", patch {}"))
+    return f"{name}{''.join(form.format(spec[key]) for key, form in sizes if spec.get(key))}" if name else ""
+
+
+def _objective(objective: Mapping[str, object]) -> str:
+    threat = f" under {compact(objective['threat'])}" if objective.get("threat") else ""
+    return f" with {objective['is']}{threat}" if objective.get("is") else ""
 
 
 def provenance(record: Record) -> list[tuple[str, str]]:

@@ -109,6 +109,19 @@ def test_model_goes_on_inside_the_block_after_an_error(untouched: Model, x: Tens
     assert len(seen) == 2
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_arithmetic_outside_of_attention_is_left_alone(untouched: Model, x: Tensor, fails: bool) -> None:
+    logits = torch.arange(9.0).view(3, 3)
+    product, probs = logits @ logits, logits.softmax(-1)
+    with untouched.taps.scale(0.0), untouched.taps.mask(torch.eye(17)):
+        untouched(x)
+        if fails:
+            with pytest.raises(BoomError), untouched.taps.edit("blocks.0.attn.v", boom):
+                untouched(x)
+        assert torch.equal(logits @ logits, product)
+        assert torch.equal(logits.softmax(-1), probs)
+
+
 def test_inner_block_closes_and_the_outer_goes_on(untouched: Model, x: Tensor) -> None:
     taps = untouched.taps
     with taps.scale(0.5):
@@ -321,6 +334,18 @@ def test_compiled_model_is_right_or_refuses(small: Model, x: Tensor, first: str 
         else:
             torch.testing.assert_close(got, expected)
     torch.testing.assert_close(compiled(images), small(images))
+
+
+@pytest.mark.parametrize("family", ["vit", "cait", "xcit", "swin"])
+def test_gradient_checkpointing_is_refused(tiny: Tiny, x: Tensor, family: str) -> None:
+    """The backward pass runs the blocks once more, after the `with` block: its gradients would be another model's."""
+    model = tiny(family)
+    model.net.set_grad_checkpointing(True)  # type: ignore[operator]
+    with pytest.raises(UsageError, match=r"model\.net\.set_grad_checkpointing\(False\)"), model.taps.scale(0.5):
+        model(x)
+    with torch.no_grad(), model.taps.read("head.in") as seen:  # nothing is run again
+        model(x)
+    assert len(seen) == 1
 
 
 def test_unknown_names_are_refused_with_the_known_ones(tiny: Tiny) -> None:

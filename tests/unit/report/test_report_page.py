@@ -119,7 +119,7 @@ def test_training_alone_has_no_empty_sections(make: Any) -> None:
     text = page([make.train("plain", "plain")])
     assert sections(text) == ["training", "provenance"]
     assert text.count("<svg") == 4
-    assert "trained on digits (seed 3) with Standard()" in text
+    assert "trained on digits (seed 3) with Standard" in text
 
 
 def test_everything_together_has_every_section_in_order(make: Any, two_runs: list[Path]) -> None:

@@ -34,7 +34,7 @@ def exact_l2(x: Array, x0: Array, eps: float) -> Array:
     length, room = np.abs(shift), np.where(shift > 0, 1 - x0, x0)
     if np.linalg.norm(np.minimum(length, room)) <= eps:
         return x0 + np.sign(shift) * np.minimum(length, room)
-    for scale in sorted({*(room[length > 0] / length[length > 0]), 1.0}):
+    for scale in sorted({*(room[room < length] / length[room < length]), 1.0}):
         if np.linalg.norm(np.minimum(room, scale * length)) >= eps:
             break
     # below this scale and above the one before, the values that reach the box are these
@@ -103,7 +103,7 @@ def test_projection_equals_a_general_optimiser(threat: Threat, seed: int) -> Non
         Linf: lambda v: threat.eps - v[:3] - v[3:],
         L2: lambda v: threat.eps**2 - ((v[:3] - v[3:]) ** 2).sum(),
         L1: lambda v: threat.eps - v.sum(),
-    }[type(threat)]  # type: ignore[index]
+    }[type(threat)]
     found = minimize(
         lambda v: ((x0 + v[:3] - v[3:] - x) ** 2).sum(),
         np.full(6, 0.01),

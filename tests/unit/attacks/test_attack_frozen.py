@@ -1,0 +1,64 @@
+"""A model inside `frozen` is in evaluation mode without weight gradients; outside it is what it was."""
+
+import pytest
+import torch
+from torch import nn
+
+from vitadel.attacks import frozen
+
+
+def half_frozen() -> nn.Sequential:
+    net = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Sequential(nn.Dropout(), nn.Linear(2, 2)))
+    net[1].eval()
+    net[0].weight.requires_grad_(False)
+    return net
+
+
+def modes(net: nn.Module) -> list[bool]:
+    return [module.training for module in net.modules()]
+
+
+def flags(net: nn.Module) -> list[bool]:
+    return [parameter.requires_grad for parameter in net.parameters()]
+
+
+def test_modes_and_flags_come_back_one_by_one() -> None:
+    net = half_frozen()
+    before = modes(net), flags(net)
+    with frozen(net):
+        assert not any(modes(net))
+        assert not any(flags(net))
+    assert (modes(net), flags(net)) == before
+    assert before == ([True, True, False, True, True, True], [False, True, True, True, True, True])
+
+
+def test_modes_and_flags_come_back_after_an_error() -> None:
+    net = half_frozen()
+    before = modes(net), flags(net)
+    with pytest.raises(RuntimeError, match="mid-way"), frozen(net):
+        raise RuntimeError("mid-way")
+    assert (modes(net), flags(net)) == before
+
+
+def test_modes_come_back_even_if_they_were_changed_inside() -> None:
+    net = half_frozen()
+    before = modes(net)
+    with frozen(net):
+        net.train()
+    assert modes(net) == before
+
+
+def test_freezing_inside_a_freeze_is_harmless() -> None:
+    net = half_frozen()
+    before = modes(net), flags(net)
+    with frozen(net):
+        with frozen(net):
+            pass
+        assert not any(modes(net))
+        assert not any(flags(net))
+    assert (modes(net), flags(net)) == before
+
+
+def test_a_plain_function_passes_through() -> None:
+    with frozen(torch.sum):
+        pass

@@ -1,0 +1,76 @@
+"""Goals: the sign, the moment at which it is enough, and the goal of some of the images."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from vitadel.goals import TARGETS, Diverge, Goal, Targeted, Untargeted
+from vitadel.losses import LOSSES, Loss, cross_entropy, kl_divergence
+
+Z_BK = torch.tensor([[3.0, 1.0, 0.0, -2.0], [0.0, 2.0, 1.0, 5.0], [1.0, 4.0, 3.0, 0.0]])
+LABELS = torch.tensor([0, 1, 2])
+
+every_loss = pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+
+
+@every_loss
+def test_untargeted_gains_what_the_label_loses(loss: Loss) -> None:
+    assert torch.equal(Untargeted(LABELS, loss).gain(Z_BK), loss(Z_BK, LABELS))
+
+
+@every_loss
+def test_targeted_gains_what_the_target_does_not_lose(loss: Loss) -> None:
+    assert torch.equal(Targeted(LABELS, loss).gain(Z_BK), -loss(Z_BK, LABELS))
+
+
+def test_cross_entropy_is_what_is_used_if_nothing_is_said() -> None:
+    assert torch.equal(Untargeted(LABELS).gain(Z_BK), cross_entropy(Z_BK, LABELS))
+    assert torch.equal(Targeted(LABELS).gain(Z_BK), -cross_entropy(Z_BK, LABELS))
+
+
+@every_loss
+def test_gain_rises_on_the_way_to_the_goal(loss: Loss) -> None:
+    """From class 0 to class 1 along a line: both goals gain at every step."""
+    clean, fallen = torch.tensor([[3.0, 1.0, -4.0]]), torch.tensor([[1.0, 3.0, -4.0]])
+    way = torch.cat([clean + part * (fallen - clean) for part in torch.linspace(0, 1, 9)])
+    for goal in (Untargeted(torch.zeros(9, dtype=torch.int64), loss), Targeted(torch.ones(9, dtype=torch.int64), loss)):
+        assert bool((goal.gain(way).diff() > 0).all())
+        assert goal.reached(clean.expand(9, -1)).tolist() == [False] * 9
+        assert goal.reached(fallen.expand(9, -1)).tolist() == [True] * 9
+
+
+def test_reached() -> None:
+    assert Untargeted(LABELS).reached(Z_BK).tolist() == [False, True, True]
+    assert Targeted(torch.tensor([1, 3, 1])).reached(Z_BK).tolist() == [False, True, True]
+    assert Diverge(torch.eye(4)[[0, 3, 0]]).reached(Z_BK).tolist() == [False, False, True]
+
+
+def test_diverge_gains_the_divergence_from_the_reference() -> None:
+    reference = Z_BK.flip(1)
+    assert torch.equal(Diverge(reference).gain(Z_BK), kl_divergence(Z_BK, reference))
+    torch.testing.assert_close(Diverge(Z_BK).gain(Z_BK), torch.zeros(3))
+
+
+@pytest.mark.parametrize(
+    "goal",
+    [Untargeted(LABELS, LOSSES["dlr"]), Targeted(LABELS, LOSSES["margin"]), Diverge(Z_BK.flip(1))],
+    ids=["untargeted", "targeted", "diverge"],
+)
+@pytest.mark.parametrize("rows", [torch.tensor([2, 0]), torch.tensor([1]), torch.tensor([], dtype=torch.int64)])
+def test_goal_of_some_images(goal: Goal, rows: Tensor) -> None:
+    part = goal.at(rows)
+    assert type(part) is type(goal)
+    assert torch.equal(part.gain(Z_BK[rows]), goal.gain(Z_BK)[rows])
+    assert torch.equal(part.reached(Z_BK[rows]), goal.reached(Z_BK)[rows])
+    assert torch.equal(part.classes, goal.classes[rows])
+
+
+def test_classes_are_those_the_goal_speaks_of() -> None:
+    assert torch.equal(Untargeted(LABELS).classes, LABELS)
+    assert torch.equal(Targeted(LABELS).classes, LABELS)
+    assert Diverge(Z_BK).classes.tolist() == [0, 3, 1]
+
+
+def test_targets_by_name() -> None:
+    found = {name: choose(Z_BK).tolist() for name, choose in TARGETS.items()}
+    assert found == {"least-likely": [3, 0, 3], "runner-up": [1, 1, 2]}
