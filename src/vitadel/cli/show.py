@@ -1,6 +1,7 @@
 """How results and progress reach the person at the terminal."""
 
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,11 +15,13 @@ _QUIET = 10.0
 
 def as_json(value: object) -> None:
     """One JSON object on standard output, and nothing else."""
-    sys.stdout.write(json.dumps(value, indent=2) + "\n")
+    if _speaks():
+        sys.stdout.write(json.dumps(value, indent=2) + "\n")
 
 
 def line(text: str) -> None:
-    sys.stdout.write(text + "\n")
+    if _speaks():
+        sys.stdout.write(text + "\n")
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -38,7 +41,7 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> 
 @contextmanager
 def progress(*, quiet: bool = False) -> Iterator[Notify]:
     """A bar with rate and time left on a terminal, a plain line now and then elsewhere, nothing if `quiet`."""
-    if quiet:
+    if quiet or not _speaks():
         yield lambda what, done, total, numbers: None
     elif sys.stderr.isatty():
         with _bars() as notify:
@@ -91,6 +94,11 @@ class _Lines:
         speed = f" {rate:.1f}/s" if rate else ""
         sys.stderr.write(f"{what}: {done}/{total}{speed}{left} {_spelled(numbers)}".rstrip() + "\n")
         sys.stderr.flush()
+
+
+def _speaks() -> bool:
+    """Of several processes started by a launcher, only the first one talks."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def _spelled(numbers: Mapping[str, float]) -> str:

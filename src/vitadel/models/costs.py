@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from vitadel.models.model import Model
@@ -31,8 +32,9 @@ def cost(model: Model, image_size: int) -> Cost:
     training = [module for module in model.modules() if module.training]
     model.eval()  # or BatchNorm would remember the image
     try:
-        # not under no_grad: the counter follows modules by the graph, and loses CaiT's class token without one
-        with FlopCounterMode(display=False) as counter:
+        # not under no_grad: the counter follows modules by the graph, and loses CaiT's class token without one;
+        # attention in plain products, because torch before 2.12 does not count the CPU's fused kernel
+        with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
             model(image)
     finally:
         for module in training:

@@ -10,8 +10,8 @@ from vitadel import data, models
 from vitadel.data import DataSet
 from vitadel.evaluate import quick_scores
 from vitadel.recipes.recipe import Normalise, Recipe
-from vitadel.runs import Notify, Run, silent
-from vitadel.train import Check, fit
+from vitadel.runs import Notify, silent
+from vitadel.train import Check, claim_together, fit
 
 
 def carry_out(recipe: Recipe, folder: Path, *, data_spec: str | None = None, notify: Notify = silent) -> models.Model:
@@ -19,7 +19,7 @@ def carry_out(recipe: Recipe, folder: Path, *, data_spec: str | None = None, not
     dataset = data.load(data_spec or recipe.data, preprocess=data.parse_preprocess(recipe.preprocess))
     train = dataset.split("train")
     parts = {"recipe": recipe, "data": dataset.describe(), "seed": recipe.seed}
-    run = Run.claim(folder, "train", parts, device=device_name())
+    run = claim_together(folder, "train", parts, device=device_name())
     model = fit(
         _start(recipe, dataset),
         recipe.objective,

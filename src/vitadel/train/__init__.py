@@ -4,6 +4,7 @@ from vitadel.train.augment import Augment, PadCrop
 from vitadel.train.loop import Check, fit
 from vitadel.train.optimisers import SGD, AdamW, Lion, OptimiserChoice
 from vitadel.train.plan import Plan, Precision, learning_rate
+from vitadel.train.ranks import claim_together
 
 __all__ = [
     "SGD",
@@ -15,6 +16,7 @@ __all__ = [
     "PadCrop",
     "Plan",
     "Precision",
+    "claim_together",
     "fit",
     "learning_rate",
 ]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from timm.utils import ModelEmaV3
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -47,6 +48,8 @@ def fit(
     """
     if len(train) == 0:
         raise UsageError("the training split is empty. Choose another data set or a longer slice.")
+    # accelerate remembers the first precision it was asked for and refuses any other in the same process
+    AcceleratorState._reset_state()
     accelerator = Accelerator(mixed_precision="bf16" if plan.precision is Precision.BF16 else "no")
     model.to(accelerator.device)
     optimiser = plan.optimiser.build(model.net)

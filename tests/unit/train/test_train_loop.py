@@ -15,7 +15,7 @@ from vitadel.errors import UsageError
 from vitadel.objectives import Adversarial, Objective, Standard, Step
 from vitadel.runs import Run
 from vitadel.threat import Linf
-from vitadel.train import SGD, AdamW, Lion, PadCrop, Plan, fit
+from vitadel.train import SGD, AdamW, Lion, PadCrop, Plan, Precision, fit
 
 PLAN = Plan(
     epochs=2,
@@ -120,7 +120,7 @@ def test_a_finished_run_is_not_trained_again(train: Split, whole: Run) -> None:
     before = tensors(whole)
     model = fit(fresh(), OBJECTIVE, train, PLAN, whole, seed=7, check=score, notify=refuse)
     assert same(before, tensors(whole))
-    assert same(before, model.net.state_dict())
+    assert same(before, model.cpu().net.state_dict())
 
 
 def test_another_seed_gives_other_weights(train: Split, whole: Run, tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_the_best_on_the_hold_out_is_kept(train: Split, tmp_path: Path) -> None:
     def check(model: nn.Module) -> dict[str, float]:
         assert isinstance(model, models.Model)
         assert not model.training
-        kept.append({key: value.clone() for key, value in model.net.state_dict().items()})
+        kept.append({key: value.cpu().clone() for key, value in model.net.state_dict().items()})
         return {"clean": 1.0, "robust": next(scores)}
 
     run = claimed(tmp_path / "run")
@@ -152,7 +152,7 @@ def test_the_average_is_the_average(train: Split, tmp_path: Path) -> None:
     weight = model.net.get_parameter("head.bias")
 
     def watch(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
-        seen.append(weight.detach().clone())
+        seen.append(weight.detach().cpu().clone())
 
     start = weight.detach().clone()
     averaged = fit(
@@ -167,7 +167,7 @@ def test_the_average_is_the_average(train: Split, tmp_path: Path) -> None:
     expected = start
     for value in seen:
         expected = 0.9 * expected + 0.1 * value
-    torch.testing.assert_close(averaged.net.get_parameter("head.bias").detach(), expected)
+    torch.testing.assert_close(averaged.net.get_parameter("head.bias").detach().cpu(), expected)
 
 
 def test_each_epoch_sees_each_image_once_in_another_order(train: Split, tmp_path: Path) -> None:
@@ -180,8 +180,8 @@ def test_each_epoch_sees_each_image_once_in_another_order(train: Split, tmp_path
 
         def __call__(self, model: nn.Module, x: Tensor, y: Tensor, *, seed: int, index_B: Tensor | None = None) -> Step:
             assert index_B is not None
-            torch.testing.assert_close(x, train.images(index_B))
-            assert torch.equal(y, train.labels[index_B])
+            torch.testing.assert_close(x.cpu(), train.images(index_B))
+            assert torch.equal(y.cpu(), train.labels[index_B.cpu()])
             self.rows.append(index_B.tolist())
             return Standard()(model, x, y, seed=seed)
 
@@ -223,6 +223,17 @@ def test_a_truncated_checkpoint_is_named_and_the_one_before_it_serves(train: Spl
     newest.unlink()
     fit(fresh(), OBJECTIVE, train, PLAN, run, seed=7, check=score)
     assert same(tensors(run), tensors(whole))
+
+
+def test_one_process_may_train_in_one_precision_after_another(train: Split, tmp_path: Path) -> None:
+    plan = replace(PLAN, epochs=1, warmup_epochs=0)
+    for number, precision in enumerate((Precision.FLOAT32, Precision.BF16, Precision.FLOAT32)):
+        run = claimed(tmp_path / str(number))
+        fit(fresh(), OBJECTIVE, train, replace(plan, precision=precision), run, seed=0)
+    exact, rounded, again = (tensors(Run.open(tmp_path / str(number))) for number in range(3))
+    assert same(exact, again)
+    assert not same(exact, rounded)
+    assert {value.dtype for value in rounded.values()} == {torch.float32}
 
 
 def test_an_empty_split_is_refused(train: Split, tmp_path: Path) -> None:
