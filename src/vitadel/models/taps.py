@@ -14,7 +14,7 @@ queries and keys and nothing else: position biases and window masks keep their w
 
 import copy
 import fnmatch
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -118,7 +118,7 @@ class Taps:
     def skip(self, *patterns: str) -> Iterator[None]:
         """Leave out whole blocks (`blocks.3`), their attention (`blocks.3.attn`) or their MLP (`blocks.3.mlp`)."""
         known = [f"{block.name}{part}" for block in self._blocks() for part in ("", ".attn", ".mlp")]
-        names = {name for pattern in patterns for name in _matching(pattern, known, "part to skip", exact_depth=True)}
+        names = {name for pattern in patterns for name in _matching(pattern, known, "part to skip")}
         with self._asked(_Request(skips=frozenset(names))):
             yield
 
@@ -274,12 +274,16 @@ def _each(factors: float | Tensor | Sequence[float], count: int) -> list[Tensor 
     return [factors] * count if isinstance(factors, float | int) else list(factors)
 
 
-def _matching(pattern: str, known: Iterable[str], kind: str, *, exact_depth: bool = False) -> list[str]:
-    """The names that match; with `exact_depth` a star stays within its part, so `blocks.*` is blocks alone."""
+def _matching(pattern: str, known: Sequence[str], kind: str) -> list[str]:
+    """The names that match. A star stays within its part where that finds anything, else it crosses dots.
+
+    So `blocks.*.out` are the blocks' outputs without their branches', and `*.logits` the logits of every attention; a
+    lone star is everything.
+    """
     names = list(known)
     found = fnmatch.filter(names, pattern)
-    if exact_depth:
-        found = [name for name in found if name.count(".") == pattern.count(".")]
+    if pattern != "*":
+        found = [name for name in found if name.count(".") == pattern.count(".")] or found
     if not found:
         shown = f"{', '.join(names[:8])}, ..." if names else "none: its family has no blocks Vitadel knows"
         raise UsageError(f"no {kind} matches {pattern!r}. This model has {len(names)}: {shown}")

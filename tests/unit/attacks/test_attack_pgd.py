@@ -103,6 +103,21 @@ def test_a_later_restart_replaces_only_what_it_improves() -> None:
     assert len({tuple((later > earlier).tolist()) for earlier, later in pairwise(found)}) > 1
 
 
+def test_a_later_restart_draws_for_the_images_that_stand() -> None:
+    """Flat logits: an image falls in the restart whose start is bright, so the restarts see fewer and fewer images."""
+
+    def model(x: Tensor) -> Tensor:
+        pixel_B = x.flatten(1)[:, 0].detach() + 0 * x.flatten(1)[:, 0]
+        return torch.stack([torch.full_like(pixel_B, 0.6), pixel_B], 1)
+
+    attack, threat = PGD(steps=1, restarts=4), Linf(0.3)
+    whole = attack(model, grey(20), Untargeted(torch.zeros(20, dtype=torch.int64)), threat, seed=3)
+    assert 2 * 20 + 20 < whole.forwards < 4 * 2 * 20 + 20
+    for row in range(20):
+        alone = attack(model, grey(), Untargeted(ZERO), threat, seed=3, index_B=torch.tensor([row]))
+        assert alone.x.item() == whole.x[row].item()
+
+
 @pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
 def test_steps_follow_the_schedule(schedule: Callable[[int, int], float]) -> None:
     seen: list[float] = []

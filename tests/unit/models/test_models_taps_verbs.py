@@ -356,3 +356,16 @@ def test_read_keeps_the_latest_forward_pass(tiny: Tiny, x: Tensor) -> None:
         first = seen["head.in"]
         model(x.flip(0))
     torch.testing.assert_close(seen["head.in"], first.flip(0))
+
+
+def test_a_star_stays_within_its_part_where_that_finds_anything(tiny: Tiny, x: Tensor) -> None:
+    model = tiny("vit")
+    for pattern, expected in (
+        ("blocks.*.out", {"blocks.0.out", "blocks.1.out"}),
+        ("*.mlp.out", {"blocks.0.mlp.out", "blocks.1.mlp.out"}),
+        ("*.probs", {"blocks.0.attn.probs", "blocks.1.attn.probs"}),
+        ("*", set(model.taps.names())),
+    ):
+        with model.taps.read(pattern) as seen:
+            model(x)
+        assert set(seen) == expected
