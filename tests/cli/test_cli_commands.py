@@ -69,6 +69,14 @@ def test_a_targeted_attack(vitadel: Command, trained: Path, tmp_path: Path) -> N
     assert "linf:0.5" in out
 
 
+def test_divergence_from_the_clean_answer(vitadel: Command, trained: Path, tmp_path: Path) -> None:
+    words = ("attack", trained, "--data", "digits[:16]", "--threat", "linf:0.3", "--run", tmp_path / "run", "--json")
+    code, out, _ = vitadel(*words, "--attack", "pgd:steps=5,loss=kl")
+    assert code == 0
+    (found,) = json.loads(out)["evaluations"]
+    assert found["robust"]["correct"] < found["clean"]["correct"]
+
+
 def test_the_same_command_goes_on_and_another_is_refused(vitadel: Command, trained: Path, tmp_path: Path) -> None:
     words = ("evaluate", trained, "--data", "digits[:16]", "--run", tmp_path / "run", "--json")
     first = vitadel(*words, "--threat", "linf:8/255")

@@ -40,6 +40,7 @@ def test_words_that_mean_nothing(vitadel: Command, trained: Path, tmp_path: Path
     attack = ("attack", trained, "--data", "digits[:8]", *run, "--attack")
     assert "unknown setting of pgd 'step'" in mistake(vitadel(*attack, "pgd:step=3"))
     assert "pgd:steps wants a whole number, got 'x'" in mistake(vitadel(*attack, "pgd:steps=x"))
+    assert "has no target" in mistake(vitadel(*attack, "pgd:loss=kl,target=runner-up"))
     assert "unknown loss 'mse'" in mistake(vitadel(*attack, "pgd:loss=mse"))
     assert "Missing option" in mistake(vitadel("evaluate", trained))
     assert "No such command 'evalate'" in mistake(vitadel("evalate"))

@@ -64,7 +64,7 @@ def read_attack(text: str) -> "Entry":
     from vitadel.attacks import ATTACKS, SCHEDULES
     from vitadel.evaluate import Entry
     from vitadel.goals import TARGETS
-    from vitadel.losses import LOSSES
+    from vitadel.losses import LOSSES, kl_divergence
 
     name, _, rest = text.partition(":")
     if name not in ATTACKS:
@@ -72,7 +72,7 @@ def read_attack(text: str) -> "Entry":
     kind = ATTACKS[name]
     fields = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
     tables: dict[str, dict[str, Callable[..., object]]] = {
-        "loss": dict(LOSSES),
+        "loss": {**LOSSES, "kl": kl_divergence},
         "target": dict(TARGETS),
         "schedule": dict(SCHEDULES),
     }

@@ -81,8 +81,10 @@ def models(
 
 def attacks(name: NameArgument = None, json: JsonOption = False) -> None:
     """List the attacks, or the settings of one."""
-    from vitadel.attacks import ATTACKS
+    from vitadel.attacks import ATTACKS, SCHEDULES
     from vitadel.errors import unknown
+    from vitadel.goals import TARGETS
+    from vitadel.losses import LOSSES
 
     if name is None:
         about = {known: inspect.cleandoc(kind.__doc__ or "").splitlines()[0] for known, kind in ATTACKS.items()}
@@ -96,7 +98,9 @@ def attacks(name: NameArgument = None, json: JsonOption = False) -> None:
         show.as_json(settings)
         return
     show.line(inspect.cleandoc(ATTACKS[name].__doc__ or ""))
-    show.table("", ["setting", "default"], [[key, value] for key, value in settings.items()])
+    rows = [[key, value, ", ".join(SCHEDULES) if key == "schedule" else ""] for key, value in settings.items()]
+    rows += [["loss", "ce", ", ".join((*LOSSES, "kl"))], ["target", "None", ", ".join(TARGETS)]]
+    show.table("", ["setting", "default", "choices"], rows)
 
 
 def suites(name: NameArgument = None, json: JsonOption = False) -> None:

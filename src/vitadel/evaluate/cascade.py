@@ -14,7 +14,8 @@ from vitadel.attacks import frozen
 from vitadel.draws import fold_seed
 from vitadel.errors import UsageError
 from vitadel.evaluate.suites import Entry
-from vitadel.goals import Goal, Targeted, Untargeted
+from vitadel.goals import Diverge, Goal, Targeted, Untargeted
+from vitadel.losses import kl_divergence
 from vitadel.threat import Threat
 
 STANDING, WRONG = "", "clean"
@@ -111,6 +112,8 @@ def strike(model: nn.Module, batch: Batch, entry: Entry, threat: Threat, *, seed
 
 
 def _goal(batch: Batch, places: Tensor, entry: Entry, device: torch.device) -> Goal:
+    if entry.loss is kl_divergence:
+        return Diverge(batch.clean_BK[places].to(device))
     if entry.target is None:
         return Untargeted(batch.label_B[places].to(device), entry.loss)
     return Targeted(entry.target(batch.clean_BK[places]).to(device), entry.loss)

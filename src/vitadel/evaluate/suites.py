@@ -3,18 +3,28 @@
 from dataclasses import dataclass
 
 from vitadel.attacks import FGSM, PGD, Attack
+from vitadel.errors import UsageError
 from vitadel.goals import Target
-from vitadel.losses import Loss, cross_entropy, margin
+from vitadel.losses import Loss, cross_entropy, kl_divergence, margin
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An attack in a cascade, the loss it climbs, and the class it aims for, found from the clean logits."""
+    """An attack in a cascade, the loss it climbs, and the class it aims for, found from the clean logits.
+
+    With `kl_divergence` for a loss, the reference is the model's answer to the clean image.
+    """
 
     name: str
     attack: Attack
     loss: Loss = cross_entropy
     target: Target | None = None
+
+    def __post_init__(self) -> None:
+        if self.loss is kl_divergence and self.target is not None:
+            raise UsageError(
+                "the KL divergence leads away from the clean answer and has no target. Choose another loss."
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from vitadel.recipes.carry_out import carry_out, device_name
 from vitadel.recipes.digits import digits_adversarial, digits_standard
 from vitadel.recipes.overrides import override
-from vitadel.recipes.recipe import HoldoutCheck, ModelChoice, Normalise, Recipe
+from vitadel.recipes.recipe import ModelChoice, Normalise, Recipe, Selection
 
 RECIPES: dict[str, Callable[[], Recipe]] = {
     "digits-standard": digits_standard,
@@ -14,10 +14,10 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
 
 __all__ = [
     "RECIPES",
-    "HoldoutCheck",
     "ModelChoice",
     "Normalise",
     "Recipe",
+    "Selection",
     "carry_out",
     "device_name",
     "override",

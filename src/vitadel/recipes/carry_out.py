@@ -60,13 +60,14 @@ def _start(recipe: Recipe, dataset: DataSet) -> models.Model:
 
 
 def _check(recipe: Recipe, dataset: DataSet) -> Check | None:
-    """The score on the hold-out that selects the checkpoint; none if the data set has no hold-out."""
-    if dataset.holdout is None:
+    """The score that selects the checkpoint; none if the data set is too small for a hold-out."""
+    selection = recipe.selection
+    if selection.split == "holdout" and dataset.holdout is None:
         return None
-    images = min(recipe.check.images, len(dataset.holdout))
-    split = dataset.holdout.take(torch.arange(images))
+    images = dataset.split(selection.split)
+    chosen = images.take(torch.arange(min(selection.images, len(images))))
 
     def check(model: nn.Module) -> Mapping[str, float]:
-        return quick_scores(model, split, recipe.check.attack, recipe.check.threat, seed=recipe.seed)
+        return quick_scores(model, chosen, selection.attack, selection.threat, seed=recipe.seed)
 
     return check

@@ -10,7 +10,7 @@ from dataclasses import replace
 from vitadel.attacks import PGD
 from vitadel.models import Option
 from vitadel.objectives import Adversarial, Standard
-from vitadel.recipes.recipe import HoldoutCheck, ModelChoice, Normalise, Recipe
+from vitadel.recipes.recipe import ModelChoice, Normalise, Recipe, Selection
 from vitadel.threat import Linf
 from vitadel.train import AdamW, Plan
 
@@ -37,7 +37,7 @@ def digits_standard() -> Recipe:
             clip_norm=1.0,
             checkpoint_every_steps=100,
         ),
-        check=HoldoutCheck(),
+        selection=Selection(),
         sources={"*": "our choice"},
     )
 
@@ -50,5 +50,5 @@ def digits_adversarial() -> Recipe:
         name="digits-adversarial",
         about="tiny ViT on digits, adversarial training",
         objective=Adversarial(PGD(steps=3, step_size=_EPS / 2, keep_best=False), threat, eps_warmup=0.5),
-        check=HoldoutCheck(PGD(steps=10), threat),
+        selection=Selection(PGD(steps=10), threat),
     )

@@ -31,12 +31,16 @@ class ModelChoice:
 
 
 @dataclass(frozen=True, slots=True)
-class HoldoutCheck:
-    """What chooses the checkpoint: accuracy on the hold-out, under an attack if there is one."""
+class Selection:
+    """What chooses the checkpoint: accuracy on the hold-out, under an attack if there is one.
+
+    `split` says "test" only to repeat a published run that selected on its test images, and the manifest records it.
+    """
 
     attack: Attack | None = None
     threat: Threat | None = None
     images: int = 1000
+    split: str = "holdout"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +58,7 @@ class Recipe:
     preprocess: str
     objective: Objective
     plan: Plan
-    check: HoldoutCheck
+    selection: Selection
     seed: int = 0
     sources: Mapping[str, str] = field(default_factory=dict)
     expect: Mapping[str, str] = field(default_factory=dict)

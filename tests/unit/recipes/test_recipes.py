@@ -1,10 +1,14 @@
 """Recipes: every one can be built and described, and one value deep inside can be changed."""
 
 import json
+import sys
+from pathlib import Path
 
 import pytest
+from torch import nn
 
-from vitadel import models
+from vitadel import data, models
+from vitadel.data import Split
 from vitadel.errors import UsageError
 from vitadel.objectives import Adversarial
 from vitadel.recipes import RECIPES, override
@@ -24,6 +28,27 @@ def test_every_recipe_is_complete(name: str) -> None:
     )
     assert model.spec is not None
     assert model.spec.image_size == choice.image_size
+
+
+def test_selection_uses_the_hold_out_unless_the_recipe_says_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vitadel.recipes import carry_out as room
+
+    seen: list[tuple[str, ...]] = []
+
+    def spy(model: nn.Module, split: Split, *args: object, **values: object) -> dict[str, float]:
+        seen.append(split.ids)
+        return {"clean": 0.5}
+
+    monkeypatch.setattr(sys.modules["vitadel.recipes.carry_out"], "quick_scores", spy)
+    digits = data.load("digits[:64]", preprocess=data.Squash(8))
+    assert digits.holdout is not None
+    for name, split in (("holdout", digits.holdout), ("test", digits.test)):
+        settings = ["plan.epochs=1", "plan.warmup_epochs=0", f"selection.split={name}", "selection.images=20"]
+        room(override(RECIPES["digits-standard"](), settings), tmp_path / name, data_spec="digits[:64]")
+        assert seen.pop() == split.ids[:20]
+    assert RECIPES["digits-standard"]().selection.split == "holdout"
 
 
 def test_one_value_changes_and_nothing_else() -> None:
