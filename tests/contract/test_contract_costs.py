@@ -43,11 +43,11 @@ def expected_costs(attack: Attack) -> tuple[int, int]:
     return 2, 1
 
 
-def test_counts_are_exact_on_images_that_never_fall(
-    attack: Attack, threat: Threat, dtype: torch.dtype, batch: int, pixels: Pixels
-) -> None:
+def test_counts_are_exact_on_images_that_never_fall(attack: Attack, threat: Threat, batch: int, pixels: Pixels) -> None:
     model = Meter(lead=5)
-    result = attack(model, pixels(batch, dtype), Untargeted(torch.zeros(batch, dtype=torch.int64)), threat, seed=0)
+    result = attack(
+        model, pixels(batch, torch.float32), Untargeted(torch.zeros(batch, dtype=torch.int64)), threat, seed=0
+    )
     assert not bool(result.reached.any())
     forwards, backwards = expected_costs(attack)
     assert (result.forwards, result.backwards) == (batch * forwards, batch * backwards)

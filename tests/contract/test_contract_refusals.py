@@ -71,10 +71,10 @@ def test_labels_that_do_not_fit(attack: Attack, goal: Goal, message: str) -> Non
 # both labels: the largest of many NaN is class 0, so only label 1 would look misclassified
 @pytest.mark.parametrize("label", [0, 1])
 def test_models_that_do_not_answer_with_logits(
-    attack: Attack, threat: Threat, model: Callable[[Tensor], Tensor], message: str, label: int
+    attack: Attack, model: Callable[[Tensor], Tensor], message: str, label: int
 ) -> None:
     with pytest.raises(UsageError, match=message):
-        attack(model, grey(), labels(label, label), threat, seed=0)
+        attack(model, grey(), labels(label, label), Linf(0.1), seed=0)
 
 
 def test_images_with_bad_logits_are_counted() -> None:

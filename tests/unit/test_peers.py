@@ -56,5 +56,5 @@ def test_autoattack_runs_on_our_model(model: models.Model, batch: tuple[Tensor, 
     x, y = batch
     with torch.random.fork_rng(devices=[]):  # it reseeds the global generator
         judge = pyautoattack.AutoAttack(model.float(), version="custom", attacks=["apgd-ce"], eps=16 / 255, seed=0)
-        found = judge.run_standard_evaluation(x.float(), y, batch_size=6)
+        found, *_ = judge.run_standard_evaluation(x.float(), y, batch_size=6)
     assert (found - x.float()).abs().max() <= 16 / 255 + 1e-6

@@ -22,9 +22,7 @@ class Entry:
 
     def __post_init__(self) -> None:
         if self.loss is kl_divergence and self.target is not None:
-            raise UsageError(
-                "the KL divergence leads away from the clean answer and has no target. Choose another loss."
-            )
+            raise UsageError("the KL divergence leads away from the clean answer and has no target. Leave one out.")
 
 
 @dataclass(frozen=True, slots=True)
