@@ -36,10 +36,10 @@ BOX: dict[str, Callable[[float], Attack]] = {
     "fgsm": lambda eps: FGSM(),
     "fgsm-start": lambda eps: FGSM(random_start=True),
     "pgd": lambda eps: PGD(steps=60, step_size=eps / 20),
-    "pgd-plain": lambda eps: PGD(steps=60, step_size=eps / 20, random_start=False),
-    "pgd-restarts": lambda eps: PGD(steps=60, step_size=eps / 20, restarts=2),
-    "pgd-linear": lambda eps: PGD(steps=40, step_size=eps / 4, schedule=linear),
-    "pgd-cosine": lambda eps: PGD(steps=40, step_size=eps / 4, schedule=cosine),
+    "pgd-plain": lambda eps: PGD(steps=30, step_size=eps / 20, random_start=False),
+    "pgd-restarts": lambda eps: PGD(steps=30, step_size=eps / 4, schedule=linear, restarts=2),
+    "pgd-linear": lambda eps: PGD(steps=30, step_size=eps / 4, schedule=linear),
+    "pgd-cosine": lambda eps: PGD(steps=30, step_size=eps / 4, schedule=cosine),
     "pgd-last": lambda eps: PGD(steps=40, step_size=eps / 4, schedule=linear, keep_best=False),
 }
 # the one step that is not meant to get there: the box bends the way, or the random start spoils it

@@ -34,9 +34,8 @@ def open_model_and_data(
     model: str, spec: str, preprocess: str | None, classes: int | None
 ) -> "tuple[Model, DataSet, str]":
     """The model on the best device there is, the data at its size, and the name to call the model by."""
-    import torch
-
     from vitadel import data, models
+    from vitadel.evaluate import best_device
     from vitadel.runs import Run
 
     loaded = models.load(model, num_classes=classes)
@@ -49,7 +48,7 @@ def open_model_and_data(
         way = "crop" if spec.startswith("imagenet:") else "squash"
         chosen = f"{way}:{loaded.spec.image_size}"
     dataset = data.load(spec, preprocess=data.parse_preprocess(chosen))
-    return loaded.to("cuda" if torch.cuda.is_available() else "cpu"), dataset, name
+    return loaded.to(best_device()), dataset, name
 
 
 def model_part(model: "Model", name: str) -> dict[str, object]:

@@ -50,8 +50,8 @@ def demo(
 
 def _train_and_evaluate(name: str, out: Path, notify: "Notify") -> list[Path]:
     from vitadel import data
-    from vitadel.evaluate import SUITES, evaluate
-    from vitadel.recipes import RECIPES, carry_out, device_name
+    from vitadel.evaluate import SUITES, device_name, evaluate
+    from vitadel.recipes import RECIPES, carry_out
     from vitadel.runs import Run
     from vitadel.threat import Linf
 

@@ -84,8 +84,8 @@ def judge(
 ) -> None:
     """Carry out suites into a run folder and show what came of it."""
     from vitadel import threat as threats
+    from vitadel.evaluate import device_name
     from vitadel.evaluate import evaluate as carry_out
-    from vitadel.recipes import device_name
     from vitadel.runs import Run
 
     radius = threats.read(threat)

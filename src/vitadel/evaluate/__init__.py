@@ -1,9 +1,21 @@
 """Cascades over attacks, per-image rows, reliability flags, metrics with intervals."""
 
+from vitadel.evaluate.device import best_device, device_name
 from vitadel.evaluate.metrics import Accuracy, accuracy
 from vitadel.evaluate.quick import quick_scores
 from vitadel.evaluate.runner import evaluate
 from vitadel.evaluate.suites import SUITES, Entry, Suite
 from vitadel.evaluate.suspicion import suspicions
 
-__all__ = ["SUITES", "Accuracy", "Entry", "Suite", "accuracy", "evaluate", "quick_scores", "suspicions"]
+__all__ = [
+    "SUITES",
+    "Accuracy",
+    "Entry",
+    "Suite",
+    "accuracy",
+    "best_device",
+    "device_name",
+    "evaluate",
+    "quick_scores",
+    "suspicions",
+]

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from vitadel.recipes.carry_out import carry_out, device_name
+from vitadel.recipes.carry_out import carry_out
 from vitadel.recipes.digits import digits_adversarial, digits_standard
 from vitadel.recipes.overrides import override
 from vitadel.recipes.recipe import ModelChoice, Normalise, Recipe, Selection
@@ -19,6 +19,5 @@ __all__ = [
     "Recipe",
     "Selection",
     "carry_out",
-    "device_name",
     "override",
 ]

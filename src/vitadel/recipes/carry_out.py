@@ -8,7 +8,7 @@ from torch import nn
 
 from vitadel import data, models
 from vitadel.data import DataSet
-from vitadel.evaluate import quick_scores
+from vitadel.evaluate import device_name, quick_scores
 from vitadel.recipes.recipe import Normalise, Recipe
 from vitadel.runs import Notify, silent
 from vitadel.train import Check, claim_together, fit
@@ -32,13 +32,6 @@ def carry_out(recipe: Recipe, folder: Path, *, data_spec: str | None = None, not
     )
     best = run.checkpoints / "best.safetensors"
     return models.load(best) if best.exists() else model
-
-
-def device_name() -> str:
-    """What the work runs on, for the record."""
-    if torch.cuda.is_available():
-        return f"{torch.cuda.device_count()} x {torch.cuda.get_device_name()}"
-    return f"cpu, {torch.get_num_threads()} threads"
 
 
 def _start(recipe: Recipe, dataset: DataSet) -> models.Model:

@@ -1,0 +1,14 @@
+"""Where to compute, and how to call it in a record."""
+
+import torch
+
+
+def best_device() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def device_name() -> str:
+    """What the work runs on, for the manifest."""
+    if torch.cuda.is_available():
+        return f"{torch.cuda.device_count()} x {torch.cuda.get_device_name()}"
+    return f"cpu, {torch.get_num_threads()} threads"
