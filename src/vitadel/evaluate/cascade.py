@@ -23,11 +23,12 @@ STANDING, WRONG = "", "clean"
 
 @dataclass(frozen=True, slots=True)
 class Fall:
-    """How an image fell: to which attack, as which class, at what distance."""
+    """How an image fell: to which attack, as which class, at what distance; and as what, if it is in the gallery."""
 
     to: str
     prediction: int
     size: float
+    x_adv: Tensor | None = None
 
 
 class Batch:
@@ -51,9 +52,12 @@ class Batch:
     def let_fall(self, fallen: Mapping[int, Fall]) -> None:
         """Images that fell inside a smaller threat have fallen inside this one."""
         for place, row in enumerate(self.row_B.tolist()):
-            if row in fallen and self.fell_to[place] == STANDING:
-                self.fell_to[place] = fallen[row].to
-                self.prediction_B[place], self.size_B[place] = fallen[row].prediction, fallen[row].size
+            if row not in fallen or self.fell_to[place] != STANDING:
+                continue
+            fall = fallen[row]
+            self.fell_to[place], self.prediction_B[place], self.size_B[place] = fall.to, fall.prediction, fall.size
+            if fall.x_adv is not None:
+                self.x_adv[place] = fall.x_adv
 
     def columns(self, ids: tuple[str, ...]) -> dict[str, list[object]]:
         """The rows to keep. Costs are lists with one number per attack of the cascade."""

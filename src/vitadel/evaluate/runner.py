@@ -108,11 +108,11 @@ def _radii(suite: Suite, threat: Threat | None) -> list[Threat | None]:
 
 
 def _fallen(rows: Rows) -> dict[int, Fall]:
-    table = rows.read()
+    table, shown = rows.read(), _read_gallery(rows.folder / "gallery.npz")
     columns = (table[name] for name in ("row", "fell_to", "prediction", "size"))
     return {
-        int(str(row)): Fall(str(to), int(str(prediction)), float(str(size)))
-        for row, to, prediction, size in zip(*columns, strict=True)
+        row: Fall(str(to), int(str(prediction)), float(str(size)), shown[row] if row < len(shown) else None)
+        for row, to, prediction, size in ((int(str(first)), *rest) for first, *rest in zip(*columns, strict=True))
         if to not in (STANDING, WRONG)
     }
 
@@ -139,6 +139,14 @@ def _write_gallery(path: Path, batch: Batch, classes: Sequence[str], threat: Thr
             )
 
     write_whole(path, write)
+
+
+def _read_gallery(path: Path) -> Sequence[Tensor]:
+    """What the first images became; the gallery begins with row 0."""
+    if not path.exists():
+        return ()
+    with np.load(path) as stored:
+        return list(torch.from_numpy(stored["adversarial"]).permute(0, 3, 1, 2))
 
 
 def _pictures(x: Tensor) -> Tensor:

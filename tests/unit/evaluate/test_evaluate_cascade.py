@@ -195,6 +195,20 @@ def test_the_gallery_shows_the_first_images_survivors_included(relabelled: tuple
     assert 0 < np.abs(shown["adversarial"] - first).max() <= 0.05 + 1e-6
 
 
+def test_a_gallery_shows_what_felled_an_image_inside_a_smaller_ball(
+    relabelled: tuple[Ink, DataSet], tmp_path: Path
+) -> None:
+    model, dataset = relabelled
+    run = claim(tmp_path / "run")
+    suite = Suite("steps", "", SUITE.entries, (1.0, 2.0))
+    evaluate(model, dataset, suite, run, threat=Linf(0.05), batch=60)
+    small, large = (np.load(run.rows(f"steps-linf-{eps}").folder / "gallery.npz") for eps in ("0.05", "0.1"))
+    fell = small["fell_to"] != ""
+    assert fell.any()
+    np.testing.assert_array_equal(small["adversarial"][fell], large["adversarial"][fell])
+    assert (np.abs(large["adversarial"] - large["clean"] / 255).max((1, 2, 3)) > 0.04).all()
+
+
 def test_quick_scores_agree_with_the_cascade(relabelled: tuple[Ink, DataSet]) -> None:
     model, dataset = relabelled
     scores = quick_scores(model, dataset.test, FGSM(), Linf(0.05), seed=0, batch=7)
