@@ -40,6 +40,8 @@ def main() -> None:
         # typer's own complaints about the command line, whichever copy of click it was built with
         if not hasattr(error, "format_message"):
             raise
+        if not error.format_message():  # no command was named, and the help is already on the screen
+            sys.exit(2)
         _fail(f"{error.format_message()} See `vitadel --help`.", 2)
     if code == 130:
         _fail("stopped. What was finished is kept: the same command goes on from there.", 130)

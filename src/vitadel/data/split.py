@@ -47,6 +47,10 @@ class Split:
         ids = tuple(self.ids[row] for row in rows.tolist())
         return Split(self.name, ids, self.labels[rows], self.pixels.take(rows))
 
+    def resident_if_small(self, *, limit: int = 2 * _GIB) -> "Split":
+        """The split held in memory if that takes at most `limit` bytes, else as it is."""
+        return self.resident() if len(self) * self.pixels.bytes_per_image <= limit else self
+
     def resident(self, *, limit: int = 8 * _GIB) -> "Split":
         """The same split with every image decoded once and held in memory, if that takes at most `limit` bytes."""
         if self.is_resident:

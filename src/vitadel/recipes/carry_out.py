@@ -17,7 +17,7 @@ from vitadel.train import Check, claim_together, fit
 def carry_out(recipe: Recipe, folder: Path, *, data_spec: str | None = None, notify: Notify = silent) -> models.Model:
     """Train what `recipe` says into `folder`, or go on where an earlier call was stopped; the model to evaluate."""
     dataset = data.load(data_spec or recipe.data, preprocess=data.parse_preprocess(recipe.preprocess))
-    train = dataset.split("train")
+    train = dataset.split("train").resident_if_small()
     parts = {"recipe": recipe, "data": dataset.describe(), "seed": recipe.seed}
     run = claim_together(folder, "train", parts, device=device_name())
     model = fit(

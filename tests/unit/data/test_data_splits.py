@@ -105,6 +105,12 @@ def test_resident_holds_the_same_images(pets: Path) -> None:
     assert resident.resident() is resident
 
 
+def test_small_splits_are_held_and_large_ones_left(pets: Path) -> None:
+    split = load(f"folder:{pets}", preprocess=Squash(4)).test
+    assert split.resident_if_small(limit=8 * 48).is_resident
+    assert split.resident_if_small(limit=8 * 48 - 1) is split
+
+
 def test_resident_refuses_what_does_not_fit(pets: Path) -> None:
     split = load(f"folder:{pets}", preprocess=Squash(4)).test
     assert split.resident(limit=8 * 48).is_resident
