@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 
-_PACKAGES = ("vitadel", "torch", "torchvision", "timm", "accelerate", "safetensors", "numpy", "pyarrow")
+from vitadel import __version__
+
+_PACKAGES = ("torch", "torchvision", "timm", "accelerate", "safetensors", "numpy", "pyarrow")
 
 
 def describe(value: object) -> object:
@@ -50,7 +52,11 @@ def differences(then: object, now: object, path: str = "") -> list[str]:
 def surroundings() -> dict[str, object]:
     """Versions, commit and machine: recorded with every run, not part of its identity."""
     return {
-        "versions": {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}},
+        "versions": {
+            "vitadel": __version__,
+            "python": platform.python_version(),
+            **{name: _version(name) for name in _PACKAGES},
+        },
         "commit": _commit(),
         "machine": {"system": platform.system(), "processor": platform.machine()},
     }

@@ -1,0 +1,33 @@
+"""Every model of the zoo loads, is small, and has its card."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from vitadel import models
+from vitadel.models.loading import ZOO
+
+FILES = sorted(ZOO.glob("*.safetensors"))
+
+
+def test_the_zoo_stays_small() -> None:
+    sizes = {file.name: file.stat().st_size for file in FILES}
+    assert FILES
+    assert max(sizes.values()) <= 12e6
+    assert sum(sizes.values()) <= 40e6
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_a_zoo_model_is_what_its_card_says(file: Path) -> None:
+    model = models.load(f"zoo:{file.stem}")
+    assert model.spec is not None
+    size = model.spec.image_size
+    with torch.no_grad():
+        z_BK = model(torch.rand(2, 3, size, size))
+    assert z_BK.shape == (2, model.spec.num_classes)
+    assert z_BK.isfinite().all()
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+    card = file.with_suffix(".md").read_text()
+    for word in ("clean", "robust", "command", "seed", "versions", "%"):
+        assert word in card
