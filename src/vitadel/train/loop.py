@@ -51,6 +51,10 @@ def fit(
     # accelerate remembers the first precision it was asked for and refuses any other in the same process
     AcceleratorState._reset_state()
     accelerator = Accelerator(mixed_precision="bf16" if plan.precision is Precision.BF16 else "no")
+    if plan.batch % accelerator.num_processes:
+        raise UsageError(
+            f"plan.batch of {plan.batch} cannot be shared evenly by {accelerator.num_processes} processes."
+        )
     model.to(accelerator.device)
     optimiser = plan.optimiser.build(model.net)
     average = None if plan.ema is None else ModelEmaV3(model, decay=plan.ema)
@@ -147,13 +151,17 @@ class _Job:
         self.window.add(len(rows), {"loss": result.loss.detach(), **result.logs})
         self.notify("training", step + 1, self.total, self.window.latest)
 
-    def _log(self, step: int) -> None:
-        means = self.window.close()
-        if not all(map(_finite, means.values())):
+    def _refuse_broken_weights(self, step: int) -> None:
+        """Nothing is written after a loss that is no number: the last good checkpoint must stay the last."""
+        if not self.window.finite():
             raise UsageError(
                 f"the loss is no longer finite at step {step}. Lower the learning rate or set plan.clip_norm; "
                 "the last checkpoint is untouched."
             )
+
+    def _log(self, step: int) -> None:
+        self._refuse_broken_weights(step)
+        means = self.window.close()
         if self.accelerator.is_main_process:
             rate = learning_rate(self.plan, step - 1, self.steps_per_epoch)
             self.run.log("step", step=step, epoch=step / self.steps_per_epoch, lr=rate, **means)
@@ -161,6 +169,7 @@ class _Job:
     def _hold_out(self, progress: Progress) -> Progress:
         if self.check is None:
             return progress
+        self._refuse_broken_weights(progress.step)
         scores = self.check(self.deployed)
         *_, score = scores.values()
         if self.accelerator.is_main_process:
@@ -173,6 +182,7 @@ class _Job:
         return replace(progress, best=score)
 
     def _checkpoint(self, progress: Progress) -> None:
+        self._refuse_broken_weights(progress.step)
         if self.accelerator.is_main_process:
             write_state(self.run.checkpoints, progress, self.nets, self.optimiser)
         self.accelerator.wait_for_everyone()
@@ -197,13 +207,12 @@ class _Window:
         self._updates += 1
         self._images += images
 
+    def finite(self) -> bool:
+        return all(bool(total.isfinite().all()) for total in self._sums.values())
+
     def close(self) -> dict[str, float]:
         means = {name: round(float(total) / self._updates, 6) for name, total in self._sums.items()}
         means["images_per_second"] = round(self._images / (time.perf_counter() - self._started), 2)
         self._open()
         self.latest = means
         return means
-
-
-def _finite(value: float) -> bool:
-    return value == value and abs(value) != float("inf")

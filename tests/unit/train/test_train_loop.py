@@ -193,7 +193,10 @@ def test_each_epoch_sees_each_image_once_in_another_order(train: Split, tmp_path
     assert epochs[0] != epochs[1]
 
 
-def test_a_loss_that_is_no_number_stops_the_run_and_spares_the_checkpoint(train: Split, tmp_path: Path) -> None:
+@pytest.mark.parametrize("log_every", [1, 50])
+def test_a_loss_that_is_no_number_stops_the_run_and_spares_the_checkpoint(
+    train: Split, tmp_path: Path, log_every: int
+) -> None:
     class Diverging:
         calls = 0
 
@@ -207,7 +210,9 @@ def test_a_loss_that_is_no_number_stops_the_run_and_spares_the_checkpoint(train:
 
     run = claimed(tmp_path / "run")
     with pytest.raises(UsageError, match="the loss is no longer finite at step 4.*the last checkpoint is untouched"):
-        fit(fresh(), Diverging(), train, replace(PLAN, checkpoint_every_steps=1), run, seed=0)
+        fit(
+            fresh(), Diverging(), train, replace(PLAN, checkpoint_every_steps=1, log_every_steps=log_every), run, seed=0
+        )
     newest = max(run.checkpoints.glob("step-*"))
     assert all(value.isfinite().all() for value in models.read_tensors(newest)[0].values())
 
