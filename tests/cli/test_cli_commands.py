@@ -136,6 +136,7 @@ def test_progress_bars_appear_on_a_terminal(
     code, _, err = vitadel("evaluate", trained, "--data", "digits[:16]", "--run", tmp_path / "run")
     assert code == 0
     assert "16/16" in err
+    assert "\N{BOX DRAWINGS HEAVY HORIZONTAL}" in err  # the bar itself; plain lines have none
 
 
 def test_python_minus_m() -> None:

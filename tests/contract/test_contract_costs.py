@@ -97,7 +97,8 @@ def test_zero_gradients_raise_a_flag(attack: Attack, threat: Threat, mask: Calla
     (flag,) = result.flags
     assert flag.code == "zero-gradients"
     assert flag.evidence == {"zero": result.backwards, "gradients": result.backwards}
-    assert flag.sentence.startswith("100.0% of the input gradients were exactly zero")
+    assert result.zero_gradients == result.backwards
+    assert flag.sentence.startswith(f"{result.backwards} of {result.backwards} input gradients were exactly zero")
 
 
 def test_gradients_that_are_there_raise_no_flag(attack: Attack, threat: Threat, batch: int, pixels: Pixels) -> None:

@@ -1,7 +1,7 @@
 """How an adversary searches: (model, x, goal, threat, seed) -> AttackResult."""
 
 from vitadel.attacks.base import Attack
-from vitadel.attacks.counted import Counted, Model
+from vitadel.attacks.counted import Counted, Model, zero_gradient_flags
 from vitadel.attacks.frozen import frozen
 from vitadel.attacks.pgd import FGSM, PGD
 from vitadel.attacks.result import AttackResult, Flag
@@ -24,4 +24,5 @@ __all__ = [
     "cosine",
     "frozen",
     "linear",
+    "zero_gradient_flags",
 ]

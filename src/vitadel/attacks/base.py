@@ -10,7 +10,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from vitadel.attacks.counted import Counted, Model
+from vitadel.attacks.counted import Counted, Model, zero_gradient_flags
 from vitadel.attacks.frozen import frozen
 from vitadel.attacks.result import AttackResult
 from vitadel.draws import Draws
@@ -52,9 +52,10 @@ class Attack(ABC):
                 z_BK = counted(x)
         _check_finite(counted.blind(), x, z_BK)
         prediction, reached, size = z_BK.argmax(1), goal.reached(z_BK), threat.size(x, x0)
-        flags = counted.flags()  # waits for the device, so the time below is real
+        zero = counted.zero_gradients()  # waits for the device, so the time below is real
         seconds = time.perf_counter() - started
-        return AttackResult(x, reached, prediction, size, counted.forwards, counted.backwards, seconds, flags)
+        flags = zero_gradient_flags(zero, counted.backwards)
+        return AttackResult(x, reached, prediction, size, counted.forwards, counted.backwards, seconds, zero, flags)
 
     @final
     def craft(

@@ -61,11 +61,14 @@ class Counted:
         """How many gradients of finite logits were not finite."""
         return int(self._blind)
 
-    def flags(self) -> tuple[Flag, ...]:
-        """What the gradients gave away about the model."""
-        zeros = int(self._zeros)
-        if self.backwards == 0 or zeros / self.backwards < _ZERO_SHARE:
-            return ()
-        share = zeros / self.backwards
-        sentence = f"{share:.1%} of the input gradients were exactly zero: gradient attacks understate what is possible"
-        return (Flag("zero-gradients", sentence, {"zero": zeros, "gradients": self.backwards}),)
+    def zero_gradients(self) -> int:
+        """How many gradients were exactly zero."""
+        return int(self._zeros)
+
+
+def zero_gradient_flags(zero: int, gradients: int) -> tuple[Flag, ...]:
+    """A flag if so many of the input gradients were exactly zero that a gradient attack cannot be believed."""
+    if zero < _ZERO_SHARE * max(1, gradients):
+        return ()
+    sentence = f"{zero} of {gradients} input gradients were exactly zero: gradient attacks understate what is possible"
+    return (Flag("zero-gradients", sentence, {"zero": zero, "gradients": gradients}),)

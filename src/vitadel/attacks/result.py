@@ -17,7 +17,11 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class AttackResult:
-    """The images found and what finding them cost; `forwards` and `backwards` count images, not batches."""
+    """The images found and what finding them cost; `forwards` and `backwards` count images, not batches.
+
+    `zero_gradients` of the `backwards` gave exactly nothing. The flags judge this batch alone; whoever adds up batches
+    judges the sums.
+    """
 
     x: Tensor
     reached: Tensor
@@ -26,4 +30,5 @@ class AttackResult:
     forwards: int
     backwards: int
     seconds: float
+    zero_gradients: int
     flags: tuple[Flag, ...] = ()

@@ -3,9 +3,8 @@
 Shape letters: B images, K classes.
 """
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -13,12 +12,16 @@ from torch import Tensor, nn
 from vitadel.attacks import frozen
 from vitadel.draws import fold_seed
 from vitadel.errors import UsageError
+from vitadel.evaluate.device import device_of
 from vitadel.evaluate.suites import Entry
 from vitadel.goals import Diverge, Goal, Targeted, Untargeted
 from vitadel.losses import kl_divergence
 from vitadel.threat import Threat
 
 STANDING, WRONG = "", "clean"
+
+# what an attack says of itself, shared out evenly over the images it was tried on
+COSTS = ("forwards", "backwards", "seconds", "zero_gradients")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +45,7 @@ class Batch:
         self.size_B = torch.zeros(len(x))
         self.x_adv = x.clone()
         self.fell_to = [STANDING if right else WRONG for right in (self.prediction_B == label_B).tolist()]
-        self.costs: list[dict[str, list[float]]] = [{"forwards": [], "backwards": [], "seconds": []} for _ in row_B]
-        self.flags = [""] * len(x)
+        self.costs: dict[str, list[list[float]]] = {what: [[] for _ in row_B] for what in COSTS}
 
     @property
     def standing(self) -> Tensor:
@@ -69,8 +71,7 @@ class Batch:
             "prediction": self.prediction_B.tolist(),
             "fell_to": list(self.fell_to),
             "size": self.size_B.tolist(),
-            **{what: [cost[what] for cost in self.costs] for what in ("forwards", "backwards", "seconds")},
-            "flags": list(self.flags),
+            **self.costs,
         }
 
 
@@ -78,7 +79,7 @@ class Batch:
 def classify(model: nn.Module, row_B: Tensor, x: Tensor, label_B: Tensor) -> Batch:
     """The batch before any attack; answers that are not logits for these labels are refused."""
     with frozen(model):
-        z_BK = model(x.to(_device(model))).float().cpu()
+        z_BK = model(x.to(device_of(model))).float().cpu()
     if z_BK.ndim != 2 or int(label_B.max()) >= z_BK.shape[1]:
         raise UsageError(
             f"the model returns outputs of shape {list(z_BK.shape[1:])}, the data has label {int(label_B.max())}. "
@@ -91,8 +92,8 @@ def classify(model: nn.Module, row_B: Tensor, x: Tensor, label_B: Tensor) -> Bat
 
 def strike(model: nn.Module, batch: Batch, entry: Entry, threat: Threat, *, seed: int) -> None:
     """One attack on the images of `batch` that stand; an image that fell is not attacked again."""
-    places, device = batch.standing, _device(model)
-    spent = dict.fromkeys(("forwards", "backwards", "seconds"), 0.0)
+    places, device = batch.standing, device_of(model)
+    spent = dict.fromkeys(COSTS, 0.0)
     if len(places):
         goal = _goal(batch, places, entry, device)
         # streams are numbered by the image's row, so another batch size draws the same numbers
@@ -104,14 +105,11 @@ def strike(model: nn.Module, batch: Batch, entry: Entry, threat: Threat, *, seed
         batch.x_adv[places] = result.x.float().cpu()
         batch.prediction_B[places] = result.prediction.cpu()
         batch.size_B[places] = result.size.float().cpu()
-        batch.flags[int(places[0])] += "".join(
-            json.dumps({"attack": entry.name, **asdict(flag)}) + "\n" for flag in result.flags
-        )
         for place in places[result.reached.cpu()].tolist():
             batch.fell_to[place] = entry.name
     tried = set(places.tolist())
-    for place, cost in enumerate(batch.costs):
-        for what, numbers in cost.items():
+    for what, per_image in batch.costs.items():
+        for place, numbers in enumerate(per_image):
             numbers.append(spent[what] if place in tried else 0.0)
 
 
@@ -121,7 +119,3 @@ def _goal(batch: Batch, places: Tensor, entry: Entry, device: torch.device) -> G
     if entry.target is None:
         return Untargeted(batch.label_B[places].to(device), entry.loss)
     return Targeted(entry.target(batch.clean_BK[places]).to(device), entry.loss)
-
-
-def _device(model: nn.Module) -> torch.device:
-    return next((tensor.device for tensor in model.parameters()), torch.device("cpu"))

@@ -1,10 +1,16 @@
 """Where to compute, and how to call it in a record."""
 
 import torch
+from torch import nn
 
 
 def best_device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Where a model lives; one without weights works anywhere."""
+    return next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
 
 
 def device_name() -> str:

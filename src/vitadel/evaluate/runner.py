@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from vitadel.data import DataSet, Split, batches
 from vitadel.errors import UsageError
 from vitadel.evaluate.cascade import STANDING, WRONG, Batch, Fall, classify, strike
+from vitadel.evaluate.device import device_of
 from vitadel.evaluate.suites import Entry, Suite
 from vitadel.evaluate.summary import summarise
 from vitadel.evaluate.suspicion import suspicions
@@ -85,8 +86,7 @@ class _Job:
             self.notify(self.name, done, len(self.images), {})
 
     def first_images(self) -> Tensor:
-        device = next((tensor.device for tensor in self.model.parameters()), torch.device("cpu"))
-        return self.images.images(torch.arange(min(self.batch, len(self.images)))).to(device)
+        return self.images.images(torch.arange(min(self.batch, len(self.images)))).to(device_of(self.model))
 
     def _judge(self, row_B: Tensor, x: Tensor, label_B: Tensor, fallen: dict[int, Fall]) -> Batch:
         judged = classify(self.model, row_B, x, label_B)

@@ -1,11 +1,10 @@
 """From rows to the numbers people quote: a pure function of the rows."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
-from vitadel.attacks import Flag
-from vitadel.evaluate.cascade import STANDING, WRONG
+from vitadel.attacks import Flag, zero_gradient_flags
+from vitadel.evaluate.cascade import COSTS, STANDING, WRONG
 from vitadel.evaluate.metrics import accuracy
 from vitadel.evaluate.suites import Suite
 from vitadel.threat import Threat, spell
@@ -30,13 +29,13 @@ def summarise(
         "clean": asdict(clean),
         "robust": None if robust is None else asdict(robust),
         "attacks": attacks,
-        "flags": [asdict(flag) for flag in (*flags, *_merged(rows["flags"]))],
+        "flags": [asdict(flag) for flag in (*flags, *_doubts(attacks))],
         "seconds": round(sum(float(str(attack["seconds"])) for attack in attacks), 3),
     }
 
 
 def _attack(name: str, place: int, fell_to: Sequence[str], rows: Columns) -> dict[str, object]:
-    costs = {what: [_at(cost, place) for cost in rows[what]] for what in ("forwards", "backwards", "seconds")}
+    costs = {what: [_at(cost, place) for cost in rows[what]] for what in COSTS}
     return {
         "name": name,
         "tried": sum(forwards > 0 for forwards in costs["forwards"]),
@@ -44,6 +43,7 @@ def _attack(name: str, place: int, fell_to: Sequence[str], rows: Columns) -> dic
         "forwards": round(sum(costs["forwards"])),
         "backwards": round(sum(costs["backwards"])),
         "seconds": round(sum(costs["seconds"]), 3),
+        "zero_gradients": round(sum(costs["zero_gradients"])),
     }
 
 
@@ -52,20 +52,10 @@ def _at(cost: object, place: int) -> float:
     return float(cost[place])
 
 
-def _merged(lines: Sequence[object]) -> list[Flag]:
-    """The flags raised batch by batch, one per attack and code, with their counts added up."""
-    total: dict[tuple[str, str], dict[str, float]] = {}
-    for line in "".join(str(text) for text in lines).splitlines():
-        flag = json.loads(line)
-        counts = total.setdefault((flag["attack"], flag["code"]), {})
-        for key, value in flag["evidence"].items():
-            counts[key] = counts.get(key, 0) + value
+def _doubts(attacks: Sequence[Mapping[str, object]]) -> list[Flag]:
+    """What the attacks' sums over all batches say against them."""
     return [
-        Flag(code, _SENTENCES[code].format(attack=attack, **counts), counts) for (attack, code), counts in total.items()
+        replace(flag, sentence=f"{attack['name']}: {flag.sentence}")
+        for attack in attacks
+        for flag in zero_gradient_flags(int(str(attack["zero_gradients"])), int(str(attack["backwards"])))
     ]
-
-
-_SENTENCES = {
-    "zero-gradients": "{attack}: {zero:.0f} of {gradients:.0f} input gradients were exactly zero; "
-    "gradient attacks understate what is possible",
-}

@@ -3,7 +3,7 @@
 from vitadel.models.build import own_models, timm_families
 from vitadel.models.costs import Cost, cost
 from vitadel.models.families import family_of
-from vitadel.models.loading import from_spec, load, save
+from vitadel.models.loading import load, save
 from vitadel.models.model import Model, wrap
 from vitadel.models.spec import RAW_PIXELS, ModelSpec, Normalisation, Option
 from vitadel.models.taps import Taps
@@ -20,7 +20,6 @@ __all__ = [
     "cost",
     "family_of",
     "fingerprint",
-    "from_spec",
     "load",
     "own_models",
     "read_tensors",

@@ -111,7 +111,7 @@ def _timm_config(arch: str) -> timm.models.PretrainedCfg:
     if not timm.is_model(bare):
         near = difflib.get_close_matches(bare, timm.list_models(), n=3)
         hint = f" Did you mean {' or '.join(near)}?" if near else ""
-        raise UsageError(f"timm has no model {bare!r}.{hint} `vitadel models` lists the names.")
+        raise UsageError(f"timm has no model {bare!r}.{hint} `vitadel models` shows the families.")
     try:
         return timm.get_pretrained_cfg(arch)
     except RuntimeError as error:

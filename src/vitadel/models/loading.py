@@ -70,11 +70,6 @@ def save(model: Model, path: Path, about: Mapping[str, str] | None = None) -> No
     write_tensors(path, model.net.state_dict(), {SPEC_KEY: model.spec.to_json(), **(about or {})})
 
 
-def from_spec(spec: ModelSpec, *, seed: int) -> Model:
-    """A fresh model of this very spec."""
-    return _assemble(spec, None, spec.name, new_head=False, seed=seed)
-
-
 def _assemble(spec: ModelSpec, state: Mapping[str, Tensor] | None, source: str, *, new_head: bool, seed: int) -> Model:
     net = build(spec, seed=seed)
     if state is not None:

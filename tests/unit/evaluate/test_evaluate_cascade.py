@@ -238,6 +238,30 @@ def test_planted_faults_raise_their_flags(relabelled: tuple[Ink, DataSet], tmp_p
     assert clean["flags"] == []
 
 
+def test_flags_do_not_depend_on_the_batch(relabelled: tuple[Ink, DataSet], tmp_path: Path) -> None:
+    model, dataset = relabelled
+
+    class PartlyStepped(nn.Module):
+        """No gradient where the mean ink is small: for a few of the images."""
+
+        def forward(self, x: Tensor) -> Tensor:
+            faint = (x.detach().flatten(1).mean(1) < 0.255)[:, None, None, None]
+            logits: Tensor = model(torch.where(faint, (x * 255).round() / 255, x))
+            return logits
+
+    found = []
+    for batch in (1, 7, 60):
+        run = claim(tmp_path / str(batch))
+        (summary,) = evaluate(PartlyStepped(), dataset, SUITE, run, threat=Linf(0.01), batch=batch)
+        found.append(summary["flags"])
+    assert found[0] == found[1] == found[2]
+    flags = found[0]
+    assert isinstance(flags, list)
+    # all sixty images count, not only those of batches in which a gradient was missing
+    assert flags[0]["evidence"]["gradients"] == 60
+    assert flags[0]["evidence"]["zero"] == 4
+
+
 def test_random_models_and_probabilities_are_noticed() -> None:
     x = torch.rand(8, 3, 4, 4)
     noisy = nn.Sequential(nn.Flatten(), nn.Linear(48, 5))

@@ -36,6 +36,8 @@ class Family:
 
     name = "convolutional"
     architectures: tuple[type[nn.Module], ...] = ()
+    # timm builds a network before it can be asked what it is; the file it comes from tells before
+    timm_files: tuple[str, ...] = ()
 
     def blocks(self, net: nn.Module) -> Sequence[Block]:
         """The residual blocks with attention, in the order in which they run."""

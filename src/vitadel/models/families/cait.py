@@ -14,6 +14,7 @@ class CaiT(Patched):
 
     name = "cait"
     architectures = (Cait,)
+    timm_files = ("cait",)
 
     def blocks(self, net: nn.Module) -> Sequence[Block]:
         assert isinstance(net, Cait)

@@ -15,6 +15,7 @@ class Swin(Patched):
 
     name = "swin"
     architectures = (SwinTransformer,)
+    timm_files = ("swin_transformer",)
 
     def blocks(self, net: nn.Module) -> Sequence[Block]:
         assert isinstance(net, SwinTransformer)

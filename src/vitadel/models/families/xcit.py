@@ -15,6 +15,7 @@ class XCiT(Patched):
 
     name = "xcit"
     architectures = (Xcit,)
+    timm_files = ("xcit",)
 
     def blocks(self, net: nn.Module) -> Sequence[Block]:
         assert isinstance(net, Xcit)
