@@ -21,7 +21,12 @@ DataOption = Annotated[str, typer.Option("--data", help="digits, cifar10:DIR, fo
 RunOption = Annotated[Path, typer.Option("--run", help="folder of the run; resumed if it is the same run")]
 ThreatOption = Annotated[str, typer.Option("--threat", help="where an image may go: linf:8/255, l2:0.5, l1:12")]
 PreprocessOption = Annotated[
-    str | None, typer.Option("--preprocess", help="crop:SIZE[:RESIZE][:bicubic] or squash:SIZE; default: the model's")
+    str | None,
+    typer.Option(
+        "--preprocess",
+        help="crop:SIZE[:RESIZE][:bicubic] or squash:SIZE; default: the training run's, else crop for imagenet: data "
+        "and squash for all other",
+    ),
 ]
 ClassesOption = Annotated[int | None, typer.Option("--classes", help="number of classes of a fresh timm model's head")]
 SplitOption = Annotated[str, typer.Option("--split", help="which images: test, holdout or train")]
