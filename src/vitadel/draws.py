@@ -38,9 +38,10 @@ class Draws:
         """The streams of the images numbered `index_B` in their data set."""
         return cls(_mix(index_B.to(torch.int64) ^ _signed(_mix_int(seed))))
 
-    def fold(self, number: int) -> "Draws":
-        """Fresh streams for iteration, restart or purpose `number`, independent of these."""
-        return Draws(_mix(self.key_B ^ _signed(_mix_int(number))))
+    def fold(self, number: int | Tensor) -> "Draws":
+        """Fresh streams for iteration, restart or purpose `number`, independent of these; [B] if each has its own."""
+        word = _mix(number + _signed(_GOLDEN)) if isinstance(number, Tensor) else _signed(_mix_int(number))
+        return Draws(_mix(self.key_B ^ word))
 
     def at(self, rows: Tensor) -> "Draws":
         """The streams of the images in `rows` alone."""
@@ -59,9 +60,15 @@ class Draws:
         radius = (-2 * torch.log1p(-self.fold(1).uniform(*shape, dtype=dtype))).sqrt()
         return radius * (2 * math.pi * self.fold(2).uniform(*shape, dtype=dtype)).cos()
 
-    def below(self, limit: int, *shape: int) -> Tensor:
-        """[B, *shape] whole numbers in [0, limit)."""
+    def below(self, limit: int | Tensor, *shape: int) -> Tensor:
+        """[B, *shape] whole numbers in [0, limit); [B] limits if each stream has its own."""
+        if isinstance(limit, Tensor):
+            limit = limit.view(-1, *(1 for _ in shape))
         return (self.uniform(*shape, dtype=torch.float64) * limit).to(torch.int64)
+
+    def signs(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        """[B, *shape] numbers that are -1 or 1."""
+        return torch.where(self.uniform(*shape) < 0.5, -1.0, 1.0).to(dtype)
 
 
 def _signed(word: int) -> int:

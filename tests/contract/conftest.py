@@ -11,12 +11,40 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vitadel.attacks import FGSM, PGD, Attack, cosine, linear
+from vitadel.attacks import (
+    APGD,
+    FAB,
+    FGSM,
+    GAMA,
+    PGD,
+    Attack,
+    AutoAttack,
+    Square,
+    Stage,
+    cosine,
+    linear,
+)
+from vitadel.losses import cross_entropy, margin
 from vitadel.threat import L1, L2, Linf, Threat
 
 Array = npt.NDArray[np.float64]
 Support = Callable[[Threat, Array, Array], float]
 MakeNet = Callable[[torch.dtype], nn.Module]
+
+
+class Cascade(AutoAttack):
+    """AutoAttack's search with budgets of a few steps: the published ones take seconds per image."""
+
+    __slots__ = ()
+
+    def stages(self, threat: Threat) -> tuple[Stage, ...]:
+        return (
+            Stage("apgd-ce", APGD(steps=2), cross_entropy),
+            Stage("apgd-t", APGD(steps=2, targets=2), margin),
+            Stage("fab-t", FAB(steps=2, targets=2), margin),
+            Stage("square", Square(queries=3), margin),
+        )
+
 
 # not square, so that a swap of height and width cannot hide
 SHAPE = (3, 5, 7)
@@ -30,13 +58,53 @@ ATTACKS: dict[str, Attack] = {
     "pgd-linear": PGD(steps=4, schedule=linear),
     "pgd-cosine": PGD(steps=4, schedule=cosine),
     "pgd-last": PGD(steps=4, keep_best=False),
+    "pgd-t": PGD(steps=3, targets=3),
+    "apgd": APGD(steps=4),
+    "apgd-restarts": APGD(steps=2, restarts=2),
+    "apgd-t": APGD(steps=3, targets=3),
+    "apgd-draws": APGD(steps=2, draws=2),
+    "apgd-wide": APGD(steps=5, wide_start=True),
+    "fab": FAB(steps=3),
+    "fab-t": FAB(steps=3, targets=3),
+    "square": Square(queries=6),
+    "square-restarts": Square(queries=3, restarts=2),
+    "gama": GAMA(steps=4),
+    "autoattack": Cascade(),
 }
+
+
+def _brings_its_own_goal(attack: Attack) -> bool:
+    """Whether the attack wants any wrong class and nothing else."""
+    return isinstance(attack, FAB | GAMA | AutoAttack) or (isinstance(attack, APGD | PGD) and attack.targets > 0)
+
+
+CHOOSY = {name: attack for name, attack in ATTACKS.items() if _brings_its_own_goal(attack)}
+EASY = {name: attack for name, attack in ATTACKS.items() if name not in CHOOSY}
+CLIMBERS = {name: attack for name, attack in ATTACKS.items() if not isinstance(attack, Square)}
 
 THREATS: dict[str, Threat] = {"linf": Linf(0.1), "l2": L2(0.6), "l1": L1(3.0)}
 
 
 @pytest.fixture(params=ATTACKS.values(), ids=list(ATTACKS))
 def attack(request: pytest.FixtureRequest) -> Attack:
+    return request.param
+
+
+@pytest.fixture(params=EASY.values(), ids=list(EASY))
+def easy_attack(request: pytest.FixtureRequest) -> Attack:
+    """An attack that takes any goal."""
+    return request.param
+
+
+@pytest.fixture(params=CHOOSY.values(), ids=list(CHOOSY))
+def choosy_attack(request: pytest.FixtureRequest) -> Attack:
+    """An attack that takes only the goal of any wrong class."""
+    return request.param
+
+
+@pytest.fixture(params=CLIMBERS.values(), ids=list(CLIMBERS))
+def gradient_attack(request: pytest.FixtureRequest) -> Attack:
+    """An attack that asks for gradients."""
     return request.param
 
 
@@ -93,6 +161,28 @@ def net() -> MakeNet:
             ).to(dtype)
 
     return make
+
+
+class Ripples(nn.Module):
+    """Logits of six classes that ripple with the pixels, and a lead for class 0.
+
+    Where a search sets out and what it aims at decides how far it gets.
+    """
+
+    def __init__(self, lead: float) -> None:
+        super().__init__()
+        rng = torch.Generator().manual_seed(5)
+        self.waves = torch.randn(SHAPE[0] * SHAPE[1] * SHAPE[2], 24, dtype=torch.float64, generator=rng)
+        self.mix = torch.randn(24, 6, dtype=torch.float64, generator=rng)
+        self.lead = lead * nn.functional.one_hot(torch.tensor(0), 6).double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (3 * x.flatten(1) @ self.waves).sin() @ self.mix + self.lead
+
+
+@pytest.fixture
+def ripples() -> Callable[[float], nn.Module]:
+    return Ripples
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vitadel.attacks import FGSM, PGD, Attack
+from vitadel.attacks import APGD, FAB, FGSM, GAMA, PGD, Attack, AutoAttack, Square
 from vitadel.goals import Untargeted
-from vitadel.threat import Linf, Threat
+from vitadel.threat import L1, Linf, Threat
 
 Pixels = Callable[[int, torch.dtype], Tensor]
 
@@ -34,13 +34,33 @@ class Meter(nn.Module):
         self.backwards += len(grad)
 
 
-def expected_costs(attack: Attack) -> tuple[int, int]:
-    """Forwards and backwards per image that never falls, the verdict included."""
-    if isinstance(attack, PGD):
+def search_costs(attack: Attack, threat: Threat, classes: int) -> tuple[int, int]:
+    """Forwards and backwards per image that never falls, without the verdict at the end."""
+    if isinstance(attack, FGSM):
+        return 1, 1
+    if isinstance(attack, AutoAttack):
+        stages = [search_costs(stage.attack, threat, classes) for stage in attack.stages(threat)]
+        # after each stage a look at who still stands
+        return sum(forwards + 1 for forwards, _ in stages), sum(backwards for _, backwards in stages)
+    if isinstance(attack, Square):
+        return attack.restarts * (attack.queries + 1), 0
+    if isinstance(attack, GAMA):
+        return attack.restarts * (attack.steps + 2), attack.restarts * (attack.steps + 1)
+    assert isinstance(attack, PGD | APGD | FAB)
+    if isinstance(attack, PGD) and not attack.targets:
         judging = 1 if attack.keep_best else 0
-        return attack.restarts * (attack.steps + judging) + 1, attack.restarts * attack.steps
-    assert isinstance(attack, FGSM)
-    return 2, 1
+        return attack.restarts * (attack.steps + judging), attack.restarts * attack.steps
+    # every search begins with a question and ends with one, and the rivals cost a look at the image
+    searches, look = attack.restarts * max(1, min(attack.targets, classes - 1)), min(1, attack.targets)
+    if isinstance(attack, FAB):
+        normals = 1 if attack.targets else classes
+        return look + searches * 2 * (attack.steps + 1), searches * normals * (attack.steps + 1)
+    points = attack.steps + 1
+    if isinstance(attack, APGD):
+        # 5 steps with a wide start: 2 in three times, 2 in twice and 1 in the radius
+        wide = attack.wide_start and isinstance(threat, L1)
+        points = (points + 2 if wide else points) * attack.draws
+    return look + searches * points, searches * points
 
 
 def test_counts_are_exact_on_images_that_never_fall(attack: Attack, threat: Threat, batch: int, pixels: Pixels) -> None:
@@ -49,7 +69,8 @@ def test_counts_are_exact_on_images_that_never_fall(attack: Attack, threat: Thre
         model, pixels(batch, torch.float32), Untargeted(torch.zeros(batch, dtype=torch.int64)), threat, seed=0
     )
     assert not bool(result.reached.any())
-    forwards, backwards = expected_costs(attack)
+    forwards, backwards = search_costs(attack, threat, classes=3)
+    forwards += 1  # the verdict
     assert (result.forwards, result.backwards) == (batch * forwards, batch * backwards)
     assert (model.forwards, model.backwards) == (batch * forwards, batch * backwards)
     assert result.seconds > 0
@@ -86,19 +107,96 @@ def test_a_search_ends_when_every_image_fell() -> None:
 
 
 @pytest.mark.parametrize(
+    ("attack", "forwards", "backwards"),
+    [
+        # the image that falls: asked about once; the other: 3 times 2 steps and 1 more; a verdict for each
+        (APGD(steps=2, restarts=3), 1 + 3 * 3 + 2, 1 + 3 * 3),
+        # once per rival, and a look at each image for the rivals
+        (APGD(steps=2, targets=2), 2 + 2 * 3 + 2 + 2, 2 + 2 * 3),
+        (PGD(steps=2, targets=2, restarts=3), 2 + 3 * 2 * 3 + 2 + 2, 2 + 3 * 2 * 3),
+        # a step asks about the point and about the boundary
+        (FAB(steps=2, targets=2), 2 * (2 + 2 * 3) + 2 + 2, 2 + 2 * 3),
+        (FAB(steps=2, restarts=3), 2 * (1 + 3 * 3) + 2, 3 * (1 + 3 * 3)),
+        (Square(queries=4, restarts=2), 1 + 2 * 5 + 2, 0),
+        # the answer to the clean image in every restart
+        (GAMA(steps=2, restarts=3), 1 + 1 + 3 * (1 + 3) + 2, 1 + 3 * 3),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Attack) else None,
+)
+def test_images_that_fell_are_not_walked_again(attack: Attack, forwards: int, backwards: int, threat: Threat) -> None:
+    """Label 1 is wrong before the first step, label 0 never."""
+    model, x0, goal = Meter(lead=5), torch.full((2, 3, 5, 7), 0.5), Untargeted(torch.tensor([0, 1]))
+    result = attack(model, x0, goal, threat, seed=0)
+    assert result.reached.tolist() == [False, True]
+    assert (result.forwards, result.backwards) == (forwards, backwards)
+    assert (model.forwards, model.backwards) == (forwards, backwards)
+
+
+def test_a_cascade_asks_about_fallen_images_no_more(attacks: dict[str, Attack], threat: Threat) -> None:
+    """One evaluation, a look and the verdict for the image that is wrong from the start."""
+    x0, cascade = torch.full((2, 3, 5, 7), 0.5), attacks["autoattack"]
+    both = cascade(Meter(lead=5), x0, Untargeted(torch.tensor([0, 1])), threat, seed=0)
+    alone = cascade(Meter(lead=5), x0[:1], Untargeted(torch.tensor([0])), threat, seed=0)
+    assert both.reached.tolist() == [False, True]
+    assert (both.forwards - alone.forwards, both.backwards - alone.backwards) == (3, 1)
+
+
+@pytest.mark.parametrize("targets", [0, 2])
+def test_a_success_outside_the_threat_does_not_end_a_search(targets: int) -> None:
+    """The boundary is 0.25 away: FAB crosses it at once, walks along it, and never comes within 0.2."""
+    goal, crossed = Untargeted(torch.tensor([0])), []
+
+    def model(x: Tensor) -> Tensor:
+        z_BK = Meter(lead=0)(x)
+        crossed.append(bool(goal.reached(z_BK).any()))
+        return z_BK
+
+    result = FAB(steps=4, targets=targets)(model, torch.full((1, 3, 5, 7), 0.75), goal, Linf(0.2), seed=0)
+    assert any(crossed)
+    assert not result.reached.item()
+    assert result.forwards == (1 + 2 * 2 * 5 + 1 if targets else 2 * 5 + 1)
+
+
+@pytest.mark.parametrize(("steps", "phases"), [(3, (1, 1, 1)), (5, (2, 2, 1)), (7, (3, 3, 1)), (10, (3, 3, 4))])
+def test_a_wide_start_shares_the_steps_and_judges_the_end_of_each_phase(steps: int, phases: tuple[int, ...]) -> None:
+    """30%, 30% and the rest, rounded up."""
+    model, x0 = Meter(lead=5), torch.full((2, 3, 5, 7), 0.5)
+    APGD(steps=steps, wide_start=True).craft(model, x0, Untargeted(torch.tensor([0, 0])), L1(3.0), seed=0)
+    points = sum(phase + 1 for phase in phases)
+    assert (model.forwards, model.backwards) == (2 * points, 2 * points)
+
+
+@pytest.mark.parametrize(
     "mask", [torch.round, torch.detach, lambda x: 0 * x.detach()], ids=["rounds", "detaches", "ignores"]
 )
-def test_zero_gradients_raise_a_flag(attack: Attack, threat: Threat, mask: Callable[[Tensor], Tensor]) -> None:
+def test_zero_gradients_raise_a_flag(gradient_attack: Attack, threat: Threat, mask: Callable[[Tensor], Tensor]) -> None:
     def model(x: Tensor) -> Tensor:
         return Meter(lead=0.2)(mask(x))
 
     goal = Untargeted(torch.zeros(7, dtype=torch.int64))
-    result = attack(model, torch.full((7, 3, 5, 7), 0.75), goal, threat, seed=0)
+    result = gradient_attack(model, torch.full((7, 3, 5, 7), 0.75), goal, threat, seed=0)
     (flag,) = result.flags
     assert flag.code == "zero-gradients"
     assert flag.evidence == {"zero": result.backwards, "gradients": result.backwards}
     assert result.zero_gradients == result.backwards
     assert flag.sentence.startswith(f"{result.backwards} of {result.backwards} input gradients were exactly zero")
+
+
+def test_a_search_without_gradients_raises_no_flag_and_can_still_succeed() -> None:
+    """Of pixels at 0.55 a step of 0.1 rounds those to 0 that it takes down: half of them fool this model.
+
+    A gradient attack starts from noise that rounds a quarter of them down, and gets no further.
+    """
+
+    def model(x: Tensor) -> Tensor:
+        return Meter(lead=-0.3)(torch.round(x))
+
+    x0, goal = torch.full((4, 3, 5, 7), 0.55), Untargeted(torch.zeros(4, dtype=torch.int64))
+    search = Square(queries=20)(model, x0, goal, Linf(0.1), seed=0)
+    climb = PGD(steps=20)(model, x0, goal, Linf(0.1), seed=0)
+    assert (search.reached.tolist(), search.backwards, search.zero_gradients, search.flags) == ([True] * 4, 0, 0, ())
+    assert climb.reached.tolist() == [False] * 4
+    assert [flag.code for flag in climb.flags] == ["zero-gradients"]
 
 
 def test_gradients_that_are_there_raise_no_flag(attack: Attack, threat: Threat, batch: int, pixels: Pixels) -> None:

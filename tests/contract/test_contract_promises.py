@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from vitadel.attacks import FGSM, PGD, Attack
+from vitadel.attacks import FAB, FGSM, PGD, Attack, Engine, Oracle, Walk
+from vitadel.draws import Draws
 from vitadel.goals import Diverge, Targeted, Untargeted
 from vitadel.threat import L1, L2, Linf, Threat, with_eps
 
@@ -64,15 +65,15 @@ def state_of(model: nn.Module) -> dict[str, object]:
 
 
 def test_model_caller_and_images_are_left_as_they_were(
-    attack: Attack, threat: Threat, dtype: torch.dtype, batch: int, pixels: Pixels, net: MakeNet
+    attack: Attack, threat: Threat, dtype: torch.dtype, pixels: Pixels, net: MakeNet
 ) -> None:
-    model, x0, label_B = mixed(net(dtype)), pixels(batch, dtype), labels(batch)
+    model, x0, label_B = mixed(net(dtype)), pixels(2, dtype), labels(2)
     state, images, random = state_of(model), x0.clone(), torch.get_rng_state()
     result = attack(model, x0, Untargeted(label_B), threat, seed=5)
     assert state_of(model) == state
     assert torch.equal(torch.get_rng_state(), random)
     assert torch.equal(x0, images)
-    assert torch.equal(label_B, labels(batch))
+    assert torch.equal(label_B, labels(2))
     assert not result.x.requires_grad
     assert result.x.data_ptr() != x0.data_ptr()
 
@@ -144,7 +145,7 @@ def test_images_that_need_gradients_get_none(attack: Attack, threat: Threat, pix
 @pytest.mark.parametrize("caller", [torch.no_grad, torch.inference_mode], ids=["no_grad", "inference_mode"])
 @pytest.mark.parametrize("goal", ["untargeted", "targeted", "diverge"])
 def test_callers_without_gradients_get_the_same_pixels(
-    attack: Attack, goal: str, caller: Callable[[], AbstractContextManager[None]], pixels: Pixels, net: MakeNet
+    easy_attack: Attack, goal: str, caller: Callable[[], AbstractContextManager[None]], pixels: Pixels, net: MakeNet
 ) -> None:
     """Images, labels and reference logits are all made inside the caller's mode."""
     model = net(torch.float64).eval()
@@ -152,9 +153,30 @@ def test_callers_without_gradients_get_the_same_pixels(
     def run() -> Tensor:
         x0 = pixels(2, torch.float64)
         if goal == "diverge":
-            return attack(model, x0, Diverge(model(x0).detach()), L2(0.6), seed=1).x
+            return easy_attack(model, x0, Diverge(model(x0).detach()), L2(0.6), seed=1).x
         kind = Untargeted if goal == "untargeted" else Targeted
-        return attack(model, x0, kind(labels(2)), L2(0.6), seed=1).x
+        return easy_attack(model, x0, kind(labels(2)), L2(0.6), seed=1).x
+
+    expected = run()
+    with caller():
+        found = run()
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("caller", [torch.no_grad, torch.inference_mode], ids=["no_grad", "inference_mode"])
+def test_callers_of_choosy_attacks_without_gradients_get_the_same_pixels(
+    choosy_attack: Attack,
+    threat: Threat,
+    caller: Callable[[], AbstractContextManager[None]],
+    pixels: Pixels,
+    net: MakeNet,
+) -> None:
+    """Labels the model agrees with and a small radius, so that the search is not over at once."""
+    model, threat = net(torch.float64).eval(), with_eps(threat, threat.eps / 8)
+
+    def run() -> Tensor:
+        x0 = pixels(2, torch.float64)
+        return choosy_attack(model, x0, Untargeted(model(x0).argmax(1)), threat, seed=1).x
 
     expected = run()
     with caller():
@@ -194,7 +216,8 @@ def test_another_seed_gives_other_pixels_exactly_where_the_attack_draws(
 ) -> None:
     model, x0 = net(torch.float64), pixels(2, torch.float64)
     one, other = (attack(model, x0, Untargeted(labels(2)), L2(0.6), seed=seed).x for seed in (0, 1))
-    draws = isinstance(attack, FGSM | PGD) and attack.random_start
+    # FAB sets out from the image itself, and a second time, if it has to, from a random one
+    draws = attack.random_start if isinstance(attack, FGSM | PGD) else not isinstance(attack, FAB)
     assert torch.equal(one, other) is not draws
 
 
@@ -221,6 +244,26 @@ def test_what_is_found_for_an_image_does_not_depend_on_its_batch(
         part = attack(model, x0[rows], Untargeted(label_B[rows]), threat, seed=2, index_B=index_B[rows])
         assert torch.equal(part.reached, whole.reached[rows])
         torch.testing.assert_close(part.x, whole.x[rows], rtol=0, atol=1e-9)
+
+
+def test_what_is_found_for_an_image_does_not_depend_on_the_number_of_rows(
+    attack: Attack, threat: Threat, pixels: Pixels, net: MakeNet
+) -> None:
+    """With rows for two images of seven, the others wait, and take a place while the neighbour is in the middle."""
+    if not isinstance(attack, Walk):
+        return
+    model, x0, threat = net(torch.float64).eval(), pixels(7, torch.float64), with_eps(threat, threat.eps / 8)
+    with torch.no_grad():
+        answer_B = model(x0).argmax(1)
+    # some have fallen before they are touched, the others take their time
+    goal, rng = Untargeted(torch.where(torch.arange(7) % 3 == 0, labels(7), answer_B)), Draws.of(2, torch.arange(7))
+    rows = 2 * attack.fan(4) + 1
+    whole, queued = (Engine(n).search(attack, Oracle(model), x0, goal, threat, rng) for n in (256, rows))
+    torch.testing.assert_close(queued, whole, rtol=0, atol=1e-9)
+    patient = Engine(rows, interval=3).search(attack, Oracle(model), x0, goal, threat, rng)
+    with torch.no_grad():
+        verdicts = [goal.reached(model(threat.project(x, x0))).tolist() for x in (whole, patient)]
+    assert verdicts[0] == verdicts[1]
 
 
 def test_crafted_images_are_the_judged_ones(attack: Attack, threat: Threat, pixels: Pixels, net: MakeNet) -> None:

@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from vitadel.attacks import FGSM, Attack
+from vitadel.attacks import FAB, FGSM, GAMA, PGD, Attack, AutoAttack, Engine, Oracle, Square, Walk
+from vitadel.draws import Draws
 from vitadel.errors import UsageError
-from vitadel.goals import Goal, Targeted, Untargeted
+from vitadel.goals import Diverge, Goal, Targeted, Untargeted
 from vitadel.threat import L1, L2, Linf, Threat
 
 
@@ -46,15 +47,45 @@ def test_images_that_are_not_pixels(attack: Attack, x0: Tensor, message: str) ->
     [
         (labels(0, -1), r"label -1 is out of range. Labels must lie in 0..classes-1"),
         (labels(0, 3), r"label 3 is out of range: the model returns 3 classes. Labels must lie in 0..2; is it the mod"),
-        (Targeted(torch.tensor([0, 7])), r"label 7 is out of range: the model returns 3 classes"),
         (labels(0, 1, 2), r"the goal speaks of 3 images, got 2. Give one label per image"),
         (labels(0), r"the goal speaks of 1 images, got 2"),
     ],
-    ids=["negative", "too-high", "target-too-high", "too-many", "too-few"],
+    ids=["negative", "too-high", "too-many", "too-few"],
 )
 def test_labels_that_do_not_fit(attack: Attack, goal: Goal, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         attack(three_classes, grey(), goal, Linf(0.1), seed=0)
+
+
+def test_targets_that_do_not_fit(easy_attack: Attack) -> None:
+    with pytest.raises(UsageError, match=r"label 7 is out of range: the model returns 3 classes"):
+        easy_attack(three_classes, grey(), Targeted(torch.tensor([0, 7])), Linf(0.1), seed=0)
+
+
+@pytest.mark.parametrize(
+    "goal", [Targeted(torch.tensor([1, 2])), Diverge(torch.zeros(2, 3))], ids=lambda goal: type(goal).__name__
+)
+def test_attacks_on_any_wrong_class_refuse_other_goals(choosy_attack: Attack, goal: Goal, threat: Threat) -> None:
+    calls: list[int] = []
+
+    def model(x: Tensor) -> Tensor:
+        calls.append(len(x))
+        return three_classes(x)
+
+    with pytest.raises(UsageError, match=rf"wants an Untargeted goal, got {type(goal).__name__}\.$"):
+        choosy_attack(model, grey(), goal, threat, seed=0)
+    assert calls == []
+
+
+@pytest.mark.parametrize("attack", [FAB(), FAB(targets=2), GAMA(), AutoAttack(), PGD(targets=2)], ids=repr)
+def test_crafting_refuses_other_goals_too(attack: Attack) -> None:
+    with pytest.raises(UsageError, match=r"wants an Untargeted goal, got Targeted\.$"):
+        attack.craft(three_classes, grey(), Targeted(torch.tensor([1, 2])), Linf(0.1), seed=0)
+
+
+def test_images_without_rows_and_columns_have_no_squares(threat: Threat) -> None:
+    with pytest.raises(UsageError, match=r"\[batch, channels, rows, columns\], got \[2, 105\]"):
+        Square(queries=3)(three_classes, grey().flatten(1), labels(0, 0), threat, seed=0)
 
 
 @pytest.mark.parametrize(
@@ -63,18 +94,31 @@ def test_labels_that_do_not_fit(attack: Attack, goal: Goal, message: str) -> Non
         (lambda x: x.flatten(1).sum(1), r"logits of shape \[2, classes\], got \[2\]. Wrap it"),
         (lambda x: three_classes(x)[..., None], r"logits of shape \[2, classes\], got \[2, 3, 1\]"),
         (lambda x: three_classes(x)[:1], r"logits of shape \[2, classes\], got \[1, 3\]"),
-        (lambda x: three_classes(x) * torch.nan, r"NaN or infinite logits for 2 of 2 images. Check its weights"),
-        (lambda x: three_classes(x) + torch.inf, r"NaN or infinite logits for 2 of 2 images"),
     ],
-    ids=["no-classes", "extra-axis", "other-batch", "nan", "infinite"],
+    ids=["no-classes", "extra-axis", "other-batch"],
 )
+def test_models_that_do_not_answer_with_logits(attack: Attack, model: Callable[[Tensor], Tensor], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        attack(model, grey(), labels(1, 1), Linf(0.1), seed=0)
+
+
+# a search that is watched step by step stops at the first bad answer, the others notice at the verdict
+BAD_LOGITS = (
+    r"NaN or infinite logits (for 2 of 2 images|or gradients for 2 images under attack). "
+    r"Check its weights and precision: a NaN would count as a success"
+)
+BAD_GRADIENTS = (
+    r"(met NaN or infinite gradients. Check the model's backward pass|"
+    r"NaN or infinite logits or gradients for 2 images under attack)"
+)
+
+
 # both labels: the largest of many NaN is class 0, so only label 1 would look misclassified
 @pytest.mark.parametrize("label", [0, 1])
-def test_models_that_do_not_answer_with_logits(
-    attack: Attack, model: Callable[[Tensor], Tensor], message: str, label: int
-) -> None:
-    with pytest.raises(UsageError, match=message):
-        attack(model, grey(), labels(label, label), Linf(0.1), seed=0)
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+def test_models_whose_logits_are_not_numbers(attack: Attack, bad: float, label: int) -> None:
+    with pytest.raises(UsageError, match=BAD_LOGITS):
+        attack(lambda x: three_classes(x) + bad, grey(), labels(label, label), Linf(0.1), seed=0)
 
 
 def test_images_with_bad_logits_are_counted() -> None:
@@ -88,11 +132,7 @@ def test_images_with_bad_logits_are_counted() -> None:
         )
 
 
-@pytest.mark.parametrize("label", [0, 1])
-@pytest.mark.parametrize("steep", [torch.nan, torch.inf], ids=["nan", "infinite"])
-def test_gradients_that_are_not_numbers_are_not_taken_for_robustness(
-    attack: Attack, threat: Threat, steep: float, label: int
-) -> None:
+def steep_model(steep: float, label: int) -> Callable[[Tensor], Tensor]:
     """sqrt at 0: the logits are finite, the slope is not; times 0 it is not even a number."""
 
     def model(x: Tensor) -> Tensor:
@@ -100,8 +140,34 @@ def test_gradients_that_are_not_numbers_are_not_taken_for_robustness(
         root = inner.flatten(1)[:, :3].sqrt()
         return root + torch.nn.functional.one_hot(torch.full((len(x),), label), 3)
 
-    with pytest.raises(UsageError, match="NaN or infinite gradients. Check the model's backward pass"):
-        attack(model, grey(), labels(label, label), threat, seed=0)
+    return model
+
+
+@pytest.mark.parametrize("label", [0, 1])
+@pytest.mark.parametrize("steep", [torch.nan, torch.inf], ids=["nan", "infinite"])
+def test_gradients_that_are_not_numbers_are_not_taken_for_robustness(
+    gradient_attack: Attack, threat: Threat, steep: float, label: int
+) -> None:
+    with pytest.raises(UsageError, match=BAD_GRADIENTS):
+        gradient_attack(steep_model(steep, label), grey(), labels(label, label), threat, seed=0)
+
+
+@pytest.mark.parametrize("steep", [torch.nan, torch.inf], ids=["nan", "infinite"])
+def test_an_engine_on_its_own_notices_gradients_that_are_not_numbers(
+    gradient_attack: Attack, threat: Threat, steep: float
+) -> None:
+    """An evaluation moves walks without anybody counting their gradients."""
+    if not isinstance(gradient_attack, Walk):
+        return
+    with torch.no_grad(), pytest.raises(UsageError, match="NaN or infinite logits or gradients for 2 images"):
+        Engine().search(
+            gradient_attack, Oracle(steep_model(steep, 1)), grey(), labels(1, 1), threat, Draws.of(0, torch.arange(2))
+        )
+
+
+def test_without_gradients_nothing_is_wrong_with_them(threat: Threat) -> None:
+    result = Square(queries=3)(steep_model(torch.nan, 0), grey(), labels(0, 1), threat, seed=0)
+    assert result.reached.tolist() == [False, True]
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vitadel.attacks import PGD, Attack
+from vitadel.attacks import APGD, FAB, GAMA, PGD, Attack, Square
 from vitadel.goals import Goal, Untargeted
 from vitadel.losses import LOSSES, Loss
-from vitadel.threat import Linf, Threat, with_eps
+from vitadel.threat import L1, Linf, Threat, with_eps
 
 Pixels = Callable[[int, torch.dtype], Tensor]
 MakeNet = Callable[[torch.dtype], nn.Module]
@@ -53,6 +53,55 @@ def test_more_restarts_are_never_weaker(threat: Threat, loss: Loss, pixels: Pixe
     found = [outcome(PGD(steps=1, step_size=threat.eps / 10, restarts=n), model, x0, goal, threat) for n in (1, 2, 4)]
     assert all(never_weaker(weak, strong) for weak, strong in pairwise(found))
     assert found[-1] != found[0]
+
+
+# attacks by how often, towards how many classes or how long they search
+HARDER: dict[str, Callable[[int], Attack]] = {
+    "apgd-restarts": lambda n: APGD(steps=3, restarts=n),
+    "apgd-t-restarts": lambda n: APGD(steps=2, targets=2, restarts=n),
+    "apgd-wide-restarts": lambda n: APGD(steps=5, wide_start=True, restarts=n),
+    "pgd-t-restarts": lambda n: PGD(steps=2, targets=2, restarts=n),
+    "fab-restarts": lambda n: FAB(steps=2, restarts=n),
+    "square-restarts": lambda n: Square(queries=4, restarts=n),
+    "gama-restarts": lambda n: GAMA(steps=2, restarts=n),
+    "pgd-targets": lambda n: PGD(steps=3, targets=n),
+    "apgd-targets": lambda n: APGD(steps=3, targets=n),
+    "fab-targets": lambda n: FAB(steps=3, targets=n),
+    # the steps of FAB do not depend on how many there will be, nor do the windows of a random search
+    "fab-steps": lambda n: FAB(steps=n),
+    "fab-t-steps": lambda n: FAB(steps=n, targets=2),
+    "square-queries": lambda n: Square(queries=4 * n),
+}
+
+
+@pytest.mark.parametrize("harder", HARDER.values(), ids=HARDER)
+def test_more_of_an_attack_only_adds_successes(
+    harder: Callable[[int], Attack], threat: Threat, ripples: Callable[[float], nn.Module]
+) -> None:
+    """More restarts or targets begin with the same searches, and more steps of some attacks with the same steps."""
+    x0 = torch.rand(16, 3, 5, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    goal, counts = Untargeted(torch.zeros(16, dtype=torch.int64)), []
+    for lead in (14.0, 18.0):
+        small = with_eps(threat, 0.3 * threat.eps)
+        weak, strong = (harder(n)(ripples(lead), x0, goal, small, seed=8).reached for n in (1, 4))
+        assert bool((strong >= weak).all())
+        counts.append((int(weak.sum()), int(strong.sum())))
+    assert any(few < many for few, many in counts), counts
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 4, 5, 10])
+def test_a_wide_start_ends_in_the_radius_however_few_the_steps(steps: int) -> None:
+    """Otherwise nobody asks about the point that is handed back, and a restart may throw a success away."""
+    seen: list[Tensor] = []
+
+    def model(x: Tensor) -> Tensor:
+        seen.append(x.detach().clone())
+        return torch.stack([x.flatten(1).mean(1) + 5, 1 - x.flatten(1).mean(1)], 1)
+
+    x0, goal, threat = torch.full((2, 3, 5, 7), 0.5), Untargeted(torch.zeros(2, dtype=torch.int64)), L1(3.0)
+    APGD(steps=steps, wide_start=True).craft(model, x0, goal, threat, seed=0)
+    assert threat.size(seen[0], x0).tolist() == pytest.approx([9.0] * 2, rel=1e-4)
+    assert threat.size(seen[-1], x0).max().item() <= 3.0 * (1 + 1e-5)
 
 
 class OneNumber(nn.Module):

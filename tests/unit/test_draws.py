@@ -196,3 +196,40 @@ def test_folded_seeds_fit_every_generator_and_differ() -> None:
     assert all(0 <= seed < 2**63 for seed in seeds)
     assert len(set(seeds)) == len(seeds)
     torch.Generator().manual_seed(max(seeds))
+
+
+def test_each_stream_can_be_folded_with_its_own_number() -> None:
+    numbers_B = torch.tensor([0, 1, 2, 99, 5000, 2**40, 0])
+    draws = Draws.of(3, images(7))
+    whole = draws.fold(numbers_B)
+    for row, number in enumerate(numbers_B.tolist()):
+        assert torch.equal(whole.key_B[row], draws.fold(number).key_B[row])
+    assert len(set(whole.key_B.tolist())) == 7
+    assert torch.equal(draws.fold(torch.full((7,), 4)).key_B, draws.fold(4).key_B)
+
+
+def test_each_stream_can_have_its_own_limit() -> None:
+    limit_B = torch.tensor([1, 2, 3, 10, 1000, 7, 7])
+    draws = Draws.of(3, images(7))
+    whole = draws.below(limit_B, 500)
+    assert whole.shape == (7, 500)
+    assert whole.dtype == torch.int64
+    for row, limit in enumerate(limit_B.tolist()):
+        assert torch.equal(whole[row], draws.below(limit, 500)[row])
+        assert whole[row].min().item() >= 0
+        assert limit - 1 - limit // 100 <= whole[row].max().item() <= limit - 1
+    assert draws.below(limit_B).shape == (7,)
+    assert torch.equal(draws.below(limit_B), torch.stack([draws.below(n)[i] for i, n in enumerate(limit_B.tolist())]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_signs_are_balanced(dtype: torch.dtype) -> None:
+    drawn = Draws.of(14, images(200)).signs(5, 100, dtype=dtype)
+    assert drawn.shape == (200, 5, 100)
+    assert drawn.dtype == dtype
+    assert set(drawn.unique().tolist()) == {-1.0, 1.0}
+    drawn = drawn.double()
+    # five standard errors: of all, of neighbours in a stream, of neighbouring streams
+    assert drawn.mean().item() == pytest.approx(0, abs=5 * 1e5**-0.5)
+    assert (drawn[:, :, 1:] * drawn[:, :, :-1]).mean().item() == pytest.approx(0, abs=5 * 1e5**-0.5)
+    assert (drawn[1:] * drawn[:-1]).mean().item() == pytest.approx(0, abs=5 * 1e5**-0.5)

@@ -1,13 +1,22 @@
 """Our models in other libraries, and their attacks against ours; skipped where the extra `peers` is not installed."""
 
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 
 from vitadel import models
-from vitadel.attacks import FGSM, PGD
-from vitadel.goals import Untargeted
-from vitadel.threat import L2, Linf
+from vitadel.attacks import APGD, FAB, FGSM, PGD, Items, Oracle, State, Walk
+from vitadel.attacks.square import _patterns, _sides
+from vitadel.draws import Draws
+from vitadel.goals import Goal, Towards, Untargeted, rivals
+from vitadel.losses import cross_entropy, dlr, lead, targeted_dlr
+from vitadel.threat import L1, L2, Linf, Threat, with_eps
 
 
 @pytest.fixture
@@ -58,3 +67,130 @@ def test_autoattack_runs_on_our_model(model: models.Model, batch: tuple[Tensor, 
         judge = pyautoattack.AutoAttack(model.float(), version="custom", attacks=["apgd-ce"], eps=16 / 255, seed=0)
         found, *_ = judge.run_standard_evaluation(x.float(), y, batch_size=6)
     assert (found - x.float()).abs().max() <= 16 / 255 + 1e-6
+
+
+# ------------------------------------------- AutoAttack's parts, step by step
+
+
+def small_net(classes: int = 5, dtype: torch.dtype = torch.float64) -> Callable[[Tensor], Tensor]:
+    """Smooth, and hilly enough for steps to be halved."""
+    generator = torch.Generator().manual_seed(7)
+    inner = torch.randn(48, 24, dtype=torch.float64, generator=generator).to(dtype)
+    outer = torch.randn(24, classes, dtype=torch.float64, generator=generator).to(dtype)
+    return lambda x: (x.flatten(1) @ inner).sin() @ outer
+
+
+def middling(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+    """Images that no attack here takes to the edge of the box, and their labels."""
+    generator = torch.Generator().manual_seed(0)
+    x = 0.3 + 0.4 * torch.rand(6, 3, 4, 4, dtype=torch.float64, generator=generator).to(dtype)
+    return x, small_net(dtype=dtype)(x).argmax(1)
+
+
+def our_points(walk: Walk, x0: Tensor, goal: Goal, threat: Threat, steps: int, start: Tensor) -> Tensor:
+    """Everything the walk asked about on its way from `start`."""
+    none_B = torch.zeros(len(x0), dtype=torch.int64)
+    oracle = Oracle(small_net(dtype=x0.dtype))
+    items = Items(x0, goal, threat, Draws.of(0, torch.arange(len(x0))), none_B, none_B)
+    state: State = walk.start(oracle, items)
+    state = {key: start if key in ("x", "x_old", "best") else value for key, value in state.items()}
+    points = []
+    for step in range(steps + 1):
+        answer, moved = walk.step(oracle, replace(items, step_B=none_B + step), state)
+        state = {**state, **moved}
+        points.append(answer.x)
+    return torch.stack(points)
+
+
+def their_apgd(norm: str, eps: float, loss: str, steps: int, start: Tensor, **settings: Any) -> Tensor:
+    """The same from pyautoattack."""
+    base = pytest.importorskip("pyautoattack.autopgd_base")
+    x0, label_B = middling()
+    asked: list[Tensor] = []
+
+    def model(x: Tensor) -> Tensor:
+        asked.append(x.detach().clone())
+        return small_net()(x)
+
+    kind = base.APGDAttack_targeted if loss == "dlr-targeted" else base.APGDAttack
+    options = {} if loss == "dlr-targeted" else {"loss": loss}
+    attack = kind(model, n_iter=steps, norm=norm, eps=eps, device=torch.device("cpu"), **options, **settings)
+    attack.init_hyperparam(x0)
+    attack.y_target = rivals(small_net()(x0), label_B, 1).squeeze(1)
+    monkeypatch = pytest.MonkeyPatch()
+    monkeypatch.setattr(torch, "zeros", partial(torch.zeros, dtype=torch.float64))  # else it compares losses in float32
+    try:
+        attack.attack_single_run(x0, label_B, x_init=start)
+    finally:
+        monkeypatch.undo()
+    return torch.stack(asked)
+
+
+@pytest.mark.parametrize("loss", ["ce", "dlr", "dlr-targeted"])
+@pytest.mark.parametrize(("norm", "threat"), [("Linf", Linf(1 / 16)), ("L2", L2(0.5))])
+def test_autoattack_walks_the_same_apgd(norm: str, threat: Threat, loss: str) -> None:
+    x0, label_B = middling()
+    if loss == "dlr":  # behind two rivals it is exactly 1, and rounding decides where its slope points
+        threat = with_eps(threat, threat.eps / 16)
+    towards = Towards(label_B, rivals(small_net()(x0), label_B, 1).squeeze(1), targeted_dlr)
+    untargeted = Untargeted(label_B, dlr if loss == "dlr" else cross_entropy)
+    goal: Goal = towards if loss == "dlr-targeted" else untargeted
+    start = threat.sample(x0, Draws.of(1, torch.arange(6)))
+    theirs = their_apgd(norm, threat.eps, loss, 50, start)
+    ours = our_points(APGD(steps=50), x0, goal, threat, 50, start)
+    # the first window has 11 steps; theirs compares its first gain with 0 instead of the start's
+    gains = torch.stack([goal.gain(small_net()(x)) for x in theirs[:12]])
+    rises_B = (gains.diff(dim=0) > 0).sum(0)
+    counted_B = rises_B - (gains[1] > gains[0]).int() + (gains[1] > 0).int()
+    same_B = (rises_B <= 0.75 * 11) == (counted_B <= 0.75 * 11)
+    assert same_B.sum().item() >= 4
+    torch.testing.assert_close(ours[:, same_B], theirs[:, same_B], rtol=0, atol=5e-5)
+
+
+@pytest.mark.parametrize("targeted", [False, True])
+@pytest.mark.parametrize(("norm", "threat"), [("Linf", Linf(0.1)), ("L2", L2(0.5)), ("L1", L1(2.0))])
+def test_autoattack_walks_the_same_fab(norm: str, threat: Threat, targeted: bool) -> None:
+    fab_pt = pytest.importorskip("pyautoattack.fab_pt")
+    x0, label_B = middling(torch.float32)
+    net = small_net(dtype=torch.float32)
+    attack = fab_pt.FABAttack_PT(net, norm=norm, n_iter=8, eps=threat.eps, targeted=targeted, device=x0.device)
+    attack.target_class = 2
+    judge, asked = attack._get_predicted_label, []
+
+    def judged(x: Tensor) -> Tensor:
+        asked.append(x.clone())
+        return judge(x)
+
+    attack._get_predicted_label = judged
+    with torch.no_grad():
+        attack.attack_single_run(x0, label_B, is_targeted=targeted)
+    rival_B = rivals(net(x0), label_B, 1).squeeze(1)
+    goal: Goal = Towards(label_B, rival_B, lead) if targeted else Untargeted(label_B)
+    ours = our_points(FAB(steps=8, targets=int(targeted)), x0, goal, threat, 8, x0)
+    torch.testing.assert_close(ours, torch.stack(asked), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("size", [8, 32, 224])
+def test_autoattack_draws_squares_of_the_same_sides(size: int) -> None:
+    square = pytest.importorskip("pyautoattack.square")
+    attack = square.SquareAttack(None, n_queries=5000, eps=0.1, p_init=0.8, resc_schedule=False)
+    theirs = [max(round(math.sqrt(attack.p_selection(query) * size * size)), 1) for query in range(5000)]
+    assert _sides(0.8, 5000, size, size, 1, torch.device("cpu"))[:5000].tolist() == theirs
+
+
+@pytest.mark.parametrize("norm", ["L2", "L1"])
+def test_autoattack_draws_the_same_patterns(norm: str) -> None:
+    square = pytest.importorskip("pyautoattack.square")
+    attack = square.SquareAttack(None, norm=norm, eps=0.1, device=torch.device("cpu"))
+    ours = _patterns(29, norm.lower(), torch.float32, torch.device("cpu"))
+    turned = set()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        for side in (3, 5, 6, 7, 11, 15, 21, 29):
+            for _ in range(4):
+                theirs = attack.eta(side)
+                upright = torch.allclose(theirs, ours[side, :side, :side], rtol=1e-4, atol=1e-6)
+                turned.add(upright)
+                if not upright:
+                    torch.testing.assert_close(theirs, ours[side, :side, :side].T, rtol=1e-4, atol=1e-6)
+    assert turned == {True, False}

@@ -1,28 +1,70 @@
 """How an adversary searches: (model, x, goal, threat, seed) -> AttackResult."""
 
+from vitadel.attacks.apgd import APGD
+from vitadel.attacks.autoattack import VERSIONS, AutoAttack, AutoAttackPlus, AutoAttackRand, Stage
 from vitadel.attacks.base import Attack
-from vitadel.attacks.counted import Counted, Model, zero_gradient_flags
-from vitadel.attacks.frozen import frozen
+from vitadel.attacks.counted import zero_gradient_flags
+from vitadel.attacks.engine import Engine
+from vitadel.attacks.fab import FAB
+from vitadel.attacks.frozen import frozen, undisturbed
+from vitadel.attacks.gama import GAMA
+from vitadel.attacks.lowered import FALLBACK, PRECISIONS, lowered, searcher
+from vitadel.attacks.oracle import Model, Oracle
 from vitadel.attacks.pgd import FGSM, PGD
+from vitadel.attacks.pool import Finding, NotFinite, Pool
 from vitadel.attacks.result import AttackResult, Flag
 from vitadel.attacks.schedule import SCHEDULES, Schedule, constant, cosine, linear
+from vitadel.attacks.square import Square
+from vitadel.attacks.walk import Answer, Items, State, Walk
 
-ATTACKS: dict[str, type[Attack]] = {"fgsm": FGSM, "pgd": PGD}
+ATTACKS: dict[str, type[Attack]] = {
+    "fgsm": FGSM,
+    "pgd": PGD,
+    "apgd": APGD,
+    "fab": FAB,
+    "square": Square,
+    "gama": GAMA,
+    "autoattack": AutoAttack,
+    "autoattack-plus": AutoAttackPlus,
+    "autoattack-rand": AutoAttackRand,
+}
 
 __all__ = [
+    "APGD",
     "ATTACKS",
+    "FAB",
+    "FALLBACK",
     "FGSM",
+    "GAMA",
     "PGD",
+    "PRECISIONS",
     "SCHEDULES",
+    "VERSIONS",
+    "Answer",
     "Attack",
     "AttackResult",
-    "Counted",
+    "AutoAttack",
+    "AutoAttackPlus",
+    "AutoAttackRand",
+    "Engine",
+    "Finding",
     "Flag",
+    "Items",
     "Model",
+    "NotFinite",
+    "Oracle",
+    "Pool",
     "Schedule",
+    "Square",
+    "Stage",
+    "State",
+    "Walk",
     "constant",
     "cosine",
     "frozen",
     "linear",
+    "lowered",
+    "searcher",
+    "undisturbed",
     "zero_gradient_flags",
 ]

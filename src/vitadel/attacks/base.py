@@ -5,17 +5,19 @@ Shape letters: B images, K classes.
 
 import time
 from abc import ABC, abstractmethod
-from typing import final
+from typing import ClassVar, final
 
 import torch
 from torch import Tensor
 
-from vitadel.attacks.counted import Counted, Model, zero_gradient_flags
-from vitadel.attacks.frozen import frozen
+from vitadel.attacks.counted import Counted, zero_gradient_flags
+from vitadel.attacks.frozen import frozen, undisturbed
+from vitadel.attacks.oracle import Model, Oracle
 from vitadel.attacks.result import AttackResult
 from vitadel.draws import Draws
 from vitadel.errors import UsageError
 from vitadel.goals import Goal
+from vitadel.losses import Loss, cross_entropy
 from vitadel.threat import Threat
 
 
@@ -24,8 +26,11 @@ class Attack(ABC):
 
     __slots__ = ()
 
+    # what it climbs where nobody says otherwise
+    usual_loss: ClassVar[Loss] = staticmethod(cross_entropy)
+
     @abstractmethod
-    def search(self, model: Counted, x0: Tensor, goal: Goal, threat: Threat, rng: Draws) -> Tensor:
+    def search(self, model: Oracle, x0: Tensor, goal: Goal, threat: Threat, rng: Draws) -> Tensor:
         """Return the best candidate per image. Need not be exact about the threat: the caller projects and judges."""
 
     @final
@@ -40,9 +45,7 @@ class Attack(ABC):
         _check_pixels(x0)
         started = time.perf_counter()
         counted = Counted(model, _highest_class(goal, len(x0)))
-        devices = [x0.device] if x0.device.type == "cuda" else []
-        with torch.random.fork_rng(devices), torch.inference_mode(False), frozen(model):
-            _seed_generators(seed, devices)  # for models that draw; inside fork_rng, so the caller's state survives
+        with undisturbed(model, seed, x0.device):
             x0 = x0.clone() if x0.is_inference() else x0.detach()
             if goal.classes.is_inference():  # made by a caller in inference mode, and of no use in a gradient
                 goal = goal.at(torch.arange(len(x0), device=x0.device))
@@ -63,10 +66,10 @@ class Attack(ABC):
     ) -> Tensor:
         """The images alone, unjudged and with pixels trusted: for training, where a forward more per step is dear."""
         with frozen(model):
-            return self._candidate(Counted(model, -1), x0.detach(), goal, threat, seed, index_B)
+            return self._candidate(Oracle(model), x0.detach(), goal, threat, seed, index_B)
 
     def _candidate(
-        self, model: Counted, x0: Tensor, goal: Goal, threat: Threat, seed: int, index_B: Tensor | None
+        self, model: Oracle, x0: Tensor, goal: Goal, threat: Threat, seed: int, index_B: Tensor | None
     ) -> Tensor:
         index_B = torch.arange(len(x0)) if index_B is None else index_B
         with torch.enable_grad():
@@ -94,13 +97,6 @@ def _highest_class(goal: Goal, images: int) -> int:
     if (lowest := int(classes.min())) < 0:
         raise UsageError(f"label {lowest} is out of range. Labels must lie in 0..classes-1.")
     return int(classes.max())
-
-
-def _seed_generators(seed: int, devices: list[torch.device]) -> None:
-    """Seed what `fork_rng` restores and no more: `torch.manual_seed` reaches every device there is."""
-    torch.default_generator.manual_seed(seed)
-    for device in devices:
-        torch.cuda.default_generators[device.index].manual_seed(seed)
 
 
 def _check_finite(blind: int, x: Tensor, z_BK: Tensor) -> None:

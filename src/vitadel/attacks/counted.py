@@ -1,61 +1,36 @@
-"""The model as an attack sees it: a function with a gradient, whose every use is counted."""
-
-from collections.abc import Callable
+"""An oracle whose every use is counted."""
 
 import torch
 from torch import Tensor
 
+from vitadel.attacks.oracle import Model, Oracle
 from vitadel.attacks.result import Flag
-from vitadel.errors import UsageError
-from vitadel.goals import Goal
-
-Model = Callable[[Tensor], Tensor]
 
 # the share of exactly zero gradients from which on a gradient attack cannot be believed
 _ZERO_SHARE = 0.01
 
 
-class Counted:
-    """Counts images sent forward and backward, and refuses answers that are not logits for the goal's classes."""
+class Counted(Oracle):
+    """Counts images sent forward and backward, and gradients that lead nowhere."""
 
     def __init__(self, model: Model, highest_class: int) -> None:
+        super().__init__(model, highest_class)
         self.forwards = 0
         self.backwards = 0
-        self._model = model
-        self._highest_class = highest_class
         self._zeros: Tensor | int = 0
         self._blind: Tensor | int = 0
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Logits in float32, or in float64 if that is what the model computes in."""
         self.forwards += len(x)
-        z_BK = self._model(x)
-        if z_BK.ndim != 2 or len(z_BK) != len(x):
-            raise UsageError(
-                f"the model should return logits of shape [{len(x)}, classes], got {list(z_BK.shape)}. "
-                "Wrap it so that it returns one row of logits per image."
-            )
-        if z_BK.shape[1] <= self._highest_class:
-            raise UsageError(
-                f"label {self._highest_class} is out of range: the model returns {z_BK.shape[1]} classes. "
-                f"Labels must lie in 0..{z_BK.shape[1] - 1}; is it the model for this data set?"
-            )
-        return z_BK if z_BK.dtype == torch.float64 else z_BK.float()
+        return super().__call__(x)
 
-    def gradient(self, x: Tensor, goal: Goal) -> tuple[Tensor, Tensor, Tensor]:
-        """Gain [B], its gradient with respect to the pixels, and the logits behind both."""
-        x = x.detach().requires_grad_()
-        z_BK = self(x)
-        gain_B = goal.gain(z_BK)
+    def pull_back(self, slope_BK: Tensor, z_BK: Tensor, x: Tensor, *, again: bool = False) -> Tensor:
         self.backwards += len(x)
-        if gain_B.requires_grad:
-            (grad,) = torch.autograd.grad(gain_B.sum(), x, materialize_grads=True)
-        else:  # the model cuts the path from pixels to logits
-            grad = torch.zeros_like(x)
-        self._zeros = self._zeros + (grad.flatten(1) == 0).all(1).sum()
+        grad = super().pull_back(slope_BK, z_BK, x, again=again)
+        self._zeros = self._zeros + is_zero(grad).sum()
         # counted, not raised: asking here would make every step wait for the device
-        self._blind = self._blind + (~grad.flatten(1).isfinite().all(1) & z_BK.isfinite().all(1)).sum()
-        return gain_B.detach(), grad, z_BK.detach()
+        self._blind = self._blind + (~is_finite(grad) & is_finite(z_BK.detach())).sum()
+        return grad
 
     def blind(self) -> int:
         """How many gradients of finite logits were not finite."""
@@ -64,6 +39,16 @@ class Counted:
     def zero_gradients(self) -> int:
         """How many gradients were exactly zero."""
         return int(self._zeros)
+
+
+def is_zero(grad: Tensor) -> Tensor:
+    """[B] truth values: is nothing in this gradient but zeros?"""
+    return (grad.flatten(1) == 0).all(1)
+
+
+def is_finite(values: Tensor) -> Tensor:
+    """[B] truth values: is every number of this row a number?"""
+    return torch.isfinite(values.flatten(1)).all(1)
 
 
 def zero_gradient_flags(zero: int, gradients: int) -> tuple[Flag, ...]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
 from torch import nn
 
 
@@ -27,3 +28,15 @@ def frozen(model: object) -> Iterator[None]:
             module.training = training
         for parameter in trainable:
             parameter.requires_grad_(True)
+
+
+@contextmanager
+def undisturbed(model: object, seed: int, device: torch.device) -> Iterator[None]:
+    """Inside, the model is frozen and draws from `seed` if it draws; outside, nothing has happened."""
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices), torch.inference_mode(False), frozen(model):
+        # `torch.manual_seed` would reach every device there is, and fork_rng restores only these
+        torch.default_generator.manual_seed(seed)
+        for one in devices:
+            torch.cuda.default_generators[one.index or 0].manual_seed(seed)
+        yield

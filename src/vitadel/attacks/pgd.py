@@ -3,27 +3,36 @@
 Shape letters: B images.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from vitadel.attacks.base import Attack
-from vitadel.attacks.counted import Counted
+from vitadel.attacks.oracle import Oracle
+from vitadel.attacks.result import Flag
 from vitadel.attacks.schedule import Schedule, constant
+from vitadel.attacks.targets import few_targets, towards_each
+from vitadel.attacks.walk import Answer, Items, State, Walk
 from vitadel.draws import Draws
 from vitadel.errors import UsageError
 from vitadel.goals import Goal
+from vitadel.losses import lead
 from vitadel.threat import Threat, per_image
 
 
 @dataclass(frozen=True, slots=True)
-class PGD(Attack):
+class PGD(Walk):
     """Projected gradient ascent (Madry et al. 2018, arXiv:1706.06083); keeps, per image, the best iterate.
 
     Best means: reaches the goal, and among those that do (or do not), gains most. `step_size` defaults to
     2.5 eps / steps, which crosses the threat with some steps to spare. With `keep_best=False` the last iterate is
     returned unjudged, one forward cheaper: what training wants.
+
+    With `targets`, the attack is multi-targeted (Gowal et al. 2019, arXiv:1910.09338): one search per rival of the
+    label, each climbing that rival's lead. Such searches, and every search in an evaluation, end at the first success.
     """
 
     steps: int = 20
@@ -32,6 +41,7 @@ class PGD(Attack):
     restarts: int = 1
     schedule: Schedule = constant
     keep_best: bool = True
+    targets: int = 0
 
     def __post_init__(self) -> None:
         for name, value in (("steps", self.steps), ("restarts", self.restarts)):
@@ -43,8 +53,14 @@ class PGD(Attack):
             )
         if self.restarts > 1 and not (self.random_start and self.keep_best):
             raise UsageError("PGD.restarts repeat the same search unless random_start and keep_best are on.")
+        if self.targets < 0:
+            raise UsageError(f"PGD.targets must not be negative, got {self.targets}. 0 attacks without targets.")
+        if self.targets and not self.keep_best:
+            raise UsageError("PGD.targets need keep_best: of several searches one has to be chosen.")
 
-    def search(self, model: Counted, x0: Tensor, goal: Goal, threat: Threat, rng: Draws) -> Tensor:
+    def search(self, model: Oracle, x0: Tensor, goal: Goal, threat: Threat, rng: Draws) -> Tensor:
+        if self.targets:
+            return Walk.search(self, model, x0, goal, threat, rng)
         if not self.keep_best:
             return self._climb(model, x0, goal, threat, rng.fold(0)).x
         best = _Best.of(x0)
@@ -56,8 +72,8 @@ class PGD(Attack):
             best.take(rows, self._climb(model, x0[rows], goal.at(rows), threat, rng.fold(restart).at(rows)))
         return best.x
 
-    def _climb(self, model: Counted, x0: Tensor, goal: Goal, threat: Threat, rng: Draws) -> "_Best":
-        step_size = 2.5 * threat.eps / self.steps if self.step_size is None else self.step_size
+    def _climb(self, model: Oracle, x0: Tensor, goal: Goal, threat: Threat, rng: Draws) -> "_Best":
+        step_size = self._step_size(threat)
         x = threat.sample(x0, rng) if self.random_start else x0
         best = _Best.of(x)
         for step in range(self.steps):
@@ -72,6 +88,45 @@ class PGD(Attack):
         best.offer(x, goal.gain(z_BK), goal.reached(z_BK))
         return best
 
+    def _step_size(self, threat: Threat) -> float:
+        return 2.5 * threat.eps / self.steps if self.step_size is None else self.step_size
+
+    def steps_in(self, threat: Threat) -> int:
+        return self.steps + 1  # a step begins with a question, so the last point needs one more
+
+    @property
+    def waves(self) -> int:
+        return self.restarts
+
+    def aim(self, goal: Goal, rivals_BT: Tensor, classes: int) -> Sequence[Goal]:
+        return towards_each(goal, rivals_BT, lead) if self.targets else [goal]
+
+    def doubts(self, goal: Goal, classes: int) -> tuple[Flag, ...]:
+        return few_targets(self.targets, classes)
+
+    def start(self, model: Oracle, items: Items) -> State:
+        x0 = items.x0
+        x = items.threat.sample(x0, items.rng) if self.random_start else x0
+        return {"x": x, "best": x, "gain_best": torch.full((len(x),), -torch.inf, device=x.device, dtype=x.dtype)}
+
+    def step(self, model: Oracle, items: Items, state: State) -> tuple[Answer, State]:
+        x, threat = state["x"], items.threat
+        gain_B, grad, z_BK = model.gradient(x, items.goal)
+        better_B = gain_B > state["gain_best"]
+        step_B = self._step_size(threat) * _factors(self.schedule, self.steps, x.device)[items.step_B].to(x.dtype)
+        moved = {
+            "x": threat.project(threat.ascend(x, grad, step_B), items.x0),
+            "best": torch.where(per_image(better_B, x), x, state["best"]),
+            "gain_best": gain_B.to(x.dtype).maximum(state["gain_best"]),
+        }
+        return Answer(x, z_BK, grad), moved
+
+
+@lru_cache(maxsize=64)
+def _factors(schedule: Schedule, steps: int, device: torch.device) -> Tensor:
+    # the last point is asked about, but nobody goes on from it
+    return torch.tensor([*(schedule(step, steps) for step in range(steps)), 0.0, 0.0], device=device)
+
 
 @dataclass(frozen=True, slots=True)
 class FGSM(Attack):
@@ -84,7 +139,7 @@ class FGSM(Attack):
     step_size: float | None = None
     random_start: bool = False
 
-    def search(self, model: Counted, x0: Tensor, goal: Goal, threat: Threat, rng: Draws) -> Tensor:
+    def search(self, model: Oracle, x0: Tensor, goal: Goal, threat: Threat, rng: Draws) -> Tensor:
         x = threat.sample(x0, rng) if self.random_start else x0
         _, grad, _ = model.gradient(x, goal)
         return threat.ascend(x, grad, threat.eps if self.step_size is None else self.step_size)

@@ -10,6 +10,7 @@ import typer
 from vitadel.errors import UsageError, unknown
 
 if TYPE_CHECKING:
+    from vitadel.attacks import Engine
     from vitadel.data import DataSet
     from vitadel.evaluate import Entry
     from vitadel.models import Model
@@ -31,7 +32,15 @@ PreprocessOption = Annotated[
 ClassesOption = Annotated[int | None, typer.Option("--classes", help="number of classes of a fresh timm model's head")]
 SplitOption = Annotated[str, typer.Option("--split", help="which images: test, holdout or train")]
 SeedOption = Annotated[int, typer.Option("--seed", help="seed of everything drawn")]
-BatchOption = Annotated[int, typer.Option("--batch", help="images at a time; no result depends on it")]
+BatchOption = Annotated[
+    int | None,
+    typer.Option("--batch", help="rows at a time, halved if they do not fit; no result depends on it", min=1),
+]
+PrecisionOption = Annotated[
+    str | None,
+    typer.Option("--precision", help="of the search: float32, bf16 or fp16; verdicts are always judged in float32"),
+]
+CompileOption = Annotated[bool, typer.Option("--compile", help="send the model through torch.compile first")]
 JsonOption = Annotated[bool, typer.Option("--json", help="print the result as JSON and nothing else")]
 
 
@@ -91,8 +100,15 @@ def read_attack(text: str) -> "Entry":
             values[key] = tables[key][value]
         else:
             values[key] = _value(str(fields[key].type), value, f"{name}:{key}")
-    chosen = {key: values.pop(key) for key in ("loss", "target") if key in values}
+    chosen = {"loss": kind.usual_loss} | {key: values.pop(key) for key in ("loss", "target") if key in values}
     return Entry(text, kind(**values), **chosen)  # type: ignore[arg-type]
+
+
+def read_engine(batch: int | None, precision: str | None, compile: bool) -> "Engine":
+    """How to search; what is not said is left to the device."""
+    from vitadel.attacks import Engine
+
+    return Engine(rows=batch, precision=precision, compile=compile)
 
 
 def _value(kind: str, text: str, what: str) -> object:
@@ -106,7 +122,7 @@ def _value(kind: str, text: str, what: str) -> object:
         if not text.isdecimal():
             raise UsageError(f"{what} wants a whole number, got {text!r}.")
         return int(text)
-    return read_number(text, what)
+    return text if kind == "str" else read_number(text, what)
 
 
 def _part(tree: object, name: str) -> dict[str, object]:

@@ -7,15 +7,18 @@ import typer
 from vitadel.cli.arguments import (
     BatchOption,
     ClassesOption,
+    CompileOption,
     DataOption,
     JsonOption,
     ModelArgument,
+    PrecisionOption,
     PreprocessOption,
     RunOption,
     SeedOption,
     SplitOption,
     ThreatOption,
     read_attack,
+    read_engine,
 )
 from vitadel.cli.evaluate import Subject, judge
 
@@ -30,7 +33,9 @@ def attack(
     classes: ClassesOption = None,
     split: SplitOption = "test",
     seed: SeedOption = 0,
-    batch: BatchOption = 128,
+    batch: BatchOption = None,
+    precision: PrecisionOption = None,
+    compile: CompileOption = False,
     json: JsonOption = False,
 ) -> None:
     """Attack a model with one attack of your making."""
@@ -43,6 +48,6 @@ def attack(
         threat=threat,
         run=run,
         seed=seed,
-        batch=batch,
+        engine=read_engine(batch, precision, compile),
         json=json,
     )

@@ -11,9 +11,11 @@ from vitadel.cli import show
 from vitadel.cli.arguments import (
     BatchOption,
     ClassesOption,
+    CompileOption,
     DataOption,
     JsonOption,
     ModelArgument,
+    PrecisionOption,
     PreprocessOption,
     RunOption,
     SeedOption,
@@ -21,9 +23,11 @@ from vitadel.cli.arguments import (
     ThreatOption,
     model_part,
     open_model_and_data,
+    read_engine,
 )
 
 if TYPE_CHECKING:
+    from vitadel.attacks import Engine
     from vitadel.evaluate import Suite
 
 
@@ -37,7 +41,9 @@ def evaluate(
     classes: ClassesOption = None,
     split: SplitOption = "test",
     seed: SeedOption = 0,
-    batch: BatchOption = 128,
+    batch: BatchOption = None,
+    precision: PrecisionOption = None,
+    compile: CompileOption = False,
     json: JsonOption = False,
 ) -> None:
     """Evaluate a model; an image that fell is not attacked again, finished rows are never redone."""
@@ -55,7 +61,7 @@ def evaluate(
         threat=threat,
         run=run,
         seed=seed,
-        batch=batch,
+        engine=read_engine(batch, precision, compile),
         json=json,
     )
 
@@ -79,15 +85,15 @@ def judge(
     threat: str,
     run: Path,
     seed: int,
-    batch: int,
+    engine: "Engine",
     json: bool,
 ) -> None:
     """Carry out suites into a run folder and show what came of it."""
     from vitadel import threat as threats
-    from vitadel.evaluate import device_name
+    from vitadel.evaluate import Ranks, device_name
     from vitadel.evaluate import evaluate as carry_out
-    from vitadel.runs import Run
 
+    ranks = Ranks.of_launch()
     radius = threats.read(threat)
     model, data, name = open_model_and_data(subject.model, subject.data, subject.preprocess, subject.classes)
     parts = {
@@ -98,12 +104,21 @@ def judge(
         "threat": radius,
         "seed": seed,
     }
-    claimed = Run.claim(run, kind, parts, device=device_name())
+    claimed = ranks.claim(run, kind, parts, device=device_name())
     summaries = []
     with show.progress(quiet=json) as notify:
         for suite in suites:
             summaries += carry_out(
-                model, data, suite, claimed, threat=radius, seed=seed, batch=batch, split=subject.split, notify=notify
+                model,
+                data,
+                suite,
+                claimed,
+                threat=radius,
+                seed=seed,
+                split=subject.split,
+                engine=engine,
+                ranks=ranks,
+                notify=notify,
             )
     if json:
         show.as_json({"run": str(run), "evaluations": summaries})

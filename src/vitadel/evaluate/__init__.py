@@ -1,8 +1,10 @@
 """Cascades over attacks, per-image rows, reliability flags, metrics with intervals."""
 
-from vitadel.evaluate.device import best_device, device_name
+from vitadel.evaluate.device import device_name
 from vitadel.evaluate.metrics import Accuracy, accuracy
 from vitadel.evaluate.quick import quick_scores
+from vitadel.evaluate.ranks import Ranks, best_device
+from vitadel.evaluate.robustness import Robustness, robustness
 from vitadel.evaluate.runner import evaluate
 from vitadel.evaluate.suites import SUITES, Entry, Suite
 from vitadel.evaluate.suspicion import suspicions
@@ -11,11 +13,14 @@ __all__ = [
     "SUITES",
     "Accuracy",
     "Entry",
+    "Ranks",
+    "Robustness",
     "Suite",
     "accuracy",
     "best_device",
     "device_name",
     "evaluate",
     "quick_scores",
+    "robustness",
     "suspicions",
 ]

@@ -1,121 +1,312 @@
-"""Attack after attack on the images of one batch that still stand.
+"""Attack after attack on the images that still stand.
 
-Shape letters: B images, K classes.
+Every finding goes into a journal as soon as it is known. What the journal has is not searched for again: killed and
+started again, on other ranks or with other batches, a cascade ends with the same verdicts.
+
+Shape letters: B images, K classes, T targets.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
-from vitadel.attacks import frozen
-from vitadel.draws import fold_seed
+from vitadel.attacks import FALLBACK, Engine, Finding, Flag, Model, NotFinite, Oracle, Pool, Walk, lowered, undisturbed
+from vitadel.draws import Draws, fold_seed
 from vitadel.errors import UsageError
 from vitadel.evaluate.device import device_of
+from vitadel.evaluate.journal import Journal, Page
+from vitadel.evaluate.ranks import Ranks
 from vitadel.evaluate.suites import Entry
-from vitadel.goals import Diverge, Goal, Targeted, Untargeted
+from vitadel.goals import Diverge, Goal, Targeted, Untargeted, rivals
 from vitadel.losses import kl_divergence
+from vitadel.runs import Notify, silent
 from vitadel.threat import Threat
 
-STANDING, WRONG = "", "clean"
-
-# what an attack says of itself, shared out evenly over the images it was tried on
-COSTS = ("forwards", "backwards", "seconds", "zero_gradients")
-
-
-@dataclass(frozen=True, slots=True)
-class Fall:
-    """How an image fell: to which attack, as which class, at what distance; and as what, if it is in the gallery."""
-
-    to: str
-    prediction: int
-    size: float
-    x_adv: Tensor | None = None
+# how many findings, or seconds of them, a kill may cost
+_LINES, _SECONDS = 256, 20.0
+# what an attack says of itself for every image it was tried on
+COSTS = ("forwards", "backwards", "seconds", "zero_gradients", "denied")
+# answers asked of a random model about one image: so many to choose the worst image by, and as many fresh ones to score
+_DRAWS = 20
 
 
-class Batch:
-    """Images on their way through a cascade, and what is known of each; everything is kept on the CPU."""
-
-    def __init__(self, row_B: Tensor, x: Tensor, label_B: Tensor, clean_BK: Tensor) -> None:
-        self.row_B, self.x, self.label_B = row_B, x, label_B
-        self.clean_BK = clean_BK
-        self.clean_prediction_B = clean_BK.argmax(1)
-        self.prediction_B = self.clean_prediction_B.clone()
-        self.size_B = torch.zeros(len(x))
-        self.x_adv = x.clone()
-        self.fell_to = [STANDING if right else WRONG for right in (self.prediction_B == label_B).tolist()]
-        self.costs: dict[str, list[list[float]]] = {what: [[] for _ in row_B] for what in COSTS}
+class Images(Protocol):
+    """Images in a fixed order, read when they are needed; a `vitadel.data.Split` is one."""
 
     @property
-    def standing(self) -> Tensor:
-        return torch.tensor([place for place, name in enumerate(self.fell_to) if name == STANDING], dtype=torch.int64)
+    def labels(self) -> Tensor:
+        """[n] class numbers."""
 
-    def let_fall(self, fallen: Mapping[int, Fall]) -> None:
-        """Images that fell inside a smaller threat have fallen inside this one."""
-        for place, row in enumerate(self.row_B.tolist()):
-            if row not in fallen or self.fell_to[place] != STANDING:
-                continue
-            fall = fallen[row]
-            self.fell_to[place], self.prediction_B[place], self.size_B[place] = fall.to, fall.prediction, fall.size
-            if fall.x_adv is not None:
-                self.x_adv[place] = fall.x_adv
+    def __len__(self) -> int:
+        """How many there are."""
 
-    def columns(self, ids: tuple[str, ...]) -> dict[str, list[object]]:
-        """The rows to keep. Costs are lists with one number per attack of the cascade."""
+    def images(self, rows: Tensor) -> Tensor:
+        """float32 [B, 3, H, W] in [0, 1], on the CPU."""
+
+
+@dataclass(slots=True)
+class Cascade:
+    """Attacks on the images of one split, inside one threat.
+
+    `keep` is shown every image that was found, or the last attempt on one that stands. `fallen` are rows known to fall
+    to a smaller threat.
+    """
+
+    model: nn.Module
+    images: Images
+    entries: tuple[Entry, ...]
+    threat: Threat | None
+    journal: Journal
+    seed: int
+    engine: Engine
+    fallen: frozenset[int] = frozenset()
+    ranks: Ranks = field(default_factory=Ranks)
+    keep: Callable[[int, Tensor], None] = lambda row, x: None
+    notify: Notify = silent
+    name: str = ""
+    # how the search computes the model, and what has to be said of it afterwards
+    search: Model | None = None
+    flags: list[Flag] = field(default_factory=list)
+
+    def attack(self, standing: list[int]) -> None:
+        """Every attack on the rows that still stand when its turn comes."""
+        for entry in self.entries:
+            standing = self._strike(entry, standing)
+
+    # ------------------------------------------------------------ clean pass
+
+    def classify(self) -> list[int]:
+        """The rows that are classified rightly and known to stand so far."""
+        page, rows = self.journal.page("clean"), self.ranks.share(list(range(len(self.images))))
+        known = {int(str(row)) for row in page.read().get("row", [])}
+        todo = [row for row in rows if row not in known]
+        done = len(rows) - len(todo)
+        for part in _parts(todo, self._batch):
+            page.add(self._clean_lines(part))
+            done += len(part)
+            self.notify(f"{self.name} clean", done, len(rows), {})
+        lines = page.read()
+        right = {int(str(row)) for row, share in zip(lines["row"], lines["right_chosen"], strict=True) if share}
+        return [row for row in rows if row in right and row not in self.fallen]
+
+    def _clean_lines(self, rows: list[int]) -> dict[str, list[object]]:
+        at = torch.tensor(rows)
+        label_B, x = self.images.labels[at], self.images.images(at)
+        z_BK = logits(self.model, x)
+        if z_BK.ndim != 2 or int(label_B.max()) >= z_BK.shape[1] or int(label_B.min()) < 0:
+            raise UsageError(
+                f"the model returns outputs of shape {list(z_BK.shape[1:])}, the data has labels from "
+                f"{int(label_B.min())} to {int(label_B.max())}. Is it the model for this data set?"
+            )
+        if bad := int((~z_BK.isfinite()).any(1).sum()):
+            raise UsageError(f"the model returned NaN or infinite logits for {bad} of {len(x)} clean images.")
+        count = min(max((walk.targets for walk in self._walks()), default=0), z_BK.shape[1] - 1)
+        right = (z_BK.argmax(1) == label_B).float().tolist()
+        chosen, scored = self._right_shares(x, label_B) if self.is_random else (right, right)
         return {
-            "row": self.row_B.tolist(),
-            "id": [ids[row] for row in self.row_B.tolist()],
-            "label": self.label_B.tolist(),
-            "clean_prediction": self.clean_prediction_B.tolist(),
-            "prediction": self.prediction_B.tolist(),
-            "fell_to": list(self.fell_to),
-            "size": self.size_B.tolist(),
-            **self.costs,
+            "row": list(rows),
+            "label": label_B.tolist(),
+            "clean_prediction": z_BK.argmax(1).tolist(),
+            "right_chosen": list(chosen),
+            "right_scored": list(scored),
+            "classes": [z_BK.shape[1]] * len(rows),
+            "rivals": rivals(z_BK, label_B, count).tolist(),
         }
+
+    @property
+    def is_random(self) -> bool:
+        """Whether the attacks are those for models that answer at random."""
+        return any(not walk.stops_at_success for walk in self._walks())
+
+    def _right_shares(self, x: Tensor, label_B: Tensor) -> tuple[list[float], list[float]]:
+        """How often a random model is right about each image, twice: choosing by one and scoring by it flatters."""
+        answers = torch.stack([logits(self.model, x, seed=draw).argmax(1) == label_B for draw in range(2 * _DRAWS)])
+        chosen, scored = (half.float().mean(0).tolist() for half in answers.chunk(2))
+        return chosen, scored
+
+    def _walks(self) -> Iterator[Walk]:
+        return (entry.attack for entry in self.entries if isinstance(entry.attack, Walk))
+
+    @property
+    def _batch(self) -> int:
+        rows = self.engine.on(device_of(self.model)).rows
+        assert rows is not None
+        return rows
+
+    # --------------------------------------------------------------- attacks
+
+    def _strike(self, entry: Entry, standing: list[int]) -> list[int]:
+        """One attack on the rows that stand; what is left of them."""
+        page = self.journal.page(entry.name)
+        known = page.read()
+        tried = {int(str(row)) for row in known.get("row", [])}
+        todo, book = [row for row in standing if row not in tried], _Book(page, self._scores)
+        fell = sum(map(bool, known.get("reached", [])))
+        reporter = _Reporter(self, entry, len(standing), len(standing) - len(todo), fell)
+        try:
+            for row, finding in self._findings(entry, todo):
+                self.keep(row, finding.x)
+                book.add(row, finding)
+                reporter.tell(finding)
+        finally:  # an error or Ctrl-C costs nothing that was found
+            book.close()
+        lines = page.read()
+        verdicts = zip(lines.get("row", []), lines.get("reached", []), strict=True)
+        fell_rows = {int(str(row)) for row, reached in verdicts if reached}
+        return [row for row in standing if row not in fell_rows]
+
+    def _scores(self, rows: list[int], found: list[Tensor]) -> Mapping[str, list[float]]:
+        """How often a random model is right about what was found; nothing of other models."""
+        if not self.is_random:
+            return {}
+        chosen, scored = self._right_shares(torch.stack(found), self.images.labels[torch.tensor(rows)])
+        return {"right_chosen": chosen, "right_scored": scored}
+
+    def _findings(self, entry: Entry, rows: list[int]) -> Iterator[tuple[int, Finding]]:
+        if not rows:
+            return
+        # streams are numbered by the image's row, so another batch draws the same numbers
+        seed = fold_seed(self.seed, *entry.name.encode())
+        if not isinstance(entry.attack, Walk) or not getattr(entry.attack, "keep_best", True):
+            yield from self._batch_by_batch(entry, rows, seed)
+            return
+        found: set[int] = set()
+        while True:
+            try:
+                for row, finding in self._hunt(entry, entry.attack, [row for row in rows if row not in found], seed):
+                    found.add(row)
+                    yield row, finding
+            except NotFinite:
+                self._fall_back()
+            else:
+                return
+
+    def _fall_back(self) -> None:
+        """A search that left the range of its precision goes on in a wider one; called while the error is handled."""
+        precision = str(self.engine.on(device_of(self.model)).precision)
+        if self.search is None or precision not in FALLBACK:
+            raise
+        wider = FALLBACK[precision]
+        sentence = f"the search met numbers beyond the range of {precision} and went on in {wider}"
+        self.flags.append(Flag("search-fell-back", sentence, {}))
+        self.engine = replace(self.engine, precision=wider)
+        self.search = lowered(self.model, wider) if wider != "float32" else None
+
+    def _hunt(self, entry: Entry, walk: Walk, rows: list[int], seed: int) -> Iterator[tuple[int, Finding]]:
+        assert self.threat is not None
+        device, at = device_of(self.model), torch.tensor(rows)
+        engine = self.engine.on(device)
+        lines = self.journal.page("clean").read()
+        ranked = dict(zip(lines["row"], lines["rivals"], strict=True))
+        classes = int(str(lines["classes"][0]))
+
+        def fetch(places: Tensor) -> tuple[Tensor, Goal, Tensor]:
+            chosen = at[places]
+            x = self.images.images(chosen).to(device)
+            nearest = torch.tensor([ranked[row] for row in chosen.tolist()], device=device)
+            return x, self._goal(entry, chosen, x), nearest[:, : walk.fan(classes)]
+
+        highest = int(self.images.labels[at].max())
+        search, judge = Oracle(self.search or self.model, highest), Oracle(self.model, highest)
+        pool = Pool(Draws.of(seed, at.to(device)), classes, fetch)
+        with undisturbed(self.model, seed, device):
+            for findings in engine.hunt(walk, search, pool, self.threat, judge, self.flags):
+                for finding in findings:
+                    yield rows[finding.place], finding
+
+    def _batch_by_batch(self, entry: Entry, rows: list[int], seed: int) -> Iterator[tuple[int, Finding]]:
+        """For attacks that are not told step by step."""
+        assert self.threat is not None
+        device = device_of(self.model)
+        for part in _parts(rows, self._batch):
+            at = torch.tensor(part)
+            x = self.images.images(at).to(device)
+            goal = self._goal(entry, at, x)
+            result = entry.attack(self.model, x, goal, self.threat, seed=seed, index_B=at)
+            for place, row in enumerate(part):
+                yield (
+                    row,
+                    Finding(
+                        place=place,
+                        reached=bool(result.reached[place]),
+                        x=result.x[place].cpu(),
+                        prediction=int(result.prediction[place]),
+                        size=float(result.size[place]),
+                        forwards=result.forwards / len(part),
+                        backwards=result.backwards / len(part),
+                        zero_gradients=result.zero_gradients / len(part),
+                        denied=0,
+                        seconds=result.seconds / len(part),
+                    ),
+                )
+
+    def _goal(self, entry: Entry, rows: Tensor, x: Tensor) -> Goal:
+        label_B = self.images.labels[rows].to(x.device)
+        if entry.loss is kl_divergence:
+            return Diverge(logits(self.model, x).to(x.device))
+        if entry.target is None:
+            return Untargeted(label_B, entry.loss)
+        return Targeted(entry.target(logits(self.model, x)).to(x.device), entry.loss)
 
 
 @torch.no_grad()
-def classify(model: nn.Module, row_B: Tensor, x: Tensor, label_B: Tensor) -> Batch:
-    """The batch before any attack; answers that are not logits for these labels are refused."""
-    with frozen(model):
-        z_BK = model(x.to(device_of(model))).float().cpu()
-    if z_BK.ndim != 2 or int(label_B.max()) >= z_BK.shape[1]:
-        raise UsageError(
-            f"the model returns outputs of shape {list(z_BK.shape[1:])}, the data has label {int(label_B.max())}. "
-            "Is it the model for this data set?"
-        )
-    if bad := int((~z_BK.isfinite()).any(1).sum()):
-        raise UsageError(f"the model returned NaN or infinite logits for {bad} of {len(x)} clean images.")
-    return Batch(row_B, x, label_B, z_BK)
+def logits(model: nn.Module, x: Tensor, *, seed: int = 0) -> Tensor:
+    """The model's answers in float32, on the CPU; a batch that does not fit is cut in two."""
+    device = device_of(model)
+    try:
+        with undisturbed(model, seed, device):
+            return model(x.to(device)).float().cpu()
+    except torch.OutOfMemoryError:
+        if len(x) == 1:
+            raise UsageError("out of memory with a single image. Use a smaller model or another device.") from None
+        torch.cuda.empty_cache()
+    half = len(x) // 2
+    return torch.cat([logits(model, x[:half], seed=seed), logits(model, x[half:], seed=seed)])
 
 
-def strike(model: nn.Module, batch: Batch, entry: Entry, threat: Threat, *, seed: int) -> None:
-    """One attack on the images of `batch` that stand; an image that fell is not attacked again."""
-    places, device = batch.standing, device_of(model)
-    spent = dict.fromkeys(COSTS, 0.0)
-    if len(places):
-        goal = _goal(batch, places, entry, device)
-        # streams are numbered by the image's row, so another batch size draws the same numbers
-        own_seed = fold_seed(seed, *entry.name.encode())
-        x = batch.x[places].to(device)
-        result = entry.attack(model, x, goal, threat, seed=own_seed, index_B=batch.row_B[places])
-        spent = {what: getattr(result, what) / len(places) for what in spent}
-        # an image that stands shows the last attempt on it
-        batch.x_adv[places] = result.x.float().cpu()
-        batch.prediction_B[places] = result.prediction.cpu()
-        batch.size_B[places] = result.size.float().cpu()
-        for place in places[result.reached.cpu()].tolist():
-            batch.fell_to[place] = entry.name
-    tried = set(places.tolist())
-    for what, per_image in batch.costs.items():
-        for place, numbers in enumerate(per_image):
-            numbers.append(spent[what] if place in tried else 0.0)
+@dataclass(slots=True)
+class _Book:
+    """Findings on their way to a page: written down in portions, since every portion is a file."""
+
+    page: Page
+    score: Callable[[list[int], list[Tensor]], Mapping[str, list[float]]]
+    lines: list[tuple[int, Finding]] = field(default_factory=list)
+    since: float = field(default_factory=time.monotonic)
+
+    def add(self, row: int, finding: Finding) -> None:
+        self.lines.append((row, finding))
+        if len(self.lines) >= _LINES or time.monotonic() - self.since > _SECONDS:
+            self.close()
+
+    def close(self) -> None:
+        if self.lines:
+            columns: dict[str, list[object]] = {"row": [row for row, _ in self.lines]}
+            for name in ("reached", "prediction", "size", *COSTS):
+                columns[name] = [getattr(finding, name) for _, finding in self.lines]
+            self.page.add(
+                {**columns, **self.score([row for row, _ in self.lines], [found.x for _, found in self.lines])}
+            )
+        self.lines, self.since = [], time.monotonic()
 
 
-def _goal(batch: Batch, places: Tensor, entry: Entry, device: torch.device) -> Goal:
-    if entry.loss is kl_divergence:
-        return Diverge(batch.clean_BK[places].to(device))
-    if entry.target is None:
-        return Untargeted(batch.label_B[places].to(device), entry.loss)
-    return Targeted(entry.target(batch.clean_BK[places]).to(device), entry.loss)
+@dataclass(slots=True)
+class _Reporter:
+    """Says how far one attack has come."""
+
+    cascade: Cascade
+    entry: Entry
+    total: int
+    done: int
+    fell: int
+
+    def tell(self, finding: Finding) -> None:
+        self.done, self.fell = self.done + 1, self.fell + finding.reached
+        self.cascade.notify(f"{self.cascade.name} {self.entry.name}", self.done, self.total, {"fell": self.fell})
+
+
+def _parts(rows: list[int], size: int) -> Iterator[list[int]]:
+    return (rows[at : at + size] for at in range(0, len(rows), size))

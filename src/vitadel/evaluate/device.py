@@ -1,11 +1,7 @@
-"""Where to compute, and how to call it in a record."""
+"""Where a model computes, and how to call it in a record."""
 
 import torch
 from torch import nn
-
-
-def best_device() -> torch.device:
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def device_of(model: nn.Module) -> torch.device:

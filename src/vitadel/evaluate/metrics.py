@@ -1,6 +1,7 @@
 """Numbers with their uncertainty."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vitadel.errors import UsageError
@@ -18,6 +19,17 @@ class Accuracy:
     accuracy: float
     low: float
     high: float
+
+
+def expected_accuracy(shares: Sequence[float]) -> Accuracy:
+    """The mean of how often a random model is right per image, with the normal interval of that mean.
+
+    The spread between images holds both that they differ and that each was asked only so often.
+    """
+    n, mean = len(shares), sum(shares) / len(shares)
+    spread = math.sqrt(sum((share - mean) ** 2 for share in shares) / max(1, n - 1))
+    reach = _Z * spread / math.sqrt(n)
+    return Accuracy(round(sum(shares)), n, mean, max(0.0, mean - reach), min(1.0, mean + reach))
 
 
 def accuracy(correct: int, n: int) -> Accuracy:

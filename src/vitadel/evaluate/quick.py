@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 
-import torch
 from torch import nn
 
-from vitadel.attacks import Attack
-from vitadel.data import Split, batches
-from vitadel.evaluate.cascade import STANDING, WRONG, classify, strike
+from vitadel.attacks import Attack, Engine
+from vitadel.data import Split
+from vitadel.evaluate.cascade import Cascade
+from vitadel.evaluate.journal import Notebook
 from vitadel.evaluate.suites import Entry
 from vitadel.threat import Threat
 
@@ -16,12 +16,14 @@ def quick_scores(
     model: nn.Module, split: Split, attack: Attack | None, threat: Threat | None, *, seed: int, batch: int = 256
 ) -> Mapping[str, float]:
     """Clean accuracy, and robust accuracy after it if there is an attack: the value to select by comes last."""
-    right = standing = 0
-    for row_B, x, label_B in batches(split, torch.arange(len(split)).split(batch)):
-        judged = classify(model, row_B, x, label_B)
-        right += sum(name != WRONG for name in judged.fell_to)
-        if attack is not None and threat is not None:
-            strike(model, judged, Entry("check", attack), threat, seed=seed)
-        standing += sum(name == STANDING for name in judged.fell_to)
+    entries = (Entry("check", attack),) if attack is not None and threat is not None else ()
+    engine = Engine(rows=batch, replay=False, precision="float32")
+    notebook = Notebook()
+    cascade = Cascade(model, split, entries, threat, notebook, seed, engine)
+    cascade.attack(cascade.classify())
+    right = sum(float(str(share)) for share in notebook.page("clean").read()["right_scored"])
     scores = {"clean": right / len(split)}
-    return scores if attack is None else {**scores, "robust": standing / len(split)}
+    if not entries:
+        return scores
+    fell = sum(map(bool, notebook.page("check").read().get("reached", [])))
+    return {**scores, "robust": (right - fell) / len(split)}

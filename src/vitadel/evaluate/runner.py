@@ -1,25 +1,31 @@
 """A suite on a split: one row per image in the run folder, resumed where a kill left it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vitadel.data import DataSet, Split, batches
+from vitadel.attacks import Engine, Walk, frozen, searcher
+from vitadel.data import DataSet, Split
 from vitadel.errors import UsageError
-from vitadel.evaluate.cascade import STANDING, WRONG, Batch, Fall, classify, strike
+from vitadel.evaluate.cascade import Cascade, logits
 from vitadel.evaluate.device import device_of
-from vitadel.evaluate.suites import Entry, Suite
+from vitadel.evaluate.ranks import Ranks
+from vitadel.evaluate.suites import Suite
 from vitadel.evaluate.summary import summarise
 from vitadel.evaluate.suspicion import suspicions
+from vitadel.evaluate.verdicts import STANDING, WRONG, Fall, verdicts
+from vitadel.goals import Untargeted
 from vitadel.runs import Notify, Rows, Run, silent, write_whole
 from vitadel.threat import Linf, Threat, spell, with_eps
 
 # images shown in the report, taken from the head of the pinned order: chosen before anything is known of them
 _GALLERY = 8
+# images that are asked about a model's habits
+_ASKED = 64
 
 
 def evaluate(
@@ -30,71 +36,130 @@ def evaluate(
     *,
     threat: Threat | None = None,
     seed: int = 0,
-    batch: int = 128,
+    batch: int | None = None,
     split: str = "test",
+    engine: Engine | None = None,
+    ranks: Ranks | None = None,
     notify: Notify = silent,
 ) -> list[dict[str, object]]:
     """Carry out `suite` and return the summaries that are also written to the run folder, one per radius.
 
     Robust accuracy counts an image only if it is classified rightly and no attack of the cascade changed that: an
-    upper bound on the true one. Killed and called again, nothing that has its row is done again.
+    upper bound on the true one. Killed and called again, nothing that was found is searched for again. `ranks` share
+    the images of one run folder.
     """
-    if batch < 1:
+    if batch is not None and batch < 1:
         raise UsageError(f"the batch must be at least 1, got {batch}.")
     images = data.split(split)
     if len(images) == 0:
         raise UsageError(f"the {split} split of {data.spec} is empty, so there is nothing to evaluate.")
     summaries: list[dict[str, object]] = []
     fallen: dict[int, Fall] = {}
+    folder: Path | None = None
     for radius in _radii(suite, threat):
         name = suite.name if radius is None else f"{suite.name}-{spell(radius).replace(':', '-').replace('/', '_')}"
-        job = _Job(model, images, suite.entries, radius, run.rows(name), seed, batch, notify, name)
+        entries = () if radius is None else suite.cascade(radius)
+        cascade = Cascade(model, images, entries, radius, run.rows(name), seed, engine or Engine(rows=batch))
+        cascade.fallen, cascade.ranks = frozenset(fallen), ranks or Ranks()
+        cascade.notify, cascade.name = notify, name
+        job = _Job(cascade, images, run.rows(name), suite.name, fallen, folder, data.classes)
         if not job.rows.done:
-            job.fill(fallen, data.classes)
-            flags = suspicions(model, job.first_images())
-            job.rows.close(summarise(name, suite, radius, job.rows.read(), flags))
+            job.carry_out()
+        cascade.ranks.wait()
         summaries.append(job.rows.summary)
-        fallen = _fallen(job.rows)
+        fallen, folder = _fallen(job.rows), job.rows.folder
     return summaries
 
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """One evaluation: a cascade at one radius."""
+    """One evaluation: a cascade at one radius, written down. `smaller` is the folder of the radius before."""
 
-    model: nn.Module
+    cascade: Cascade
     images: Split
-    entries: tuple[Entry, ...]
-    threat: Threat | None
     rows: Rows
-    seed: int
-    batch: int
-    notify: Notify
-    name: str
+    suite: str
+    fallen: dict[int, Fall]
+    smaller: Path | None
+    classes: Sequence[str]
 
-    def fill(self, fallen: dict[int, Fall], classes: Sequence[str]) -> None:
-        """Give every image that has none its row."""
-        finished = self.rows.finished()
-        todo = torch.tensor([row for row in range(len(self.images)) if row not in finished], dtype=torch.int64)
-        done = len(finished)
-        for row_B, x, label_B in batches(self.images, todo.split(self.batch) if len(todo) else []):
-            judged = self._judge(row_B, x, label_B, fallen)
-            if 0 in row_B:
-                _write_gallery(self.rows.folder / "gallery.npz", judged, classes, self.threat)
-            self.rows.add(judged.columns(self.images.ids))
-            done += len(row_B)
-            self.notify(self.name, done, len(self.images), {})
+    def carry_out(self) -> None:
+        cascade = self.cascade
+        cascade.keep = self._keep
+        standing = cascade.classify()
+        first = self.images.images(torch.arange(min(_ASKED, len(self.images)))).to(device_of(cascade.model))
+        ready(cascade, first)
+        cascade.attack(standing)
+        cascade.ranks.wait()
+        if cascade.ranks.rank == 0:
+            columns = verdicts(self.rows, self.images, self.images.ids, cascade.entries, self.fallen)
+            self._write_gallery(columns)
+            self.rows.add(columns)
+            self.rows.close(
+                summarise(cascade.name, self.suite, cascade.entries, cascade.threat, columns, cascade.flags)
+            )
 
-    def first_images(self) -> Tensor:
-        return self.images.images(torch.arange(min(self.batch, len(self.images)))).to(device_of(self.model))
+    def _keep(self, row: int, x: Tensor) -> None:
+        """What the report will show is kept as soon as it is found."""
+        if row < _GALLERY:
+            write_whole(self._shown(self.rows.folder, row), lambda beside: torch.save(x.float().cpu(), beside))
 
-    def _judge(self, row_B: Tensor, x: Tensor, label_B: Tensor, fallen: dict[int, Fall]) -> Batch:
-        judged = classify(self.model, row_B, x, label_B)
-        judged.let_fall(fallen)
-        for entry in self.entries:
-            assert self.threat is not None
-            strike(self.model, judged, entry, self.threat, seed=self.seed)
-        return judged
+    @staticmethod
+    def _shown(folder: Path, row: int) -> Path:
+        return folder / "shown" / f"{row}.pt"
+
+    def _write_gallery(self, columns: dict[str, list[object]]) -> None:
+        """The first images before and after, for the report to show."""
+        threat = self.cascade.threat
+        if threat is None:
+            return
+        clean = self.images.images(torch.arange(min(_GALLERY, len(self.images))))
+        after = clean.clone()
+        for row in range(len(clean)):
+            places = [self._shown(self.rows.folder, row)]
+            places += [self._shown(self.smaller, row)] if self.smaller and row in self.fallen else []
+            known = next((place for place in places if place.exists()), None)
+            if known is not None:
+                after[row] = torch.load(known, weights_only=True)
+                if known != places[0]:
+                    self._keep(row, after[row])  # for the next radius
+
+        def write(beside: Path) -> None:
+            shown = slice(0, len(clean))
+            with beside.open("wb") as handle:
+                np.savez_compressed(
+                    handle,
+                    clean=_pictures(clean).mul(255).round().byte().numpy(),
+                    adversarial=_pictures(after).numpy(),
+                    classes=np.array(self.classes),
+                    eps=threat.eps,
+                    norm=spell(threat).partition(":")[0],
+                    label=np.array(columns["label"][shown]),
+                    clean_prediction=np.array(columns["clean_prediction"][shown]),
+                    prediction=np.array(columns["prediction"][shown]),
+                    fell_to=np.array(columns["fell_to"][shown]),
+                )
+
+        write_whole(self.rows.folder / "gallery.npz", write)
+
+
+def ready(cascade: Cascade, x: Tensor) -> None:
+    """Find out what speaks against the numbers to come, and how the search will compute the model."""
+    engine = cascade.engine.on(device_of(cascade.model))
+    cascade.flags += suspicions(cascade.model, x)
+    if not cascade.entries:
+        return
+    if any(flag.code == "randomised" for flag in cascade.flags):
+        # a recorded or compiled model may repeat the draw it was recorded with
+        cascade.engine = replace(engine, replay=False, precision="float32", compile=False)
+    elif engine.precision != "float32" or engine.compile:
+        with frozen(cascade.model):
+            cascade.search, failed = searcher(cascade.model, x, str(engine.precision), compile=engine.compile)
+        cascade.flags += failed
+    classes, nobody = logits(cascade.model, x[:1]).shape[1], torch.zeros(1, dtype=torch.int64)
+    for entry in cascade.entries:
+        if isinstance(entry.attack, Walk):
+            cascade.flags += entry.attack.doubts(Untargeted(nobody, entry.loss), classes)
 
 
 def _radii(suite: Suite, threat: Threat | None) -> list[Threat | None]:
@@ -108,45 +173,13 @@ def _radii(suite: Suite, threat: Threat | None) -> list[Threat | None]:
 
 
 def _fallen(rows: Rows) -> dict[int, Fall]:
-    table, shown = rows.read(), _read_gallery(rows.folder / "gallery.npz")
+    table = rows.read()
     columns = (table[name] for name in ("row", "fell_to", "prediction", "size"))
     return {
-        row: Fall(str(to), int(str(prediction)), float(str(size)), shown[row] if row < len(shown) else None)
-        for row, to, prediction, size in ((int(str(first)), *rest) for first, *rest in zip(*columns, strict=True))
+        int(str(row)): (str(to), int(str(prediction)), float(str(size)))
+        for row, to, prediction, size in zip(*columns, strict=True)
         if to not in (STANDING, WRONG)
     }
-
-
-def _write_gallery(path: Path, batch: Batch, classes: Sequence[str], threat: Threat | None) -> None:
-    """The first images before and after, for the report to show."""
-    if threat is None:
-        return
-    shown = slice(0, _GALLERY)
-
-    def write(beside: Path) -> None:
-        with beside.open("wb") as handle:
-            np.savez_compressed(
-                handle,
-                clean=_pictures(batch.x[shown]).mul(255).round().byte().numpy(),
-                adversarial=_pictures(batch.x_adv[shown]).numpy(),
-                label=batch.label_B[shown].numpy(),
-                clean_prediction=batch.clean_prediction_B[shown].numpy(),
-                prediction=batch.prediction_B[shown].numpy(),
-                fell_to=np.array(batch.fell_to[shown]),
-                classes=np.array(classes),
-                eps=threat.eps,
-                norm=spell(threat).partition(":")[0],
-            )
-
-    write_whole(path, write)
-
-
-def _read_gallery(path: Path) -> Sequence[Tensor]:
-    """What the first images became; the gallery begins with row 0."""
-    if not path.exists():
-        return ()
-    with np.load(path) as stored:
-        return list(torch.from_numpy(stored["adversarial"]).permute(0, 3, 1, 2))
 
 
 def _pictures(x: Tensor) -> Tensor:

@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 
-from vitadel.attacks import FGSM, PGD, Attack
+from vitadel.attacks import FGSM, PGD, Attack, AutoAttack, AutoAttackPlus, AutoAttackRand
 from vitadel.errors import UsageError
 from vitadel.goals import Target
 from vitadel.losses import Loss, cross_entropy, kl_divergence, margin
+from vitadel.threat import Threat
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,18 @@ class Suite:
     entries: tuple[Entry, ...] = ()
     shares: tuple[float, ...] = (1.0,)
 
+    def cascade(self, threat: Threat) -> tuple[Entry, ...]:
+        """The attacks one by one; those that AutoAttack consists of depend on the norm."""
+        return tuple(one for entry in self.entries for one in _stages(entry, threat))
+
+
+def _stages(entry: Entry, threat: Threat) -> tuple[Entry, ...]:
+    if not isinstance(entry.attack, AutoAttack):
+        return (entry,)
+    if entry.target is not None:
+        raise UsageError("AutoAttack chooses its targets itself. Leave `target` out.")
+    return tuple(Entry(stage.name, stage.attack, stage.loss) for stage in entry.attack.stages(threat))
+
 
 _QUICK = (
     Entry("fgsm", FGSM()),
@@ -47,5 +60,20 @@ SUITES = {
         Suite("clean", "accuracy on the images as they are"),
         Suite("quick", "FGSM, then PGD-20 on cross-entropy, then PGD-20 on the margin, at the threat's radius", _QUICK),
         Suite("curve", "the attacks of `quick` at 1/4, 1/2, 1, 2 and 4 times the radius", _QUICK, (0.25, 0.5, 1, 2, 4)),
+        Suite(
+            "adversarial",
+            "AutoAttack, standard: APGD-CE, APGD-T, FAB-T and Square with the published budgets",
+            (Entry("autoattack", AutoAttack()),),
+        ),
+        Suite(
+            "adversarial-plus",
+            "AutoAttack, plus: APGD-CE, APGD-DLR, FAB, Square, APGD-T and FAB-T, five restarts",
+            (Entry("autoattack-plus", AutoAttackPlus()),),
+        ),
+        Suite(
+            "adversarial-rand",
+            "AutoAttack, rand, for models that answer at random: scored by the expected accuracy over fresh draws",
+            (Entry("autoattack-rand", AutoAttackRand()),),
+        ),
     )
 }

@@ -4,46 +4,51 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 
 from vitadel.attacks import Flag, zero_gradient_flags
-from vitadel.evaluate.cascade import COSTS, STANDING, WRONG
-from vitadel.evaluate.metrics import accuracy
-from vitadel.evaluate.suites import Suite
+from vitadel.evaluate.cascade import COSTS
+from vitadel.evaluate.metrics import accuracy, expected_accuracy
+from vitadel.evaluate.suites import Entry
 from vitadel.threat import Threat, spell
 
 Columns = Mapping[str, Sequence[object]]
 
+# points of accuracy by which a search without gradients may beat those with them, before they are to be doubted
+_SQUARE_MARGIN = 0.002
+
 
 def summarise(
-    name: str, suite: Suite, threat: Threat | None, rows: Columns, flags: Iterable[Flag]
+    name: str, suite: str, entries: Sequence[Entry], threat: Threat | None, rows: Columns, flags: Iterable[Flag]
 ) -> dict[str, object]:
     """Accuracies with intervals, what each attack tried, felled and cost, and every reason for doubt."""
     fell_to, n = [str(to) for to in rows["fell_to"]], len(rows["row"])
-    clean = accuracy(sum(to != WRONG for to in fell_to), n)
-    robust = accuracy(sum(to == STANDING for to in fell_to), n) if threat is not None else None
-    attacks = [_attack(suite.entries[i].name, i, fell_to, rows) for i in range(len(suite.entries))]
+    attacks = [_attack(entry, i, fell_to, rows) for i, entry in enumerate(entries)]
     norm, _, _ = spell(threat).partition(":") if threat is not None else ("", "", "")
     return {
         "name": name,
-        "suite": suite.name,
+        "suite": suite,
         "threat": None if threat is None else {"norm": norm, "eps": threat.eps, "text": spell(threat)},
         "n": n,
-        "clean": asdict(clean),
-        "robust": None if robust is None else asdict(robust),
+        "clean": _accuracy(rows["clean_right"]),
+        "robust": None if threat is None else _accuracy(rows["right"]),
         "attacks": attacks,
-        "flags": [asdict(flag) for flag in (*flags, *_doubts(attacks))],
+        "flags": [asdict(flag) for flag in (*flags, *_doubts(attacks, n))],
         "seconds": round(sum(float(str(attack["seconds"])) for attack in attacks), 3),
     }
 
 
-def _attack(name: str, place: int, fell_to: Sequence[str], rows: Columns) -> dict[str, object]:
+def _accuracy(right: Sequence[object]) -> dict[str, object]:
+    shares = [float(str(share)) for share in right]
+    if all(share in (0, 1) for share in shares):
+        return asdict(accuracy(int(sum(shares)), len(shares)))
+    return asdict(expected_accuracy(shares))
+
+
+def _attack(entry: Entry, place: int, fell_to: Sequence[str], rows: Columns) -> dict[str, object]:
     costs = {what: [_at(cost, place) for cost in rows[what]] for what in COSTS}
     return {
-        "name": name,
+        "name": entry.name,
         "tried": sum(forwards > 0 for forwards in costs["forwards"]),
-        "fell": sum(to == name for to in fell_to),
-        "forwards": round(sum(costs["forwards"])),
-        "backwards": round(sum(costs["backwards"])),
-        "seconds": round(sum(costs["seconds"]), 3),
-        "zero_gradients": round(sum(costs["zero_gradients"])),
+        "fell": sum(to == entry.name for to in fell_to),
+        **{what: round(sum(costs[what]), 3 if what == "seconds" else None) for what in COSTS},
     }
 
 
@@ -52,10 +57,19 @@ def _at(cost: object, place: int) -> float:
     return float(cost[place])
 
 
-def _doubts(attacks: Sequence[Mapping[str, object]]) -> list[Flag]:
-    """What the attacks' sums over all batches say against them."""
-    return [
+def _doubts(attacks: Sequence[Mapping[str, object]], n: int) -> list[Flag]:
+    """What the attacks' sums over all images say against them."""
+    flags = [
         replace(flag, sentence=f"{attack['name']}: {flag.sentence}")
         for attack in attacks
         for flag in zero_gradient_flags(int(str(attack["zero_gradients"])), int(str(attack["backwards"])))
     ]
+    blind = [attack for attack in attacks if attack["backwards"] == 0 and attack["forwards"]]
+    for attack in blind:
+        fell = int(str(attack["fell"]))
+        if fell > _SQUARE_MARGIN * n and any(other["backwards"] for other in attacks[: attacks.index(attack)]):
+            sentence = (
+                f"{attack['name']} felled {fell} images that every gradient attack had left: the gradients mislead"
+            )
+            flags.append(Flag("square-stronger", sentence, {"images": fell, "of": n}))
+    return flags

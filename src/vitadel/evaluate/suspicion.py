@@ -1,25 +1,92 @@
-"""What a model's answers give away before any attack."""
+"""What a model gives away before any attack.
+
+Shape letters: B images, K classes.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from vitadel.attacks import Flag, frozen
 
-# float32 softmax outputs sum to one within this; logits practically never do
-_SUM_TOLERANCE = 1e-3
+# float32 softmax outputs sum to one within this, half-precision ones too; logits practically never do
+_SUM_TOLERANCE = 4e-3
+# logits count as different if they move by more than this share of their length
+_SAME = 1e-4
+# length of the step along which slopes are measured, and the median relative error from which they are disbelieved
+_STEP, _SLOPE_ERROR = 0.02, 0.5
+
+
+def suspicions(model: nn.Module, x: Tensor) -> tuple[Flag, ...]:
+    """Flags for a model that answers at random or with probabilities, or whose gradient is not that of its answers."""
+    with frozen(model):
+        return (*_about_answers(model, x), *_about_gradients(model, x))
 
 
 @torch.no_grad()
-def suspicions(model: nn.Module, x: Tensor) -> tuple[Flag, ...]:
-    """Flags for a model that answers differently each time, or with probabilities instead of logits."""
-    with frozen(model):
-        first, second = model(x), model(x)
-    flags = []
-    if changed := int((first != second).any(1).sum()):
-        sentence = f"{changed} of {len(x)} images got other logits when asked twice: one draw proves little"
-        flags.append(Flag("randomised", sentence, {"changed": changed, "images": len(x)}))
+def _about_answers(model: nn.Module, x: Tensor) -> Iterator[Flag]:
+    first, second = model(x).float(), model(x).float()
+    changed_B = (first - second).norm(dim=1) > _SAME * first.norm(dim=1)
+    if changed := int((changed_B | (first.argmax(1) != second.argmax(1))).sum()):
+        sentence = (
+            f"{changed} of {len(x)} images got other logits when asked twice: one draw proves little, "
+            "use the suite adversarial-rand"
+        )
+        yield Flag("randomised", sentence, {"changed": changed, "images": len(x)})
     off_by = float((first.sum(1) - 1).abs().max())
     if bool((first >= 0).all()) and off_by < _SUM_TOLERANCE:
         sentence = "the model returns probabilities: attacks need logits, and a saturated softmax hides the gradient"
-        flags.append(Flag("probabilities", sentence, {"largest_distance_of_sum_from_1": off_by}))
-    return tuple(flags)
+        yield Flag("probabilities", sentence, {"largest_distance_of_sum_from_1": off_by})
+
+
+def _about_gradients(model: nn.Module, x: Tensor) -> Iterator[Flag]:
+    pixels = x.detach().clone().requires_grad_()
+    with torch.enable_grad(), _counting_backward_passes() as inside:
+        z_BK = model(pixels).float()
+    if inside:
+        sentence = f"the model's forward pass made {len(inside)} backward passes: it adapts to each input at test time"
+        yield Flag("gradient-path", sentence, {"backward_passes": len(inside)})
+    if not z_BK.requires_grad:
+        return
+    top_B = z_BK.detach().argmax(1, keepdim=True)
+    (grad,) = torch.autograd.grad(z_BK.gather(1, top_B).sum(), pixels, materialize_grads=True)
+    error, judged = _slope_error(model, x, grad, top_B)
+    if error > _SLOPE_ERROR:
+        sentence = (
+            f"the gradient is off by {error:.0%} (median of {judged} images) from the slope it should describe: "
+            "the backward pass is not that of the forward pass, or the answers jump"
+        )
+        yield Flag("gradient-path", sentence, {"median_relative_error": error, "images": judged})
+
+
+@torch.no_grad()
+def _slope_error(model: nn.Module, x: Tensor, grad: Tensor, top_B: Tensor) -> tuple[float, int]:
+    """The median relative difference between the gradient's length and the slope measured along it."""
+    length_B = grad.flatten(1).norm(dim=1)
+    step = _STEP * grad / length_B.clamp_min(1e-30).view(-1, *(1 for _ in x.shape[1:]))
+    ahead, behind = (model(point).float().gather(1, top_B).squeeze(1) for point in (x + step, x - step))
+    slope_B = (ahead - behind) / (2 * _STEP)
+    known_B = length_B > 0
+    error_B = ((slope_B - length_B).abs() / length_B.clamp_min(1e-30))[known_B]
+    return (float(error_B.median()), int(known_B.sum())) if bool(known_B.any()) else (0.0, 0)
+
+
+@contextmanager
+def _counting_backward_passes() -> Iterator[list[None]]:
+    """Every backward pass inside, however the caller got hold of it: they all go through this one function."""
+    passes: list[None] = []
+    door: Any = torch.autograd
+    real = door._engine_run_backward
+
+    def counted(*args: object, **kwargs: object) -> object:
+        passes.append(None)
+        return real(*args, **kwargs)
+
+    door._engine_run_backward = counted
+    try:
+        yield passes
+    finally:
+        door._engine_run_backward = real

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from vitadel.losses import Loss, cross_entropy, kl_divergence
+from vitadel.losses import Loss, TargetLoss, cross_entropy, kl_divergence, targeted_dlr
 
 
 class Goal(Protocol):
@@ -72,6 +72,28 @@ class Targeted:
 
 
 @dataclass(frozen=True, slots=True)
+class Towards:
+    """Any class but the label, sought in the direction of one other class."""
+
+    label_B: Tensor
+    target_B: Tensor
+    loss: TargetLoss = targeted_dlr
+
+    def gain(self, z_BK: Tensor) -> Tensor:
+        return self.loss(z_BK, self.label_B, self.target_B)
+
+    def reached(self, z_BK: Tensor) -> Tensor:
+        return z_BK.argmax(1) != self.label_B
+
+    def at(self, rows: Tensor) -> "Towards":
+        return Towards(self.label_B[rows], self.target_B[rows], self.loss)
+
+    @property
+    def classes(self) -> Tensor:
+        return self.label_B.maximum(self.target_B)
+
+
+@dataclass(frozen=True, slots=True)
 class Diverge:
     """An answer far from the one the model gave on other images, labels aside (the inner goal of TRADES)."""
 
@@ -104,6 +126,22 @@ def runner_up(z_BK: Tensor) -> Tensor:
     return z_BK.topk(2, dim=1).indices[:, 1]
 
 
+def rivals(z_BK: Tensor, label_B: Tensor, count: int) -> Tensor:
+    """[B, count] classes other than the label, the one the model believes in most first."""
+    return z_BK.scatter(1, label_B[:, None], float("-inf")).topk(count, dim=1).indices
+
+
 TARGETS: dict[str, Target] = {"least-likely": least_likely, "runner-up": runner_up}
 
-__all__ = ["TARGETS", "Diverge", "Goal", "Target", "Targeted", "Untargeted", "least_likely", "runner_up"]
+__all__ = [
+    "TARGETS",
+    "Diverge",
+    "Goal",
+    "Target",
+    "Targeted",
+    "Towards",
+    "Untargeted",
+    "least_likely",
+    "rivals",
+    "runner_up",
+]

@@ -8,10 +8,24 @@ from collections.abc import Callable
 from torch import Tensor
 
 from vitadel.losses.likelihood import cross_entropy, kl_divergence
-from vitadel.losses.margin import dlr, margin
+from vitadel.losses.margin import dlr, lead, margin, targeted_dlr
 
 Loss = Callable[[Tensor, Tensor], Tensor]
+# (logits, labels, targets): larger means nearer to the target
+TargetLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 LOSSES: dict[str, Loss] = {"ce": cross_entropy, "margin": margin, "dlr": dlr}
+TARGET_LOSSES: dict[str, TargetLoss] = {"lead": lead, "dlr": targeted_dlr}
 
-__all__ = ["LOSSES", "Loss", "cross_entropy", "dlr", "kl_divergence", "margin"]
+__all__ = [
+    "LOSSES",
+    "TARGET_LOSSES",
+    "Loss",
+    "TargetLoss",
+    "cross_entropy",
+    "dlr",
+    "kl_divergence",
+    "lead",
+    "margin",
+    "targeted_dlr",
+]

@@ -38,3 +38,21 @@ def dlr(z_BK: Tensor, y_B: Tensor) -> Tensor:
         raise UsageError(f"dlr needs at least 3 classes, got {z_BK.shape[1]}. Use `margin` for a two-class model.")
     top3_B3 = z_BK.topk(3, dim=1).values
     return margin(z_BK, y_B) / (top3_B3[:, 0] - top3_B3[:, 2] + 1e-12)
+
+
+def lead(z_BK: Tensor, y_B: Tensor, target_B: Tensor) -> Tensor:
+    r"""The lead of one chosen class over the label: :math:`z_t - z_y`."""
+    return (z_BK.gather(1, target_B[:, None]) - z_BK.gather(1, y_B[:, None])).squeeze(1)
+
+
+def targeted_dlr(z_BK: Tensor, y_B: Tensor, target_B: Tensor) -> Tensor:
+    r"""The lead of one chosen class, in units that no scaling of the logits changes.
+
+    Croce & Hein 2020 (arXiv:2003.01690), with :math:`\pi` the order that sorts the logits downwards:
+
+    .. math:: \frac{z_t - z_y}{z_{\pi_1} - (z_{\pi_3} + z_{\pi_4}) / 2}
+    """
+    if z_BK.shape[1] < 4:
+        raise UsageError(f"targeted_dlr needs at least 4 classes, got {z_BK.shape[1]}. Use `lead` for a smaller model.")
+    top4_B4 = z_BK.topk(4, dim=1).values
+    return lead(z_BK, y_B, target_B) / (top4_B4[:, 0] - top4_B4[:, 2:].mean(1) + 1e-12)

@@ -28,6 +28,10 @@ class Rows:
         table = pa.table(dict(columns))
         write_whole(self._parts / f"{first:09d}.parquet", lambda beside: pq.write_table(table, beside))
 
+    def page(self, name: str) -> "Rows":
+        """Rows that lead to these, such as the findings of one attack; gone when these are closed."""
+        return Rows(self.folder / "pages" / "".join(sign if sign.isalnum() or sign in "-_=." else "_" for sign in name))
+
     def finished(self) -> set[int]:
         """The numbers of the images that have their row."""
         return {int(str(row)) for row in self.read().get("row", [])}
@@ -51,7 +55,7 @@ class Rows:
         return columns
 
     def close(self, summary: Mapping[str, object]) -> None:
-        """Turn the parts into one file and write the numbers derived from it beside it."""
+        """Turn parts into one file, write the numbers derived from it beside it, drop the pages that led here."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -60,6 +64,7 @@ class Rows:
             write_whole(self.folder / "rows.parquet", lambda beside: pq.write_table(table, beside))
         write_json(self.folder / "summary.json", summary)
         shutil.rmtree(self._parts, ignore_errors=True)
+        shutil.rmtree(self.folder / "pages", ignore_errors=True)
 
     @property
     def done(self) -> bool:

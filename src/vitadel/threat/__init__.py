@@ -1,9 +1,22 @@
 """Where an image may go."""
 
-from vitadel.threat.base import Threat, per_image, with_eps
-from vitadel.threat.l1 import L1
+from vitadel.threat.base import Threat, per_image, spread, with_eps
+from vitadel.threat.l1 import L1, project_l1
 from vitadel.threat.l2 import L2
 from vitadel.threat.linf import Linf
 from vitadel.threat.spelling import THREATS, read, read_number, spell
 
-__all__ = ["L1", "L2", "THREATS", "Linf", "Threat", "per_image", "read", "read_number", "spell", "with_eps"]
+__all__ = [
+    "L1",
+    "L2",
+    "THREATS",
+    "Linf",
+    "Threat",
+    "per_image",
+    "project_l1",
+    "read",
+    "read_number",
+    "spell",
+    "spread",
+    "with_eps",
+]

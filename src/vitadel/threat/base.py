@@ -18,8 +18,8 @@ class Threat(Protocol):
     def project(self, x: Tensor, x0: Tensor) -> Tensor:
         """The nearest allowed image to `x`, for the original `x0`."""
 
-    def ascend(self, x: Tensor, grad: Tensor, step: float) -> Tensor:
-        """`x` moved by a length of `step` in the direction in which `grad` rises fastest."""
+    def ascend(self, x: Tensor, grad: Tensor, step: float | Tensor) -> Tensor:
+        """`x` moved by a length of `step`, [B] if each image has its own, where `grad` rises fastest."""
 
     def sample(self, x0: Tensor, rng: Draws) -> Tensor:
         """A random allowed image, the same for an image in every batch."""
@@ -36,3 +36,8 @@ def with_eps(threat: Threat, eps: float) -> Threat:
 def per_image(v_B: Tensor, like: Tensor) -> Tensor:
     """One number per image, shaped to multiply a batch of images."""
     return v_B.view(-1, *(1 for _ in like.shape[1:]))
+
+
+def spread(value: float | Tensor, like: Tensor) -> float | Tensor:
+    """One number for all images, or one per image shaped to multiply them."""
+    return per_image(value, like) if isinstance(value, Tensor) else value

@@ -32,33 +32,15 @@ class L1:
             raise UsageError(f"L1.active must lie in (0, 1], got {self.active:g}. It is a share of the pixel values.")
 
     def project(self, x: Tensor, x0: Tensor) -> Tensor:
-        r"""The exact projection on ball and box together.
-
-        With :math:`d = x - x_0` and :math:`r` the room from :math:`x_0` to the box in the direction of :math:`d`, the
-        projection moves each value by :math:`\mathrm{clip}(|d| - \lambda, 0, r)`. Their sum falls as
-        :math:`\lambda` rises and is piecewise linear: bisect, then solve the last piece
-        (tests/unit/threat/test_projections.py).
-        """
+        """The exact projection on ball and box together."""
         if self.eps > (limit := x0[0].numel()):
             raise UsageError(
                 f"L1.eps of {self.eps:g} holds every image of shape {tuple(x0.shape[1:])} (diameter {limit}). "
                 "Pixels live in [0, 1]: divide an eps meant for [0, 255] by 255."
             )
-        shift, origin = (x - x0).double().flatten(1), x0.double().flatten(1)
-        length, room = shift.abs(), torch.where(shift > 0, 1 - origin, origin)
-        low_B, high_B = torch.zeros_like(length[:, :1]), length.amax(1, keepdim=True)
-        for _ in range(_HALVINGS):
-            middle_B = (low_B + high_B) / 2
-            too_long_B = _moved(length, middle_B, room).sum(1, keepdim=True) > self.eps
-            low_B, high_B = torch.where(too_long_B, middle_B, low_B), torch.where(too_long_B, high_B, middle_B)
-        start, end = (_moved(length, edge_B, room).sum(1, keepdim=True) for edge_B in (low_B, high_B))
-        part_B = ((start - self.eps) / (start - end).clamp_min(1e-300)).clamp(0, 1)
-        moved = _moved(length, low_B + part_B * (high_B - low_B), room)
-        inside_B = length.minimum(room).sum(1, keepdim=True) <= self.eps
-        moved = torch.where(inside_B, length.minimum(room), moved)
-        return (x0 + (shift.sign() * moved).view_as(x0).to(x0.dtype)).clamp(0, 1)
+        return project_l1(x, x0, self.eps)
 
-    def ascend(self, x: Tensor, grad: Tensor, step: float) -> Tensor:
+    def ascend(self, x: Tensor, grad: Tensor, step: float | Tensor) -> Tensor:
         """A step of L1 length `step`, shared by the steepest values; what the box refuses one goes to the next.
 
         Only so does a step keep its length beside the box: `project` draws every moved value a little back from it,
@@ -66,6 +48,7 @@ class L1:
         """
         slope, room = grad.flatten(1), torch.where(grad > 0, 1 - x, x).flatten(1)
         free = (slope != 0) & (room > 0)
+        step = step[:, None] if isinstance(step, Tensor) else step
         share_B = step / free.sum(1, keepdim=True).clamp(1, max(1, int(self.active * slope.shape[1])))
         order = slope.abs().argsort(dim=1, descending=True)
         most = room.minimum(share_B).masked_fill(~free, 0).gather(1, order)
@@ -76,13 +59,36 @@ class L1:
         """Uniform in the ball: exponential lengths with random signs, and a radius whose d-th power is uniform."""
         shape = x0.shape[1:]
         lengths = -torch.log1p(-rng.fold(0).uniform(*shape, dtype=x0.dtype))
-        signs = torch.where(rng.fold(1).uniform(*shape) < 0.5, -1.0, 1.0).to(x0.dtype)
+        signs = rng.fold(1).signs(*shape, dtype=x0.dtype)
         radius_B = self.eps * rng.fold(2).uniform(dtype=x0.dtype) ** (1 / x0[0].numel())
         total_B = lengths.flatten(1).double().sum(1).clamp_min(1e-12).to(x0.dtype)
         return self.project(x0 + signs * lengths * per_image(radius_B / total_B, x0), x0)
 
     def size(self, x: Tensor, x0: Tensor) -> Tensor:
         return (x - x0).abs().flatten(1).double().sum(1).to(x.dtype)
+
+
+def project_l1(x: Tensor, x0: Tensor, eps: float | Tensor) -> Tensor:
+    r"""The nearest image to `x` in the box and within an L1 distance of `eps`, [B] if each has its own, from `x0`.
+
+    With :math:`d = x - x_0` and :math:`r` the room from :math:`x_0` to the box in the direction of :math:`d`, the
+    projection moves each value by :math:`\mathrm{clip}(|d| - \lambda, 0, r)`. Their sum falls as :math:`\lambda`
+    rises and is piecewise linear: bisect, then solve the last piece (tests/unit/threat/test_projections.py).
+    """
+    eps = eps[:, None].double() if isinstance(eps, Tensor) else eps
+    shift, origin = (x - x0).double().flatten(1), x0.double().flatten(1)
+    length, room = shift.abs(), torch.where(shift > 0, 1 - origin, origin)
+    low_B, high_B = torch.zeros_like(length[:, :1]), length.amax(1, keepdim=True)
+    for _ in range(_HALVINGS):
+        middle_B = (low_B + high_B) / 2
+        too_long_B = _moved(length, middle_B, room).sum(1, keepdim=True) > eps
+        low_B, high_B = torch.where(too_long_B, middle_B, low_B), torch.where(too_long_B, high_B, middle_B)
+    start, end = (_moved(length, edge_B, room).sum(1, keepdim=True) for edge_B in (low_B, high_B))
+    part_B = ((start - eps) / (start - end).clamp_min(1e-300)).clamp(0, 1)
+    moved = _moved(length, low_B + part_B * (high_B - low_B), room)
+    inside_B = length.minimum(room).sum(1, keepdim=True) <= eps
+    moved = torch.where(inside_B, length.minimum(room), moved)
+    return (x0 + (shift.sign() * moved).view_as(x0).to(x0.dtype)).clamp(0, 1)
 
 
 def _moved(length: Tensor, threshold_B: Tensor, room: Tensor) -> Tensor:

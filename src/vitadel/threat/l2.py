@@ -8,9 +8,11 @@ from torch import Tensor
 
 from vitadel.draws import Draws
 from vitadel.errors import UsageError
-from vitadel.threat.base import per_image
+from vitadel.threat.base import per_image, spread
 
 _TINY = 1e-12
+# an image whose turns are cut short stays inside the ball, a little short of its edge
+_TURNS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,7 @@ class L2:
         :math:`s \le 1` per image, and :math:`\|z - x_0\|` grows with :math:`s`. Freezing the pixels clipped at the
         current :math:`s` leaves an equation solved by a square root; its solution never overshoots, and the
         turns settle as soon as the clipped set does: three or four on images (tests/unit/threat/test_projections.py).
+        On a GPU their number is fixed: asking whether they have settled would make every step wait for the device.
         """
         _refuse_ball_over_box(self.eps, x0)
         # distances add up thousands of squares: float32 sums of them are only good to 1e-5
@@ -39,20 +42,20 @@ class L2:
         norm_B = shift.clamp(low, high).norm(dim=1)
         outside_B = norm_B > self.eps
         scale_B = torch.where(outside_B, self.eps / shift.norm(dim=1).clamp_min(_TINY), scale_B)
-        for _ in range(shift.shape[1]):  # every turn but the last clips at least one value more
+        for _ in range(shift.shape[1] if x.is_cpu else _TURNS):  # every turn but the last clips one value more
             moved = scale_B[:, None] * shift
             free = (moved >= low) & (moved <= high)
             clipped_B = (moved.clamp(low, high).square() * ~free).sum(1)
             free_B = (shift.square() * free).sum(1)
             grown_B = ((self.eps**2 - clipped_B).clamp_min(0) / free_B.clamp_min(_TINY)).sqrt().clamp_max(1)
-            if not bool((outside_B & (grown_B > scale_B)).any()):
+            if x.is_cpu and not bool((outside_B & (grown_B > scale_B)).any()):
                 break
             scale_B = torch.where(outside_B, torch.maximum(scale_B, grown_B), scale_B)
         return (x0 + (scale_B[:, None] * shift).view_as(x0).to(x0.dtype)).clamp(0, 1)
 
-    def ascend(self, x: Tensor, grad: Tensor, step: float) -> Tensor:
+    def ascend(self, x: Tensor, grad: Tensor, step: float | Tensor) -> Tensor:
         # a saturated softmax leaves gradients far below 1e-12 that still point the right way
-        return x + step * grad / per_image(_norm(grad).clamp_min(torch.finfo(grad.dtype).tiny), grad)
+        return x + spread(step, x) * grad / per_image(_norm(grad).clamp_min(torch.finfo(grad.dtype).tiny), grad)
 
     def sample(self, x0: Tensor, rng: Draws) -> Tensor:
         """Uniform in the ball: a Gaussian direction, and a radius whose d-th power is uniform."""

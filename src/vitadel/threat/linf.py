@@ -6,6 +6,7 @@ from torch import Tensor
 
 from vitadel.draws import Draws
 from vitadel.errors import UsageError
+from vitadel.threat.base import spread
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +24,8 @@ class Linf:
     def project(self, x: Tensor, x0: Tensor) -> Tensor:
         return x.clamp(x0 - self.eps, x0 + self.eps).clamp(0, 1)
 
-    def ascend(self, x: Tensor, grad: Tensor, step: float) -> Tensor:
-        return x + step * grad.sign()
+    def ascend(self, x: Tensor, grad: Tensor, step: float | Tensor) -> Tensor:
+        return x + spread(step, x) * grad.sign()
 
     def sample(self, x0: Tensor, rng: Draws) -> Tensor:
         noise = rng.uniform(*x0.shape[1:], dtype=x0.dtype) * 2 - 1

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from vitadel.goals import TARGETS, Diverge, Goal, Targeted, Untargeted
-from vitadel.losses import LOSSES, Loss, cross_entropy, kl_divergence
+from vitadel.goals import TARGETS, Diverge, Goal, Targeted, Towards, Untargeted, rivals
+from vitadel.losses import LOSSES, Loss, cross_entropy, kl_divergence, lead, targeted_dlr
 
 Z_BK = torch.tensor([[3.0, 1.0, 0.0, -2.0], [0.0, 2.0, 1.0, 5.0], [1.0, 4.0, 3.0, 0.0]])
 LABELS = torch.tensor([0, 1, 2])
@@ -53,8 +53,13 @@ def test_diverge_gains_the_divergence_from_the_reference() -> None:
 
 @pytest.mark.parametrize(
     "goal",
-    [Untargeted(LABELS, LOSSES["dlr"]), Targeted(LABELS, LOSSES["margin"]), Diverge(Z_BK.flip(1))],
-    ids=["untargeted", "targeted", "diverge"],
+    [
+        Untargeted(LABELS, LOSSES["dlr"]),
+        Targeted(LABELS, LOSSES["margin"]),
+        Towards(LABELS, torch.tensor([3, 0, 1]), lead),
+        Diverge(Z_BK.flip(1)),
+    ],
+    ids=["untargeted", "targeted", "towards", "diverge"],
 )
 @pytest.mark.parametrize("rows", [torch.tensor([2, 0]), torch.tensor([1]), torch.tensor([], dtype=torch.int64)])
 def test_goal_of_some_images(goal: Goal, rows: Tensor) -> None:
@@ -74,3 +79,28 @@ def test_classes_are_those_the_goal_speaks_of() -> None:
 def test_targets_by_name() -> None:
     found = {name: choose(Z_BK).tolist() for name, choose in TARGETS.items()}
     assert found == {"least-likely": [3, 0, 3], "runner-up": [1, 1, 2]}
+
+
+def test_towards_gains_the_lead_of_its_rival() -> None:
+    target_B = torch.tensor([2, 3, 1])
+    assert Towards(LABELS, target_B, lead).gain(Z_BK).tolist() == [-3, 3, 1]
+    assert torch.equal(Towards(LABELS, target_B).gain(Z_BK), targeted_dlr(Z_BK, LABELS, target_B))
+
+
+def test_towards_is_content_with_any_class_but_the_label() -> None:
+    """Image 1 falls to class 3 though class 0 was sought; class 2 of image 2 falls to class 1."""
+    assert Towards(LABELS, torch.tensor([1, 0, 3]), lead).reached(Z_BK).tolist() == [False, True, True]
+
+
+def test_classes_of_label_and_rival_are_both_checked() -> None:
+    assert Towards(LABELS, torch.tensor([3, 0, 1])).classes.tolist() == [3, 1, 2]
+
+
+def test_rivals_are_ranked_and_leave_out_the_label() -> None:
+    assert rivals(Z_BK, LABELS, 3).tolist() == [[1, 2, 3], [3, 2, 0], [1, 0, 3]]
+    assert rivals(Z_BK, LABELS, 1).tolist() == [[1], [3], [1]]
+    assert rivals(Z_BK, LABELS, 0).shape == (3, 0)
+    torch.testing.assert_close(Z_BK, torch.tensor([[3.0, 1.0, 0.0, -2.0], [0.0, 2.0, 1.0, 5.0], [1.0, 4.0, 3.0, 0.0]]))
+    # for an image that is right, the first rival is the runner-up
+    right_B = Z_BK.argmax(1)
+    assert torch.equal(rivals(Z_BK, right_B, 1).squeeze(1), TARGETS["runner-up"](Z_BK))

@@ -1,0 +1,56 @@
+"""What every benchmark shares: the images, the record of hardware and versions, and the line it prints."""
+
+import importlib.metadata
+import json
+import os
+import platform
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from vitadel import data, models
+
+
+def load(model: str, spec: str, n: int, device: torch.device) -> tuple[nn.Module, Tensor, Tensor]:
+    """A frozen model on `device`, and the first n test images of the pinned order with their labels, on the CPU."""
+    net = models.load(model).eval().requires_grad_(False).to(device)
+    assert net.spec is not None
+    squash = data.parse_preprocess(f"squash:{net.spec.image_size}")
+    split = data.load(f"{spec}[:{n}]", preprocess=squash).split("test")
+    return net, split.images(torch.arange(len(split))), split.labels
+
+
+def hardware(device: torch.device) -> dict[str, object]:
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
+    return {"device": name, "threads": torch.get_num_threads(), "cores": os.cpu_count()}
+
+
+def versions(*packages: str) -> dict[str, str]:
+    known = {"python": platform.python_version(), "torch": torch.__version__}
+    for package in packages:
+        try:
+            known[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:  # carried along unpacked, without its metadata
+            known[package] = "unknown"
+    return known
+
+
+def clock(device: torch.device) -> float:
+    """Now, with the device's work done."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+def tell(result: dict[str, object], out: Path | None) -> None:
+    """One JSON line on standard output, and at the end of the file that keeps the records."""
+    line = json.dumps({"at": datetime.now(UTC).strftime("%Y-%m-%dT%H:%MZ"), **result})
+    sys.stdout.write(line + "\n")
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with out.open("a") as handle:
+            handle.write(line + "\n")

@@ -1,0 +1,78 @@
+"""A model as a search computes it: in half precision, compiled, or as it is.
+
+Half precision decides nothing: what a search finds counts only if the float32 model agrees. float16 keeps three more
+bits than bfloat16 and so sees smaller changes; bfloat16 has the range of float32 and never overflows.
+"""
+
+import copy
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from vitadel.attacks.oracle import Model
+from vitadel.attacks.result import Flag
+from vitadel.errors import UsageError
+
+# what a search that meets numbers beyond its range goes on with
+FALLBACK = {"fp16": "bf16", "bf16": "float32"}
+PRECISIONS = ("float32", "bf16", "fp16")
+
+
+def searcher(model: nn.Module, x: Tensor, precision: str, *, compile: bool = False) -> tuple[Model, tuple[Flag, ...]]:
+    """The fastest way to compute `model` that works on `x` both ways, and flags for those that do not."""
+    ways: list[tuple[str, Callable[[], Model]]] = [(precision, lambda: _lowered(model, precision, compile=False))]
+    if compile:
+        ways.insert(0, (f"{precision}, compiled", lambda: _lowered(model, precision, compile=True)))
+    if precision != "float32":
+        ways.append(("float32", lambda: model))
+    flags: list[Flag] = []
+    for name, make in ways:
+        try:
+            found = make()
+            _try_both_ways(found, x)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # a compiler or a cast may fail in any way, and the plain model is always there
+            if name == "float32":
+                raise
+            first = (str(error).strip() or type(error).__name__).splitlines()[0]
+            flags.append(Flag("search-fell-back", f"the search could not run as {name}: {first[:200]}", {}))
+        else:
+            return found, tuple(flags)
+    raise UsageError("the model gives no gradient at all")  # pragma: no cover - the last way raises its own error
+
+
+def lowered(model: nn.Module, precision: str) -> Model:
+    """The model computed in `precision`, untried."""
+    return _lowered(model, precision, compile=False)
+
+
+def _lowered(model: nn.Module, precision: str, *, compile: bool) -> Model:
+    if precision == "fp16":
+        small = copy.deepcopy(model).half()
+        fast = torch.compile(small, dynamic=True) if compile else small
+        return lambda x: fast(x.half())
+    fast = torch.compile(model, dynamic=True) if compile else model
+    if precision == "float32":
+        return fast
+
+    def in_bf16(x: Tensor) -> Tensor:
+        with torch.autocast(x.device.type, dtype=torch.bfloat16):
+            return fast(x)
+
+    return in_bf16
+
+
+def _try_both_ways(model: Model, x: Tensor) -> None:
+    # two batch sizes, so that a compiler learns that they change
+    for rows in (x, x[:1].expand(3, *x.shape[1:])):
+        pixels = rows.detach().clone().requires_grad_()
+        with torch.enable_grad():
+            z_BK = model(pixels)
+            if z_BK.requires_grad:
+                torch.autograd.grad(z_BK.float().sum(), pixels, materialize_grads=True)
+        with torch.no_grad():
+            finite = bool(torch.isfinite(model(rows)).all())
+        if not finite:
+            raise ArithmeticError("logits beyond the range of the precision")

@@ -1,0 +1,72 @@
+"""The model as a search sees it: a function with a gradient.
+
+Shape letters: B images, K classes.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from vitadel.errors import UsageError
+from vitadel.goals import Goal
+from vitadel.threat import per_image
+
+Model = Callable[[Tensor], Tensor]
+
+# the power of two at which slopes travel back through the model; half precision holds it well
+_TRAVEL_AT = 6
+_TINY = 1e-30
+
+
+class Oracle:
+    """Answers with logits in float32 and refuses answers that are not logits for the goal's classes.
+
+    `calls` and `pullbacks` count batches sent forward and backward.
+    """
+
+    def __init__(self, model: Model, highest_class: int = -1) -> None:
+        self.calls = 0
+        self.pullbacks = 0
+        self._model = model
+        self._highest_class = highest_class
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Logits in float32, or in float64 if that is what the model computes in."""
+        self.calls += 1
+        z_BK = self._model(x)
+        if z_BK.ndim != 2 or len(z_BK) != len(x):
+            raise UsageError(
+                f"the model should return logits of shape [{len(x)}, classes], got {list(z_BK.shape)}. "
+                "Wrap it so that it returns one row of logits per image."
+            )
+        if z_BK.shape[1] <= self._highest_class:
+            raise UsageError(
+                f"label {self._highest_class} is out of range: the model returns {z_BK.shape[1]} classes. "
+                f"Labels must lie in 0..{z_BK.shape[1] - 1}; is it the model for this data set?"
+            )
+        return z_BK if z_BK.dtype == torch.float64 else z_BK.float()
+
+    def gradient(self, x: Tensor, goal: Goal) -> tuple[Tensor, Tensor, Tensor]:
+        """Gain [B], its gradient with respect to the pixels, and the logits behind both."""
+        x = x.detach().requires_grad_()
+        with torch.enable_grad():
+            z_BK = self(x)
+            leaf = z_BK.detach().requires_grad_()
+            gain_B = goal.gain(leaf)
+            (slope_BK,) = torch.autograd.grad(gain_B.sum(), leaf)
+        return gain_B.detach(), self.pull_back(slope_BK, z_BK, x), z_BK.detach()
+
+    def pull_back(self, slope_BK: Tensor, z_BK: Tensor, x: Tensor, *, again: bool = False) -> Tensor:
+        """What `slope_BK` at the logits is at the pixels; zero if the model cuts the path between them.
+
+        Slopes travel through the model at about the same size, so that those of a saturated softmax do not vanish on
+        the way. The factors are powers of two: taking them out again changes no digit.
+        """
+        self.pullbacks += 1
+        if not z_BK.requires_grad:
+            return torch.zeros_like(x)
+        steepest_B1 = slope_BK.abs().amax(1, keepdim=True)
+        factor_B1 = torch.exp2(_TRAVEL_AT - steepest_B1.clamp_min(_TINY).log2().ceil())
+        (grad,) = torch.autograd.grad(z_BK, x, factor_B1 * slope_BK, materialize_grads=True, retain_graph=again)
+        return grad / per_image(factor_B1.to(grad.dtype), grad)

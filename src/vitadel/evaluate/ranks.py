@@ -1,0 +1,52 @@
+"""Images shared out over the processes of a launch by torchrun or `accelerate launch`."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import distributed
+
+from vitadel.runs import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """Which process this is, of how many. They share a run folder and otherwise do not talk."""
+
+    rank: int = 0
+    world: int = 1
+
+    @classmethod
+    def of_launch(cls) -> "Ranks":
+        """What the launcher says; alone without one."""
+        ranks = cls(int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")))
+        if ranks.world > 1 and not distributed.is_initialized():
+            distributed.init_process_group("gloo")
+        return ranks
+
+    def share(self, rows: list[int]) -> list[int]:
+        """This process's part of the rows; neighbours go to different processes."""
+        return [row for row in rows if row % self.world == self.rank]
+
+    def wait(self) -> None:
+        """Until every process is here."""
+        if self.world > 1:
+            distributed.barrier()
+
+    def claim(self, folder: Path, kind: str, parts: Mapping[str, object], *, device: str) -> Run:
+        """Claim `folder` once for all processes."""
+        if self.rank == 0:
+            run = Run.claim(folder, kind, parts, device=device)
+            self.wait()
+            return run
+        self.wait()
+        return Run.open(folder)
+
+
+def best_device() -> torch.device:
+    """The GPU of this process, if there is one."""
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())

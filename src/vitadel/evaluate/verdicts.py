@@ -1,0 +1,79 @@
+"""From the pages of a journal to one row per image.
+
+A row says what an image is, what the model makes of it, to which attack it fell first and what each attack spent on it.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from vitadel.evaluate.cascade import COSTS, Images
+from vitadel.evaluate.journal import Journal
+from vitadel.evaluate.suites import Entry
+
+STANDING, WRONG = "", "clean"
+
+Fall = tuple[str, int, float]  # to which attack, as which class, at which distance
+
+
+def verdicts(
+    journal: Journal, images: Images, ids: Sequence[str], entries: Sequence[Entry], fallen: Mapping[int, Fall]
+) -> dict[str, list[object]]:
+    """One row per image of the split; `fallen` are those that fell inside a smaller threat, and how."""
+    clean = journal.page("clean").read()
+    pages = [_by_row(journal.page(entry.name).read()) for entry in entries]
+    columns: dict[str, list[object]] = {name: [] for name in _NAMES}
+    for place, row in enumerate(int(str(row)) for row in clean["row"]):
+        label, answer = int(str(clean["label"][place])), int(str(clean["clean_prediction"][place]))
+        known = [page.get(row, {}) for page in pages]
+        right = float(str(clean["right_scored"][place]))
+        if any("right_chosen" in line for line in known) or 0 < right < 1:
+            fell_to, right = _worst(float(str(clean["right_chosen"][place])), right, known, entries)
+            fall = (fell_to, answer, 0.0)
+        else:
+            fall = _first_fall(answer, label == answer, known, entries, fallen.get(row))
+            right = float(fall[0] == STANDING)
+        columns["row"].append(row)
+        columns["id"].append(ids[row])
+        columns["label"].append(label)
+        columns["clean_prediction"].append(answer)
+        columns["clean_right"].append(float(str(clean["right_scored"][place])))
+        for name, value in zip(("fell_to", "prediction", "size"), fall, strict=True):
+            columns[name].append(value)
+        columns["right"].append(right)
+        for cost in COSTS:
+            columns[cost].append([float(str(line.get(cost, 0))) for line in known])
+    return columns
+
+
+_NAMES = ("row", "id", "label", "clean_prediction", "clean_right", "prediction", "fell_to", "size", "right", *COSTS)
+
+
+def _by_row(lines: Mapping[str, Sequence[object]]) -> dict[int, dict[str, object]]:
+    rows = lines.get("row", ())
+    return {int(str(row)): {name: values[at] for name, values in lines.items()} for at, row in enumerate(rows)}
+
+
+def _first_fall(
+    answer: int, right: bool, known: Sequence[Mapping[str, object]], entries: Sequence[Entry], before: Fall | None
+) -> Fall:
+    if not right:
+        return WRONG, answer, 0.0
+    if before is not None:
+        return before
+    size = 0.0
+    for entry, line in zip(entries, known, strict=True):
+        size = float(str(line.get("size", size)))
+        if line.get("reached"):
+            return entry.name, int(str(line["prediction"])), size
+    return STANDING, answer, size
+
+
+def _worst(
+    chosen: float, scored: float, known: Sequence[Mapping[str, object]], entries: Sequence[Entry]
+) -> tuple[str, float]:
+    """The point a random model is least often right about, and how often it is on fresh draws."""
+    options = [(chosen, scored, WRONG)]
+    for entry, line in zip(entries, known, strict=True):
+        if line:
+            options.append((float(str(line["right_chosen"])), float(str(line["right_scored"])), entry.name))
+    _, right, name = min(options, key=lambda option: option[0])
+    return (STANDING if right >= 0.5 else name), right

@@ -1,0 +1,173 @@
+"""AutoAttack with its published budgets: what they are, what they cost, and that they see an exact radius.
+
+Shape letters: B images, K classes.
+"""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from vitadel.attacks import (
+    APGD,
+    FAB,
+    AutoAttack,
+    AutoAttackPlus,
+    AutoAttackRand,
+    Oracle,
+    Square,
+    Stage,
+    Walk,
+)
+from vitadel.draws import Draws
+from vitadel.goals import Untargeted
+from vitadel.losses import cross_entropy, dlr, margin
+from vitadel.threat import L1, L2, Linf, Threat, with_eps
+
+
+class Planes(nn.Module):
+    """Ten linear logits of four pixels, class 0 ahead on grey ones; counts the images sent through it both ways."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        rng = torch.Generator().manual_seed(4)
+        self.weight = torch.randn(10, 4, dtype=torch.float64, generator=rng)
+        self.bias = -torch.linspace(0, 0.9, 10, dtype=torch.float64) - 0.5 * self.weight.sum(1)
+        self.bias[0] += 0.2
+        self.forwards = self.backwards = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.forwards += len(x)
+        if x.requires_grad:
+            x.register_hook(self._count)
+        return x.flatten(1) @ self.weight.T + self.bias
+
+    def _count(self, grad: Tensor) -> None:
+        self.backwards += len(grad)
+
+    def radius(self, threat: Threat) -> float:
+        """The distance from grey to the nearest of nine planes, in closed form: the box is out of reach."""
+        grey_K = self.bias + 0.5 * self.weight.sum(1)
+        dual = {Linf: 1.0, L2: 2.0, L1: float("inf")}[type(threat)]
+        slopes_K = (self.weight[1:] - self.weight[0]).norm(p=dual, dim=1)
+        return float(((grey_K[0] - grey_K[1:]) / slopes_K).min())
+
+
+GREY = torch.full((1, 1, 2, 2), 0.5, dtype=torch.float64)
+LABEL = torch.tensor([0])
+
+
+def evaluations(stage: Stage, threat: Threat, classes: int) -> int:
+    """How many points a stage looks at in an image that never falls."""
+    assert isinstance(stage.attack, Walk)
+    return stage.attack.waves * stage.attack.fan(classes) * stage.attack.steps_in(threat)
+
+
+@pytest.mark.parametrize(
+    ("attack", "threat", "expected"),
+    [
+        (AutoAttack(), Linf(0.1), {"apgd-ce": 101, "apgd-t": 9 * 101, "fab-t": 9 * 101, "square": 5001}),
+        (AutoAttack(), L2(0.5), {"apgd-ce": 101, "apgd-t": 9 * 101, "fab-t": 9 * 101, "square": 5001}),
+        # 30 steps in three times and 30 in twice the radius, 40 in it, and a point more in each
+        (AutoAttack(), L1(1.0), {"apgd-ce": 5 * 103, "apgd-t": 5 * 103, "fab-t": 9 * 101, "square": 5001}),
+        (
+            AutoAttackPlus(),
+            Linf(0.1),
+            {
+                "apgd-ce": 5 * 101,
+                "apgd-dlr": 5 * 101,
+                "fab": 5 * 101,
+                "square": 5001,
+                "apgd-t": 9 * 101,
+                "fab-t": 9 * 101,
+            },
+        ),
+        (AutoAttackRand(), Linf(0.1), {"apgd-ce": 101, "apgd-dlr": 101}),
+    ],
+    ids=["standard-linf", "standard-l2", "standard-l1", "plus", "rand"],
+)
+def test_published_budgets(attack: AutoAttack, threat: Threat, expected: dict[str, int]) -> None:
+    found = {stage.name: evaluations(stage, threat, classes=10) for stage in attack.stages(threat)}
+    assert list(found.items()) == list(expected.items())
+
+
+def test_fewer_classes_leave_fewer_targets() -> None:
+    found = {stage.name: evaluations(stage, Linf(0.1), classes=4) for stage in AutoAttack().stages(Linf(0.1))}
+    assert found == {"apgd-ce": 101, "apgd-t": 3 * 101, "fab-t": 3 * 101, "square": 5001}
+
+
+def test_each_stage_climbs_its_published_loss() -> None:
+    losses = {stage.name: stage.loss for stage in AutoAttackPlus().stages(Linf(0.1))}
+    assert (losses["apgd-ce"], losses["apgd-dlr"], losses["square"]) == (cross_entropy, dlr, margin)
+    draws = [stage.attack.draws for stage in AutoAttackRand().stages(Linf(0.1)) if isinstance(stage.attack, APGD)]
+    assert draws == [20, 20]
+
+
+@pytest.mark.slow
+def test_an_image_inside_its_radius_stands_and_costs_the_whole_budget() -> None:
+    """APGD: 101 + 909 gradients. FAB: 909, with a question each. Rivals twice, a look after each stage, a verdict."""
+    model = Planes()
+    threat = Linf(0.98 * model.radius(Linf(0.1)))
+    result = AutoAttack()(model, GREY, Untargeted(LABEL), threat, seed=0)
+    assert not result.reached.item()
+    assert result.backwards == model.backwards == 101 + 909 + 909
+    assert result.forwards == model.forwards == 101 + (1 + 909) + (1 + 2 * 909) + 5001 + 4 + 1
+    assert result.flags == ()
+
+
+@pytest.mark.slow
+def test_the_version_for_random_models_averages_twenty_gradients() -> None:
+    """103 points in L1, because each phase of the wide start has one more than it has steps."""
+    model = Planes()
+    result = AutoAttackRand()(model, GREY, Untargeted(LABEL), L1(0.98 * model.radius(L1(1.0))), seed=0)
+    assert not result.reached.item()
+    assert result.backwards == model.backwards == 2 * 20 * 103
+    assert result.forwards == model.forwards == 2 * 20 * 103 + 2 + 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("attack", "kind"),
+    [
+        *((AutoAttack(), kind) for kind in (Linf(0.1), L2(0.5), L1(1.0))),
+        # untargeted APGD alone does not find a single steepest pixel in L1 (test_contract_radius.py)
+        *((version, kind) for version, kind in ((AutoAttackPlus(), L2(0.5)), (AutoAttackRand(), Linf(0.1)))),
+    ],
+    ids=lambda value: value.version if isinstance(value, AutoAttack) else type(value).__name__,
+)
+def test_an_image_beyond_its_radius_falls(attack: AutoAttack, kind: Threat) -> None:
+    model = Planes()
+    eps = 1.02 * model.radius(kind)
+    result = attack(model, GREY, Untargeted(LABEL), with_eps(kind, eps), seed=0)
+    assert result.reached.item()
+    assert result.size.item() <= eps * (1 + 1e-9)
+
+
+class ThreeStages(AutoAttack):
+    """Stages so short that none of them finds everything."""
+
+    __slots__ = ()
+
+    def stages(self, threat: Threat) -> tuple[Stage, ...]:
+        return (
+            Stage("apgd-ce", APGD(steps=2 if isinstance(threat, L2) else 4), cross_entropy),
+            Stage("fab-t", FAB(steps=2, targets=1), margin),
+            Stage("square", Square(queries=40), margin),
+        )
+
+
+def test_a_cascade_finds_what_its_stages_find_alone(threat: Threat, ripples: Callable[[float], nn.Module]) -> None:
+    """Every stage has its own random numbers, whoever is left for it."""
+    cascade, small = ThreeStages(), with_eps(threat, 0.3 * threat.eps)
+    x0 = torch.rand(24, 3, 5, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    label_B, rng, more = torch.zeros(24, dtype=torch.int64), Draws.of(8, torch.arange(24)), 0
+    for lead in (16.0, 18.0):
+        model, alone = ripples(lead), []
+        for number, stage in enumerate(cascade.stages(small)):
+            x = stage.attack.search(Oracle(model), x0, Untargeted(label_B, stage.loss), small, rng.fold(number))
+            alone.append(model(small.project(x, x0)).argmax(1) != 0)
+        together = cascade(model, x0, Untargeted(label_B), small, seed=8).reached
+        assert together.tolist() == torch.stack(alone).any(0).tolist()
+        more += int(together.sum()) - max(int(fell.sum()) for fell in alone)
+    assert more > 0, "one stage found everything, so nothing was tested"

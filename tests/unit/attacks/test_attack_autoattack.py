@@ -1,0 +1,158 @@
+"""AutoAttack: the published stages and budgets, models with few classes, and the cascade by hand.
+
+Shape letters: B images, K classes.
+"""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from vitadel.attacks import APGD, FAB, VERSIONS, Attack, AutoAttack, Oracle, Square, Stage
+from vitadel.draws import Draws
+from vitadel.errors import UsageError
+from vitadel.goals import Targeted, Untargeted
+from vitadel.losses import cross_entropy, dlr, margin
+from vitadel.threat import L1, L2, Linf, Threat
+
+
+def briefly(threat: Threat) -> tuple[Stage, ...]:
+    """The standard stages with a few steps each."""
+    short = {APGD: {"steps": 5}, FAB: {"steps": 4}, Square: {"queries": 20}}
+    stages = AutoAttack("standard").stages(threat)
+    return tuple(
+        replace(stage, attack=replace(stage.attack, **short[type(stage.attack)]))  # type: ignore[type-var]
+        for stage in stages
+    )
+
+
+def net(classes: int) -> tuple[Oracle, Tensor, Tensor]:
+    """A small random net, twelve images and their labels, some of them easy to fool."""
+    generator = torch.Generator().manual_seed(classes)
+    inner = torch.randn(48, 16, dtype=torch.float64, generator=generator) / 4
+    outer = torch.randn(16, classes, dtype=torch.float64, generator=generator)
+    x0 = torch.rand(12, 3, 4, 4, dtype=torch.float64, generator=generator)
+
+    def model(x: Tensor) -> Tensor:
+        return (x.flatten(1) @ inner).tanh() @ outer
+
+    return Oracle(model), x0, model(x0).argmax(1)
+
+
+@pytest.mark.parametrize("threat", [Linf(8 / 255), L2(0.5)])
+def test_standard_stages_are_the_published_ones(threat: Threat) -> None:
+    assert AutoAttack().stages(threat) == (
+        Stage("apgd-ce", APGD(steps=100, restarts=1), cross_entropy),
+        Stage("apgd-t", APGD(steps=100, restarts=1, targets=9), margin),
+        Stage("fab-t", FAB(steps=100, restarts=1, targets=9), margin),
+        Stage("square", Square(queries=5000, share=0.8, restarts=1), margin),
+    )
+
+
+def test_standard_stages_in_l1() -> None:
+    assert AutoAttack("standard").stages(L1(12)) == (
+        Stage("apgd-ce", APGD(steps=100, restarts=5, wide_start=True), cross_entropy),
+        Stage("apgd-t", APGD(steps=100, restarts=1, targets=5, wide_start=True), margin),
+        Stage("fab-t", FAB(steps=100, restarts=1, targets=9), margin),
+        Stage("square", Square(queries=5000, share=0.8, restarts=1), margin),
+    )
+
+
+@pytest.mark.parametrize("threat", [Linf(8 / 255), L2(0.5), L1(12)])
+def test_the_stages_of_the_other_versions(threat: Threat) -> None:
+    sparse = isinstance(threat, L1)
+    assert AutoAttack("plus").stages(threat) == (
+        Stage("apgd-ce", APGD(steps=100, restarts=5, wide_start=sparse), cross_entropy),
+        Stage("apgd-dlr", APGD(steps=100, restarts=5, wide_start=sparse), dlr),
+        Stage("fab", FAB(steps=100, restarts=5), margin),
+        Stage("square", Square(queries=5000, share=0.8, restarts=1), margin),
+        Stage("apgd-t", APGD(steps=100, restarts=1, targets=9, wide_start=sparse), margin),
+        Stage("fab-t", FAB(steps=100, restarts=1, targets=9), margin),
+    )
+    assert AutoAttack("rand").stages(threat) == (
+        Stage("apgd-ce", APGD(steps=100, restarts=1, draws=20, wide_start=sparse), cross_entropy),
+        Stage("apgd-dlr", APGD(steps=100, restarts=1, draws=20, wide_start=sparse), dlr),
+    )
+
+
+def test_what_an_image_that_stands_costs() -> None:
+    """101 questions for each run of APGD and FAB, and a start and 5000 for Square."""
+    threat, costs = Linf(8 / 255), {}
+    for stage in AutoAttack().stages(threat):
+        assert isinstance(stage.attack, (APGD, FAB, Square))
+        costs[stage.name] = stage.attack.steps_in(threat) * stage.attack.fan(10) * stage.attack.waves
+    assert costs == {"apgd-ce": 101, "apgd-t": 909, "fab-t": 909, "square": 5001}
+
+
+@pytest.mark.parametrize("norm", [Linf(0.1), L2(0.7), L1(2.5)])
+def test_the_cascade_is_its_stages_by_hand(norm: Threat, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(VERSIONS, "brief", briefly)
+    oracle, x0, label_B = net(6)
+    x0, label_B = x0[:6], label_B[:6]
+    rng = Draws.of(3, torch.arange(6))
+    found = AutoAttack("brief").search(oracle, x0, Untargeted(label_B), norm, rng)
+    standing, fell_in = list(range(6)), {}
+    for number, stage in enumerate(briefly(norm)):
+        for image in list(standing):
+            row = torch.tensor([image])
+            goal = Untargeted(label_B[row], stage.loss)
+            x = norm.project(stage.attack.search(oracle, x0[row], goal, norm, rng.at(row).fold(number)), x0[row])
+            last = number + 1 == len(briefly(norm))
+            fell = oracle(x).argmax(1).item() != label_B[image].item()
+            if fell or last:
+                torch.testing.assert_close(found[image], x[0], rtol=0, atol=1e-9)
+            if fell:
+                standing.remove(image)
+                fell_in[image] = stage.name
+    # else only the first stage would have been looked at
+    assert 0 < len(standing) < 6
+    assert fell_in
+    judged = AutoAttack("brief")(lambda x: oracle(x), x0, Untargeted(label_B), norm, seed=3)
+    torch.testing.assert_close(judged.x, found, rtol=0, atol=1e-9)
+    assert judged.reached.tolist() == [image not in standing for image in range(6)]
+    assert judged.size.max().item() <= norm.eps * (1 + 1e-9)
+
+
+def test_an_image_that_fell_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything falls to the first attack, so a second one that would spoil it is never asked."""
+
+    class Spoiler(Attack):
+        def search(self, model: Oracle, x0: Tensor, goal: object, threat: Threat, rng: Draws) -> Tensor:
+            raise AssertionError("nothing stands")
+
+    stages = (Stage("apgd-ce", APGD(steps=5), cross_entropy), Stage("spoiler", Spoiler(), margin))
+    monkeypatch.setitem(VERSIONS, "spoilt", lambda threat: stages)
+    oracle, x0, label_B = net(6)
+    result = AutoAttack("spoilt")(lambda x: oracle(x), x0, Untargeted(label_B), Linf(0.9), seed=0)
+    assert bool(result.reached.all())
+
+
+@pytest.mark.parametrize("classes", [2, 3, 4, 8])
+@pytest.mark.parametrize("threat", [Linf(0.02), L1(0.5)])
+def test_models_with_few_classes_can_be_attacked(classes: int, threat: Threat, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(VERSIONS, "brief", briefly)
+    oracle, x0, label_B = net(classes)
+    result = AutoAttack("brief")(lambda x: oracle(x), x0, Untargeted(label_B), threat, seed=0)
+    assert torch.equal(result.reached, oracle(result.x).argmax(1) != label_B)
+    # some image has to survive the first stages for the later ones to run
+    assert not bool(result.reached.all())
+    flags = {
+        stage.name: [flag.evidence for flag in stage.attack.doubts(Untargeted(label_B, stage.loss), classes)]  # type: ignore[attr-defined]
+        for stage in AutoAttack().stages(Linf(0.1))
+    }
+    fewer, lead = {"classes": classes, "targets": classes - 1}, {"classes": classes, "needed": 4}
+    assert flags == {
+        "apgd-ce": [],
+        "apgd-t": [fewer, lead] if classes < 4 else [fewer],
+        "fab-t": [fewer],
+        "square": [],
+    }
+
+
+def test_autoattack_refuses_other_goals_and_names() -> None:
+    _, x0, label_B = net(4)
+    with pytest.raises(UsageError, match="AutoAttack wants an Untargeted goal, got Targeted"):
+        AutoAttack()(lambda x: x.flatten(1), x0, Targeted(label_B), Linf(0.1), seed=0)
+    with pytest.raises(UsageError, match="version of AutoAttack"):
+        AutoAttack("fast")

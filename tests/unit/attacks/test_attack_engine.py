@@ -1,0 +1,615 @@
+"""The engine: what it finds for an image depends on that image alone, and on nothing about the batch.
+
+Shape letters: B items, K classes.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from vitadel.attacks import APGD, FAB, GAMA, PGD, Answer, Engine, Finding, Items, Oracle, Pool, Square, State, Walk
+from vitadel.attacks.hunt import Hunt, _even_interval
+from vitadel.draws import Draws
+from vitadel.errors import UsageError
+from vitadel.goals import Goal, Targeted, Towards, Untargeted, rivals
+from vitadel.losses import cross_entropy, lead, margin, targeted_dlr
+from vitadel.threat import L1, L2, Linf, Threat
+
+Model = Callable[[Tensor], Tensor]
+IMAGES, CLASSES = 9, 4
+WALKS: dict[str, tuple[Walk, Threat]] = {
+    "apgd": (APGD(steps=12), Linf(0.008)),
+    "apgd-l2": (APGD(steps=12), L2(0.05)),
+    "apgd-wide": (APGD(steps=12, wide_start=True), L1(0.14)),
+    "apgd-t": (APGD(steps=8, targets=3), Linf(0.0085)),
+    "apgd-restarts": (APGD(steps=4, restarts=3), Linf(0.008)),
+    "fab": (FAB(steps=6, restarts=2), Linf(0.007)),
+    "fab-t": (FAB(steps=6, targets=3), Linf(0.0085)),
+    "square": (Square(queries=15), Linf(0.0168)),
+    "square-l2": (Square(queries=15), L2(0.1)),
+    "pgd": (PGD(steps=4, restarts=3), Linf(0.008)),
+    "pgd-t": (PGD(steps=5, targets=2), L2(0.05)),
+    "gama": (GAMA(steps=8, restarts=2), Linf(0.007)),
+}
+
+every_walk = pytest.mark.parametrize("name", WALKS)
+
+
+def net(seed: int = 0) -> Model:
+    """A small random net whose sums run in the same order for every batch."""
+    generator = torch.Generator().manual_seed(seed)
+    inner = torch.randn(10, 3 * 5 * 5, dtype=torch.float64, generator=generator) * 2
+    outer = torch.randn(CLASSES, 10, dtype=torch.float64, generator=generator)
+
+    def model(x: Tensor) -> Tensor:
+        hidden = ((x.flatten(1) - 0.5)[:, None] * inner).sum(2).sin()
+        return (hidden[:, None] * outer).sum(2)
+
+    return model
+
+
+def images() -> tuple[Tensor, Tensor]:
+    x0 = torch.rand(IMAGES, 3, 5, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    return x0, net()(x0).argmax(1)
+
+
+def pool_of(numbers: Sequence[int], walk: Walk, seed: int = 0) -> Pool:
+    """The images with these numbers, in this order."""
+    x0, label_B = images()
+    index = torch.tensor(numbers)
+    rivals_BT = rivals(net()(x0), label_B, min(walk.targets, CLASSES - 1))
+
+    def fetch(at: Tensor) -> tuple[Tensor, Goal, Tensor]:
+        return x0[index[at]], Untargeted(label_B[index[at]], margin), rivals_BT[index[at]]
+
+    return Pool(Draws.of(seed, index), CLASSES, fetch)
+
+
+def hunted(
+    walk: Walk,
+    threat: Threat,
+    engine: Engine | None = None,
+    numbers: Sequence[int] = range(IMAGES),
+    model: Model | None = None,
+    judge: Model | None = None,
+) -> dict[int, Finding]:
+    """Every image's finding, by the image's number."""
+    oracle, judging = Oracle(model or net()), None if judge is None else Oracle(judge)
+    hunt = (engine or Engine()).hunt(walk, oracle, pool_of(numbers, walk), threat, judging)
+    found = [finding for findings in hunt for finding in findings]
+    assert sorted(finding.place for finding in found) == list(range(len(numbers)))
+    return {numbers[finding.place]: finding for finding in found}
+
+
+def assert_same(one: dict[int, Finding], other: dict[int, Finding]) -> None:
+    assert one.keys() == other.keys()
+    for number, finding in one.items():
+        for field in ("reached", "prediction", "forwards", "backwards", "zero_gradients", "denied"):
+            assert getattr(finding, field) == getattr(other[number], field), (number, field)
+        torch.testing.assert_close(finding.x, other[number].x, rtol=0, atol=1e-12)
+        assert finding.size == pytest.approx(other[number].size, abs=1e-12)
+
+
+# -------------------------------------------------------------- invariances
+
+
+@every_walk
+def test_findings_do_not_depend_on_the_number_of_rows(name: str) -> None:
+    walk, threat = WALKS[name]
+    whole = hunted(walk, threat, Engine(rows=64))
+    assert any(finding.reached for finding in whole.values())
+    for rows in (1, 3, 7):
+        assert_same(hunted(walk, threat, Engine(rows=rows)), whole)
+
+
+@every_walk
+def test_findings_do_not_depend_on_the_order_or_the_company(name: str) -> None:
+    walk, threat = WALKS[name]
+    whole = hunted(walk, threat, Engine(rows=4))
+    assert_same(hunted(walk, threat, Engine(rows=4), [4, 0, 8, 2, 6, 1, 7, 3, 5]), whole)
+    for number in (0, 5, 8):
+        assert_same(hunted(walk, threat, Engine(rows=4), [number]), {number: whole[number]})
+
+
+def test_some_images_fall_and_some_stand() -> None:
+    """Else the invariances above would say little."""
+    verdicts = {name: [finding.reached for finding in hunted(*WALKS[name]).values()] for name in WALKS}
+    assert sum(any(fell) and not all(fell) for fell in verdicts.values()) >= len(WALKS) - 2
+    costs = {
+        name: {finding.forwards for finding in hunted(*WALKS[name]).values()}
+        for name in ("apgd-t", "fab-t", "square", "pgd")
+    }
+    assert all(len(different) > 2 for different in costs.values())
+
+
+@pytest.mark.parametrize("name", ["apgd", "apgd-l2", "apgd-wide", "apgd-t", "fab-t", "square", "square-l2", "pgd-t"])
+@pytest.mark.parametrize("interval", [3, 4, 7])
+def test_rare_questions_cost_steps_but_change_no_verdict(name: str, interval: int) -> None:
+    """An image that falls goes on until the next question; the cost is that of the intervals begun."""
+    walk, threat = WALKS[name]
+    often, limit = hunted(walk, threat), walk.steps_in(threat)
+    every = _even_interval(limit, interval)
+    rarely = hunted(walk, threat, Engine(rows=6, interval=interval))
+    fan, forwards = walk.fan(CLASSES), 2 if isinstance(walk, FAB) else 1
+    for number, finding in often.items():
+        assert rarely[number].reached == finding.reached
+        steps = finding.forwards // fan // forwards
+        assert rarely[number].forwards == min(-(-steps // every) * every, limit) * fan * forwards
+        assert rarely[number].size <= threat.eps * (1 + 1e-9)
+        if finding.reached:
+            label = net()(images()[0]).argmax(1)[number]
+            assert net()(rarely[number].x[None]).argmax(1) != label
+
+
+@every_walk
+def test_rarely_asked_findings_do_not_depend_on_the_number_of_rows(name: str) -> None:
+    walk, threat = WALKS[name]
+    whole = hunted(walk, threat, Engine(rows=64, interval=4))
+    for rows in (1, 6):
+        assert_same(hunted(walk, threat, Engine(rows=rows, interval=4)), whole)
+
+
+class Creep(Walk):
+    """Goes up by 0.03, seven times."""
+
+    def steps_in(self, threat: Threat) -> int:
+        return 7
+
+    def start(self, model: Oracle, items: Items) -> State:
+        return {"x": items.x0}
+
+    def step(self, model: Oracle, items: Items, state: State) -> tuple[Answer, State]:
+        return Answer(state["x"], model(state["x"])), {"x": state["x"] + 0.03}
+
+
+def test_rows_whose_steps_are_used_up_stand_still() -> None:
+    """Of two intervals of four steps, the last step is one too many: 0.71 would succeed, and is not asked about."""
+    assert _even_interval(7, 4) == 4
+    for interval in (1, 4):
+        (finding,) = lonely(1, Creep(), Linf(0.4), upwards, interval=interval)
+        assert not finding.reached
+        assert finding.forwards == 7
+        assert finding.x.item() == pytest.approx(0.71)
+
+
+@pytest.mark.parametrize(
+    ("limit", "about", "expected"),
+    [
+        (101, 1, 1),
+        (101, 16, 17),  # 6 x 17 = 102
+        (103, 16, 13),  # 8 x 13 = 104
+        (5001, 16, 18),  # 278 x 18 = 5004, and neither 5002 nor 5003 has a divisor near
+        (20, 4, 4),
+        (21, 4, 3),
+        (3, 16, 8),
+    ],
+)
+def test_intervals_leave_few_steps_over(limit: int, about: int, expected: int) -> None:
+    assert _even_interval(limit, about) == expected
+
+
+def test_a_batch_searched_at_once_gets_what_the_pool_finds() -> None:
+    walk, threat = WALKS["apgd-t"]
+    x0, label_B = images()
+    whole = hunted(walk, threat)
+    x = Engine(rows=5).search(walk, Oracle(net()), x0, Untargeted(label_B), threat, Draws.of(0, torch.arange(IMAGES)))
+    for number, finding in whole.items():
+        torch.testing.assert_close(x[number], finding.x, rtol=0, atol=1e-12)
+
+
+# -------------------------------------------------------------------- costs
+
+
+@every_walk
+def test_an_image_that_stands_pays_for_every_step_of_every_wave(name: str) -> None:
+    """A model that never gives in: forwards and backwards in closed form."""
+    walk, threat = WALKS[name]
+
+    def model(x: Tensor) -> Tensor:
+        return net()(x) * 1e-3 + 10 * torch.nn.functional.one_hot(images()[1][:1], CLASSES)
+
+    finding = hunted(walk, threat, numbers=[0], model=model)[0]
+    per_step = {FAB: (2, CLASSES), Square: (1, 0)}.get(type(walk), (1, 1))
+    if name == "fab-t":
+        per_step = 2, 1
+    steps = walk.steps_in(threat) * walk.fan(CLASSES) * walk.waves
+    starts = walk.waves if name == "gama" else 0
+    assert not finding.reached
+    assert finding.prediction == -1
+    assert finding.forwards == steps * per_step[0] + starts
+    assert finding.backwards == steps * per_step[1]
+    assert finding.size <= threat.eps * (1 + 1e-9)
+
+
+def bright(threshold: float) -> Model:
+    """Class 1 where the first value exceeds the threshold; the slope leads nowhere."""
+
+    def model(x: Tensor) -> Tensor:
+        gain_B = x.flatten(1)[:, 0].detach() - threshold + 0 * x.flatten(1)[:, 0]
+        return torch.stack([torch.zeros_like(gain_B), gain_B], 1)
+
+    return model
+
+
+def lonely(count: int, walk: Walk, threat: Threat, model: Model, interval: int = 1) -> list[Finding]:
+    """Grey images of one value with label 0."""
+    goal = Untargeted(torch.zeros(count, dtype=torch.int64), margin)
+    x0, none = torch.full((count, 1, 1, 1), 0.5, dtype=torch.float64), torch.zeros(count, 0, dtype=torch.int64)
+    pool = Pool(Draws.of(0, torch.arange(count)), 2, lambda at: (x0[at], goal.at(at), none[at]))
+    found = [one for findings in Engine(interval=interval).hunt(walk, Oracle(model), pool, threat) for one in findings]
+    return sorted(found, key=lambda finding: finding.place)
+
+
+def test_waves_stop_with_the_first_success_and_draw_anew() -> None:
+    """Only the start can succeed, with a chance of a half: about half of the standing images fall in every wave."""
+    count = 400
+    found = lonely(count, PGD(steps=2, restarts=4), Linf(0.4), bright(0.5))
+    by_cost: dict[int, list[bool]] = {}
+    for finding in found:
+        by_cost.setdefault(int(finding.forwards), []).append(finding.reached)
+    # a success at the first question of wave w has cost w whole waves of three questions and one more
+    assert set(by_cost) == {1, 4, 7, 10, 12}
+    assert all(all(by_cost[cost]) for cost in (1, 4, 7, 10))
+    assert not any(by_cost[12])
+    left = count
+    for cost in (1, 4, 7, 10):
+        assert len(by_cost[cost]) == pytest.approx(left / 2, abs=5 * (left / 4) ** 0.5)
+        left -= len(by_cost[cost])
+    assert len(by_cost[12]) == left
+
+
+def test_the_items_of_an_image_draw_apart() -> None:
+    """Three targets, three random starts."""
+    asked: list[Tensor] = []
+
+    def model(x: Tensor) -> Tensor:
+        asked.append(x.detach().clone())
+        return net()(x)
+
+    hunted(APGD(steps=2, targets=3), Linf(0.008), model=model)
+    starts = asked[0].view(IMAGES, 3, -1)
+    for one, other in ((0, 1), (0, 2), (1, 2)):
+        # independent uniform numbers are a third of the width of their range apart on average
+        apart = (starts[:, one] - starts[:, other]).abs().mean().item()
+        assert apart == pytest.approx(2 * 0.008 / 3, rel=0.15)
+
+
+def test_slots_are_refilled_as_long_as_images_wait() -> None:
+    """Until the last image is let in, every question to the model has all the rows."""
+    sizes: list[int] = []
+    admitted: list[int] = []
+
+    def model(x: Tensor) -> Tensor:
+        sizes.append(len(x))
+        return net()(x)
+
+    walk, threat = WALKS["apgd-t"]
+    pool = pool_of(list(range(IMAGES)), walk)
+
+    def fetch(at: Tensor) -> tuple[Tensor, Goal, Tensor]:
+        admitted.append(len(sizes))
+        return pool.fetch(at)
+
+    found = [
+        one for some in Engine(rows=8).hunt(walk, Oracle(model), replace(pool, fetch=fetch), threat) for one in some
+    ]
+    assert len(admitted) > 3
+    # 8 rows hold two images of three items
+    assert set(sizes[: admitted[-1] + 1]) == {6}
+    assert sizes == sorted(sizes, reverse=True)
+    # with a question after every step, nothing idles: what the model saw is what the images paid for
+    assert sum(sizes) == sum(finding.forwards for finding in found)
+
+
+def test_findings_come_as_soon_as_they_are_known() -> None:
+    calls = 0
+
+    def model(x: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        return net()(x)
+
+    walk, threat = WALKS["apgd"]
+    hunt = Engine(rows=2).hunt(walk, Oracle(model), pool_of(list(range(IMAGES)), walk), threat)
+    seen = []
+    for findings in hunt:
+        seen.append(calls)
+        assert findings
+    assert seen == sorted(set(seen))
+    assert len(seen) > 3
+
+
+# ---------------------------------------------------------------- the judge
+
+
+def stubborn(x: Tensor) -> Tensor:
+    """Says class 0 whatever it is shown."""
+    return torch.eye(2, dtype=x.dtype)[0].expand(len(x), 2)
+
+
+@dataclass
+class Slow:
+    """A judge that denies its first `times` questions."""
+
+    times: int
+    asked: int = 0
+
+    def __call__(self, x: Tensor) -> Tensor:
+        answers = []
+        for _ in range(len(x)):
+            self.asked += 1
+            answers.append([0.0, 1.0 if self.asked > self.times else -1.0])
+        return torch.tensor(answers, dtype=x.dtype)
+
+
+def upwards(x: Tensor) -> Tensor:
+    """Class 1 above 0.7."""
+    gain_B = x.flatten(1)[:, 0] - 0.7
+    return torch.stack([torch.zeros_like(gain_B), gain_B], 1)
+
+
+def one_grey(walk: Walk, judge: Model, model: Model = upwards) -> Finding:
+    goal = Untargeted(torch.zeros(1, dtype=torch.int64), margin)
+    x0, rivals_BT = torch.full((1, 1, 1, 1), 0.5, dtype=torch.float64), torch.ones(1, walk.targets, dtype=torch.int64)
+    pool = Pool(Draws.of(0, torch.arange(1)), max(2, walk.targets + 1), lambda at: (x0[at], goal.at(at), rivals_BT[at]))
+    hunt = Engine().hunt(walk, Oracle(model), pool, Linf(0.4), Oracle(judge))
+    (finding,) = [finding for findings in hunt for finding in findings]
+    return finding
+
+
+@pytest.mark.parametrize("restarts", [1, 3])
+def test_a_judge_who_denies_everything_lets_nothing_fall(restarts: int) -> None:
+    """PGD without a random start sees 0.5, 0.6, 0.7, 0.8 and 0.9: the last two succeed and are denied."""
+    walk = PGD(steps=4, step_size=0.1, random_start=False) if restarts == 1 else PGD(steps=4, restarts=3)
+    finding = one_grey(walk, stubborn)
+    assert not finding.reached
+    assert finding.prediction == -1
+    if restarts == 1:
+        assert finding.denied == 2
+        assert finding.x.item() == pytest.approx(0.9)
+    assert finding.denied >= 2
+    # the search goes to its end, and each answer of the judge is a forward too
+    assert finding.forwards == 5 * restarts + finding.denied
+    assert finding.backwards == 5 * restarts
+
+
+@pytest.mark.parametrize("times", [0, 1, 2, 3])
+def test_a_judge_who_denies_at_first_is_asked_again(times: int) -> None:
+    """Steps of 0.1 from 0.5: questions 3 to 6 of seven succeed, at 0.8, 0.9, 0.9 and 0.9."""
+    finding = one_grey(PGD(steps=6, step_size=0.1, random_start=False), Slow(times))
+    assert finding.reached
+    assert finding.denied == times
+    assert finding.prediction == 1
+    assert finding.x.item() == pytest.approx(0.8 if times == 0 else 0.9)
+    assert finding.backwards == 4 + times
+    assert finding.forwards == 4 + times + times + 1
+
+
+def test_all_items_of_an_image_are_offered_to_the_judge() -> None:
+    """Three targets that all are class 1 succeed together; the judge hears all three in the same step."""
+
+    def model(x: Tensor) -> Tensor:
+        gain_B = x.flatten(1)[:, 0] - 0.7
+        return torch.stack([torch.zeros_like(gain_B), gain_B, gain_B - 1, gain_B - 1], 1)
+
+    walk = PGD(steps=6, step_size=0.1, random_start=False, targets=3)
+    for times in (0, 1, 2):
+        judge = Slow(times)
+        finding = one_grey(walk, judge, model)
+        assert finding.reached
+        assert (finding.denied, judge.asked) == (times, times + 1)
+        assert finding.backwards == 3 * 4
+    judge = Slow(3)
+    finding = one_grey(walk, judge, model)
+    assert finding.reached
+    assert finding.denied == 3
+    assert finding.backwards == 3 * 5
+
+
+def test_a_strict_judge_changes_verdicts_as_if_it_were_the_model() -> None:
+    """Asked by a judge who wants a lead of 0.3, the search goes on until it has one."""
+
+    def strict(x: Tensor) -> Tensor:
+        return net()(x) + 0.3 * torch.nn.functional.one_hot(images()[1][:1], CLASSES)
+
+    same = [number for number in range(IMAGES) if images()[1][number] == images()[1][0]]
+    walk, threat = PGD(steps=20), Linf(0.01)
+    free = hunted(walk, threat, numbers=same, judge=net())
+    found = hunted(walk, threat, numbers=same, judge=strict)
+    for number, finding in found.items():
+        if finding.reached:
+            assert strict(finding.x[None]).argmax(1).item() == finding.prediction != images()[1][number].item()
+        assert finding.denied == 0 or finding.forwards > free[number].forwards
+    assert any(finding.denied and finding.reached for finding in found.values())
+    # without its own doubts, the judge is the search's own model
+    assert all(finding.denied == 0 for finding in free.values())
+
+
+# ------------------------------------------------------------------- trouble
+
+
+@dataclass
+class Small:
+    """A device that holds so many rows, from some call on."""
+
+    most: int
+    from_call: int = 0
+    calls: int = 0
+    refused: int = 0
+
+    def __call__(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        if len(x) > self.most and self.calls > self.from_call:
+            self.refused += 1
+            raise torch.OutOfMemoryError("full")
+        return net()(x)
+
+
+@pytest.mark.parametrize("name", ["apgd", "apgd-t", "apgd-restarts", "fab-t", "square", "pgd"])
+@pytest.mark.parametrize("from_call", [0, 4])
+def test_a_full_device_halves_the_batch_and_changes_nothing(name: str, from_call: int) -> None:
+    walk, threat = WALKS[name]
+    model = Small(walk.fan(CLASSES), from_call)
+    found = hunted(walk, threat, Engine(rows=64), model=model)
+    assert model.refused >= 1
+    assert_same(found, hunted(walk, threat))
+
+
+def test_an_image_that_does_not_fit_is_told() -> None:
+    walk, threat = WALKS["apgd-t"]
+    with pytest.raises(UsageError, match=r"out of memory with a single image in work \(3 rows\)"):
+        hunted(walk, threat, model=Small(2))
+    walk, threat = WALKS["apgd"]
+    with pytest.raises(UsageError, match=r"out of memory with a single image in work \(1 rows\)"):
+        hunted(walk, threat, model=Small(0))
+
+
+@pytest.mark.parametrize("name", ["apgd", "fab-t", "square", "pgd", "gama"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_logits_that_are_no_numbers_are_told(name: str, value: float) -> None:
+    walk, threat = WALKS[name]
+    calls = 0
+
+    def model(x: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        z_BK = net()(x)
+        spoil = torch.zeros_like(z_BK)
+        spoil[0] = value
+        return z_BK + spoil if calls == 4 else z_BK
+
+    with pytest.raises(UsageError, match="NaN or infinite logits or gradients for 1 images"):
+        hunted(walk, threat, model=model)
+
+
+@pytest.mark.parametrize("name", ["apgd", "apgd-t", "fab-t", "pgd", "gama"])
+def test_gradients_that_are_no_numbers_are_told(name: str) -> None:
+    walk, threat = WALKS[name]
+    calls = 0
+
+    def model(x: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        # the root of nothing is nothing, with no slope
+        return net()(x) + (x - x.detach()).flatten(1).sum(1, keepdim=True).abs().sqrt() * (calls >= 3)
+
+    with pytest.raises(UsageError, match="NaN or infinite logits or gradients"):
+        hunted(walk, threat, model=model)
+
+
+def test_zero_gradients_are_counted_per_image() -> None:
+    def model(x: Tensor) -> Tensor:
+        return net()(x.detach()) + 0 * x.flatten(1)[:, :1]
+
+    walk, threat = WALKS["apgd-t"]
+    for finding in hunted(walk, threat, model=model).values():
+        assert finding.zero_gradients == finding.backwards
+
+
+def test_targets_need_an_untargeted_goal() -> None:
+    x0, label_B = images()
+    with pytest.raises(UsageError, match="wants an Untargeted goal, got Targeted"):
+        Engine().search(
+            APGD(targets=2), Oracle(net()), x0, Targeted(label_B), Linf(0.1), Draws.of(0, torch.arange(IMAGES))
+        )
+
+
+# ------------------------------------------------- nothing asks the device
+
+META = torch.device("meta")
+THREATS: dict[str, Threat] = {"linf": Linf(0.1), "l2": L2(0.5), "l1": L1(2.0)}
+STEPS: dict[str, Walk] = {
+    "apgd": APGD(),
+    "apgd-wide": APGD(wide_start=True),
+    "apgd-rand": APGD(draws=3),
+    "fab": FAB(),
+    "square": Square(),
+    "pgd": PGD(),
+    "gama": GAMA(),
+}
+
+
+def absent(walk: Walk, goal: Goal | None = None) -> tuple[Oracle, Items]:
+    """Images on a device without numbers: whoever asks for one gets an error."""
+    x0 = torch.empty(4, 3, 8, 8, device=META)
+    label_B = torch.empty(4, dtype=torch.int64, device=META)
+    weight = torch.empty(3 * 8 * 8, CLASSES, device=META)
+    rng = Draws(torch.empty(4, dtype=torch.int64, device=META))
+    items = Items(x0, goal or Untargeted(label_B, margin), Linf(0.1), rng, label_B, label_B)
+    return Oracle(lambda x: x.flatten(1) @ weight), items
+
+
+@pytest.mark.parametrize("norm", THREATS)
+@pytest.mark.parametrize("name", STEPS)
+def test_a_step_asks_the_device_for_nothing(name: str, norm: str) -> None:
+    walk = STEPS[name]
+    oracle, items = absent(walk)
+    items = replace(items, threat=THREATS[norm])
+    state = walk.start(oracle, items)
+    answer, moved = walk.step(oracle, items, state)
+    assert answer.z_BK.device == META
+    assert moved["x"].shape == items.x0.shape
+    # the shapes and types of what is remembered stay, or a recorded step could not run again
+    for key, rows in moved.items():
+        assert (rows.shape, rows.dtype) == (state[key].shape, state[key].dtype), key
+
+
+@pytest.mark.parametrize("loss", [lead, targeted_dlr])
+@pytest.mark.parametrize("norm", THREATS)
+def test_a_step_towards_a_rival_asks_for_nothing(norm: str, loss: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
+    for walk in (APGD(targets=3), FAB(targets=3), PGD(targets=3)):
+        none_B = torch.empty(4, dtype=torch.int64, device=META)
+        oracle, items = absent(walk, Towards(none_B, none_B, loss))
+        items = replace(items, threat=THREATS[norm])
+        assert walk.step(oracle, items, walk.start(oracle, items))[0].z_BK.device == META
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_the_engines_own_step_asks_for_nothing(name: str) -> None:
+    walk = STEPS[name]
+    oracle, items = absent(walk)
+    none = torch.empty(4, 0, dtype=torch.int64, device=META)
+    pool = Pool(items.rng, CLASSES, lambda at: (items.x0, items.goal, none))
+    hunt = Hunt(4, 16, False, walk, oracle, pool, items.threat, None)
+    assert hunt.fill()
+    before = dict(hunt.rows)
+    with torch.no_grad():
+        after = hunt._step(hunt.rows)
+    assert after.keys() == before.keys()
+    for key, rows in after.items():
+        assert hunt.rows[key] is before[key]
+        assert (rows.shape, rows.dtype) == (before[key].shape, before[key].dtype), key
+
+
+def test_a_step_that_asks_is_found_out() -> None:
+    """What the tests above rely on."""
+
+    class Nosy(PGD):
+        def step(self, model: Oracle, items: Items, state: State) -> tuple[Answer, State]:
+            answer, moved = PGD.step(self, model, items, state)
+            return (answer, moved) if bool((answer.z_BK > 0).all()) else (answer, state)
+
+    oracle, items = absent(Nosy())
+    with pytest.raises((RuntimeError, NotImplementedError)):
+        Nosy().step(oracle, items, Nosy().start(oracle, items))
+
+
+def test_losses_of_the_stages_differ() -> None:
+    """The same walk on another loss goes elsewhere: the goal of the pool is what is climbed."""
+    walk, threat = WALKS["apgd"]
+    x0, label_B = images()
+    none = torch.zeros(IMAGES, 0, dtype=torch.int64)
+    found = []
+    for loss in (margin, cross_entropy):
+        goal = Untargeted(label_B, loss)
+
+        def fetch(at: Tensor, goal: Untargeted = goal) -> tuple[Tensor, Goal, Tensor]:
+            return x0[at], goal.at(at), none[at]
+
+        pool = Pool(Draws.of(0, torch.arange(IMAGES)), CLASSES, fetch)
+        hunt = Engine().hunt(walk, Oracle(net()), pool, threat)
+        found.append(torch.stack([one.x for some in hunt for one in sorted(some, key=lambda one: one.place)]))
+    assert not torch.allclose(found[0], found[1])
