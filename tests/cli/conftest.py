@@ -1,7 +1,9 @@
 """Running the command in this process, as a user would in another."""
 
+import multiprocessing
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,34 @@ import pytest
 from vitadel.cli import main
 
 Command = Callable[..., tuple[int, str, str]]
+Start = Callable[..., ForkServerProcess]
+
+# What a process of its own does: the command, killed by itself just before the n-th write of a file whose path ends
+# as told, when a part of that file is already there.
+CHILD = """
+import os, signal, sys
+os.environ.update({environment!r})
+sys.stdout = sys.stderr = open(os.devnull, "w")
+import torch
+torch.set_num_threads(1)
+import vitadel.evaluate.cascade, vitadel.evaluate.runner, vitadel.runs.files, vitadel.runs.rows
+vitadel.evaluate.cascade._LINES = {lines}
+original, met = vitadel.runs.files.write_whole, 0
+def dying(path, write):
+    global met
+    met += {ending!r} in str(path)
+    if met == {moment}:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.with_name("." + path.name + "." + str(os.getpid()) + ".part").write_bytes(b"0" * 1000)
+        os.kill(os.getpid(), signal.SIGKILL)
+    original(path, write)
+if {ending!r}:
+    for module in (vitadel.runs.files, vitadel.runs.rows, vitadel.evaluate.runner):
+        module.write_whole = dying
+sys.argv = ["vitadel", *{words!r}]
+from vitadel.cli import main
+main()
+"""
 
 
 @pytest.fixture
@@ -25,6 +55,26 @@ def vitadel(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
         return code, out, err
 
     return run
+
+
+@pytest.fixture(scope="session")
+def start() -> Start:
+    """`start("evaluate", ...)` runs the command in a real process; they share one import of everything."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["__main__", "torch", "timm", "pyarrow.parquet", "vitadel.cli", "vitadel.evaluate"])
+
+    def begin(
+        *words: str | Path, dies_at: tuple[str, int] = ("", 0), lines: int = 256, environment: Mapping[str, str] = {}
+    ) -> ForkServerProcess:
+        ending, moment = dies_at
+        code = CHILD.format(
+            environment=dict(environment), lines=lines, ending=ending, moment=moment, words=[*map(str, words)]
+        )
+        process = context.Process(target=exec, args=(code, {"__name__": "child"}))
+        process.start()
+        return process
+
+    return begin
 
 
 @pytest.fixture(scope="session")

@@ -58,6 +58,7 @@ def test_attack_takes_settings(vitadel: Command, trained: Path, tmp_path: Path) 
         "restarts": 2,
         "schedule": "vitadel.attacks.schedule.cosine",
         "keep_best": True,
+        "targets": 0,
     }
     assert entry["loss"] == "vitadel.losses.margin.margin"
 
@@ -95,10 +96,30 @@ def test_catalogues(vitadel: Command) -> None:
     recipe = json.loads(vitadel("recipes", "digits-adversarial", "--json")[1])
     assert recipe["objective"]["is"] == "Adversarial"
     assert "our choice" in vitadel("recipes", "digits-adversarial")[1]
-    assert set(json.loads(vitadel("attacks", "--json")[1])) == {"fgsm", "pgd"}
+    assert set(json.loads(vitadel("attacks", "--json")[1])) == {
+        "fgsm",
+        "pgd",
+        "apgd",
+        "fab",
+        "square",
+        "gama",
+        "autoattack",
+        "autoattack-plus",
+        "autoattack-rand",
+    }
     assert json.loads(vitadel("attacks", "pgd", "--json")[1])["restarts"] == "1"
     assert "step_size" in vitadel("attacks", "pgd")[1]
-    assert set(json.loads(vitadel("suites", "--json")[1])) == {"clean", "quick", "curve"}
+    apgd = {"steps": "100", "restarts": "1", "targets": "0", "draws": "1", "wide_start": "False"}
+    assert json.loads(vitadel("attacks", "apgd", "--json")[1]) == apgd
+    assert json.loads(vitadel("attacks", "square", "--json")[1])["queries"] == "5000"
+    assert set(json.loads(vitadel("suites", "--json")[1])) == {
+        "clean",
+        "quick",
+        "curve",
+        "adversarial",
+        "adversarial-plus",
+        "adversarial-rand",
+    }
     assert json.loads(vitadel("suites", "curve", "--json")[1])["shares"] == [0.25, 0.5, 1, 2, 4]
     assert "vitadel:wrn28_10" in json.loads(vitadel("models", "--json")[1])
 
@@ -146,4 +167,5 @@ def test_python_minus_m() -> None:
         [sys.executable, "-m", "vitadel", "suites", "nope"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
-    assert done.stderr == "vitadel: unknown suite 'nope'. Known: clean, curve, quick.\n"
+    known = "adversarial, adversarial-plus, adversarial-rand, clean, curve, quick"
+    assert done.stderr == f"vitadel: unknown suite 'nope'. Known: {known}.\n"

@@ -4,6 +4,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,8 @@ import torch
 
 from vitadel.models import read_tensors
 from vitadel.runs import Rows
+
+Start = Callable[..., ForkServerProcess]
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 DEADLINE = 200.0
@@ -91,16 +95,56 @@ def test_training_killed_again_and_again(tmp_path: Path) -> None:
         assert same(weights(tmp_path / "killed", name), weights(tmp_path / "whole", name))
 
 
-def test_evaluation_killed_and_resumed_with_another_batch(trained: Path, tmp_path: Path) -> None:
-    words = ("evaluate", str(trained), "--data", "digits[:96]", "--threat", "linf:12/255", "--run")
-    run(*words, tmp_path / "whole", "--batch", "96")
-    run_and_die("runs.rows", "write_whole", 4, *words, tmp_path / "killed", "--batch", "8")
-    killed = Rows(tmp_path / "killed" / "eval" / "quick-linf-12_255")
-    finished = killed.read()
-    assert finished["row"] == list(range(24))
-    run(*words, tmp_path / "killed", "--batch", "17")
-    whole, resumed = Rows(tmp_path / "whole" / "eval" / "quick-linf-12_255").read(), killed.read()
-    for column in ("row", "id", "label", "clean_prediction", "prediction", "fell_to", "forwards", "backwards"):
-        assert resumed[column] == whole[column], column
-    # what had its row before the kill was not done again: its time is the first run's
-    assert resumed["seconds"][:24] == finished["seconds"]
+# the kill, the --batch of the process that dies, and how many lines of which pages it leaves
+MOMENTS = {
+    "pages/clean/": (3, 8, {"clean": 16}),
+    "pages/fgsm/": (1, 64, {"clean": 96, "fgsm": 0}),
+    "pages/pgd-ce/": (3, 9, {"clean": 96, "fgsm": -1, "pgd-ce": 16}),
+    "pages/pgd-margin/": (2, 10, {"clean": 96, "fgsm": -1, "pgd-ce": -1, "pgd-margin": 8}),
+    "gallery.npz": (1, 17, {"clean": 96}),
+    "linf-12_255/parts/": (1, 11, {"clean": 96}),
+    "rows.parquet": (1, 12, {"clean": 96}),
+    "summary.json": (1, 13, {"clean": 96}),
+}
+VERDICT = ("row", "id", "label", "clean_prediction", "prediction", "fell_to", "size", "forwards", "backwards")
+
+
+def test_evaluation_killed_at_every_moment_and_resumed_with_another_batch(
+    start: Start, trained: Path, tmp_path: Path
+) -> None:
+    words = ("evaluate", trained, "--data", "digits[:96]", "--threat", "linf:12/255", "--run")
+    whole = start(*words, tmp_path / "whole", "--batch", "96")
+    name, known = "quick-linf-12_255", dict[str, dict[str, list[object]]]()
+    rows = Rows(tmp_path / "killed" / "eval" / name)
+    for ending, (moment, batch, left) in MOMENTS.items():
+        killed = start(*words, tmp_path / "killed", "--batch", str(batch), dies_at=(ending, moment), lines=8)
+        killed.join(DEADLINE)
+        assert killed.exitcode == -signal.SIGKILL, ending
+        assert not rows.done
+        for page, count in left.items():
+            lines = rows.page(page).read()
+            if count >= 0:
+                assert len(lines.get("row", [])) == count, (ending, page)
+            # nothing that was written is searched for again: every line of before is there, with its old time
+            before = known.get(page, {})
+            kept = [lines["row"].index(row) for row in before.get("row", [])]
+            for column, values in before.items():
+                assert [lines[column][at] for at in kept] == values, (ending, page, column)
+            known[page] = lines
+    resumed = start(*words, tmp_path / "killed", "--batch", "14")
+    for process in (whole, resumed):
+        process.join(DEADLINE)
+        assert process.exitcode == 0
+    expected, found = Rows(tmp_path / "whole" / "eval" / name).read(), rows.read()
+    assert expected["row"] == list(range(96))
+    assert {"clean", "fgsm", "pgd-ce", "pgd-margin", ""} >= set(expected["fell_to"]) >= {"fgsm", ""}
+    for column in VERDICT:
+        assert found[column] == expected[column], column
+    # what the first killed processes found is in the rows with the time it took then
+    assert not (rows.folder / "pages").exists()
+    place = {row: at for at, row in enumerate(known["pgd-ce"]["row"])}
+    for row, seconds in zip(found["row"], found["seconds"], strict=True):
+        assert isinstance(seconds, list)
+        if row in place:
+            assert seconds[1] == known["pgd-ce"]["seconds"][place[row]]
+    assert Rows(tmp_path / "whole" / "eval" / name).summary["robust"] == rows.summary["robust"]

@@ -112,7 +112,9 @@ def test_control_c_is_130_and_keeps_what_was_done(
     code, _, err = vitadel(*words)
     assert code == 130
     assert err.splitlines()[-1] == "vitadel: stopped. What was finished is kept: the same command goes on from there."
-    assert Rows(tmp_path / "run" / "eval" / "quick-linf-8_255").finished() == {0, 1, 2, 3}
+    rows = Rows(tmp_path / "run" / "eval" / "quick-linf-8_255")
+    assert rows.page("clean").finished() == {0, 1, 2, 3}
+    assert rows.finished() == set()
 
 
 def test_every_flag_is_meant() -> None:
@@ -127,7 +129,8 @@ def test_every_flag_is_meant() -> None:
         for name, sub in command.commands.items()  # type: ignore[attr-defined]
         if name != "data"
     }
-    judge = ["--batch", "--classes", "--data", "--json", "--preprocess", "--run", "--seed", "--split", "--threat"]
+    judge = ["--batch", "--classes", "--compile", "--data", "--json", "--precision", "--preprocess", "--run", "--seed"]
+    judge += ["--split", "--threat"]
     assert {name: [o for o in options if o != "--help"] for name, options in found.items()} == {
         "demo": ["--json", "--out"],
         "train": ["--data", "--json", "--run", "--set"],

@@ -53,7 +53,7 @@ def search_costs(attack: Attack, threat: Threat, classes: int) -> tuple[int, int
     # every search begins with a question and ends with one, and the rivals cost a look at the image
     searches, look = attack.restarts * max(1, min(attack.targets, classes - 1)), min(1, attack.targets)
     if isinstance(attack, FAB):
-        normals = 1 if attack.targets else classes
+        normals = 1 if attack.targets else classes - 1
         return look + searches * 2 * (attack.steps + 1), searches * normals * (attack.steps + 1)
     points = attack.steps + 1
     if isinstance(attack, APGD):
@@ -116,7 +116,7 @@ def test_a_search_ends_when_every_image_fell() -> None:
         (PGD(steps=2, targets=2, restarts=3), 2 + 3 * 2 * 3 + 2 + 2, 2 + 3 * 2 * 3),
         # a step asks about the point and about the boundary
         (FAB(steps=2, targets=2), 2 * (2 + 2 * 3) + 2 + 2, 2 + 2 * 3),
-        (FAB(steps=2, restarts=3), 2 * (1 + 3 * 3) + 2, 3 * (1 + 3 * 3)),
+        (FAB(steps=2, restarts=3), 2 * (1 + 3 * 3) + 2, 2 * (1 + 3 * 3)),
         (Square(queries=4, restarts=2), 1 + 2 * 5 + 2, 0),
         # the answer to the clean image in every restart
         (GAMA(steps=2, restarts=3), 1 + 1 + 3 * (1 + 3) + 2, 1 + 3 * 3),

@@ -68,7 +68,7 @@ OPEN: dict[str, Setting] = {
     "apgd-wide": lambda threat: APGD(steps=20, wide_start=True),
     "fab": lambda threat: FAB(steps=10),
     "fab-t": lambda threat: FAB(steps=10, targets=2),
-    "square": lambda threat: Square(queries=800, share=0.05) if isinstance(threat, Linf) else Square(queries=250),
+    "square": lambda threat: Square(queries=1500, share=0.05) if isinstance(threat, Linf) else Square(queries=250),
     "gama": lambda threat: GAMA(steps=20),
     "autoattack": lambda threat: Cascade(),
 }
@@ -88,7 +88,7 @@ BOX: dict[str, Setting] = {
     "apgd-wide": lambda threat: APGD(steps=20, wide_start=True),
     "fab": lambda threat: FAB(steps=15),
     "fab-t": lambda threat: FAB(steps=15, targets=2),
-    "square": lambda threat: Square(queries=800, share=0.05) if isinstance(threat, Linf) else Square(queries=250),
+    "square": lambda threat: Square(queries=1500, share=0.05) if isinstance(threat, Linf) else Square(queries=250),
     # its steps never get short enough to turn the corner quickly: in L1 a step moves one value here
     "gama": lambda threat: GAMA(steps=100 if isinstance(threat, L1) else 30),
     "autoattack": lambda threat: Cascade(),

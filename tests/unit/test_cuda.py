@@ -7,11 +7,12 @@ import pytest
 import torch
 
 from vitadel import data, models
-from vitadel.attacks import FGSM, PGD
+from vitadel.attacks import APGD, FAB, FGSM, GAMA, PGD, Engine, Oracle, Pool, Square, Walk, searcher
 from vitadel.data import Squash
 from vitadel.draws import Draws
-from vitadel.evaluate import SUITES, evaluate
-from vitadel.goals import Untargeted
+from vitadel.evaluate import SUITES, Entry, evaluate, robustness
+from vitadel.goals import Untargeted, rivals
+from vitadel.losses import cross_entropy, margin
 from vitadel.objectives import Adversarial
 from vitadel.runs import Run
 from vitadel.threat import L1, L2, Linf, Threat
@@ -113,3 +114,112 @@ def _stop_at(step: int):  # type: ignore[no-untyped-def]
             raise KeyboardInterrupt
 
     return stop
+
+
+WALKS: dict[str, Walk] = {
+    "pgd": PGD(steps=10, restarts=2),
+    "apgd": APGD(steps=20),
+    "apgd-t": APGD(steps=20, targets=3),
+    "fab": FAB(steps=5),
+    "fab-t": FAB(steps=20, targets=3),
+    "square": Square(queries=150),
+    "gama": GAMA(steps=20),
+}
+
+
+def hunt(walk: Walk, engine: Engine, net: torch.nn.Module, x: torch.Tensor, threat: Threat) -> list[bool]:
+    device = x.device
+    with torch.no_grad():
+        z = net(x)
+    y = z.argmax(1)
+    ranked, loss = rivals(z, y, 9), margin if isinstance(walk, Square) else cross_entropy
+
+    def fetch(at: torch.Tensor) -> tuple[torch.Tensor, Untargeted, torch.Tensor]:
+        at = at.to(device)
+        return x[at], Untargeted(y[at], loss), ranked[at][:, : walk.fan(10)]
+
+    pool = Pool(Draws.of(3, torch.arange(len(x), device=device)), 10, fetch)
+    fell = [False] * len(x)
+    for findings in engine.hunt(walk, Oracle(net), pool, threat, Oracle(net)):
+        for finding in findings:
+            fell[finding.place] = finding.reached
+    return fell
+
+
+@pytest.mark.parametrize("threat", [Linf(1 / 255), L2(0.08), L1(1.5)], ids=str)
+@pytest.mark.parametrize("name", WALKS)
+def test_recorded_steps_reach_the_verdicts_of_the_cpu(name: str, threat: Threat) -> None:
+    net = model().double().requires_grad_(False)
+    x = torch.rand(24, 3, 32, 32, dtype=torch.float64)
+    here = hunt(WALKS[name], Engine(rows=64, precision="float32"), net.cpu(), x, threat)
+    net = net.cuda()
+    for engine in (Engine(rows=24, replay=True), Engine(rows=64, interval=5, replay=False)):
+        assert hunt(WALKS[name], engine, net, x.cuda(), threat) == here
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_half_precision_only_reports_what_float32_confirms(precision: str) -> None:
+    net = model().cuda()
+    x = torch.rand(64, 3, 32, 32)
+    with torch.no_grad():
+        y = net(x.cuda()).argmax(1).cpu()
+    entries = (Entry("apgd", APGD(steps=20)), Entry("square", Square(queries=50), margin))
+    half = robustness(net, x, y, Linf(1 / 255), entries, engine=Engine(precision=precision))
+    full = robustness(net, x, y, Linf(1 / 255), entries, engine=Engine(precision="float32"))
+    with torch.no_grad():
+        answers = net(half.x.cuda()).argmax(1).cpu()
+    assert [int(answer) for answer in answers[[to != "" for to in half.fell_to]]] == [
+        answer for answer, to in zip(half.prediction, half.fell_to, strict=True) if to != ""
+    ]
+    assert abs(half.robust.correct - full.robust.correct) <= 3
+    assert float((half.x - x).abs().max()) <= 1 / 255 + 1e-7
+
+
+def test_a_batch_that_does_not_fit_is_halved() -> None:
+    """The model refuses more than 20 images, as a full device would."""
+
+    class Full(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = model()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if len(x) > 20:
+                raise torch.OutOfMemoryError("full")
+            logits: torch.Tensor = self.net(x)
+            return logits
+
+    net = Full().cuda().requires_grad_(False)
+    x = torch.rand(50, 3, 32, 32, device="cuda")
+    y = torch.cat([net(part).argmax(1) for part in x.split(10)])
+    small = robustness(net, x, y, Linf(1 / 255), (Entry("apgd", APGD(steps=10)),), engine=Engine(rows=64))
+    large = robustness(net.net, x, y, Linf(1 / 255), (Entry("apgd", APGD(steps=10)),), engine=Engine(rows=64))
+    assert abs(small.robust.correct - large.robust.correct) <= 1
+
+
+def test_a_model_that_asks_its_device_runs_unrecorded_and_says_so() -> None:
+    class Asking(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = model()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            logits: torch.Tensor = self.net(x)
+            return logits if bool(logits.isfinite().all()) else logits * 0
+
+    net = Asking().cuda()
+    x = torch.rand(8, 3, 32, 32)
+    with torch.no_grad():
+        y = net(x.cuda()).argmax(1).cpu()
+    result = robustness(net, x, y, Linf(1e-4), (Entry("apgd", APGD(steps=60)),))
+    assert [flag["code"] for flag in result.flags] == ["search-fell-back"]
+    assert "could not be recorded" in str(result.flags[0]["sentence"])
+
+
+def test_compiled_models_answer_alike() -> None:
+    net = model().cuda().requires_grad_(False).eval()
+    x = torch.rand(16, 3, 32, 32, device="cuda")
+    fast, flags = searcher(net, x, "float32", compile=True)
+    assert flags == ()
+    with torch.no_grad():
+        torch.testing.assert_close(fast(x), net(x), rtol=1e-3, atol=1e-4)

@@ -40,7 +40,7 @@ class FAB(Walk):
     ===================  ==============  ==========================================
 
     With `targets`, FAB-T: the boundary towards one rival of the label after the other, side by side. Without, the
-    nearest of all boundaries, which takes a backward pass per class.
+    nearest of all boundaries, which takes a backward pass per rival.
     """
 
     steps: int = 100
@@ -115,17 +115,19 @@ def _nearest_boundary(model: Oracle, x: Tensor, goal: Goal, threat: Threat) -> t
     label_BK = one_hot(label_B, classes).to(z_BK.dtype)
     nearest_B = torch.full_like(z_BK[:, 0].detach(), torch.inf)
     gap_B, normal = torch.zeros_like(nearest_B), torch.zeros_like(x)
-    for k in range(classes):
-        rival_B = torch.full_like(label_B, k)
-        grad = model.pull_back(one_hot(rival_B, classes) - label_BK, z_BK, x, again=k + 1 < classes)
+    broken_B = torch.zeros_like(label_B, dtype=torch.bool)
+    for k in range(classes - 1):
+        rival_B = k + (label_B <= k)  # every class but the label
+        grad = model.pull_back(one_hot(rival_B, classes) - label_BK, z_BK, x, again=k + 2 < classes)
         lead_B = lead(z_BK.detach(), label_B, rival_B)
         distance_B = lead_B.abs() / (1e-12 + _dual_norm(grad, threat))
-        nearer_B = (distance_B < nearest_B) & (label_B != k)
+        nearer_B = distance_B < nearest_B
         nearest_B = torch.where(nearer_B, distance_B, nearest_B)
         gap_B = torch.where(nearer_B, lead_B, gap_B)
         normal = torch.where(per_image(nearer_B, x), grad, normal)
-    # a NaN among the logits is smaller and larger than nothing: it must not pass for a boundary far away
-    return gap_B + 0 * z_BK.detach().sum(1), normal.detach()
+        broken_B |= ~distance_B.isfinite()
+    # NaN is nearer than nothing: it must not pass for a boundary that is far away
+    return gap_B, normal.detach().masked_fill(per_image(broken_B, x), torch.nan)
 
 
 def _dual_norm(grad: Tensor, threat: Threat) -> Tensor:

@@ -77,8 +77,11 @@ class Square(Walk):
         rng = items.rng.fold(items.step_B + 1)
         if isinstance(threat, Linf):
             side_B = _sides(self.share, self.queries, x.shape[2], x.shape[3], 1, x.device)[items.step_B]
-            inside = _window(rng.fold(0), side_B, x)
-            signs = rng.fold(1).signs(x.shape[1], 1, 1, dtype=x.dtype)
+            chance = rng.uniform(
+                2 + x.shape[1], dtype=x.dtype
+            )  # one draw for place and signs: a query is made of little
+            inside = _window(chance[:, :2], side_B, x)
+            signs = torch.where(chance[:, 2:, None, None] < 0.5, -1.0, 1.0).to(x.dtype)
             ahead = torch.where(inside, (x0 + threat.eps * signs).clamp(0, 1), best)
         else:
             side_B = _sides(self.share, self.queries, x.shape[2], x.shape[3], 3, x.device)[items.step_B]
@@ -99,16 +102,20 @@ def _sides(share: float, queries: int, height: int, width: int, least: int, devi
     return torch.tensor(sides, device=device)
 
 
-def _window(rng: Draws, side_B: Tensor, like: Tensor) -> Tensor:
-    """[B, 1, H, W] truth values: a square at a random place."""
-    rows, columns = _corner(rng, side_B, like)
+def _window(chance_B2: Tensor, side_B: Tensor, like: Tensor) -> Tensor:
+    """[B, 1, H, W] truth values: a square at the place that two numbers in [0, 1) stand for."""
+    rows, columns = _corner(chance_B2, side_B, like)
     return (rows >= 0) & (rows < _wide(side_B)) & (columns >= 0) & (columns < _wide(side_B))
 
 
-def _corner(rng: Draws, side_B: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Row and column numbers [B, 1, H, 1] and [B, 1, 1, W] counted from the corner of a random window."""
+def _corner(chance_B2: Tensor, side_B: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Row and column numbers [B, 1, H, 1] and [B, 1, 1, W] counted from the corner of a window."""
     height, width = like.shape[2:]
-    top_B, left_B = rng.fold(0).below(height - side_B + 1), rng.fold(1).below(width - side_B + 1)
+    # in float64, since a number just below 1 times the number of places could round up to it
+    top_B, left_B = (
+        (chance_B.double() * (places - side_B + 1)).long()
+        for chance_B, places in zip(chance_B2.unbind(1), (height, width), strict=True)
+    )
     rows = torch.arange(height, device=like.device).view(1, 1, -1, 1) - _wide(top_B)
     return rows, torch.arange(width, device=like.device).view(1, 1, 1, -1) - _wide(left_B)
 
@@ -130,10 +137,10 @@ def _move_mass(best: Tensor, x0: Tensor, side_B: Tensor, rng: Draws, threat: Thr
     """Clear one window and give what was there, and what the radius still allows, to another one."""
     norm, channels = _norm_name(threat), x0.shape[1]
     delta = best - x0
-    rows, columns = _corner(rng.fold(0), side_B, x0)
+    rows, columns = _corner(rng.fold(0).uniform(2), side_B, x0)
     side = _wide(side_B)
     inside = (rows >= 0) & (rows < side) & (columns >= 0) & (columns < side)
-    cleared = _window(rng.fold(1), side_B, x0)
+    cleared = _window(rng.fold(1).uniform(2), side_B, x0)
     pattern = _pattern_at(rows, columns, side_B, rng.fold(2), norm, x0)
     signs = rng.fold(3).signs(channels, 1, 1, dtype=x0.dtype)
     here = delta * inside

@@ -14,7 +14,7 @@ from vitadel.evaluate.device import device_of
 from vitadel.evaluate.journal import Notebook
 from vitadel.evaluate.metrics import Accuracy
 from vitadel.evaluate.runner import ready
-from vitadel.evaluate.suites import SUITES
+from vitadel.evaluate.suites import SUITES, Entry, Suite
 from vitadel.evaluate.summary import summarise
 from vitadel.evaluate.verdicts import verdicts
 from vitadel.runs import Notify, silent
@@ -45,29 +45,33 @@ def robustness(
     x: Tensor,
     y: Tensor,
     threat: Threat | str = "linf:8/255",
-    suite: str = "adversarial",
+    suite: str | Sequence[Entry] = "adversarial",
     *,
     seed: int = 0,
     engine: Engine | None = None,
     notify: Notify = silent,
 ) -> Robustness:
-    """Attack the images `x` with pixels in [0, 1] and labels `y`; the default suite is AutoAttack."""
-    if suite not in SUITES:
+    """Attack the images `x` with pixels in [0, 1] and labels `y`; the default suite is AutoAttack.
+
+    `suite` is a name or attacks of your own, one after the other. The model decides where the work is done.
+    """
+    if isinstance(suite, str) and suite not in SUITES:
         raise unknown("suite", suite, SUITES)
+    chosen = SUITES[suite] if isinstance(suite, str) else Suite("own", "", tuple(suite))
     radius = threats.read(threat) if isinstance(threat, str) else threat
-    images, entries = _InHand(x, y), SUITES[suite].cascade(radius)
+    images, entries, name = _InHand(x, y), chosen.cascade(radius), chosen.name
     found, notebook = x.detach().float().cpu().clone(), Notebook()
     engine = engine or Engine()
 
     def keep(row: int, image: Tensor) -> None:
         found[row] = image
 
-    cascade = Cascade(model, images, entries, radius, notebook, seed, engine, keep=keep, notify=notify, name=suite)
+    cascade = Cascade(model, images, entries, radius, notebook, seed, engine, keep=keep, notify=notify, name=name)
     standing = cascade.classify()
     ready(cascade, images.images(torch.arange(min(len(x), 64))).to(device_of(model)))
     cascade.attack(standing)
     rows = verdicts(notebook, images, [str(row) for row in range(len(x))], entries, {})
-    summary = summarise(suite, suite, entries, radius, rows, cascade.flags)
+    summary = summarise(name, name, entries, radius, rows, cascade.flags)
     clean, robust = (Accuracy(**summary[name]) for name in ("clean", "robust"))  # type: ignore[arg-type]
     return Robustness(
         clean,

@@ -45,6 +45,8 @@ def inside_threat(evaluation: Evaluation) -> Check:
         return _not_measured(title, "no attack was run")
     if threat.eps is None:
         return _not_measured(title, "the threat has no eps")
+    if evaluation.is_expected:
+        return _not_measured(title, "a random model")
     pairs = zip(evaluation.fell_to, evaluation.size, strict=False)
     sizes = [size for fell_to, size in pairs if fell_to not in ("", "clean")]
     if not sizes or not all(map(math.isfinite, sizes)):
@@ -66,12 +68,24 @@ def rows_add_up(evaluation: Evaluation) -> Check:
     title = "rows match the summary"
     if not evaluation.fell_to:
         return _not_measured(title, "no rows with fell_to")
+    if evaluation.is_expected:
+        return _shares_add_up(title, evaluation)
     counts = Counter(evaluation.fell_to)
     n, right, standing = len(evaluation.fell_to), len(evaluation.fell_to) - counts["clean"], counts[""]
     same = n == evaluation.clean.n and right == evaluation.clean.correct
     same &= evaluation.robust is None or standing == evaluation.robust.correct
     told = "" if evaluation.robust is None else f", {standing} standing"
     return _judged(title, same, f"{n} rows: {right} right{told}")
+
+
+def _shares_add_up(title: str, evaluation: Evaluation) -> Check:
+    """The same for a model that answers at random: the mean share of right answers per image."""
+    pairs = [(evaluation.clean, evaluation.clean_right)]
+    pairs += [] if evaluation.robust is None else [(evaluation.robust, evaluation.right)]
+    same = all(len(shares) == told.n for told, shares in pairs)
+    same = same and all(math.isclose(math.fsum(shares) / told.n, told.value, abs_tol=1e-6) for told, shares in pairs)
+    means = " \N{RIGHTWARDS ARROW} ".join(f"{100 * math.fsum(v) / max(1, len(v)):.1f}" for _, v in pairs)
+    return _judged(title, same, f"{len(evaluation.fell_to)} rows: {means}% right")
 
 
 def falls_to_zero(curve: Curve) -> Check:

@@ -100,7 +100,7 @@ def _evaluation(run: Run, name: str) -> Evaluation:
             f"{rows.folder / 'summary.json'} should give 'clean' as correct, n, accuracy, low and high, "
             f"got {summary.get('clean')!r}. Run the evaluation again."
         )
-    return Evaluation(
+    found = Evaluation(
         name=name,
         suite=_text(summary.get("suite")),
         threat=_threat(summary.get("threat")),
@@ -112,7 +112,35 @@ def _evaluation(run: Run, name: str) -> Evaluation:
         fell_to=tuple(_text(value) for value in columns.get("fell_to", [])),
         size=tuple(_number(value) for value in columns.get("size", [])),
         gallery=_gallery(rows.folder / "gallery.npz"),
+        clean_right=tuple(_number(value) for value in columns.get("clean_right", [])),
+        right=tuple(_number(value) for value in columns.get("right", [])),
     )
+    return replace(found, attacks=_with_what_is_left(found, columns.get("forwards", [])))
+
+
+def _with_what_is_left(evaluation: Evaluation, forwards: Sequence[object]) -> tuple[AttackCost, ...]:
+    """The attacks with what fell of what they tried, and the robust accuracy after each.
+
+    Images that fell inside a smaller radius were not tried again, and are gone before the first attack. Of a random
+    model only the accuracy after all attacks is known.
+    """
+    attacks = [replace(a, fell=_fell(a, i, evaluation.fell_to, forwards)) for i, a in enumerate(evaluation.attacks)]
+    if evaluation.is_expected:
+        last = evaluation.robust.value if evaluation.robust else None
+        return (*attacks[:-1], *(replace(attack, after=last) for attack in attacks[-1:]))
+    fell = [attack.fell for attack in attacks if attack.fell is not None]
+    if evaluation.robust is None or len(fell) < len(attacks):
+        return tuple(attacks)
+    left = [evaluation.robust.correct + sum(fell[i + 1 :]) for i in range(len(fell))]
+    return tuple(replace(attack, after=count / evaluation.n) for attack, count in zip(attacks, left, strict=True))
+
+
+def _fell(attack: AttackCost, place: int, fell_to: Sequence[str], forwards: Sequence[object]) -> int | None:
+    """How many of the images that this attack tried fell to it; the summary's count if the rows do not say."""
+    spent = [cost[place] for cost in forwards if isinstance(cost, list) and len(cost) > place]
+    if not spent or len(spent) < len(fell_to):
+        return attack.fell
+    return sum(to == attack.name and _number(cost) > 0 for to, cost in zip(fell_to, spent, strict=True))
 
 
 def _accuracy(value: object) -> Accuracy | None:
@@ -137,7 +165,8 @@ def _attack(told: Mapping[str, object]) -> AttackCost:
     tried, fell, forwards, backwards = (_count(told.get(key)) for key in ("tried", "fell", "forwards", "backwards"))
     seconds = _number(told.get("seconds"))
     known = seconds if math.isfinite(seconds) else None
-    return AttackCost(_text(told.get("name")), tried, fell, forwards, backwards, known)
+    denied = _count(told.get("denied"))
+    return AttackCost(_text(told.get("name")), tried, fell, forwards, backwards, known, denied=denied)
 
 
 def _flag(told: Mapping[str, object]) -> Flag:

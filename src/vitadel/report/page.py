@@ -128,6 +128,8 @@ def _content(records: Sequence[Record]) -> dict[str, object]:
         "training_drawings": figures.training_drawings(records, numbers),
         "markdown": tables.markdown(rows) if rows else "",
         "latex": tables.latex(rows) if rows else "",
+        "attack_rows": sum(len(evaluation.attacks) for record in records for evaluation in record.evaluations),
+        "is_expected": any(evaluation.is_expected for record in records for evaluation in record.evaluations),
         "PASS": checks.State.PASS,
         "FAIL": checks.State.FAIL,
     }

@@ -41,7 +41,11 @@ class Threat:
 
 @dataclass(frozen=True, slots=True)
 class AttackCost:
-    """What one attack of a suite did and what it cost; None is what the summary did not say."""
+    """What one attack of a suite did and what it cost; None is what the summary did not say.
+
+    `after` is the robust accuracy that this attack and those before it left. `denied` counts successes of a search in
+    low precision that the model in float32 did not share.
+    """
 
     name: str
     tried: int | None
@@ -49,6 +53,8 @@ class AttackCost:
     forwards: int | None
     backwards: int | None
     seconds: float | None
+    after: float | None = None
+    denied: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +83,11 @@ class Gallery:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """One finished evaluation: its summary, and of its rows what the page needs."""
+    """One finished evaluation: its summary, and of its rows what the page needs.
+
+    `clean_right` and `right` say per image how often the model was right before and after: 0 or 1, or something between
+    if it answers at random.
+    """
 
     name: str
     suite: str
@@ -90,6 +100,13 @@ class Evaluation:
     fell_to: tuple[str, ...]
     size: tuple[float, ...]
     gallery: Gallery | None
+    clean_right: tuple[float, ...] = ()
+    right: tuple[float, ...] = ()
+
+    @property
+    def is_expected(self) -> bool:
+        """Whether the accuracies are those to be expected of a model that answers at random."""
+        return any(share not in (0, 1) for share in (*self.clean_right, *self.right))
 
 
 @dataclass(frozen=True, slots=True)

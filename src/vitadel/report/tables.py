@@ -60,7 +60,7 @@ def latex(rows: Sequence[SummaryRow]) -> str:
     head = " & ".join(cell.translate(_LATEX) for cell in _HEADER)
     body = "".join(f"{' & '.join(_latex_cells(row))} \\\\\n" for row in rows)
     return (
-        "% needs \\usepackage{booktabs}; intervals are Wilson 95%\n"
+        "% needs \\usepackage{booktabs}; intervals are 95%\n"
         f"\\begin{{tabular}}{{lllrrrr}}\n\\toprule\n{head} \\\\\n\\midrule\n{body}\\bottomrule\n\\end{{tabular}}\n"
     )
 

@@ -212,7 +212,7 @@ def test_an_image_that_stands_pays_for_every_step_of_every_wave(name: str) -> No
         return net()(x) * 1e-3 + 10 * torch.nn.functional.one_hot(images()[1][:1], CLASSES)
 
     finding = hunted(walk, threat, numbers=[0], model=model)[0]
-    per_step = {FAB: (2, CLASSES), Square: (1, 0)}.get(type(walk), (1, 1))
+    per_step = {FAB: (2, CLASSES - 1), Square: (1, 0)}.get(type(walk), (1, 1))
     if name == "fab-t":
         per_step = 2, 1
     steps = walk.steps_in(threat) * walk.fan(CLASSES) * walk.waves

@@ -100,8 +100,8 @@ def test_only_points_inside_the_threat_count(norm: str) -> None:
             if finding.reached:
                 assert finding.size <= threat.eps * (1 + 1e-5)
                 assert model(finding.x[None]).argmax(1).item() != label_B[row].item()
-            # two forwards a step, one at the point and one behind it, and a backward per class
-            assert finding.backwards == finding.forwards
+            # two forwards a step, one at the point and one behind it, and a backward for the only rival
+            assert finding.backwards == finding.forwards / 2
         assert costs[0.99] == 2 * 21
         assert costs[1.06] == 2 * 2
         assert 2 * 2 < costs[1.02] < 2 * 21

@@ -90,7 +90,7 @@ def test_windows_are_squares_at_every_place_alike() -> None:
     """Sides of 3 in 6 x 5 pixels: 4 x 3 places, the last row and column among them."""
     draws = Draws.of(5, torch.arange(6000))
     side_B = torch.full((6000,), 3)
-    windows = _window(draws, side_B, torch.zeros(6000, 1, 6, 5))
+    windows = _window(draws.uniform(2), side_B, torch.zeros(6000, 1, 6, 5))
     assert windows.shape == (6000, 1, 6, 5)
     assert windows.flatten(1).sum(1).unique().tolist() == [9]
     rows, columns = windows.any(3).int().argmax(2), windows.any(2).int().argmax(2)
@@ -104,7 +104,7 @@ def test_windows_are_squares_at_every_place_alike() -> None:
 
 def test_every_item_has_a_window_of_its_own_side() -> None:
     side_B = torch.arange(1, 8)
-    windows = _window(Draws.of(0, torch.arange(7)), side_B, torch.zeros(7, 1, 7, 9))
+    windows = _window(Draws.of(0, torch.arange(7)).uniform(2), side_B, torch.zeros(7, 1, 7, 9))
     assert windows.flatten(1).sum(1).tolist() == [side * side for side in range(1, 8)]
 
 

@@ -152,6 +152,56 @@ def test_bars_count_the_rows(make: Any) -> None:
     assert "width:15.000%" in bar
 
 
+def attack_lines(text: str) -> list[str]:
+    table = text.split("Attack by attack")[1].split("<tbody>")[1].split("</tbody>")[0]
+    return [words(line) for line in table.split("</tr>")[:-1]]
+
+
+def write_costs(run: Path, rows: dict[str, list[Any]], summary: dict[str, Any]) -> Path:
+    """An evaluation at 8/255 with rows and a summary of its own."""
+    n = len(rows["fell_to"])
+    kept = Run.open(run).rows("linf-8_255")
+    kept.add({"row": list(range(n)), "id": [str(i) for i in range(n)], "label": [0] * n, "size": [0.01] * n, **rows})
+    threat = {"norm": "linf", "eps": 8 / 255, "text": "linf:8/255"}
+    kept.close({"name": "linf-8_255", "suite": "curve", "threat": threat, "n": n, "flags": [], **summary})
+    return run
+
+
+def test_every_attack_says_what_it_left_and_what_was_denied(make: Any, known_interval: Any) -> None:
+    # of ten images one was wrong, two fell inside a smaller radius, three to pgd, one to square; three stand
+    fell_to = ["clean", "pgd", "square", "pgd", "pgd", "pgd", "square", "", "", ""]
+    forwards = [[0, 0]] * 3 + [[5, 0]] * 3 + [[5, 9]] * 4
+    attacks = [
+        {"name": "pgd", "tried": 7, "fell": 4, "forwards": 35, "backwards": 28, "seconds": 1.25, "denied": 6},
+        {"name": "square", "tried": 4, "fell": 2, "forwards": 3600, "backwards": 0, "seconds": 2, "denied": 0},
+    ]
+    summary = {"clean": known_interval(9, 10), "robust": known_interval(3, 10), "attacks": attacks}
+    text = page([write_costs(make.evaluate("run", "vit", {}), {"fell_to": fell_to, "forwards": forwards}, summary)])
+    first, second = attack_lines(text)
+    assert first.endswith("pgd 7 3 40.0 35 28 1.2 6")
+    assert second.endswith("square 4 1 30.0 3,600 0 2.0 0")
+
+
+def test_a_random_model_is_shown_by_its_expected_accuracy(make: Any) -> None:
+    before, after = [1.0, 0.9, 0.55, 1.0], [0.85, 0.25, 0.55, 1.0]
+    told = [{"correct": 3, "n": 4, "accuracy": sum(v) / 4, "low": 0.5, "high": 0.99} for v in (before, after)]
+    costs = {"tried": 4, "forwards": 80, "backwards": 80, "seconds": 1, "denied": 0}
+    attacks = [{"name": "apgd-ce", "fell": 1, **costs}, {"name": "apgd-dlr", "fell": 0, **costs}]
+    rows = {"fell_to": ["", "apgd-ce", "", ""], "clean_right": before, "right": after, "forwards": [[20.0, 20.0]] * 4}
+    summary = {"clean": told[0], "robust": told[1], "attacks": attacks}
+    text = page([write_costs(make.evaluate("run", "noisy", {}), rows, summary)])
+    assert "4 86.2 50.0\N{EN DASH}99.0 66.2 50.0\N{EN DASH}99.0" in words(text)
+    assert "4 rows: 86.2 \N{RIGHTWARDS ARROW} 66.2% right" in words(text)
+    assert "mean share of right answers" in text
+    assert [line.split("apgd-")[1] for line in attack_lines(text)] == [
+        "ce 4 1 \N{EN DASH} 80 80 1.0 0",
+        "dlr 4 0 66.2 80 80 1.0 0",
+    ]
+    told[1]["accuracy"] = 0.7
+    spoilt = make.evaluate("spoilt", "noisy", {})
+    assert "\N{BALLOT X} fail 4 rows" in words(page([write_costs(spoilt, rows, summary)]))
+
+
 def test_flags_are_counted_told_and_linked(make: Any) -> None:
     run = Run.open(make.evaluate("run", "plain", {}))
     flag = {"code": "zero_gradients", "sentence": "Gradients are zero.", "evidence": {"share": 0.25}}

@@ -1,0 +1,85 @@
+"""PGD-100 on one batch of images: us against torchattacks and foolbox, in one run, at equal steps and step size.
+
+    python benchmarks/pgd.py MODEL --data folder:DIR -n 512 [--out benchmarks/results/FILE.jsonl]
+
+All three start at random points of the ball, so verdicts agree up to chance; the number of images on which they differ
+is reported. Peers run in the model's float32, all steps on all images: that is what they do.
+"""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+import foolbox
+import torch
+import torchattacks
+from record import clock, hardware, load, tell, versions
+from torch import Tensor, nn
+
+from vitadel.attacks import PGD, Engine
+from vitadel.evaluate import Entry, robustness
+from vitadel.threat import Linf
+
+EPS, STEP, STEPS = 8 / 255, 2 / 255, 100
+
+
+def ours(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    suite = (Entry("pgd-100", PGD(steps=STEPS, step_size=STEP)),)
+    result = robustness(model, x, y, Linf(EPS), suite, engine=Engine())
+    return torch.tensor([to == "" for to in result.fell_to])
+
+
+def with_torchattacks(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    attack = torchattacks.PGD(model, eps=EPS, alpha=STEP, steps=STEPS)
+    found = attack(x, y)
+    with torch.no_grad():
+        return ((model(x).argmax(1) == y) & (model(found).argmax(1) == y)).cpu()
+
+
+def with_foolbox(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    attack = foolbox.attacks.LinfPGD(abs_stepsize=STEP, steps=STEPS)
+    *_, fooled = attack(foolbox.PyTorchModel(model, bounds=(0, 1)), x, y, epsilons=EPS)
+    return (~fooled).cpu()
+
+
+def timed(
+    run: Callable[[nn.Module, Tensor, Tensor], Tensor], model: nn.Module, x: Tensor, y: Tensor
+) -> tuple[float, Tensor]:
+    run(model, x[:8], y[:8])  # warm
+    device = next(model.parameters()).device
+    started = clock(device)
+    standing = run(model, x, y)
+    return clock(device) - started, standing
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model")
+    parser.add_argument("--data", required=True)
+    parser.add_argument("-n", type=int, default=512)
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model, x, y = load(args.model, args.data, args.n, device)
+    x, y = x.to(device), y.to(device)
+    times, verdicts = {}, {}
+    for name, run in (("ours", ours), ("torchattacks", with_torchattacks), ("foolbox", with_foolbox)):
+        seconds, standing = timed(run, model, x, y)
+        times[name], verdicts[name] = round(seconds, 3), standing
+    result: dict[str, object] = {
+        "benchmark": "pgd-100",
+        "model": Path(args.model).stem,
+        "threat": "linf:8/255",
+        "n": len(x),
+        **hardware(device),
+        "versions": versions("timm", "torchattacks", "foolbox"),
+        "seconds": times,
+        "robust": {name: float(standing.float().mean()) for name, standing in verdicts.items()},
+        "differ": {name: int((standing != verdicts["ours"]).sum()) for name, standing in verdicts.items()},
+        "ratio": {name: round(seconds / times["ours"], 2) for name, seconds in times.items() if name != "ours"},
+    }
+    tell(result, args.out)
+
+
+if __name__ == "__main__":
+    main()
