@@ -61,7 +61,8 @@ def vitadel(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
 def start() -> Start:
     """`start("evaluate", ...)` runs the command in a real process; they share one import of everything."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["__main__", "torch", "timm", "pyarrow.parquet", "vitadel.cli", "vitadel.evaluate"])
+    heavy = ["torch", "timm", "pyarrow.parquet", "rich.table", "safetensors.torch", "sklearn.datasets"]
+    context.set_forkserver_preload(["__main__", *heavy, "vitadel.cli", "vitadel.evaluate", "vitadel.models"])
 
     def begin(
         *words: str | Path, dies_at: tuple[str, int] = ("", 0), lines: int = 256, environment: Mapping[str, str] = {}

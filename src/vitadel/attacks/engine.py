@@ -21,6 +21,8 @@ from vitadel.goals import Goal, Untargeted, rivals
 from vitadel.losses import dlr
 from vitadel.threat import Threat
 
+# pixel values that a CPU works on at once, where nobody says otherwise
+_CPU_VALUES = 1 << 20
 _MANY = 1 << 30  # classes, where nobody asked how many
 
 
@@ -47,14 +49,15 @@ class Engine:
         if self.precision is not None and self.precision not in PRECISIONS:
             raise unknown("precision", self.precision, PRECISIONS)
 
-    def on(self, device: torch.device) -> "Engine":
-        """The same with every choice made."""
+    def on(self, device: torch.device, values: int = 3 * 32 * 32) -> "Engine":
+        """The same with every choice made for images of so many pixel values."""
         gpu = device.type == "cuda"
         if self.replay and not gpu:
             raise UsageError(f"Engine.replay records CUDA graphs, and the model is on {device}. Leave it out.")
         return replace(
             self,
-            rows=self.rows or (1024 if gpu else 64),
+            # a GPU says when it is full; a computer that runs out of memory just kills
+            rows=self.rows or (1024 if gpu else max(16, min(256, _CPU_VALUES // values))),
             interval=self.interval or (16 if gpu else 1),
             replay=gpu if self.replay is None else self.replay,
             precision=self.precision or ("fp16" if gpu else "float32"),

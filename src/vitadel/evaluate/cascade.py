@@ -131,9 +131,13 @@ class Cascade:
     def _walks(self) -> Iterator[Walk]:
         return (entry.attack for entry in self.entries if isinstance(entry.attack, Walk))
 
+    def _engine(self) -> Engine:
+        """The engine as it suits the device and the images."""
+        return self.engine.on(device_of(self.model), self.images.images(torch.tensor([0])).numel())
+
     @property
     def _batch(self) -> int:
-        rows = self.engine.on(device_of(self.model)).rows
+        rows = self._engine().rows
         assert rows is not None
         return rows
 
@@ -187,7 +191,7 @@ class Cascade:
 
     def _fall_back(self) -> None:
         """A search that left the range of its precision goes on in a wider one; called while the error is handled."""
-        precision = str(self.engine.on(device_of(self.model)).precision)
+        precision = str(self._engine().precision)
         if self.search is None or precision not in FALLBACK:
             raise
         wider = FALLBACK[precision]
@@ -199,7 +203,7 @@ class Cascade:
     def _hunt(self, entry: Entry, walk: Walk, rows: list[int], seed: int) -> Iterator[tuple[int, Finding]]:
         assert self.threat is not None
         device, at = device_of(self.model), torch.tensor(rows)
-        engine = self.engine.on(device)
+        engine = self._engine()
         lines = self.journal.page("clean").read()
         ranked = dict(zip(lines["row"], lines["rivals"], strict=True))
         classes = int(str(lines["classes"][0]))

@@ -183,19 +183,19 @@ def test_every_attack_says_what_it_left_and_what_was_denied(make: Any, known_int
 
 
 def test_a_random_model_is_shown_by_its_expected_accuracy(make: Any) -> None:
-    before, after = [1.0, 0.9, 0.55, 1.0], [0.85, 0.25, 0.55, 1.0]
+    before, after = [1.0, 0.9, 0.5, 1.0], [0.8, 0.2, 0.5, 1.0]
     told = [{"correct": 3, "n": 4, "accuracy": sum(v) / 4, "low": 0.5, "high": 0.99} for v in (before, after)]
     costs = {"tried": 4, "forwards": 80, "backwards": 80, "seconds": 1, "denied": 0}
     attacks = [{"name": "apgd-ce", "fell": 1, **costs}, {"name": "apgd-dlr", "fell": 0, **costs}]
     rows = {"fell_to": ["", "apgd-ce", "", ""], "clean_right": before, "right": after, "forwards": [[20.0, 20.0]] * 4}
     summary = {"clean": told[0], "robust": told[1], "attacks": attacks}
     text = page([write_costs(make.evaluate("run", "noisy", {}), rows, summary)])
-    assert "4 86.2 50.0\N{EN DASH}99.0 66.2 50.0\N{EN DASH}99.0" in words(text)
-    assert "4 rows: 86.2 \N{RIGHTWARDS ARROW} 66.2% right" in words(text)
+    assert "4 85.0 50.0\N{EN DASH}99.0 62.5 50.0\N{EN DASH}99.0" in words(text)
+    assert "4 rows: 85.0 \N{RIGHTWARDS ARROW} 62.5% right" in words(text)
     assert "mean share of right answers" in text
     assert [line.split("apgd-")[1] for line in attack_lines(text)] == [
         "ce 4 1 \N{EN DASH} 80 80 1.0 0",
-        "dlr 4 0 66.2 80 80 1.0 0",
+        "dlr 4 0 62.5 80 80 1.0 0",
     ]
     told[1]["accuracy"] = 0.7
     spoilt = make.evaluate("spoilt", "noisy", {})

@@ -1,0 +1,81 @@
+"""Every component of AutoAttack by itself, verdict by verdict: us against pyautoattack, in float32.
+
+    python benchmarks/components.py MODEL --data digits -n 1000 --threat linf:24/255 [--only square]
+
+Each component attacks every image that is classified rightly. Random starts differ, so some verdicts do too; what
+counts is that few do, and that they do so both ways. One JSON line per component.
+"""
+
+import argparse
+from pathlib import Path
+
+import torch
+from pyautoattack import AutoAttack
+from record import clock, hardware, load, tell, versions
+from torch import Tensor, nn
+
+from vitadel import threat as threats
+from vitadel.attacks import VERSIONS, Engine
+from vitadel.evaluate import Entry, robustness
+from vitadel.threat import Threat
+
+NORMS = {"linf": "Linf", "l2": "L2", "l1": "L1"}
+
+
+def peer_fells(model: nn.Module, x: Tensor, y: Tensor, threat: Threat, norm: str, name: str, batch: int) -> Tensor:
+    peer = AutoAttack(model, norm=NORMS[norm], eps=threat.eps, device=x.device, seed=0)
+    peer.attacks_to_run = [name]  # with the budgets of the standard version
+    found, *_ = peer.run_standard_evaluation(x, y, batch_size=batch)
+    with torch.no_grad():
+        return torch.cat([model(part).argmax(1) for part in found.split(batch)]) != y
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model")
+    parser.add_argument("--data", required=True)
+    parser.add_argument("-n", type=int, default=1000)
+    parser.add_argument("--threat", default="linf:8/255")
+    parser.add_argument("--only")
+    parser.add_argument("--batch", type=int, default=250)
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model, x, y = load(args.model, args.data, args.n, device)
+    x, y = x.to(device), y.to(device)
+    with torch.no_grad():
+        right = torch.cat([model(part).argmax(1) for part in x.split(args.batch)]) == y
+    x, y = x[right], y[right]
+    threat = threats.read(args.threat)
+    for stage in VERSIONS["standard"](threat):
+        if args.only not in (None, stage.name):
+            continue
+        started = clock(device)
+        entry = Entry(stage.name, stage.attack, stage.loss)
+        result = robustness(model, x, y, threat, [entry], engine=Engine(precision="float32"))
+        ours, our_seconds = torch.tensor([to != "" for to in result.fell_to]), clock(device) - started
+        started = clock(device)
+        norm = args.threat.partition(":")[0]
+        theirs = peer_fells(model, x, y, threat, norm, stage.name, args.batch).cpu()
+        their_seconds = clock(device) - started
+        record: dict[str, object] = {
+            "benchmark": "components",
+            "component": stage.name,
+            "model": Path(args.model).stem,
+            "data": args.data if args.data == "digits" else "cifar10-jpeg",
+            "threat": args.threat,
+            "images": len(x),
+            **hardware(device),
+            "versions": versions("timm", "pyautoattack"),
+            "fell": {"ours": int(ours.sum()), "peer": int(theirs.sum())},
+            "only_ours": int((ours & ~theirs).sum()),
+            "only_peer": int((theirs & ~ours).sum()),
+            "differ": round(float((ours != theirs).float().mean()), 5),
+            "seconds": {"ours": round(our_seconds, 2), "peer": round(their_seconds, 2)},
+            "ratio": round(their_seconds / our_seconds, 2),
+        }
+        tell(record, args.out)
+
+
+if __name__ == "__main__":
+    main()

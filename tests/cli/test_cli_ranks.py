@@ -1,0 +1,109 @@
+"""Two processes share the images of one run and end with the verdicts of one."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+
+import pytest
+
+from vitadel.runs import Rows
+
+Start = Callable[..., ForkServerProcess]
+
+DEADLINE = 200.0
+# three more than a multiple of both ranks times the batch
+WORDS = ("--data", "digits[:131]", "--threat", "linf:12/255", "--attack", "pgd:steps=4")
+NAME = "attack-linf-12_255"
+VERDICT = ("row", "id", "label", "clean_prediction", "prediction", "fell_to", "size", "forwards", "backwards")
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "--", "vitadel")
+
+
+def free_port() -> str:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return str(one.getsockname()[1])
+
+
+def rank(number: int, port: str) -> dict[str, str]:
+    """What a launcher tells a process."""
+    place = {"RANK": str(number), "LOCAL_RANK": str(number), "WORLD_SIZE": "2"}
+    return {**place, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "ACCELERATE_USE_CPU": "true"}
+
+
+def ended(*processes: ForkServerProcess) -> list[int | None]:
+    for process in processes:
+        process.join(DEADLINE)
+    return [process.exitcode for process in processes]
+
+
+def same_verdicts(one: Path, other: Path) -> None:
+    expected, found = (Rows(folder / "eval" / NAME).read() for folder in (one, other))
+    assert expected["row"] == list(range(131))
+    assert set(expected["fell_to"]) == {"", "clean", "pgd:steps=4"}
+    for column in VERDICT:
+        assert found[column] == expected[column], column
+    summaries = [Rows(folder / "eval" / NAME).summary for folder in (one, other)]
+    for summary in summaries:
+        summary.pop("seconds")
+        for attack in summary["attacks"]:  # type: ignore[attr-defined]
+            attack.pop("seconds")
+    assert summaries[0] == summaries[1]
+
+
+def test_two_ranks_find_what_one_does_also_after_a_kill(start: Start, trained: Path, tmp_path: Path) -> None:
+    words = ("attack", trained, *WORDS, "--batch", "32", "--run")
+    page = f"pages/{'pgd_steps=4'}/"
+    one = start(*words, tmp_path / "one")
+    port = free_port()
+    two = [start(*words, tmp_path / "two", environment=rank(number, port)) for number in (0, 1)]
+    assert ended(one, *two) == [0, 0, 0]
+    same_verdicts(tmp_path / "one", tmp_path / "two")
+
+    # one process dies half-way, two go on
+    assert ended(start(*words, tmp_path / "more", dies_at=(page, 2), lines=4)) == [-signal.SIGKILL]
+    left = Rows(tmp_path / "more" / "eval" / NAME).page("pgd:steps=4").finished()
+    assert len(left) == 4
+    port = free_port()
+    assert ended(*(start(*words, tmp_path / "more", environment=rank(number, port)) for number in (0, 1))) == [0, 0]
+    same_verdicts(tmp_path / "one", tmp_path / "more")
+
+    # two processes die half-way, one goes on
+    port = free_port()
+    dying = [
+        start(*words, tmp_path / "less", dies_at=(page, 2), lines=3, environment=rank(number, port))
+        for number in (0, 1)
+    ]
+    assert ended(*dying) == [-signal.SIGKILL, -signal.SIGKILL]
+    left = Rows(tmp_path / "less" / "eval" / NAME).page("pgd:steps=4").finished()
+    assert len(left) == 6
+    assert {row % 2 for row in left} == {0, 1}
+    assert ended(start(*words, tmp_path / "less")) == [0]
+    same_verdicts(tmp_path / "one", tmp_path / "less")
+
+
+@pytest.mark.slow
+def test_a_launch_by_torchrun_speaks_once(start: Start, trained: Path, tmp_path: Path) -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true", "CUDA_VISIBLE_DEVICES": ""}
+    words = ("attack", str(trained), *WORDS)
+    command = [sys.executable, *TORCHRUN, *words, "--json", "--run", str(tmp_path / "two")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=DEADLINE, check=False)
+    assert done.returncode == 0, done.stderr
+    (summary,) = json.loads(done.stdout)["evaluations"]
+    assert summary == Rows(tmp_path / "two" / "eval" / NAME).summary
+    assert ended(start(*words, "--run", tmp_path / "one")) == [0]
+    same_verdicts(tmp_path / "one", tmp_path / "two")
+    shown = subprocess.run(
+        [sys.executable, *TORCHRUN, *words, "--run", str(tmp_path / "two")],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=True,
+    )
+    assert shown.stdout.count("linf:12/255") == 1
