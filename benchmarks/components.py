@@ -36,12 +36,13 @@ def main() -> None:
     parser.add_argument("--data", required=True)
     parser.add_argument("-n", type=int, default=1000)
     parser.add_argument("--threat", default="linf:8/255")
+    parser.add_argument("--split", default="test")
     parser.add_argument("--only")
     parser.add_argument("--batch", type=int, default=250)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model, x, y = load(args.model, args.data, args.n, device)
+    model, x, y = load(args.model, args.data, args.n, device, args.split)
     x, y = x.to(device), y.to(device)
     with torch.no_grad():
         right = torch.cat([model(part).argmax(1) for part in x.split(args.batch)]) == y
@@ -63,6 +64,7 @@ def main() -> None:
             "component": stage.name,
             "model": Path(args.model).stem,
             "data": args.data if args.data == "digits" else "cifar10-jpeg",
+            "split": args.split,
             "threat": args.threat,
             "images": len(x),
             **hardware(device),

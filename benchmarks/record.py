@@ -15,13 +15,16 @@ from torch import Tensor, nn
 from vitadel import data, models
 
 
-def load(model: str, spec: str, n: int, device: torch.device) -> tuple[nn.Module, Tensor, Tensor]:
-    """A frozen model on `device`, and the first n test images of the pinned order with their labels, on the CPU."""
+def load(
+    model: str, spec: str, n: int, device: torch.device, split_name: str = "test"
+) -> tuple[nn.Module, Tensor, Tensor]:
+    """A frozen model on `device`, and the first n images of a split's pinned order with their labels, on the CPU."""
     net = models.load(model).eval().requires_grad_(False).to(device)
     assert net.spec is not None
     squash = data.parse_preprocess(f"squash:{net.spec.image_size}")
-    split = data.load(f"{spec}[:{n}]", preprocess=squash).split("test")
-    return net, split.images(torch.arange(len(split))), split.labels
+    split = data.load(spec, preprocess=squash).split(split_name)
+    rows = torch.arange(min(n, len(split)))
+    return net, split.images(rows), split.labels[rows]
 
 
 def hardware(device: torch.device) -> dict[str, object]:

@@ -40,6 +40,7 @@ PrecisionOption = Annotated[
     str | None,
     typer.Option("--precision", help="of the search: float32, bf16 or fp16; verdicts are always judged in float32"),
 ]
+KeepOption = Annotated[bool, typer.Option("--keep-images", help="keep the images that fell, as small deltas")]
 CompileOption = Annotated[bool, typer.Option("--compile", help="send the model through torch.compile first")]
 JsonOption = Annotated[bool, typer.Option("--json", help="print the result as JSON and nothing else")]
 

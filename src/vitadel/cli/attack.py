@@ -10,6 +10,7 @@ from vitadel.cli.arguments import (
     CompileOption,
     DataOption,
     JsonOption,
+    KeepOption,
     ModelArgument,
     PrecisionOption,
     PreprocessOption,
@@ -36,6 +37,7 @@ def attack(
     batch: BatchOption = None,
     precision: PrecisionOption = None,
     compile: CompileOption = False,
+    keep_images: KeepOption = False,
     json: JsonOption = False,
 ) -> None:
     """Attack a model with one attack of your making."""
@@ -49,5 +51,6 @@ def attack(
         run=run,
         seed=seed,
         engine=read_engine(batch, precision, compile),
+        keep_images=keep_images,
         json=json,
     )

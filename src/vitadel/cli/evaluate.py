@@ -14,6 +14,7 @@ from vitadel.cli.arguments import (
     CompileOption,
     DataOption,
     JsonOption,
+    KeepOption,
     ModelArgument,
     PrecisionOption,
     PreprocessOption,
@@ -44,6 +45,7 @@ def evaluate(
     batch: BatchOption = None,
     precision: PrecisionOption = None,
     compile: CompileOption = False,
+    keep_images: KeepOption = False,
     json: JsonOption = False,
 ) -> None:
     """Evaluate a model; an image that fell is not attacked again, finished rows are never redone."""
@@ -62,6 +64,7 @@ def evaluate(
         run=run,
         seed=seed,
         engine=read_engine(batch, precision, compile),
+        keep_images=keep_images,
         json=json,
     )
 
@@ -86,6 +89,7 @@ def judge(
     run: Path,
     seed: int,
     engine: "Engine",
+    keep_images: bool,
     json: bool,
 ) -> None:
     """Carry out suites into a run folder and show what came of it."""
@@ -118,6 +122,7 @@ def judge(
                 split=subject.split,
                 engine=engine,
                 ranks=ranks,
+                keep_images=keep_images,
                 notify=notify,
             )
     if json:

@@ -1,6 +1,7 @@
 """Cascades over attacks, per-image rows, reliability flags, metrics with intervals."""
 
 from vitadel.evaluate.device import device_name
+from vitadel.evaluate.found import read_found
 from vitadel.evaluate.metrics import Accuracy, accuracy
 from vitadel.evaluate.quick import quick_scores
 from vitadel.evaluate.ranks import Ranks, best_device
@@ -21,6 +22,7 @@ __all__ = [
     "device_name",
     "evaluate",
     "quick_scores",
+    "read_found",
     "robustness",
     "suspicions",
 ]

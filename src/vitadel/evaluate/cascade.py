@@ -52,8 +52,9 @@ class Images(Protocol):
 class Cascade:
     """Attacks on the images of one split, inside one threat.
 
-    `keep` is shown every image that was found, or the last attempt on one that stands. `fallen` are rows known to fall
-    to a smaller threat.
+    `keep` is shown every image that was found, or the last attempt on one that stands, and told which it is. `fallen`
+    are rows known to fall to a smaller threat. `settle` is called before findings are written down: what a caller keeps
+    of them must be safe by then, since nobody will find them again.
     """
 
     model: nn.Module
@@ -65,7 +66,8 @@ class Cascade:
     engine: Engine
     fallen: frozenset[int] = frozenset()
     ranks: Ranks = field(default_factory=Ranks)
-    keep: Callable[[int, Tensor], None] = lambda row, x: None
+    keep: Callable[[int, Tensor, bool], None] = lambda row, x, fell: None
+    settle: Callable[[], None] = lambda: None
     notify: Notify = silent
     name: str = ""
     # how the search computes the model, and what has to be said of it afterwards
@@ -148,12 +150,12 @@ class Cascade:
         page = self.journal.page(entry.name)
         known = page.read()
         tried = {int(str(row)) for row in known.get("row", [])}
-        todo, book = [row for row in standing if row not in tried], _Book(page, self._scores)
+        todo, book = [row for row in standing if row not in tried], _Book(page, self._scores, self.settle)
         fell = sum(map(bool, known.get("reached", [])))
         reporter = _Reporter(self, entry, len(standing), len(standing) - len(todo), fell)
         try:
             for row, finding in self._findings(entry, todo):
-                self.keep(row, finding.x)
+                self.keep(row, finding.x, finding.reached)
                 book.add(row, finding)
                 reporter.tell(finding)
         finally:  # an error or Ctrl-C costs nothing that was found
@@ -278,6 +280,7 @@ class _Book:
 
     page: Page
     score: Callable[[list[int], list[Tensor]], Mapping[str, list[float]]]
+    settle: Callable[[], None]
     lines: list[tuple[int, Finding]] = field(default_factory=list)
     since: float = field(default_factory=time.monotonic)
 
@@ -288,6 +291,7 @@ class _Book:
 
     def close(self) -> None:
         if self.lines:
+            self.settle()
             columns: dict[str, list[object]] = {"row": [row for row, _ in self.lines]}
             for name in ("reached", "prediction", "size", *COSTS):
                 columns[name] = [getattr(finding, name) for _, finding in self.lines]

@@ -63,7 +63,7 @@ def robustness(
     found, notebook = x.detach().float().cpu().clone(), Notebook()
     engine = engine or Engine()
 
-    def keep(row: int, image: Tensor) -> None:
+    def keep(row: int, image: Tensor, fell: bool) -> None:
         found[row] = image
 
     cascade = Cascade(model, images, entries, radius, notebook, seed, engine, keep=keep, notify=notify, name=name)

@@ -13,6 +13,7 @@ from vitadel.data import DataSet, Split
 from vitadel.errors import UsageError
 from vitadel.evaluate.cascade import Cascade, logits
 from vitadel.evaluate.device import device_of
+from vitadel.evaluate.found import Found
 from vitadel.evaluate.ranks import Ranks
 from vitadel.evaluate.suites import Suite
 from vitadel.evaluate.summary import summarise
@@ -40,13 +41,14 @@ def evaluate(
     split: str = "test",
     engine: Engine | None = None,
     ranks: Ranks | None = None,
+    keep_images: bool = False,
     notify: Notify = silent,
 ) -> list[dict[str, object]]:
     """Carry out `suite` and return the summaries that are also written to the run folder, one per radius.
 
     Robust accuracy counts an image only if it is classified rightly and no attack of the cascade changed that: an
     upper bound on the true one. Killed and called again, nothing that was found is searched for again. `ranks` share
-    the images of one run folder.
+    the images of one run folder. `keep_images` keeps the images that fell in its folder `found`, for `read_found`.
     """
     if batch is not None and batch < 1:
         raise UsageError(f"the batch must be at least 1, got {batch}.")
@@ -62,7 +64,8 @@ def evaluate(
         cascade = Cascade(model, images, entries, radius, run.rows(name), seed, engine or Engine(rows=batch))
         cascade.fallen, cascade.ranks = frozenset(fallen), ranks or Ranks()
         cascade.notify, cascade.name = notify, name
-        job = _Job(cascade, images, run.rows(name), suite.name, fallen, folder, data.classes)
+        found = Found(run.rows(name).folder / "found", model, images) if keep_images else None
+        job = _Job(cascade, images, run.rows(name), suite.name, fallen, folder, data.classes, found)
         if not job.rows.done:
             job.carry_out()
         cascade.ranks.wait()
@@ -82,10 +85,13 @@ class _Job:
     fallen: dict[int, Fall]
     smaller: Path | None
     classes: Sequence[str]
+    found: Found | None
 
     def carry_out(self) -> None:
         cascade = self.cascade
         cascade.keep = self._keep
+        if self.found is not None:
+            cascade.settle = self.found.flush
         standing = cascade.classify()
         first = self.images.images(torch.arange(min(_ASKED, len(self.images)))).to(device_of(cascade.model))
         ready(cascade, first)
@@ -99,8 +105,10 @@ class _Job:
                 summarise(cascade.name, self.suite, cascade.entries, cascade.threat, columns, cascade.flags)
             )
 
-    def _keep(self, row: int, x: Tensor) -> None:
+    def _keep(self, row: int, x: Tensor, fell: bool) -> None:
         """What the report will show is kept as soon as it is found."""
+        if self.found is not None and fell:
+            self.found.add(row, x)
         if row < _GALLERY:
             write_whole(self._shown(self.rows.folder, row), lambda beside: torch.save(x.float().cpu(), beside))
 
@@ -122,7 +130,7 @@ class _Job:
             if known is not None:
                 after[row] = torch.load(known, weights_only=True)
                 if known != places[0]:
-                    self._keep(row, after[row])  # for the next radius
+                    self._keep(row, after[row], fell=False)  # for the next radius
 
         def write(beside: Path) -> None:
             shown = slice(0, len(clean))

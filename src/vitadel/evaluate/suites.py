@@ -37,7 +37,11 @@ class Suite:
 
     def cascade(self, threat: Threat) -> tuple[Entry, ...]:
         """The attacks one by one; those that AutoAttack consists of depend on the norm."""
-        return tuple(one for entry in self.entries for one in _stages(entry, threat))
+        entries = tuple(one for entry in self.entries for one in _stages(entry, threat))
+        names = [entry.name for entry in entries]
+        if twice := next((name for name in names if names.count(name) > 1 or name == "clean"), None):
+            raise UsageError(f"an attack of a suite needs a name of its own, got {twice!r}. Name each differently.")
+        return entries
 
 
 def _stages(entry: Entry, threat: Threat) -> tuple[Entry, ...]:

@@ -157,7 +157,7 @@ def attack_lines(text: str) -> list[str]:
     return [words(line) for line in table.split("</tr>")[:-1]]
 
 
-def write_costs(run: Path, rows: dict[str, list[Any]], summary: dict[str, Any]) -> Path:
+def write_costs(run: Path, rows: dict[str, Any], summary: dict[str, Any]) -> Path:
     """An evaluation at 8/255 with rows and a summary of its own."""
     n = len(rows["fell_to"])
     kept = Run.open(run).rows("linf-8_255")
@@ -187,7 +187,12 @@ def test_a_random_model_is_shown_by_its_expected_accuracy(make: Any) -> None:
     told = [{"correct": 3, "n": 4, "accuracy": sum(v) / 4, "low": 0.5, "high": 0.99} for v in (before, after)]
     costs = {"tried": 4, "forwards": 80, "backwards": 80, "seconds": 1, "denied": 0}
     attacks = [{"name": "apgd-ce", "fell": 1, **costs}, {"name": "apgd-dlr", "fell": 0, **costs}]
-    rows = {"fell_to": ["", "apgd-ce", "", ""], "clean_right": before, "right": after, "forwards": [[20.0, 20.0]] * 4}
+    rows: dict[str, Any] = {
+        "fell_to": ["", "apgd-ce", "", ""],
+        "clean_right": before,
+        "right": after,
+        "forwards": [[20.0, 20.0]] * 4,
+    }
     summary = {"clean": told[0], "robust": told[1], "attacks": attacks}
     text = page([write_costs(make.evaluate("run", "noisy", {}), rows, summary)])
     assert "4 85.0 50.0\N{EN DASH}99.0 62.5 50.0\N{EN DASH}99.0" in words(text)

@@ -1,0 +1,75 @@
+"""The images that fooled a model, kept small: what was added to each, in half precision where that still fools it.
+
+Shape letters: B images.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from vitadel.errors import UsageError
+from vitadel.evaluate.cascade import Images, logits
+from vitadel.runs import write_whole
+
+# float16 keeps eleven bits: shortened by this share first, rounding cannot lengthen a delta
+_SHORTER = 1 - 2**-10
+
+
+@dataclass(slots=True)
+class Found:
+    """Adversarial images of one evaluation on their way to its folder, a file per flush."""
+
+    folder: Path
+    model: nn.Module
+    images: Images
+    waiting: dict[int, Tensor] = field(default_factory=dict)
+
+    def add(self, row: int, x: Tensor) -> None:
+        self.waiting[row] = x
+
+    def flush(self) -> None:
+        """Write down what is waiting; a rounded image that no longer fools the model is kept in float32."""
+        if not self.waiting:
+            return
+        rows = torch.tensor(sorted(self.waiting))
+        x0 = self.images.images(rows).cpu()
+        delta = torch.stack([self.waiting[row] for row in rows.tolist()]) - x0
+        small = (delta * _SHORTER).half()
+        fools_B = logits(self.model, apply(x0, small)).argmax(1) != self.images.labels[rows]
+        arrays = {
+            "rows": rows[fools_B].numpy(),
+            "deltas": small[fools_B].numpy(),
+            "exact_rows": rows[~fools_B].numpy(),
+            "exact_deltas": delta[~fools_B].numpy(),
+        }
+
+        def write(beside: Path) -> None:
+            with beside.open("wb") as handle:
+                np.savez_compressed(handle, **arrays)  # type: ignore[arg-type]
+
+        write_whole(self.folder / f"{int(rows[0]):09d}.npz", write)
+        self.waiting = {}
+
+
+def apply(x0: Tensor, delta: Tensor) -> Tensor:
+    """The image that a delta stands for."""
+    return (x0 + delta.to(x0.dtype)).clamp(0, 1)
+
+
+def read_found(folder: Path | str, images: Images) -> dict[int, Tensor]:
+    """Row to adversarial image for every image that fell, from the folder `found` of an evaluation."""
+    paths = sorted(Path(folder).glob("*.npz"))
+    if not paths:
+        raise UsageError(f"there are no images in {folder}. Evaluate with --keep-images to have them kept.")
+    found: dict[int, Tensor] = {}
+    for path in paths:
+        with np.load(path) as stored:
+            for rows, deltas in (("rows", "deltas"), ("exact_rows", "exact_deltas")):
+                at = torch.from_numpy(stored[rows])
+                if len(at):
+                    x = apply(images.images(at).cpu(), torch.from_numpy(stored[deltas]))
+                    found.update(zip(at.tolist(), x, strict=True))
+    return found

@@ -1,0 +1,455 @@
+"""Faults planted in a model, each with the flag it must raise and the numbers that go with it."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.autograd import grad as slope_of
+
+from vitadel.attacks import APGD, FAB, FGSM, PGD, AutoAttack, Engine, Flag, Square
+from vitadel.evaluate import Entry, Robustness, robustness, suspicions
+from vitadel.evaluate.cascade import Cascade
+from vitadel.evaluate.journal import Notebook
+from vitadel.evaluate.runner import ready
+from vitadel.losses import cross_entropy, dlr, margin
+from vitadel.threat import Linf
+
+IMAGES = 24
+
+
+class Planes(nn.Module):
+    """Logits that are linear in the pixels, so that every distance to another class is known."""
+
+    def __init__(self, classes: int = 5, scale: float = 1.0) -> None:
+        super().__init__()
+        draws = torch.Generator().manual_seed(3)
+        self.weight = nn.Parameter(scale * torch.randn(classes, 108, generator=draws) / 108**0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.flatten(1).sub(0.5) @ self.weight.T
+
+
+class Altered(nn.Module):
+    """Planes with something done to the pixels before and to the logits after."""
+
+    def __init__(
+        self,
+        before: Callable[[Tensor], Tensor] = lambda x: x,
+        after: Callable[[Tensor], Tensor] = lambda z: z,
+        classes: int = 5,
+    ) -> None:
+        super().__init__()
+        self.planes = Planes(classes)
+        self.before, self.after = before, after
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.after(self.planes(self.before(x)))
+
+
+def images(classes: int = 5) -> tuple[Tensor, Tensor]:
+    """Images inside the box with some room, and the labels that the planes give."""
+    x = 0.25 + 0.5 * torch.rand(IMAGES, 3, 6, 6, generator=torch.Generator().manual_seed(4))
+    x = (x * 255).round() / 255
+    with torch.no_grad():
+        return x, Planes(classes)(x).argmax(1)
+
+
+def radii(x: Tensor, label_B: Tensor, classes: int = 5) -> Tensor:
+    """[B] the Linf distance to the nearest other class, far from the edge of the box."""
+    weight = Planes(classes).weight.detach()
+    z_BK = x.flatten(1).sub(0.5) @ weight.T
+    gap_BK = z_BK.gather(1, label_B[:, None]) - z_BK
+    length_BK = (weight[label_B][:, None] - weight[None]).abs().sum(2)
+    return (gap_BK / length_BK.clamp_min(1e-12)).scatter(1, label_B[:, None], torch.inf).amin(1)
+
+
+def codes(flags: "list[Flag] | tuple[Flag, ...]") -> list[str]:
+    return [flag.code for flag in flags]
+
+
+def told(found: Robustness) -> dict[str, list[Mapping[str, Any]]]:
+    """The flags of an evaluation by their code."""
+    by_code: dict[str, list[Mapping[str, Any]]] = {}
+    for flag in found.flags:
+        by_code.setdefault(str(flag["code"]), []).append(flag)
+    return by_code
+
+
+def costs(found: Robustness) -> dict[str, Mapping[str, Any]]:
+    return {str(attack["name"]): attack for attack in found.attacks}
+
+
+GRADIENTS = (
+    Entry("fgsm", FGSM()),
+    Entry("pgd", PGD(steps=4)),
+    Entry("apgd-t", APGD(steps=5, targets=3)),
+    Entry("fab-t", FAB(steps=3, targets=2)),
+)
+BLIND = Entry("square", Square(queries=40), margin)
+
+
+# ------------------------------------------------------------------- healthy
+
+
+def test_a_healthy_model_raises_none_and_falls_where_its_radius_says() -> None:
+    x, y = images()
+    eps = float(radii(x, y).median())
+    found = robustness(Planes(), x, y, Linf(eps), (Entry("pgd", PGD(steps=20), margin), *GRADIENTS[2:], BLIND))
+    assert list(found.flags) == []
+    # a linear model is done after one step along the sign
+    near = [float(radius) < eps * 0.999 for radius in radii(x, y)]
+    sure = [abs(float(radius) / eps - 1) > 1e-3 for radius in radii(x, y)]
+    assert sum(sure) >= IMAGES - 2
+    assert [to != "" for to, known in zip(found.fell_to, sure, strict=True) if known] == [
+        one for one, known in zip(near, sure, strict=True) if known
+    ]
+
+
+# ------------------------------------------------------------ zero gradients
+
+
+@pytest.mark.parametrize("fault", ["quantised", "detached"])
+def test_no_gradient_at_all_is_counted_attack_by_attack(fault: str) -> None:
+    model = Altered(before=lambda x: (x * 255).round() / 255 if fault == "quantised" else x.detach())
+    x, y = images()
+    found = robustness(model, x, y, Linf(2 / 255), (*GRADIENTS, BLIND))
+    flags = told(found)
+    assert set(flags) <= {"zero-gradients", "square-stronger"}
+    # every gradient of every attack that asks for one, and the square attack asks for none
+    assert [flag["evidence"] for flag in flags["zero-gradients"]] == [
+        {"zero": costs(found)[entry.name]["backwards"], "gradients": costs(found)[entry.name]["backwards"]}
+        for entry in GRADIENTS
+    ]
+    assert [flag["sentence"].partition(":")[0] for flag in flags["zero-gradients"]] == [e.name for e in GRADIENTS]
+    assert costs(found)["fgsm"]["backwards"] == IMAGES
+
+
+def test_the_share_of_images_without_gradient_is_the_share_that_is_told() -> None:
+    x, y = images()
+    eighth = set(range(0, IMAGES, 8))
+    marks = x[sorted(eighth), 0, 0, 0]
+
+    def some(x: Tensor) -> Tensor:
+        marked = (x[:, 0, 0, 0, None] == marks).any(1)[:, None, None, None]
+        return torch.where(marked, x.detach(), x)
+
+    found = robustness(Altered(before=some), x, y, Linf(1e-7), GRADIENTS[:1])
+    assert found.robust.correct == IMAGES
+    assert [flag["evidence"] for flag in told(found)["zero-gradients"]] == [{"zero": len(eighth), "gradients": IMAGES}]
+
+
+def test_a_saturated_softmax_kills_cross_entropy_and_leaves_dlr_as_it_was() -> None:
+    """exp(-t) is 0 in float32 for t > 104: with logits that far apart, cross-entropy is 0 with slope 0."""
+    x, y = images()
+    scale = 2.0**20  # a power of two changes no digit of any logit
+    steep = Altered(after=lambda z: scale * z)
+    gap = (steep(x).topk(2, dim=1).values @ torch.tensor([1.0, -1.0])).min()
+    assert float(gap.detach()) > 104
+    eps = float(radii(x, y).min()) / 2  # nobody falls and nobody comes near saturation's end
+    for loss in (cross_entropy, dlr, margin):
+        entry = Entry("apgd", APGD(steps=10), loss)
+        found, plain = (robustness(model, x, y, Linf(eps), [entry]) for model in (steep, Altered()))
+        assert found.robust.correct == IMAGES
+        assert list(plain.flags) == []
+        backwards = costs(found)["apgd"]["backwards"]
+        assert backwards == IMAGES * 11
+        if loss is cross_entropy:
+            evidence = [flag["evidence"] for flag in told(found)["zero-gradients"]]
+            assert evidence == [{"zero": backwards, "gradients": backwards}]
+        else:
+            assert list(found.flags) == []
+            assert torch.equal(found.x, plain.x)
+    # at twice the radius of the nearest image DLR finds it, cross-entropy only what its random start meets
+    eps = float(radii(x, y).median()) * 1.01
+    felled = [
+        sum(to == "a" for to in robustness(steep, x, y, Linf(eps), [Entry("a", APGD(steps=10), loss)]).fell_to)
+        for loss in (dlr, cross_entropy)
+    ]
+    assert felled[0] >= IMAGES // 2
+    assert felled[1] < IMAGES // 4
+
+
+# ------------------------------------------------------------- probabilities
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_probabilities_are_noticed_in_every_precision(dtype: torch.dtype) -> None:
+    x, _ = images()
+    flags = suspicions(Altered(after=lambda z: z.to(dtype).softmax(1)), x)
+    assert codes(flags) == ["probabilities"]
+    assert 0 <= flags[0].evidence["largest_distance_of_sum_from_1"] < 4e-3
+    # log-probabilities, positive logits and logits that happen to sum to one are no probabilities
+    for fine in (
+        lambda z: z.log_softmax(1),
+        lambda z: z.exp(),
+        lambda z: torch.cat([z[:, 1:], 1 - z[:, 1:].sum(1, keepdim=True)], 1),
+    ):
+        assert codes(suspicions(Altered(after=fine), x)) == []
+
+
+# ---------------------------------------------------------------- randomness
+
+
+@pytest.mark.parametrize("engine", [Engine(precision="fp16"), Engine(compile=True), Engine(precision="bf16")])
+def test_a_random_model_is_told_and_computed_as_it_is(engine: Engine) -> None:
+    model = Altered(after=lambda z: z + 0.01 * torch.randn(z.shape).to(z))
+    x, y = images()
+    held = Cascade(model, _NoImages(), GRADIENTS, Linf(0.01), Notebook(), 0, engine)
+    ready(held, x)
+    assert codes(held.flags) == ["randomised"]
+    assert held.flags[0].evidence == {"changed": IMAGES, "images": IMAGES}
+    assert held.search is None
+    assert (held.engine.precision, held.engine.compile, held.engine.replay) == ("float32", False, False)
+    still = Cascade(Altered(), _NoImages(), GRADIENTS, Linf(0.01), Notebook(), 0, Engine(precision="fp16"))
+    ready(still, x)
+    assert still.flags == []
+    assert still.search is not None
+    found = robustness(model, x, y, Linf(1e-6), GRADIENTS[:2], engine=engine)
+    assert [flag["code"] for flag in found.flags] == ["randomised"]
+
+
+class _NoImages:
+    labels = torch.zeros(0, dtype=torch.int64)
+
+    def __len__(self) -> int:
+        return 0
+
+    def images(self, rows: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+def test_noise_far_below_the_logits_is_not_randomness() -> None:
+    x, _ = images()
+    assert codes(suspicions(Altered(after=lambda z: z * (1 + 1e-7 * torch.randn(z.shape))), x)) == []
+
+
+# -------------------------------------------------------------- gradient path
+
+
+def _purified(way: str) -> Callable[[Tensor], Tensor]:
+    """Two small steps on the pixels at test time, each with a backward pass got hold of in another way."""
+
+    def purify(x: Tensor) -> Tensor:
+        with torch.enable_grad():
+            for _ in range(2):
+                inner = x.detach().clone().requires_grad_()
+                energy = inner.square().sum()
+                if way == "torch.autograd.grad":
+                    (step,) = torch.autograd.grad(energy, inner)
+                elif way == "renamed":
+                    (step,) = slope_of(energy, inner)
+                else:
+                    energy.backward()
+                    assert inner.grad is not None
+                    step = inner.grad
+                x = x - 1e-3 * step.detach()
+        return x
+
+    return purify
+
+
+@pytest.mark.parametrize("way", ["torch.autograd.grad", "renamed", "backward"])
+def test_backward_passes_inside_the_forward_pass_are_counted(way: str) -> None:
+    x, y = images()
+    flags = suspicions(Altered(before=_purified(way)), x)
+    assert codes(flags) == ["gradient-path"]
+    assert flags[0].evidence == {"backward_passes": 2}
+    found = robustness(Altered(before=_purified(way)), x, y, Linf(1e-6), GRADIENTS[:1])
+    assert [flag["evidence"] for flag in told(found)["gradient-path"]] == [{"backward_passes": 2}]
+    # the door is closed again: nothing of torch stays replaced
+    assert torch.autograd._engine_run_backward.__name__ == "_engine_run_backward"  # type: ignore[attr-defined]
+
+
+class _Times(torch.autograd.Function):
+    """The same pixels forward; the gradient times a factor backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, factor: float) -> Tensor:
+        ctx.factor = factor
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return ctx.factor * grads[0], None
+
+
+def _times(factor: float) -> Callable[[Tensor], Tensor]:
+    return lambda x: _Times.apply(x, factor)
+
+
+@pytest.mark.parametrize(("factor", "error"), [(-1.0, 2.0), (3.0, 2 / 3), (0.5, 1.0), (-0.1, 11.0)])
+def test_a_backward_pass_of_another_function_is_told_with_its_error(factor: float, error: float) -> None:
+    """Along its own direction the slope is sign(f) |w|, and |f| |w| was promised: off by |sign(f) / |f| - 1|."""
+    x, _ = images()
+    flags = suspicions(Altered(before=_times(factor)), x)
+    assert codes(flags) == ["gradient-path"]
+    assert flags[0].evidence["images"] == IMAGES
+    assert flags[0].evidence["median_relative_error"] == pytest.approx(error, rel=1e-3)
+
+
+def test_a_gradient_off_by_a_third_is_within_what_curvature_does() -> None:
+    x, _ = images()
+    assert codes(suspicions(Altered(before=_times(1.5)), x)) == []
+
+
+# ------------------------------------------------------------ square stronger
+
+
+def test_square_is_told_to_be_stronger_where_gradients_mislead() -> None:
+    x, y = images()
+    eps = float(radii(x, y).median()) * 1.5
+    entries = (Entry("pgd", PGD(steps=10, random_start=False)), Entry("square", Square(queries=200), margin))
+    found = robustness(Altered(before=_times(-1.0)), x, y, Linf(eps), entries)
+    # uphill is downhill: no image falls to the gradient
+    assert costs(found)["pgd"]["fell"] == 0
+    fell = costs(found)["square"]["fell"]
+    assert fell > IMAGES // 4
+    assert [flag["evidence"] for flag in told(found)["square-stronger"]] == [{"images": fell, "of": IMAGES}]
+    assert set(told(found)) == {"gradient-path", "square-stronger"}
+    honest = robustness(Altered(), x, y, Linf(eps), entries)
+    assert list(honest.flags) == []
+    alone = robustness(Altered(before=_times(-1.0)), x, y, Linf(eps), entries[::-1])
+    assert "square-stronger" not in told(alone)  # it came first, so nothing had been left
+
+
+# ---------------------------------------------------------------- few classes
+
+
+@pytest.mark.parametrize(("classes", "expected"), [(2, 3), (3, 3), (4, 2), (9, 2), (10, 0)])
+def test_autoattack_runs_through_with_few_classes(classes: int, expected: int) -> None:
+    x, y = images(classes)
+    eps = float(radii(x, y, classes).max()) * 1.05
+    found = robustness(Altered(classes=classes), x[:4], y[:4], Linf(eps), [Entry("aa", AutoAttack())])
+    assert found.robust.correct == 0
+    flags = told(found)
+    assert set(flags) == ({"few-classes"} if expected else set())
+    evidence = [dict(flag["evidence"]) for flag in flags.get("few-classes", [])]
+    fewer = {"classes": classes, "targets": classes - 1}
+    # APGD-T and FAB-T have fewer targets; with less than four classes APGD-T climbs the lead instead of its ratio
+    assert evidence == {0: [], 2: [fewer, fewer], 3: [fewer, {"classes": classes, "needed": 4}, fewer]}[expected]
+    # and with an image that stands, every stage: each rival is a target, and there are no more
+    stages = [Entry("apgd-dlr", APGD(steps=4), dlr), Entry("apgd-t", APGD(steps=4, targets=9))]
+    stages += [Entry("fab-t", FAB(steps=4, targets=9)), Entry("fab", FAB(steps=4)), BLIND]
+    stood = costs(robustness(Altered(classes=classes), x[:4], y[:4], Linf(1e-7), stages))
+    rivals = min(9, classes - 1)
+    assert {name: (cost["tried"], cost["fell"]) for name, cost in stood.items()} == dict.fromkeys(stood, (4, 0))
+    assert stood["apgd-dlr"]["backwards"] == 4 * 5
+    assert stood["apgd-t"]["backwards"] == stood["fab-t"]["backwards"] == 4 * 5 * rivals
+    assert stood["fab"]["backwards"] == 4 * 5 * (classes - 1)
+
+
+def test_dlr_with_two_classes_is_the_margin() -> None:
+    x, y = images(2)
+    eps = float(radii(x, y, 2).median())
+    one, other = (
+        robustness(Altered(classes=2), x, y, Linf(eps), [Entry("apgd", APGD(steps=10), loss)]) for loss in (dlr, margin)
+    )
+    assert [dict(flag["evidence"]) for flag in one.flags] == [{"classes": 2, "needed": 3}]
+    assert list(other.flags) == []
+    assert torch.equal(one.x, other.x)
+    assert one.fell_to == other.fell_to
+
+
+# ------------------------------------------------- searches that cannot be had
+
+
+def _two_ways(model: nn.Module, engine: Engine) -> tuple[Robustness, Robustness]:
+    x, y = images()
+    eps = float(radii(x, y).median()) * 1.01
+    entries = (Entry("pgd", PGD(steps=10), margin), Entry("square", Square(queries=30), margin))
+    return robustness(model, x, y, Linf(eps), entries), robustness(model, x, y, Linf(eps), entries, engine=engine)
+
+
+def same_verdicts(one: Robustness, other: Robustness) -> None:
+    assert one.fell_to == other.fell_to
+    assert one.prediction == other.prediction
+    assert one.size == other.size
+    assert torch.equal(one.x, other.x)
+    assert 0 < one.robust.correct < IMAGES
+
+
+def test_logits_beyond_the_range_of_half_precision() -> None:
+    plain, half = _two_ways(Altered(after=lambda z: 1e6 * z), Engine(precision="fp16"))
+    assert [flag["code"] for flag in half.flags] == ["search-fell-back"]
+    assert "could not run as fp16: logits beyond the range" in str(half.flags[0]["sentence"])
+    assert list(plain.flags) == []
+    same_verdicts(plain, half)
+
+
+def test_a_model_that_cannot_be_cast() -> None:
+    fixed = torch.eye(5)
+    plain, half = _two_ways(Altered(after=lambda z: z @ fixed), Engine(precision="fp16"))
+    assert [flag["code"] for flag in half.flags] == ["search-fell-back"]
+    assert "could not run as fp16: expected m" in str(half.flags[0]["sentence"])
+    same_verdicts(plain, half)
+
+
+def test_numbers_beyond_the_range_only_on_the_way() -> None:
+    """Nothing overflows on clean images: the search meets infinity later, and goes on in a wider precision."""
+    x, y = images()
+
+    class Cliff(Altered):
+        def forward(self, x: Tensor) -> Tensor:
+            z = super().forward(x)
+            far = ((x - 0.5).abs().flatten(1).amax(1) > 0.255)[:, None]
+            return torch.where(far, z * 1e6, z)
+
+    eps = float(radii(x, y).median()) * 1.01
+    entries = (Entry("pgd", PGD(steps=10), margin), Entry("apgd", APGD(steps=5), dlr))
+    plain = robustness(Cliff(), x, y, Linf(eps), entries)
+    half = robustness(Cliff(), x, y, Linf(eps), entries, engine=Engine(precision="fp16"))
+    assert [flag["code"] for flag in half.flags] == ["search-fell-back"]
+    assert half.flags[0]["sentence"] == "the search met numbers beyond the range of fp16 and went on in bf16"
+    near = [abs(float(radius) / eps - 1) < 0.05 for radius in radii(x, y)]
+    for one, other, close in zip(plain.fell_to, half.fell_to, near, strict=True):
+        assert close or one == other
+
+
+def test_a_model_that_cannot_be_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise RuntimeError("no compiler here\nand a long story")
+
+    monkeypatch.setattr(torch, "compile", refuse)
+    plain, other = _two_ways(Altered(), Engine(compile=True))
+    assert [flag["sentence"] for flag in other.flags] == [
+        "the search could not run as float32, compiled: no compiler here"
+    ]
+    assert other.flags[0]["code"] == "search-fell-back"
+    same_verdicts(plain, other)
+    x, y = images()
+    half = robustness(Altered(), x, y, Linf(0.01), GRADIENTS[:1], engine=Engine(compile=True, precision="fp16"))
+    assert [flag["sentence"] for flag in half.flags] == [
+        "the search could not run as fp16, compiled: no compiler here"
+    ]
+    steep = Altered(after=lambda z: 1e6 * z)
+    climb = [Entry("pgd", PGD(steps=2), margin)]
+    both = robustness(steep, x, y, Linf(0.01), climb, engine=Engine(compile=True, precision="fp16"))
+    assert [str(flag["sentence"]).partition(":")[0] for flag in both.flags] == [
+        "the search could not run as fp16, compiled",
+        "the search could not run as fp16",
+    ]
+
+
+def test_a_compiled_model_is_what_the_search_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for the compiler, so that it is known whom the search asked and who judged."""
+    asked = []
+
+    def stand_in(model: nn.Module, **kwargs: object) -> Callable[[Tensor], Tensor]:
+        def run(x: Tensor) -> Tensor:
+            asked.append(len(x))
+            logits: Tensor = model(x)
+            return logits
+
+        return run
+
+    monkeypatch.setattr(torch, "compile", stand_in)
+    plain, other = _two_ways(Altered(), Engine(compile=True))
+    assert list(other.flags) == []
+    same_verdicts(plain, other)
+    # three tries on the first images and three on three rows, then every forward of the search; successes are judged
+    # by the model itself
+    forwards = sum(int(str(attack["forwards"])) for attack in other.attacks)
+    judged = sum(int(str(attack["fell"])) + int(str(attack["denied"])) for attack in other.attacks)
+    assert sum(asked) == 2 * (IMAGES + 3) + forwards - judged

@@ -1,0 +1,84 @@
+"""Images that fell can be kept small, and still fool the model when they are read back."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from vitadel import data
+from vitadel.attacks import FGSM, PGD
+from vitadel.data import DataSet, Squash
+from vitadel.errors import UsageError
+from vitadel.evaluate import Entry, Suite, evaluate, read_found
+from vitadel.runs import Run
+from vitadel.threat import L2, Linf, Threat
+
+SUITE = Suite("two", "for the tests", (Entry("fgsm", FGSM()), Entry("pgd", PGD(steps=5))))
+
+
+class Steep(nn.Module):
+    """Class 1 where the mean ink exceeds a threshold."""
+
+    def __init__(self, threshold: float = 0.31) -> None:
+        super().__init__()
+        self.threshold = nn.Parameter(torch.tensor(threshold))
+
+    def forward(self, x: Tensor) -> Tensor:
+        lead = 20 * (x.flatten(1).mean(1) - self.threshold)
+        return torch.stack([-lead, lead, *[lead * 0 - 100] * 8], 1)
+
+
+@pytest.fixture
+def subject() -> tuple[Steep, DataSet]:
+    digits, model = data.load("digits[:40]", preprocess=Squash(8)), Steep()
+    labels = (digits.test.images(torch.arange(40)).flatten(1).mean(1) > 0.31).long()
+    return model, replace(digits, test=replace(digits.test, labels=labels))
+
+
+@pytest.mark.parametrize("threat", [Linf(0.05), L2(0.8)], ids=str)
+def test_every_image_that_fell_is_there_inside_and_fools(
+    subject: tuple[Steep, DataSet], threat: Threat, tmp_path: Path
+) -> None:
+    model, dataset = subject
+    run = Run.claim(tmp_path / "run", "evaluate", {"seed": 0}, device="cpu")
+    (summary,) = evaluate(model, dataset, SUITE, run, threat=threat, keep_images=True)
+    rows = run.rows(str(summary["name"])).read()
+    fell = [int(str(row)) for row, to in zip(rows["row"], rows["fell_to"], strict=True) if to]
+    found = read_found(run.rows(str(summary["name"])).folder / "found", dataset.test)
+    assert 0 < len(fell) < 40
+    assert sorted(found) == fell
+    x0, x = dataset.test.images(torch.tensor(fell)), torch.stack([found[row] for row in fell])
+    assert bool((model(x).argmax(1) != dataset.test.labels[torch.tensor(fell)]).all())
+    assert bool((threat.size(x, x0) <= threat.eps).all())
+    assert float(x.min()) >= 0
+    assert float(x.max()) <= 1
+
+
+def test_an_image_that_rounding_would_save_is_kept_exactly(tmp_path: Path) -> None:
+    """The threshold lies between the image found and its rounded twin."""
+    from vitadel.evaluate.found import Found
+
+    digits = data.load("digits[:4]", preprocess=Squash(8))
+    x0 = digits.test.images(torch.arange(4))
+    x = (x0 + 0.01).clamp(0, 1)
+    model = Steep(float(x[0].mean()) - 1e-7)
+    labels = torch.tensor([0, 1, 1, 1])
+    split = replace(digits.test, labels=labels)
+    keeper = Found(tmp_path, model, split)
+    keeper.add(0, x[0])
+    keeper.flush()
+    assert torch.equal(read_found(tmp_path, split)[0], x[0])
+
+
+def test_nothing_kept_is_said_so(subject: tuple[Steep, DataSet], tmp_path: Path) -> None:
+    _, dataset = subject
+    with pytest.raises(UsageError, match="Evaluate with --keep-images"):
+        read_found(tmp_path, dataset.test)
+
+
+def test_attacks_of_one_name_are_refused() -> None:
+    twice = Suite("twice", "", (Entry("pgd", PGD()), Entry("pgd", PGD(steps=3))))
+    with pytest.raises(UsageError, match="needs a name of its own, got 'pgd'"):
+        twice.cascade(Linf(0.1))

@@ -1,0 +1,175 @@
+"""Models that answer at random: scored by how often they are right, on draws that chose nothing."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from vitadel.attacks import APGD, Engine
+from vitadel.evaluate import Entry, robustness
+from vitadel.evaluate.cascade import Cascade
+from vitadel.evaluate.journal import Notebook
+from vitadel.evaluate.metrics import expected_accuracy
+from vitadel.evaluate.verdicts import verdicts
+from vitadel.losses import cross_entropy, dlr
+from vitadel.threat import Linf
+
+IMAGES, DRAWS = 300, 20
+
+
+def chance(z: float) -> float:
+    """The normal distribution function."""
+    return 0.5 * (1 + math.erf(z / math.sqrt(2)))
+
+
+class Coin(nn.Module):
+    """Class 1 where the mean pixel exceeds one half by more than normal noise, else class 0, of three classes.
+
+    It is right about a picture of mean m with label 1 with chance P((m - 1/2) / noise).
+    """
+
+    def __init__(self, noise: float) -> None:
+        super().__init__()
+        self.noise = noise
+        self.seeds: list[int] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seeds.append(torch.initial_seed())
+        lead = x.flatten(1).mean(1) - 0.5 + self.noise * torch.randn(len(x))
+        return 100 * torch.stack([-lead, lead, torch.full_like(lead, -9.0)], 1)
+
+
+def pictures(mean: float) -> tuple[Tensor, Tensor]:
+    """Flat pictures, all of label 1."""
+    return torch.full((IMAGES, 3, 2, 2), mean), torch.ones(IMAGES, dtype=torch.int64)
+
+
+def rand(steps: int, draws: int = 4) -> tuple[Entry, ...]:
+    """AutoAttack's two attacks for random models, cut short."""
+    return (
+        Entry("apgd-ce", APGD(steps=steps, draws=draws), cross_entropy),
+        Entry("apgd-dlr", APGD(steps=steps, draws=draws), dlr),
+    )
+
+
+@pytest.mark.parametrize("share", [0.6, 0.8, 0.95])
+def test_where_no_attack_is_possible_the_expected_accuracy_is_that_of_clean_images(share: float) -> None:
+    """A point drawn wrongly once is no success: counting it as one would leave share**draws of the images."""
+    lead = torch.distributions.Normal(0.0, 1.0).icdf(torch.tensor(share))
+    x, y = pictures(0.5 + 0.1 * float(lead))
+    found = robustness(Coin(0.1), x, y, Linf(1e-6), rand(3))
+    # the mean of 300 x 20 fresh draws: five standard deviations
+    spread = math.sqrt(share * (1 - share) / (IMAGES * DRAWS))
+    assert found.clean.accuracy == pytest.approx(share, abs=5 * spread)
+    assert found.robust.accuracy == pytest.approx(share, abs=5 * spread)
+    # the interval is that of 20 answers per image
+    assert found.robust.high - found.robust.low == pytest.approx(2 * 1.96 * spread, rel=0.2)
+    assert found.flags[0]["code"] == "randomised"
+
+
+def test_a_large_radius_leaves_nothing() -> None:
+    x, y = pictures(0.6)
+    found = robustness(Coin(0.05), x, y, Linf(0.4), rand(10))
+    assert found.clean.accuracy == pytest.approx(chance(2), abs=0.02)
+    # the worst point has mean 0.2: right with a chance of P(-6)
+    assert found.robust.accuracy == 0
+    assert set(found.fell_to) == {"apgd-ce", "apgd-dlr"} or set(found.fell_to) == {"apgd-ce"}
+
+
+def test_a_radius_in_between_gives_the_chance_at_the_edge_of_the_ball() -> None:
+    x, y = pictures(0.6)
+    found = robustness(Coin(0.1), x, y, Linf(0.15), rand(10))
+    # mean 0.45 at the worst: right with a chance of P(-1/2)
+    share = chance(-0.5)
+    assert found.robust.accuracy == pytest.approx(share, abs=5 * math.sqrt(share * (1 - share) / (IMAGES * DRAWS)))
+    assert found.clean.accuracy == pytest.approx(chance(1), abs=0.02)
+
+
+def test_a_model_that_never_changes_its_mind_gets_the_usual_accuracy() -> None:
+    x, y = pictures(0.6)
+    x[::3] = 0.52
+    found = robustness(Coin(0.0), x, y, Linf(0.05), rand(5))
+    assert list(found.flags) == []
+    assert found.robust.correct == 200
+    assert found.robust.accuracy == pytest.approx(2 / 3)
+    assert found.clean.correct == IMAGES
+    assert [to != "" for to in found.fell_to] == [row % 3 == 0 for row in range(IMAGES)]
+
+
+def test_choosing_and_scoring_use_other_draws() -> None:
+    x, y = pictures(0.55)
+    model = Coin(0.1)
+    cascade = Cascade(model, _Held(x, y), rand(2), Linf(1e-6), Notebook(), 0, Engine(rows=100))
+    assert cascade.is_random
+    standing = cascade.classify()
+    lines = cascade.journal.page("clean").read()
+    # one answer to speak of, then 40 about every part of the images, no two with the same seed
+    assert len(model.seeds) == IMAGES // 100 * (1 + 2 * DRAWS)
+    assert len(set(model.seeds)) == 2 * DRAWS
+    chosen, scored = (torch.tensor([float(str(v)) for v in lines[name]]) for name in ("right_chosen", "right_scored"))
+    for shares in (chosen, scored):
+        assert torch.allclose(shares * DRAWS, (shares * DRAWS).round(), atol=1e-4)
+        assert float(shares.mean()) == pytest.approx(chance(0.5), abs=0.03)
+        assert float(shares.var()) == pytest.approx(chance(0.5) * (1 - chance(0.5)) / DRAWS, rel=0.4)
+    # independent: their correlation is that of chance
+    both = torch.corrcoef(torch.stack([chosen, scored]))[0, 1]
+    assert abs(float(both)) < 4 / math.sqrt(IMAGES)
+    assert standing == [row for row, share in enumerate(chosen.tolist()) if share > 0]
+
+    cascade.attack(standing)
+    rows = verdicts(cascade.journal, _Held(x, y), [str(row) for row in range(IMAGES)], rand(2), {})
+    assert rows["clean_right"] == lines["right_scored"]
+    pages = [cascade.journal.page(entry.name).read() for entry in rand(2)]
+    for row, right in enumerate(rows["right"]):
+        options = [(float(chosen[row]), lines["right_scored"][row])]
+        options += [(page["right_chosen"][row], page["right_scored"][row]) for page in pages]  # type: ignore[misc]
+        least = min(options, key=lambda option: option[0])[0]
+        # the point was chosen by the first draws, and its score is that of the others
+        assert right == next(score for choice, score in options if choice == least)
+    assert any(right not in (0.0, 1.0) for right in rows["right"])
+    # choosing the least of three by the scores themselves would be lower by far more than chance explains
+    flattered = sum(
+        min(float(str(values[row])) for values in (lines["right_scored"], *(page["right_scored"] for page in pages)))
+        for row in range(IMAGES)
+    )
+    assert sum(float(str(right)) for right in rows["right"]) > flattered + 5
+
+
+class _Held:
+    def __init__(self, x: Tensor, y: Tensor) -> None:
+        self.x, self.labels = x, y
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def images(self, rows: Tensor) -> Tensor:
+        return self.x[rows]
+
+
+def test_every_step_averages_its_draws_and_no_success_ends_the_search() -> None:
+    x, y = pictures(0.6)
+    found = robustness(Coin(0.1), x[:10], y[:10], Linf(0.3), rand(5, draws=7))
+    for attack in found.attacks:
+        assert (attack["tried"], attack["forwards"], attack["backwards"]) == (10, 10 * 6 * 7, 10 * 6 * 7)
+
+
+@pytest.mark.parametrize(
+    ("shares", "mean", "reach"),
+    [
+        ([0.5] * 9, 0.5, 0.0),
+        # n = 4, squares 4 x 0.0625, divided by 3: spread sqrt(1/12)
+        ([0.25, 0.75, 0.25, 0.75], 0.5, 1.959963984540054 * math.sqrt(1 / 12) / 2),
+        ([1.0, 0.9], 0.95, 1.959963984540054 * 0.05),
+        ([0.3], 0.3, 0.0),
+    ],
+)
+def test_expected_accuracy_is_the_mean_with_the_normal_interval(
+    shares: list[float], mean: float, reach: float
+) -> None:
+    found = expected_accuracy(shares)
+    assert found.accuracy == pytest.approx(mean, abs=1e-12)
+    assert found.low == pytest.approx(mean - reach, abs=1e-12)
+    assert found.high == pytest.approx(min(1.0, mean + reach), abs=1e-12)
+    assert (found.n, found.correct) == (len(shares), round(sum(shares)))
+    assert 0 <= found.low <= found.high <= 1

@@ -1,0 +1,177 @@
+"""Models that go wrong half-way are refused in one sentence, and what was found before is kept."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from vitadel import data
+from vitadel.attacks import APGD, FAB, FGSM, PGD, Square
+from vitadel.data import DataSet, Squash
+from vitadel.errors import UsageError
+from vitadel.evaluate import Entry, Suite, evaluate
+from vitadel.losses import dlr, margin
+from vitadel.runs import Rows, Run
+from vitadel.threat import Linf
+
+IMAGES = 40
+ENTRIES = {
+    "fgsm": Entry("bad", FGSM()),
+    "pgd": Entry("bad", PGD(steps=3)),
+    "last": Entry("bad", PGD(steps=3, keep_best=False)),
+    "apgd": Entry("bad", APGD(steps=3), dlr),
+    "apgd-t": Entry("bad", APGD(steps=3, targets=4)),
+    "fab": Entry("bad", FAB(steps=3)),
+    "fab-t": Entry("bad", FAB(steps=3, targets=4)),
+    "square": Entry("bad", Square(queries=5), margin),
+}
+
+
+class Turning(nn.Module):
+    """A linear model that answers with `wrong` as soon as it is asked about an image it has not seen clean."""
+
+    def __init__(self, wrong: Callable[[Tensor], Tensor], clean: Tensor) -> None:
+        super().__init__()
+        draws = torch.Generator().manual_seed(0)
+        self.weight = nn.Parameter(torch.randn(10, 192, generator=draws) / 14)
+        self.wrong, self.armed = wrong, False
+        self.means = clean.flatten(1).mean(1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        z_BK = x.flatten(1) @ self.weight.T
+        if not self.armed:
+            return z_BK
+        known_B = ((x.detach().flatten(1).mean(1)[:, None] - self.means).abs() < 1e-7).any(1)
+        return z_BK if bool(known_B.all()) else self.wrong(z_BK)
+
+
+@pytest.fixture(scope="module")
+def dataset() -> DataSet:
+    loaded = data.load(f"digits[:{IMAGES}]", preprocess=Squash(8))
+    x = loaded.test.images(torch.arange(IMAGES))
+    labels = Turning(lambda z: z, x)(x).argmax(1)
+    return replace(loaded, test=replace(loaded.test, labels=labels))
+
+
+def claim(folder: Path) -> Run:
+    return Run.claim(folder, "evaluate", {"seed": 0}, device="cpu")
+
+
+WRONG: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
+    "nan": (lambda z: z * torch.nan, "NaN or infinite"),
+    "one nan": (lambda z: torch.cat([z[:, :-1], z[:, -1:] * torch.nan], 1), "NaN or infinite"),
+    "infinity": (lambda z: z / 0.0, "NaN or infinite"),
+    "one image less": (lambda z: z[1:], r"should return logits of shape \[\d+, classes\], got"),
+    "one row": (lambda z: z.sum(0, keepdim=True)[:, :10].expand(1 + len(z), 10), r"should return logits of shape"),
+    "flat": (lambda z: z.amax(1), r"should return logits of shape \[\d+, classes\], got \[\d+\]"),
+    "fewer classes": (lambda z: z[:, :1], r"label \d is out of range: the model returns 1 classes"),
+}
+
+
+@pytest.mark.parametrize("fault", list(WRONG))
+@pytest.mark.parametrize("attack", list(ENTRIES))
+def test_a_fault_under_attack_is_named_and_nothing_found_is_lost(
+    dataset: DataSet, tmp_path: Path, fault: str, attack: str
+) -> None:
+    wrong, message = WRONG[fault]
+    model = Turning(wrong, dataset.test.images(torch.arange(IMAGES)))
+    suite = Suite("s", "", (Entry("first", PGD(steps=2), margin), ENTRIES[attack]))
+
+    def arm(what: str, done: int, total: int, numbers: object) -> None:
+        # the first attack is over: from now on the model goes wrong
+        model.armed = what.endswith("first") and done == IMAGES
+
+    run = claim(tmp_path / "run")
+    with pytest.raises(UsageError, match=message) as raised:
+        evaluate(model, dataset, suite, run, threat=Linf(0.002), batch=16, notify=arm)
+    assert "\n" not in str(raised.value)
+    rows = run.rows("s-linf-0.002")
+    assert not rows.done
+    assert rows.page("clean").finished() == rows.page("first").finished() == set(range(IMAGES))
+    first = rows.page("first").read()
+    assert 0 < sum(map(bool, first["reached"])) < IMAGES
+    # mended, the same call goes on from there
+    model.armed = False
+    (summary,) = evaluate(model, dataset, suite, run, threat=Linf(0.002), batch=16)
+    seconds = [costs[0] for costs in rows.read()["seconds"]]  # type: ignore[index]
+    assert seconds == first["seconds"]
+    assert summary["n"] == IMAGES
+
+
+@pytest.mark.parametrize("attack", ["pgd", "square", "fgsm"])
+def test_what_the_same_attack_found_before_the_fault_is_kept_too(
+    dataset: DataSet, tmp_path: Path, attack: str
+) -> None:
+    model = Turning(lambda z: z * torch.nan, dataset.test.images(torch.arange(IMAGES)))
+    counted = 0
+
+    def arm(what: str, done: int, total: int, numbers: object) -> None:
+        nonlocal counted
+        if what.endswith("bad"):
+            counted, model.armed = done, done >= 9
+
+    run = claim(tmp_path / "run")
+    with pytest.raises(UsageError, match="NaN or infinite"):
+        evaluate(model, dataset, Suite("s", "", (ENTRIES[attack],)), run, threat=Linf(1e-4), batch=5, notify=arm)
+    assert 10 <= counted < IMAGES
+    assert len(run.rows("s-linf-0.0001").page("bad").finished()) == counted
+
+
+def test_labels_beyond_the_classes(dataset: DataSet, tmp_path: Path) -> None:
+    x = dataset.test.images(torch.arange(IMAGES))
+    for shift, message in ((6, r"outputs of shape \[10\], the data has labels from \d to 1\d"), (-9, "labels from -")):
+        labels = dataset.test.labels + shift
+        other = replace(dataset, test=replace(dataset.test, labels=labels))
+        with pytest.raises(UsageError, match=message):
+            evaluate(
+                Turning(lambda z: z, x),
+                other,
+                Suite("s", "", (ENTRIES["pgd"],)),
+                claim(tmp_path / str(shift)),
+                threat=Linf(0.1),
+            )
+
+
+def test_nan_on_clean_images_is_counted_per_batch(dataset: DataSet, tmp_path: Path) -> None:
+    class Spotty(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            z = x.flatten(1)[:, :10].clone()
+            if len(x) == 8:  # the last batch of 40 in parts of 16
+                z[2:5] = torch.nan
+            return z
+
+    run = claim(tmp_path / "run")
+    with pytest.raises(UsageError, match="NaN or infinite logits for 3 of 8 clean images"):
+        evaluate(Spotty(), dataset, Suite("s", "", (ENTRIES["pgd"],)), run, threat=Linf(0.1), batch=16)
+    assert run.rows("s-linf-0.1").page("clean").finished() == set(range(32))
+
+
+def test_a_model_left_in_training_mode_is_judged_in_evaluation_mode(dataset: DataSet, tmp_path: Path) -> None:
+    x = dataset.test.images(torch.arange(IMAGES))
+
+    def made() -> nn.Sequential:
+        torch.manual_seed(2)
+        return nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(192, 10), nn.BatchNorm1d(10))
+
+    training, evaluating = made().train(), made().eval()
+    with torch.no_grad():
+        labels = evaluating(x).argmax(1)
+    own = replace(dataset, test=replace(dataset.test, labels=labels))
+    tables = []
+    suite = Suite("s", "", (Entry("fgsm", FGSM()), Entry("pgd", PGD(steps=3), margin)))
+    for name, model in (("t", training), ("e", evaluating)):
+        run = claim(tmp_path / name)
+        (summary,) = evaluate(model, own, suite, run, threat=Linf(0.01))
+        assert summary["clean"]["correct"] == IMAGES  # type: ignore[index]
+        assert summary["flags"] == []
+        tables.append(Rows(run.folder / "eval" / "s-linf-0.01").read())
+    for column in ("clean_prediction", "prediction", "fell_to", "size"):
+        assert tables[0][column] == tables[1][column]
+    assert all(module.training for module in training.modules())
+    assert not any(module.training for module in evaluating.modules())
+    statistics = training[3]
+    assert isinstance(statistics, nn.BatchNorm1d)
+    assert statistics.num_batches_tracked == torch.tensor(0)

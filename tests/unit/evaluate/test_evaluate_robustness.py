@@ -1,0 +1,227 @@
+"""One call on images in hand: the verdicts of an evaluation, images that hold, nothing of the caller's touched."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from vitadel import data
+from vitadel.attacks import APGD, FAB, FGSM, PGD, AutoAttack, Engine, Square
+from vitadel.data import DataSet, Squash
+from vitadel.errors import UsageError
+from vitadel.evaluate import SUITES, Entry, Robustness, Suite, accuracy, evaluate, robustness
+from vitadel.losses import margin
+from vitadel.runs import Run
+from vitadel.threat import L1, L2, Linf, Threat
+
+SMALL = (
+    Entry("fgsm", FGSM()),
+    Entry("pgd", PGD(steps=5), margin),
+    Entry("apgd-t", APGD(steps=10, targets=3)),
+    Entry("fab", FAB(steps=5)),
+    Entry("square", Square(queries=30), margin),
+)
+
+
+class Bent(nn.Module):
+    """A small network with a dropout and a norm, both of which answer otherwise in training mode."""
+
+    def __init__(self, classes: int = 10) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(1)
+        self.first, self.second = nn.Linear(192, 24), nn.Linear(24, classes)
+        self.norm, self.drop = nn.BatchNorm1d(24), nn.Dropout(0.5)
+        with torch.no_grad():
+            for weight in (self.first.weight, self.second.weight):
+                weight.copy_(torch.randn(weight.shape, generator=generator) / weight.shape[1] ** 0.5)
+            self.first.bias.zero_()
+            self.second.bias.zero_()
+        self.second.bias.requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.second(self.drop(self.norm(self.first(4 * x.flatten(1) - 2).tanh())))
+        return logits
+
+
+@pytest.fixture(scope="module")
+def digits() -> DataSet:
+    """The digits, three in four with the label that the model gives."""
+    split = data.load("digits[:48]", preprocess=Squash(8)).test
+    with torch.no_grad():
+        labels = Bent().eval()(split.images(torch.arange(48))).argmax(1)
+    labels[::4] = (labels[::4] + 1) % 10
+    return replace(data.load("digits[:48]", preprocess=Squash(8)), test=replace(split, labels=labels))
+
+
+def in_hand(dataset: DataSet) -> tuple[Tensor, Tensor]:
+    return dataset.test.images(torch.arange(48)), dataset.test.labels
+
+
+@pytest.mark.parametrize("suite", ["clean", "quick"])
+def test_a_named_suite_gives_what_an_evaluation_gives(digits: DataSet, tmp_path: Path, suite: str) -> None:
+    model, (x, y) = Bent().eval(), in_hand(digits)
+    found = robustness(model, x, y, "linf:16/255", suite, seed=5, engine=Engine(rows=7))
+    run = Run.claim(tmp_path / "run", "evaluate", {"seed": 5}, device="cpu")
+    (summary,) = evaluate(model, digits, SUITES[suite], run, threat=Linf(16 / 255), seed=5, batch=11)
+    rows = run.rows(str(summary["name"])).read()
+    assert list(found.fell_to) == rows["fell_to"]
+    assert list(found.prediction) == rows["prediction"]
+    assert list(found.size) == rows["size"]
+    assert found.clean.correct == summary["clean"]["correct"] == 36  # type: ignore[index]
+    assert found.robust == accuracy(found.fell_to.count(""), 48)
+    if suite == "quick":
+        assert found.robust.accuracy == summary["robust"]["accuracy"]  # type: ignore[index]
+        assert 0 < found.robust.correct < 36
+    costs = [{k: v for k, v in attack.items() if k != "seconds"} for attack in found.attacks]
+    told = summary["attacks"]
+    assert isinstance(told, list)
+    assert costs == [{k: v for k, v in attack.items() if k != "seconds"} for attack in told]
+
+
+def check(found: Robustness, model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> None:
+    """What is said of every image is true of the image that came back."""
+    assert found.x.dtype == torch.float32
+    assert found.x.shape == x.shape
+    assert float(found.x.min()) >= 0
+    assert float(found.x.max()) <= 1
+    sizes = threat.size(found.x, x)
+    assert float(sizes.max()) <= threat.eps * (1 + 1e-6)
+    with torch.no_grad():
+        answers, clean = model(found.x).argmax(1), model(x).argmax(1)
+    for row, to in enumerate(found.fell_to):
+        if to == "clean":
+            assert clean[row] != y[row]
+            assert found.prediction[row] == clean[row]
+            assert torch.equal(found.x[row], x[row])
+        elif to == "":
+            assert answers[row] == clean[row] == y[row] == found.prediction[row]
+            assert not torch.equal(found.x[row], x[row])
+        else:
+            assert answers[row] == found.prediction[row] != y[row]
+            assert found.size[row] == pytest.approx(float(sizes[row]), rel=1e-5)
+
+
+@pytest.mark.parametrize("threat", [Linf(6 / 255), L2(0.4), L1(2.0)], ids=["linf", "l2", "l1"])
+@pytest.mark.parametrize("precision", ["float32", "fp16"])
+def test_the_images_that_come_back_do_what_is_said(digits: DataSet, threat: Threat, precision: str) -> None:
+    model, (x, y) = Bent().eval(), in_hand(digits)
+    # FGSM and PGD are weak here, so that the others have something to find
+    own = (Entry("fgsm", FGSM(step_size=threat.eps / 3)), *SMALL[2:])
+    found = robustness(model, x, y, threat, own, engine=Engine(precision=precision))
+    check(found, model, x, y, threat)
+    kinds = set(found.fell_to)
+    assert {"clean", "", "fgsm", "apgd-t"} <= kinds
+    assert list(found.flags) == []
+
+
+def test_a_chain_of_attacks_loses_nothing_to_any_of_them(digits: DataSet) -> None:
+    model, (x, y) = Bent().eval(), in_hand(digits)
+    chain = robustness(model, x, y, "linf:6/255", SMALL, seed=2)
+    alone = [robustness(model, x, y, "linf:6/255", [entry], seed=2) for entry in SMALL]
+    for row, to in enumerate(chain.fell_to):
+        felling = [entry.name for entry, one in zip(SMALL, alone, strict=True) if one.fell_to[row] == entry.name]
+        if to not in ("", "clean"):
+            assert felling[0] == to
+        else:
+            assert felling == []
+    assert [attack["name"] for attack in chain.attacks] == [entry.name for entry in SMALL]
+    fell = [attack["fell"] for attack in chain.attacks]
+    tried = [attack["tried"] for attack in chain.attacks]
+    assert tried == [36 - sum(fell[:i]) for i in range(len(SMALL))]  # type: ignore[arg-type]
+    assert chain.robust.correct == 36 - sum(fell)  # type: ignore[arg-type]
+    assert chain.seconds > 0
+
+
+def test_autoattack_in_a_list_of_ones_own_is_expanded(digits: DataSet) -> None:
+    model, (x, y) = Bent().eval(), in_hand(digits)
+    told: list[str] = []
+    found = robustness(
+        model, x[:8], y[:8], Linf(0.5), [Entry("aa", AutoAttack())], notify=lambda what, *_: told.append(what)
+    )
+    assert [attack["name"] for attack in found.attacks] == ["apgd-ce", "apgd-t", "fab-t", "square"]
+    assert found.robust.correct == 0
+    assert told.count("own clean") == 1
+    assert told.count("own apgd-ce") == found.clean.correct == 6
+
+
+def test_nothing_of_the_callers_is_touched(digits: DataSet) -> None:
+    model, (x, y) = Bent(), in_hand(digits)
+    model.train()
+    model.norm.eval()
+    x_before, y_before = x.clone(), y.clone()
+    weights = {name: value.clone() for name, value in model.state_dict().items()}
+    modes = {name: module.training for name, module in model.named_modules()}
+    wanted = {name: weight.requires_grad for name, weight in model.named_parameters()}
+    assert set(modes.values()) == set(wanted.values()) == {True, False}
+    torch.manual_seed(99)
+    state = torch.get_rng_state()
+    found = robustness(model, x, y, "linf:6/255", SMALL, engine=Engine(precision="fp16"))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(x, x_before)
+    assert torch.equal(y, y_before)
+    assert {name: module.training for name, module in model.named_modules()} == modes
+    assert {name: weight.requires_grad for name, weight in model.named_parameters()} == wanted
+    assert all(weight.grad is None for weight in model.parameters())
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, weights[name]), name
+    # and it was judged in evaluation mode: dropout would have changed answers
+    still = robustness(Bent().eval(), x, y, "linf:6/255", SMALL, engine=Engine(precision="fp16"))
+    assert found.fell_to == still.fell_to
+    assert torch.equal(found.x, still.x)
+    found.x.zero_()
+    assert torch.equal(x, x_before)
+
+
+def test_the_seed_and_nothing_else_decides(digits: DataSet) -> None:
+    model, (x, y) = Bent().eval(), in_hand(digits)
+    one, same, other = (
+        robustness(model, x, y, "linf:6/255", [Entry("pgd", PGD(steps=3))], seed=seed, engine=Engine(rows=rows))
+        for seed, rows in ((1, 5), (1, 48), (2, 48))
+    )
+    assert one.fell_to == same.fell_to
+    torch.testing.assert_close(one.x, same.x, rtol=0, atol=1e-6)
+    assert not torch.allclose(one.x, other.x, atol=1e-3)
+
+
+def test_other_kinds_of_floats_are_taken(digits: DataSet) -> None:
+    model, (x, y) = Bent().eval(), in_hand(digits)
+    plain = robustness(model, x, y, "linf:6/255", SMALL[:2])
+    double = robustness(model, x.double(), y.to(torch.uint8), "linf:6/255", SMALL[:2])
+    assert plain.fell_to == double.fell_to
+    assert torch.equal(plain.x, double.x)
+
+
+def test_mistakes_are_one_sentence() -> None:
+    model = Bent().eval()
+    x, y = torch.rand(4, 3, 8, 8), torch.zeros(4, dtype=torch.int64)
+    mistakes: list[tuple[Tensor, Tensor, str, str]] = [
+        ((x * 255).byte(), y, "quick", r"images must be floats .*got torch\.uint8 of \[4, 3, 8, 8\]\."),
+        (x[0], y, "quick", r"images must be floats .*of \[3, 8, 8\]\."),
+        (x[:0], y[:0], "quick", r"images must be floats .*of \[0, 3, 8, 8\]\."),
+        (x, y[:3], "quick", r"got 4 images and labels of shape \[3\]\. Give one label per image\."),
+        (x, y[:, None], "quick", r"got 4 images and labels of shape \[4, 1\]\. Give one label per image\."),
+        (x, y + 10, "quick", r"outputs of shape \[10\], the data has labels from 10 to 10"),
+        (x, y - 1, "quick", r"outputs of shape \[10\], the data has labels from -1 to -1"),
+        (2 * x, y, "quick", r"attacks take pixels in \[0, 1\], got \[.*Normalisation belongs inside the model"),
+        (x - 1, y, "quick", r"attacks take pixels in \[0, 1\], got \[-"),
+        (x * torch.nan, y, "quick", r"attacks take pixels in \[0, 1\], got \[nan, nan\]"),
+        (x, y, "quik", r"unknown suite 'quik'\. Did you mean 'quick'\? Known: adversarial,"),
+    ]
+    for images, labels, suite, message in mistakes:
+        with pytest.raises(UsageError, match=message) as raised:
+            robustness(model, images, labels, "linf:8/255", suite)
+        assert "\n" not in str(raised.value)
+    with pytest.raises(UsageError, match="unknown threat 'lnf'. Did you mean 'linf'"):
+        robustness(model, x, y, "lnf:8/255", "quick")
+    with pytest.raises(UsageError, match="Engine.rows must be at least 1, got 0"):
+        robustness(model, x, y, "linf:8/255", "quick", engine=Engine(rows=0))
+
+
+def test_a_suite_of_ones_own_needs_no_name() -> None:
+    suite = Suite("mine", "", SMALL)
+    assert suite.cascade(Linf(0.1)) == SMALL
+    found = robustness(Bent().eval(), torch.rand(2, 3, 8, 8), torch.zeros(2, dtype=torch.int64), Linf(0.1), ())
+    assert found.robust == found.clean
+    assert list(found.attacks) == []
