@@ -18,10 +18,10 @@ Start = Callable[..., ForkServerProcess]
 CHILD = """
 import os, signal, sys
 os.environ.update({environment!r})
-sys.stdout = sys.stderr = open(os.devnull, "w")
+sys.stdout = open(os.devnull, "w")
 import torch
 torch.set_num_threads(1)
-import vitadel.evaluate.cascade, vitadel.evaluate.runner, vitadel.runs.files, vitadel.runs.rows
+import vitadel.evaluate.cascade, vitadel.evaluate.found, vitadel.evaluate.runner, vitadel.runs.files, vitadel.runs.rows
 vitadel.evaluate.cascade._LINES = {lines}
 original, met = vitadel.runs.files.write_whole, 0
 def dying(path, write):
@@ -33,7 +33,7 @@ def dying(path, write):
         os.kill(os.getpid(), signal.SIGKILL)
     original(path, write)
 if {ending!r}:
-    for module in (vitadel.runs.files, vitadel.runs.rows, vitadel.evaluate.runner):
+    for module in (vitadel.runs.files, vitadel.runs.rows, vitadel.evaluate.runner, vitadel.evaluate.found):
         module.write_whole = dying
 sys.argv = ["vitadel", *{words!r}]
 from vitadel.cli import main

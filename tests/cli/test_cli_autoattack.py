@@ -113,7 +113,8 @@ def test_attacks_cost_what_they_say(
 
 
 def test_the_precision_of_the_search_decides_no_verdict(vitadel: Command, trained: Path, tmp_path: Path) -> None:
-    words = ("attack", trained, "--data", "digits[:40]", "--threat", "linf:60/255", "--json", "--attack", "pgd:steps=10")
+    common = ("--data", "digits[:40]", "--threat", "linf:60/255", "--json")
+    words = ("attack", trained, "--attack", "pgd:steps=10", *common)
     precisions = ("float32", "fp16", "bf16")
     for precision in precisions:
         summary = summary_of(vitadel(*words, "--run", tmp_path / precision, "--precision", precision))

@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from vitadel import data
+from vitadel.data import Squash
+from vitadel.evaluate import read_found
 from vitadel.models import read_tensors
 from vitadel.runs import Rows
 
@@ -99,6 +102,7 @@ def test_training_killed_again_and_again(tmp_path: Path) -> None:
 MOMENTS = {
     "pages/clean/": (3, 70, {"clean": 140}),
     "pages/fgsm/": (1, 64, {"clean": 300, "fgsm": 0}),
+    "/found/": (3, 20, {"clean": 300, "fgsm": 16}),
     "pages/pgd-ce/": (3, 9, {"clean": 300, "fgsm": -1, "pgd-ce": 16}),
     "pages/pgd-margin/": (2, 10, {"clean": 300, "fgsm": -1, "pgd-ce": -1, "pgd-margin": 8}),
     "gallery.npz": (1, 17, {"clean": 300}),
@@ -112,7 +116,7 @@ VERDICT = ("row", "id", "label", "clean_prediction", "prediction", "fell_to", "s
 def test_evaluation_killed_at_every_moment_and_resumed_with_another_batch(
     start: Start, trained: Path, tmp_path: Path
 ) -> None:
-    words = ("evaluate", trained, "--data", "digits[:300]", "--threat", "linf:12/255", "--run")
+    words = ("evaluate", trained, "--data", "digits[:300]", "--threat", "linf:12/255", "--keep-images", "--run")
     whole = start(*words, tmp_path / "whole", "--batch", "96")
     name, known = "quick-linf-12_255", dict[str, dict[str, list[object]]]()
     rows = Rows(tmp_path / "killed" / "eval" / name)
@@ -140,6 +144,13 @@ def test_evaluation_killed_at_every_moment_and_resumed_with_another_batch(
     assert set(expected["fell_to"]) == {"clean", "fgsm", "pgd-ce", "pgd-margin", ""}
     for column in VERDICT:
         assert found[column] == expected[column], column
+    split = data.load("digits[:300]", preprocess=Squash(8)).test
+    images_whole, images_killed = (
+        read_found(tmp_path / run / "eval" / name / "found", split) for run in ("whole", "killed")
+    )
+    assert sorted(images_killed) == [row for row, to in enumerate(expected["fell_to"]) if to not in ("", "clean")]
+    assert images_killed.keys() == images_whole.keys()
+    assert all(torch.equal(x, images_whole[row]) for row, x in images_killed.items())
     # what the first killed processes found is in the rows with the time it took then
     assert not (rows.folder / "pages").exists()
     place = {row: at for at, row in enumerate(known["pgd-ce"]["row"])}

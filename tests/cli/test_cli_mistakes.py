@@ -130,7 +130,7 @@ def test_every_flag_is_meant() -> None:
         if name != "data"
     }
     judge = ["--batch", "--classes", "--compile", "--data", "--json", "--precision", "--preprocess", "--run", "--seed"]
-    judge += ["--split", "--threat"]
+    judge += ["--keep-images", "--split", "--threat"]
     assert {name: [o for o in options if o != "--help"] for name, options in found.items()} == {
         "demo": ["--json", "--out"],
         "train": ["--data", "--json", "--run", "--set"],

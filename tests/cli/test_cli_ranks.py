@@ -76,8 +76,7 @@ def test_two_ranks_find_what_one_does_also_after_a_kill(start: Start, trained: P
     # two processes die half-way, one goes on
     port = free_port()
     dying = [
-        start(*words, tmp_path / "less", dies_at=PAGE, lines=3, environment=rank(number, port))
-        for number in (0, 1)
+        start(*words, tmp_path / "less", dies_at=PAGE, lines=3, environment=rank(number, port)) for number in (0, 1)
     ]
     assert ended(*dying) == [-signal.SIGKILL, -signal.SIGKILL]
     left = Rows(tmp_path / "less" / "eval" / NAME).page("pgd:steps=4").finished()
@@ -98,3 +97,6 @@ def test_a_launch_by_torchrun_speaks_once(start: Start, trained: Path, tmp_path:
     (summary,) = json.loads(done.stdout)["evaluations"]
     assert summary == Rows(tmp_path / "two" / "eval" / NAME).summary
     same_verdicts(tmp_path / "one", tmp_path / "two")
+    shown = [sys.executable, *TORCHRUN, *words, "--run", str(tmp_path / "two")]
+    done = subprocess.run(shown, env=environment, capture_output=True, text=True, timeout=DEADLINE, check=True)
+    assert done.stdout.count("linf:12/255") == 1

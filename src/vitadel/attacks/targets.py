@@ -33,7 +33,8 @@ def few_targets(targets: int, classes: int) -> tuple[Flag, ...]:
     """A flag if there are fewer rivals than an attack wants for targets."""
     if targets <= classes - 1:
         return ()
-    sentence = f"{classes} classes leave {classes - 1} targets instead of {targets}"
+    left = "1 target" if classes == 2 else f"{classes - 1} targets"
+    sentence = f"{classes} classes leave {left} instead of {targets}"
     return (Flag("few-classes", sentence, {"classes": classes, "targets": classes - 1}),)
 
 

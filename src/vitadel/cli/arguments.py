@@ -75,7 +75,7 @@ def model_part(model: "Model", name: str) -> dict[str, object]:
 
 def read_attack(text: str) -> "Entry":
     """The attack that `pgd:steps=40,loss=margin` stands for; numbers may be fractions such as 2/255."""
-    from vitadel.attacks import ATTACKS, SCHEDULES
+    from vitadel.attacks import ATTACKS, SCHEDULES, AutoAttack
     from vitadel.evaluate import Entry
     from vitadel.goals import TARGETS
     from vitadel.losses import LOSSES, kl_divergence
@@ -93,8 +93,9 @@ def read_attack(text: str) -> "Entry":
     values: dict[str, object] = {}
     for setting in filter(None, rest.split(",")):
         key, equals, value = setting.partition("=")
-        if not equals or (key not in fields and key not in ("loss", "target")):
-            raise unknown(f"setting of {name}", key, (*fields, "loss", "target"))
+        known = (*fields, "loss", "target") if not issubclass(kind, AutoAttack) else tuple(fields)
+        if not equals or key not in known:
+            raise unknown(f"setting of {name}", key, known)
         if key in tables:
             if value not in tables[key]:
                 raise unknown(key, value, tables[key])

@@ -81,7 +81,7 @@ def models(
 
 def attacks(name: NameArgument = None, json: JsonOption = False) -> None:
     """List the attacks, or the settings of one."""
-    from vitadel.attacks import ATTACKS, SCHEDULES
+    from vitadel.attacks import ATTACKS, SCHEDULES, AutoAttack
     from vitadel.errors import unknown
     from vitadel.goals import TARGETS
     from vitadel.losses import LOSSES
@@ -99,7 +99,9 @@ def attacks(name: NameArgument = None, json: JsonOption = False) -> None:
         return
     show.line(inspect.cleandoc(ATTACKS[name].__doc__ or ""))
     rows = [[key, value, ", ".join(SCHEDULES) if key == "schedule" else ""] for key, value in settings.items()]
-    rows += [["loss", "ce", ", ".join((*LOSSES, "kl"))], ["target", "None", ", ".join(TARGETS)]]
+    if not issubclass(ATTACKS[name], AutoAttack):  # which brings its own
+        usual = next(known for known, loss in LOSSES.items() if loss is ATTACKS[name].usual_loss)
+        rows += [["loss", usual, ", ".join((*LOSSES, "kl"))], ["target", "None", ", ".join(TARGETS)]]
     show.table("", ["setting", "default", "choices"], rows)
 
 

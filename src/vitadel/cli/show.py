@@ -26,6 +26,8 @@ def line(text: str) -> None:
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table of text; the first column is left-aligned, the others are if they hold no numbers."""
+    if not _speaks():
+        return
     from rich.console import Console
     from rich.table import Table
 

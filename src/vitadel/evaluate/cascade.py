@@ -6,9 +6,11 @@ started again, on other ranks or with other batches, a cascade ends with the sam
 Shape letters: B images, K classes, T targets.
 """
 
+import json
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Protocol
 
 import torch
@@ -70,14 +72,28 @@ class Cascade:
     settle: Callable[[], None] = lambda: None
     notify: Notify = silent
     name: str = ""
-    # how the search computes the model, and what has to be said of it afterwards
+    # how the search computes the model, if not in float32
     search: Model | None = None
-    flags: list[Flag] = field(default_factory=list)
 
     def attack(self, standing: list[int]) -> None:
         """Every attack on the rows that still stand when its turn comes."""
         for entry in self.entries:
             standing = self._strike(entry, standing)
+
+    def doubt(self, flags: Iterable[Flag]) -> None:
+        """Write down reasons to trust the numbers less, so that neither a kill nor another process loses them."""
+        page = self.journal.page("flags")
+        for flag in flags:
+            known = page.read().get("sentence", [])
+            if flag.sentence not in known:
+                line = {"row": zlib.crc32(flag.sentence.encode()), "noticed": len(known), **asdict(flag)}
+                page.add({key: [json.dumps(value) if key == "evidence" else value] for key, value in line.items()})
+
+    def doubts(self) -> list[Flag]:
+        """Every reason so far, in the order they were noticed."""
+        lines = self.journal.page("flags").read()
+        columns = (lines.get(name, []) for name in ("noticed", "row", "code", "sentence", "evidence"))
+        return [Flag(code, says, json.loads(why)) for *_, code, says, why in sorted(zip(*columns, strict=True))]
 
     # ------------------------------------------------------------ clean pass
 
@@ -92,16 +108,18 @@ class Cascade:
             done += len(part)
             self.notify(f"{self.name} clean", done, len(rows), {})
         lines = page.read()
-        right = {int(str(row)) for row, share in zip(lines["row"], lines["right_chosen"], strict=True) if share}
+        # a process with more companions than images has none
+        shares = zip(lines.get("row", []), lines.get("right_chosen", []), strict=True)
+        right = {int(str(row)) for row, share in shares if share}
         return [row for row in rows if row in right and row not in self.fallen]
 
     def _clean_lines(self, rows: list[int]) -> dict[str, list[object]]:
         at = torch.tensor(rows)
         label_B, x = self.images.labels[at], self.images.images(at)
         z_BK = logits(self.model, x)
-        if z_BK.ndim != 2 or int(label_B.max()) >= z_BK.shape[1] or int(label_B.min()) < 0:
+        if z_BK.ndim != 2 or len(z_BK) != len(x) or int(label_B.max()) >= z_BK.shape[1] or int(label_B.min()) < 0:
             raise UsageError(
-                f"the model returns outputs of shape {list(z_BK.shape[1:])}, the data has labels from "
+                f"the model returns outputs of shape {list(z_BK.shape)} for {len(x)} images, the data has labels from "
                 f"{int(label_B.min())} to {int(label_B.max())}. Is it the model for this data set?"
             )
         if bad := int((~z_BK.isfinite()).any(1).sum()):
@@ -136,6 +154,11 @@ class Cascade:
     def _engine(self) -> Engine:
         """The engine as it suits the device and the images."""
         return self.engine.on(device_of(self.model), self.images.images(torch.tensor([0])).numel())
+
+    @property
+    def precision(self) -> str:
+        """What searches are computed in: half only if there is a model for it."""
+        return str(self._engine().precision) if self.search is not None else "float32"
 
     @property
     def _batch(self) -> int:
@@ -193,12 +216,12 @@ class Cascade:
 
     def _fall_back(self) -> None:
         """A search that left the range of its precision goes on in a wider one; called while the error is handled."""
-        precision = str(self._engine().precision)
+        precision = self.precision
         if self.search is None or precision not in FALLBACK:
             raise
         wider = FALLBACK[precision]
         sentence = f"the search met numbers beyond the range of {precision} and went on in {wider}"
-        self.flags.append(Flag("search-fell-back", sentence, {}))
+        self.doubt([Flag("search-fell-back", sentence, {})])
         self.engine = replace(self.engine, precision=wider)
         self.search = lowered(self.model, wider) if wider != "float32" else None
 
@@ -219,10 +242,12 @@ class Cascade:
         highest = int(self.images.labels[at].max())
         search, judge = Oracle(self.search or self.model, highest), Oracle(self.model, highest)
         pool = Pool(Draws.of(seed, at.to(device)), classes, fetch)
+        flags: list[Flag] = []
         with undisturbed(self.model, seed, device):
-            for findings in engine.hunt(walk, search, pool, self.threat, judge, self.flags):
+            for findings in engine.hunt(walk, search, pool, self.threat, judge, flags):
                 for finding in findings:
                     yield rows[finding.place], finding
+        self.doubt(flags)
 
     def _batch_by_batch(self, entry: Entry, rows: list[int], seed: int) -> Iterator[tuple[int, Finding]]:
         """For attacks that are not told step by step."""

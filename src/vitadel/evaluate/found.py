@@ -31,14 +31,15 @@ class Found:
         self.waiting[row] = x
 
     def flush(self) -> None:
-        """Write down what is waiting; a rounded image that no longer fools the model is kept in float32."""
+        """Write down what is waiting; a rounded image that gets another answer is kept in float32."""
         if not self.waiting:
             return
         rows = torch.tensor(sorted(self.waiting))
         x0 = self.images.images(rows).cpu()
-        delta = torch.stack([self.waiting[row] for row in rows.tolist()]) - x0
+        x = torch.stack([self.waiting[row] for row in rows.tolist()])
+        delta = x - x0
         small = (delta * _SHORTER).half()
-        fools_B = logits(self.model, apply(x0, small)).argmax(1) != self.images.labels[rows]
+        fools_B = logits(self.model, apply(x0, small)).argmax(1) == logits(self.model, x).argmax(1)
         arrays = {
             "rows": rows[fools_B].numpy(),
             "deltas": small[fools_B].numpy(),

@@ -1,5 +1,6 @@
 """One call for images in hand: how robust is this model?"""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -58,20 +59,41 @@ def robustness(
     if isinstance(suite, str) and suite not in SUITES:
         raise unknown("suite", suite, SUITES)
     chosen = SUITES[suite] if isinstance(suite, str) else Suite("own", "", tuple(suite))
+    if len(chosen.shares) > 1:
+        raise UsageError(f"robustness judges one radius, and the suite {chosen.name!r} has several. Use `evaluate`.")
+    with torch.inference_mode(False):
+        return _judged(model, x, y, threat, chosen, seed, engine or Engine(), notify)
+
+
+def _judged(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    threat: Threat | str,
+    chosen: Suite,
+    seed: int,
+    engine: Engine,
+    notify: Notify,
+) -> Robustness:
     radius = threats.read(threat) if isinstance(threat, str) else threat
     images, entries, name = _InHand(x, y), chosen.cascade(radius), chosen.name
     found, notebook = x.detach().float().cpu().clone(), Notebook()
-    engine = engine or Engine()
+    attempts: dict[int, list[Tensor]] = defaultdict(list)
 
     def keep(row: int, image: Tensor, fell: bool) -> None:
         found[row] = image
+        if cascade.is_random:
+            attempts[row].append(image)
 
     cascade = Cascade(model, images, entries, radius, notebook, seed, engine, keep=keep, notify=notify, name=name)
     standing = cascade.classify()
     ready(cascade, images.images(torch.arange(min(len(x), 64))).to(device_of(model)))
     cascade.attack(standing)
     rows = verdicts(notebook, images, [str(row) for row in range(len(x))], entries, {})
-    summary = summarise(name, name, entries, radius, rows, cascade.flags)
+    if cascade.is_random:  # the worst of the attempts, which need not be the last
+        for row, which in enumerate(rows["worst"]):
+            found[row] = x[row].float().cpu() if int(str(which)) < 0 else attempts[row][int(str(which))]
+    summary = summarise(name, name, entries, radius, rows, cascade.doubts(), cascade.precision)
     clean, robust = (Accuracy(**summary[name]) for name in ("clean", "robust"))  # type: ignore[arg-type]
     return Robustness(
         clean,
@@ -92,15 +114,18 @@ class _InHand:
     def __init__(self, x: Tensor, y: Tensor) -> None:
         if x.ndim != 4 or not x.is_floating_point() or len(x) == 0:
             raise UsageError(f"images must be floats [n, channels, rows, columns], got {x.dtype} of {list(x.shape)}.")
-        if len(y) != len(x) or y.ndim != 1:
+        if y.ndim != 1 or len(y) != len(x):
             raise UsageError(f"got {len(x)} images and labels of shape {list(y.shape)}. Give one label per image.")
+        if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
+            raise UsageError(f"labels must be class numbers, got {y.dtype}. Write y.long() if they are whole.")
         low, high = float(x.min()), float(x.max())
         if not (low >= 0 and high <= 1):
             raise UsageError(
                 f"attacks take pixels in [0, 1], got [{low:.3g}, {high:.3g}]. "
                 "Normalisation belongs inside the model: vitadel.models.wrap(net, mean=..., std=...)."
             )
-        self._x, self.labels = x.detach(), y.detach().cpu().long()
+        # made by a caller in inference mode, they would be of no use in a gradient
+        self._x, self.labels = x.detach().clone() if x.is_inference() else x.detach(), y.detach().cpu().long().clone()
 
     def __len__(self) -> int:
         return len(self._x)

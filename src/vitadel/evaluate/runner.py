@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vitadel.attacks import Engine, Walk, frozen, searcher
+from vitadel.attacks import Engine, Walk, searcher, undisturbed
 from vitadel.data import DataSet, Split
 from vitadel.errors import UsageError
 from vitadel.evaluate.cascade import Cascade, logits
@@ -102,7 +102,7 @@ class _Job:
             self._write_gallery(columns)
             self.rows.add(columns)
             self.rows.close(
-                summarise(cascade.name, self.suite, cascade.entries, cascade.threat, columns, cascade.flags)
+                summarise(cascade.name, self.suite, cascade.entries, cascade.threat, columns, cascade.doubts())
             )
 
     def _keep(self, row: int, x: Tensor, fell: bool) -> None:
@@ -154,20 +154,22 @@ class _Job:
 def ready(cascade: Cascade, x: Tensor) -> None:
     """Find out what speaks against the numbers to come, and how the search will compute the model."""
     engine = cascade.engine.on(device_of(cascade.model))
-    cascade.flags += suspicions(cascade.model, x)
+    noticed = suspicions(cascade.model, x)
+    cascade.doubt(noticed)
     if not cascade.entries:
         return
-    if any(flag.code == "randomised" for flag in cascade.flags):
+    if any(flag.code == "randomised" for flag in noticed):
         # a recorded or compiled model may repeat the draw it was recorded with
         cascade.engine = replace(engine, replay=False, precision="float32", compile=False)
     elif engine.precision != "float32" or engine.compile:
-        with frozen(cascade.model):
+        with undisturbed(cascade.model, cascade.seed, x.device):
             cascade.search, failed = searcher(cascade.model, x, str(engine.precision), compile=engine.compile)
-        cascade.flags += failed
+        cascade.doubt(failed)
     classes, nobody = logits(cascade.model, x[:1]).shape[1], torch.zeros(1, dtype=torch.int64)
     for entry in cascade.entries:
         if isinstance(entry.attack, Walk):
-            cascade.flags += entry.attack.doubts(Untargeted(nobody, entry.loss), classes)
+            flags = entry.attack.doubts(Untargeted(nobody, entry.loss), classes)
+            cascade.doubt(replace(flag, sentence=f"{entry.name}: {flag.sentence}") for flag in flags)
 
 
 def _radii(suite: Suite, threat: Threat | None) -> list[Threat | None]:

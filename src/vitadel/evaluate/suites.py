@@ -8,6 +8,9 @@ from vitadel.goals import Target
 from vitadel.losses import Loss, cross_entropy, kl_divergence, margin
 from vitadel.threat import Threat
 
+# names of pages that are no attack's
+_TAKEN = ("clean", "flags")
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -39,7 +42,7 @@ class Suite:
         """The attacks one by one; those that AutoAttack consists of depend on the norm."""
         entries = tuple(one for entry in self.entries for one in _stages(entry, threat))
         names = [entry.name for entry in entries]
-        if twice := next((name for name in names if names.count(name) > 1 or name == "clean"), None):
+        if twice := next((name for name in names if names.count(name) > 1 or name in _TAKEN), None):
             raise UsageError(f"an attack of a suite needs a name of its own, got {twice!r}. Name each differently.")
         return entries
 

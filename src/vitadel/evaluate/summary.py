@@ -16,9 +16,18 @@ _SQUARE_MARGIN = 0.002
 
 
 def summarise(
-    name: str, suite: str, entries: Sequence[Entry], threat: Threat | None, rows: Columns, flags: Iterable[Flag]
+    name: str,
+    suite: str,
+    entries: Sequence[Entry],
+    threat: Threat | None,
+    rows: Columns,
+    flags: Iterable[Flag],
+    precision: str = "float32",
 ) -> dict[str, object]:
-    """Accuracies with intervals, what each attack tried, felled and cost, and every reason for doubt."""
+    """Accuracies with intervals, what each attack tried, felled and cost, and every reason for doubt.
+
+    `precision` is that of the searches; verdicts are float32's whatever it is.
+    """
     fell_to, n = [str(to) for to in rows["fell_to"]], len(rows["row"])
     attacks = [_attack(entry, i, fell_to, rows) for i, entry in enumerate(entries)]
     norm, _, _ = spell(threat).partition(":") if threat is not None else ("", "", "")
@@ -30,6 +39,7 @@ def summarise(
         "clean": _accuracy(rows["clean_right"]),
         "robust": None if threat is None else _accuracy(rows["right"]),
         "attacks": attacks,
+        "search_precision": precision if attacks else None,
         "flags": [asdict(flag) for flag in (*flags, *_doubts(attacks, n))],
         "seconds": round(sum(float(str(attack["seconds"])) for attack in attacks), 3),
     }
@@ -47,7 +57,8 @@ def _attack(entry: Entry, place: int, fell_to: Sequence[str], rows: Columns) -> 
     return {
         "name": entry.name,
         "tried": sum(forwards > 0 for forwards in costs["forwards"]),
-        "fell": sum(to == entry.name for to in fell_to),
+        # without those that fell to it inside a smaller threat and were not tried again
+        "fell": sum(to == entry.name and spent > 0 for to, spent in zip(fell_to, costs["forwards"], strict=True)),
         **{what: round(sum(costs[what]), 3 if what == "seconds" else None) for what in COSTS},
     }
 

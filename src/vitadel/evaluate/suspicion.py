@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitadel.attacks import Flag, frozen
+from vitadel.attacks import Flag, undisturbed
 
 # float32 softmax outputs sum to one within this, half-precision ones too; logits practically never do
 _SUM_TOLERANCE = 4e-3
@@ -22,8 +22,11 @@ _STEP, _SLOPE_ERROR = 0.02, 0.5
 
 def suspicions(model: nn.Module, x: Tensor) -> tuple[Flag, ...]:
     """Flags for a model that answers at random or with probabilities, or whose gradient is not that of its answers."""
-    with frozen(model):
-        return (*_about_answers(model, x), *_about_gradients(model, x))
+    with undisturbed(model, 0, x.device):
+        answers = tuple(_about_answers(model, x))
+        # through noise no slope can be measured
+        random = any(flag.code == "randomised" for flag in answers)
+        return (*answers, *_about_gradients(model, x, with_slope=not random))
 
 
 @torch.no_grad()
@@ -32,8 +35,8 @@ def _about_answers(model: nn.Module, x: Tensor) -> Iterator[Flag]:
     changed_B = (first - second).norm(dim=1) > _SAME * first.norm(dim=1)
     if changed := int((changed_B | (first.argmax(1) != second.argmax(1))).sum()):
         sentence = (
-            f"{changed} of {len(x)} images got other logits when asked twice: one draw proves little, "
-            "use the suite adversarial-rand"
+            f"{changed} of {len(x)} images got other logits when asked twice: one draw proves little; "
+            "the suite adversarial-rand takes the mean of many"
         )
         yield Flag("randomised", sentence, {"changed": changed, "images": len(x)})
     off_by = float((first.sum(1) - 1).abs().max())
@@ -42,17 +45,18 @@ def _about_answers(model: nn.Module, x: Tensor) -> Iterator[Flag]:
         yield Flag("probabilities", sentence, {"largest_distance_of_sum_from_1": off_by})
 
 
-def _about_gradients(model: nn.Module, x: Tensor) -> Iterator[Flag]:
+def _about_gradients(model: nn.Module, x: Tensor, *, with_slope: bool) -> Iterator[Flag]:
     pixels = x.detach().clone().requires_grad_()
     with torch.enable_grad(), _counting_backward_passes() as inside:
         z_BK = model(pixels).float()
+        top_B = z_BK.detach().argmax(1, keepdim=True)
+        top_logit_B = z_BK.gather(1, top_B)
     if inside:
         sentence = f"the model's forward pass made {len(inside)} backward passes: it adapts to each input at test time"
         yield Flag("gradient-path", sentence, {"backward_passes": len(inside)})
-    if not z_BK.requires_grad:
+    if not with_slope or not z_BK.requires_grad:
         return
-    top_B = z_BK.detach().argmax(1, keepdim=True)
-    (grad,) = torch.autograd.grad(z_BK.gather(1, top_B).sum(), pixels, materialize_grads=True)
+    (grad,) = torch.autograd.grad(top_logit_B, pixels, torch.ones_like(top_logit_B), materialize_grads=True)
     error, judged = _slope_error(model, x, grad, top_B)
     if error > _SLOPE_ERROR:
         sentence = (

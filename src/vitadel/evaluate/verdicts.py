@@ -10,6 +10,7 @@ from vitadel.evaluate.journal import Journal
 from vitadel.evaluate.suites import Entry
 
 STANDING, WRONG = "", "clean"
+_CLEAN = -1  # the place of the image itself, before the attacks
 
 Fall = tuple[str, int, float]  # to which attack, as which class, at which distance
 
@@ -20,14 +21,16 @@ def verdicts(
     """One row per image of the split; `fallen` are those that fell inside a smaller threat, and how."""
     clean = journal.page("clean").read()
     pages = [_by_row(journal.page(entry.name).read()) for entry in entries]
-    columns: dict[str, list[object]] = {name: [] for name in _NAMES}
+    columns: dict[str, list[object]] = {name: [] for name in (*_NAMES, *COSTS)}
     for place, row in enumerate(int(str(row)) for row in clean["row"]):
         label, answer = int(str(clean["label"][place])), int(str(clean["clean_prediction"][place]))
         known = [page.get(row, {}) for page in pages]
         right = float(str(clean["right_scored"][place]))
+        worst = _CLEAN
         if any("right_chosen" in line for line in known) or 0 < right < 1:
-            fell_to, right = _worst(float(str(clean["right_chosen"][place])), right, known, entries)
-            fall = (fell_to, answer, 0.0)
+            worst, right = _worst(float(str(clean["right_chosen"][place])), right, known)
+            name, size = (WRONG, 0.0) if worst == _CLEAN else (entries[worst].name, float(str(known[worst]["size"])))
+            fall: Fall = (STANDING if right >= 0.5 else name), answer, size
         else:
             fall = _first_fall(answer, label == answer, known, entries, fallen.get(row))
             right = float(fall[0] == STANDING)
@@ -39,12 +42,25 @@ def verdicts(
         for name, value in zip(("fell_to", "prediction", "size"), fall, strict=True):
             columns[name].append(value)
         columns["right"].append(right)
+        columns["worst"].append(worst)
         for cost in COSTS:
             columns[cost].append([float(str(line.get(cost, 0))) for line in known])
     return columns
 
 
-_NAMES = ("row", "id", "label", "clean_prediction", "clean_right", "prediction", "fell_to", "size", "right", *COSTS)
+_NAMES = (
+    "row",
+    "id",
+    "label",
+    "clean_prediction",
+    "clean_right",
+    "prediction",
+    "fell_to",
+    "size",
+    "right",
+    "worst",
+    *COSTS,
+)
 
 
 def _by_row(lines: Mapping[str, Sequence[object]]) -> dict[int, dict[str, object]]:
@@ -67,13 +83,11 @@ def _first_fall(
     return STANDING, answer, size
 
 
-def _worst(
-    chosen: float, scored: float, known: Sequence[Mapping[str, object]], entries: Sequence[Entry]
-) -> tuple[str, float]:
-    """The point a random model is least often right about, and how often it is on fresh draws."""
-    options = [(chosen, scored, WRONG)]
-    for entry, line in zip(entries, known, strict=True):
+def _worst(chosen: float, scored: float, known: Sequence[Mapping[str, object]]) -> tuple[int, float]:
+    """Which attack led to the point a random model is least often right about, and how often on fresh draws."""
+    options = [(chosen, scored, _CLEAN)]
+    for place, line in enumerate(known):
         if line:
-            options.append((float(str(line["right_chosen"])), float(str(line["right_scored"])), entry.name))
-    _, right, name = min(options, key=lambda option: option[0])
-    return (STANDING if right >= 0.5 else name), right
+            options.append((float(str(line["right_chosen"])), float(str(line["right_scored"])), place))
+    _, right, place = min(options, key=lambda option: option[0])
+    return place, right

@@ -5,6 +5,7 @@ there, the parts become `rows.parquet`.
 """
 
 import shutil
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +31,10 @@ class Rows:
 
     def page(self, name: str) -> "Rows":
         """Rows that lead to these, such as the findings of one attack; gone when these are closed."""
-        return Rows(self.folder / "pages" / "".join(sign if sign.isalnum() or sign in "-_=." else "_" for sign in name))
+        safe = "".join(sign if sign.isalnum() or sign in "-_=." else "_" for sign in name)
+        # two names must not share a folder because a file system cannot spell them
+        unlike = "" if safe == name else f"-{zlib.crc32(name.encode()):08x}"
+        return Rows(self.folder / "pages" / f"{safe}{unlike}")
 
     def finished(self) -> set[int]:
         """The numbers of the images that have their row."""

@@ -297,8 +297,8 @@ def test_models_that_cannot_be_judged_are_refused(digits: DataSet, tmp_path: Pat
 
     message = {
         "nan": "NaN or infinite logits for 60 of 60",
-        "few classes": r"outputs of shape \[3\]",
-        "shape": r"shape \[\]",
+        "few classes": r"outputs of shape \[60, 3\]",
+        "shape": r"shape \[60\]",
     }
     with pytest.raises(UsageError, match=message[fault]):
         evaluate(Faulty(), digits, SUITE, claim(tmp_path / "run"), threat=Linf(0.1), batch=60)

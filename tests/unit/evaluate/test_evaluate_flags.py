@@ -1,6 +1,7 @@
 """Faults planted in a model, each with the flag it must raise and the numbers that go with it."""
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from vitadel.evaluate.cascade import Cascade
 from vitadel.evaluate.journal import Notebook
 from vitadel.evaluate.runner import ready
 from vitadel.losses import cross_entropy, dlr, margin
+from vitadel.runs import Rows
 from vitadel.threat import Linf
 
 IMAGES = 24
@@ -110,11 +112,13 @@ def test_a_healthy_model_raises_none_and_falls_where_its_radius_says() -> None:
 # ------------------------------------------------------------ zero gradients
 
 
+@pytest.mark.parametrize("interval", [1, 4, 16])
 @pytest.mark.parametrize("fault", ["quantised", "detached"])
-def test_no_gradient_at_all_is_counted_attack_by_attack(fault: str) -> None:
+def test_no_gradient_at_all_is_counted_attack_by_attack(fault: str, interval: int) -> None:
     model = Altered(before=lambda x: (x * 255).round() / 255 if fault == "quantised" else x.detach())
     x, y = images()
-    found = robustness(model, x, y, Linf(2 / 255), (*GRADIENTS, BLIND))
+    # items that idle between two questions to the device have gradients too, and they do not count
+    found = robustness(model, x, y, Linf(2 / 255), (*GRADIENTS, BLIND), engine=Engine(rows=10, interval=interval))
     flags = told(found)
     assert set(flags) <= {"zero-gradients", "square-stronger"}
     # every gradient of every attack that asks for one, and the square attack asks for none
@@ -196,28 +200,29 @@ def test_probabilities_are_noticed_in_every_precision(dtype: torch.dtype) -> Non
 def test_a_random_model_is_told_and_computed_as_it_is(engine: Engine) -> None:
     model = Altered(after=lambda z: z + 0.01 * torch.randn(z.shape).to(z))
     x, y = images()
-    held = Cascade(model, _NoImages(), GRADIENTS, Linf(0.01), Notebook(), 0, engine)
+    held = Cascade(model, _Held(x, y), GRADIENTS, Linf(0.01), Notebook(), 0, engine)
     ready(held, x)
-    assert codes(held.flags) == ["randomised"]
-    assert held.flags[0].evidence == {"changed": IMAGES, "images": IMAGES}
+    assert codes(held.doubts()) == ["randomised"]
+    assert held.doubts()[0].evidence == {"changed": IMAGES, "images": IMAGES}
     assert held.search is None
     assert (held.engine.precision, held.engine.compile, held.engine.replay) == ("float32", False, False)
-    still = Cascade(Altered(), _NoImages(), GRADIENTS, Linf(0.01), Notebook(), 0, Engine(precision="fp16"))
+    still = Cascade(Altered(), _Held(x, y), GRADIENTS, Linf(0.01), Notebook(), 0, Engine(precision="fp16"))
     ready(still, x)
-    assert still.flags == []
+    assert still.doubts() == []
     assert still.search is not None
     found = robustness(model, x, y, Linf(1e-6), GRADIENTS[:2], engine=engine)
     assert [flag["code"] for flag in found.flags] == ["randomised"]
 
 
-class _NoImages:
-    labels = torch.zeros(0, dtype=torch.int64)
+class _Held:
+    def __init__(self, x: Tensor, y: Tensor) -> None:
+        self.x, self.labels = x, y
 
     def __len__(self) -> int:
-        return 0
+        return len(self.x)
 
     def images(self, rows: Tensor) -> Tensor:
-        raise NotImplementedError
+        return self.x[rows]
 
 
 def test_noise_far_below_the_logits_is_not_randomness() -> None:
@@ -325,10 +330,12 @@ def test_autoattack_runs_through_with_few_classes(classes: int, expected: int) -
     assert found.robust.correct == 0
     flags = told(found)
     assert set(flags) == ({"few-classes"} if expected else set())
-    evidence = [dict(flag["evidence"]) for flag in flags.get("few-classes", [])]
+    said = [(str(flag["sentence"]).partition(":")[0], flag["evidence"]) for flag in flags.get("few-classes", [])]
     fewer = {"classes": classes, "targets": classes - 1}
     # APGD-T and FAB-T have fewer targets; with less than four classes APGD-T climbs the lead instead of its ratio
-    assert evidence == {0: [], 2: [fewer, fewer], 3: [fewer, {"classes": classes, "needed": 4}, fewer]}[expected]
+    told_of = [("apgd-t", {"classes": classes, "needed": 4}), ("apgd-t", fewer), ("fab-t", fewer)]
+    assert [one for one in told_of if one in said] == told_of[3 - expected :]
+    assert len(said) == expected
     # and with an image that stands, every stage: each rival is a target, and there are no more
     stages = [Entry("apgd-dlr", APGD(steps=4), dlr), Entry("apgd-t", APGD(steps=4, targets=9))]
     stages += [Entry("fab-t", FAB(steps=4, targets=9)), Entry("fab", FAB(steps=4)), BLIND]
@@ -346,7 +353,7 @@ def test_dlr_with_two_classes_is_the_margin() -> None:
     one, other = (
         robustness(Altered(classes=2), x, y, Linf(eps), [Entry("apgd", APGD(steps=10), loss)]) for loss in (dlr, margin)
     )
-    assert [dict(flag["evidence"]) for flag in one.flags] == [{"classes": 2, "needed": 3}]
+    assert [flag["evidence"] for flag in one.flags] == [{"classes": 2, "needed": 3}]
     assert list(other.flags) == []
     assert torch.equal(one.x, other.x)
     assert one.fell_to == other.fell_to
@@ -390,21 +397,46 @@ def test_numbers_beyond_the_range_only_on_the_way() -> None:
     """Nothing overflows on clean images: the search meets infinity later, and goes on in a wider precision."""
     x, y = images()
 
-    class Cliff(Altered):
-        def forward(self, x: Tensor) -> Tensor:
-            z = super().forward(x)
-            far = ((x - 0.5).abs().flatten(1).amax(1) > 0.255)[:, None]
-            return torch.where(far, z * 1e6, z)
-
     eps = float(radii(x, y).median()) * 1.01
     entries = (Entry("pgd", PGD(steps=10), margin), Entry("apgd", APGD(steps=5), dlr))
-    plain = robustness(Cliff(), x, y, Linf(eps), entries)
-    half = robustness(Cliff(), x, y, Linf(eps), entries, engine=Engine(precision="fp16"))
+    plain = robustness(Beyond(), x, y, Linf(eps), entries)
+    half = robustness(Beyond(), x, y, Linf(eps), entries, engine=Engine(precision="fp16"))
     assert [flag["code"] for flag in half.flags] == ["search-fell-back"]
     assert half.flags[0]["sentence"] == "the search met numbers beyond the range of fp16 and went on in bf16"
     near = [abs(float(radius) / eps - 1) < 0.05 for radius in radii(x, y)]
     for one, other, close in zip(plain.fell_to, half.fell_to, near, strict=True):
         assert close or one == other
+
+
+class Beyond(Altered):
+    """Finite on clean images; a million times larger where a pixel left the range they come from."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = super().forward(x)
+        far = ((x - 0.5).abs().flatten(1).amax(1) > 0.255)[:, None]
+        return torch.where(far, z * 1e6, z)
+
+
+def test_what_was_said_before_a_stop_is_said_after_it(tmp_path: Path) -> None:
+    """The first attack falls back and the second does not run any more: resumed, the flag is still there, once."""
+    x, y = images()
+    entries = (Entry("pgd", PGD(steps=10), margin), Entry("square", Square(queries=3), margin))
+    journal = Rows(tmp_path / "rows")
+
+    def cascade(precision: str, entries: tuple[Entry, ...]) -> Cascade:
+        held = Cascade(Beyond(), _Held(x, y), entries, Linf(0.05), journal, 0, Engine(precision=precision))
+        standing = held.classify()
+        ready(held, x)
+        held.attack(standing)
+        return held
+
+    first = cascade("fp16", entries[:1])
+    assert "search-fell-back" in codes(first.doubts())
+    before = sorted(flag.sentence for flag in first.doubts())
+    again = cascade("float32", entries)
+    assert sorted(flag.sentence for flag in again.doubts()) == before
+    assert [dict(flag.evidence) for flag in again.doubts()] == [dict(flag.evidence) for flag in first.doubts()]
+    assert len(journal.page("pgd").finished()) == IMAGES
 
 
 def test_a_model_that_cannot_be_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -420,16 +452,14 @@ def test_a_model_that_cannot_be_compiled(monkeypatch: pytest.MonkeyPatch) -> Non
     same_verdicts(plain, other)
     x, y = images()
     half = robustness(Altered(), x, y, Linf(0.01), GRADIENTS[:1], engine=Engine(compile=True, precision="fp16"))
-    assert [flag["sentence"] for flag in half.flags] == [
-        "the search could not run as fp16, compiled: no compiler here"
-    ]
+    assert [flag["sentence"] for flag in half.flags] == ["the search could not run as fp16, compiled: no compiler here"]
     steep = Altered(after=lambda z: 1e6 * z)
     climb = [Entry("pgd", PGD(steps=2), margin)]
     both = robustness(steep, x, y, Linf(0.01), climb, engine=Engine(compile=True, precision="fp16"))
-    assert [str(flag["sentence"]).partition(":")[0] for flag in both.flags] == [
+    assert {str(flag["sentence"]).partition(":")[0] for flag in both.flags} == {
         "the search could not run as fp16, compiled",
         "the search could not run as fp16",
-    ]
+    }
 
 
 def test_a_compiled_model_is_what_the_search_asks(monkeypatch: pytest.MonkeyPatch) -> None:

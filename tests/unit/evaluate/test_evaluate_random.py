@@ -65,7 +65,8 @@ def test_where_no_attack_is_possible_the_expected_accuracy_is_that_of_clean_imag
     assert found.robust.accuracy == pytest.approx(share, abs=5 * spread)
     # the interval is that of 20 answers per image
     assert found.robust.high - found.robust.low == pytest.approx(2 * 1.96 * spread, rel=0.2)
-    assert found.flags[0]["code"] == "randomised"
+    # and the noise is no excuse to doubt the gradient
+    assert [flag["code"] for flag in found.flags] == ["randomised"]
 
 
 def test_a_large_radius_leaves_nothing() -> None:
@@ -164,9 +165,7 @@ def test_every_step_averages_its_draws_and_no_success_ends_the_search() -> None:
         ([0.3], 0.3, 0.0),
     ],
 )
-def test_expected_accuracy_is_the_mean_with_the_normal_interval(
-    shares: list[float], mean: float, reach: float
-) -> None:
+def test_expected_accuracy_is_the_mean_with_the_normal_interval(shares: list[float], mean: float, reach: float) -> None:
     found = expected_accuracy(shares)
     assert found.accuracy == pytest.approx(mean, abs=1e-12)
     assert found.low == pytest.approx(mean - reach, abs=1e-12)

@@ -116,6 +116,19 @@ def test_the_images_that_come_back_do_what_is_said(digits: DataSet, threat: Thre
     assert list(found.flags) == []
 
 
+@pytest.mark.parametrize("threat", [Linf(2 / 255), L2(0.1), L1(0.5)], ids=["linf", "l2", "l1"])
+def test_the_last_attempt_of_an_attack_that_leaves_the_ball_is_brought_back(digits: DataSet, threat: Threat) -> None:
+    model, (x, y) = Bent().eval(), in_hand(digits)
+    found = robustness(model, x, y, threat, [Entry("fab", FAB(steps=10))])
+    sizes = threat.size(found.x, x)
+    assert float(sizes.max()) <= threat.eps * (1 + 1e-6)
+    assert float(found.x.min()) >= 0
+    assert float(found.x.max()) <= 1
+    # FAB fooled the model outside and came no nearer: such images end on the edge
+    standing = [row for row, to in enumerate(found.fell_to) if to == ""]
+    assert sum(float(sizes[row]) > 0.999 * threat.eps for row in standing) > 5
+
+
 def test_a_chain_of_attacks_loses_nothing_to_any_of_them(digits: DataSet) -> None:
     model, (x, y) = Bent().eval(), in_hand(digits)
     chain = robustness(model, x, y, "linf:6/255", SMALL, seed=2)
@@ -202,8 +215,8 @@ def test_mistakes_are_one_sentence() -> None:
         (x[:0], y[:0], "quick", r"images must be floats .*of \[0, 3, 8, 8\]\."),
         (x, y[:3], "quick", r"got 4 images and labels of shape \[3\]\. Give one label per image\."),
         (x, y[:, None], "quick", r"got 4 images and labels of shape \[4, 1\]\. Give one label per image\."),
-        (x, y + 10, "quick", r"outputs of shape \[10\], the data has labels from 10 to 10"),
-        (x, y - 1, "quick", r"outputs of shape \[10\], the data has labels from -1 to -1"),
+        (x, y + 10, "quick", r"outputs of shape \[4, 10\] for 4 images, the data has labels from 10 to 10"),
+        (x, y - 1, "quick", r"outputs of shape \[4, 10\] for 4 images, the data has labels from -1 to -1"),
         (2 * x, y, "quick", r"attacks take pixels in \[0, 1\], got \[.*Normalisation belongs inside the model"),
         (x - 1, y, "quick", r"attacks take pixels in \[0, 1\], got \[-"),
         (x * torch.nan, y, "quick", r"attacks take pixels in \[0, 1\], got \[nan, nan\]"),

@@ -44,3 +44,29 @@ def test_a_damaged_part_is_named(tmp_path: Path) -> None:
     part.write_bytes(part.read_bytes()[:20])
     with pytest.raises(UsageError, match="cannot read rows in .*Delete that file to redo its rows"):
         rows.read()
+
+
+def test_pages_lead_to_the_rows_and_go_with_them(tmp_path: Path) -> None:
+    rows = Rows(tmp_path / "eval")
+    rows.page("pgd:steps=3,step_size=1/2").add(columns([2, 3]))
+    rows.page("pgd:steps=3,step_size=1/2").add(columns([0, 1]))
+    rows.page("clean").add(columns([5]))
+    # pages are rows of their own, in a folder that any file system takes, and no rows of the evaluation
+    assert sorted(path.name for path in (rows.folder / "pages").iterdir()) == [
+        "clean",
+        "pgd_steps=3_step_size=1_2-398e23b1",
+    ]
+    assert rows.page("pgd:steps=3,step_size=1/2").read() == columns([0, 1, 2, 3])
+    assert rows.page("clean").finished() == {5}
+    assert rows.page("fgsm").read() == rows.read() == {}
+    rows.add(columns([0]))
+    rows.close({"n": 1})
+    assert sorted(path.name for path in rows.folder.iterdir()) == ["rows.parquet", "summary.json"]
+    assert rows.page("clean").read() == {}
+
+
+def test_a_file_half_written_by_a_killed_process_is_no_row(tmp_path: Path) -> None:
+    page = Rows(tmp_path / "eval").page("clean")
+    page.add(columns([4]))
+    (page.folder / "parts" / ".000000000.parquet.77.part").write_bytes(b"0" * 100)
+    assert page.finished() == {4}

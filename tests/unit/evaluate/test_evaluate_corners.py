@@ -1,0 +1,96 @@
+"""Calls from odd places: other gradient modes, names that look alike, labels that are no class numbers."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from vitadel.attacks import PGD
+from vitadel.errors import UsageError
+from vitadel.evaluate import Entry, robustness
+from vitadel.losses import margin
+from vitadel.runs import Rows
+
+ENTRIES = [Entry("pgd", PGD(steps=3), margin)]
+
+
+class Plane(nn.Module):
+    """Two classes on either side of a plane, and noise if asked for."""
+
+    def __init__(self, noise: float = 0.0) -> None:
+        super().__init__()
+        self.noise = noise
+
+    def forward(self, x: Tensor) -> Tensor:
+        lead = x.flatten(1).mean(1) - 0.5
+        lead = lead + self.noise * torch.randn_like(lead)
+        return torch.stack([-lead, lead, lead * 0 - 9], 1)
+
+
+def pixels() -> tuple[Tensor, Tensor]:
+    x = torch.rand(20, 3, 4, 4, generator=torch.Generator().manual_seed(0))
+    return x, (x.flatten(1).mean(1) > 0.5).long()
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])
+def test_the_callers_gradient_mode_changes_nothing(mode: Callable[[], AbstractContextManager[None]]) -> None:
+    x, y = pixels()
+    plain = robustness(Plane(), x, y, "linf:0.02", ENTRIES)
+    with mode():
+        x, y = pixels()
+        inside = robustness(Plane(), x, y, "linf:0.02", ENTRIES)
+    assert 0 < plain.robust.correct < 20
+    assert inside.fell_to == plain.fell_to
+    assert torch.equal(inside.x, plain.x)
+
+
+def test_a_noisy_model_leaves_the_callers_random_state_alone() -> None:
+    x, y = pixels()
+    before = torch.get_rng_state()
+    result = robustness(Plane(noise=0.1), x, y, "linf:0.02", ENTRIES)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert [flag["code"] for flag in result.flags] == ["randomised"]
+
+
+def test_names_that_look_alike_on_disk_have_pages_of_their_own(tmp_path: Path) -> None:
+    rows = Rows(tmp_path)
+    rows.page("pgd:1").add({"row": [0], "reached": [True]})
+    assert rows.page("pgd_1").read() == {}
+    assert rows.page("pgd:1").read() == {"row": [0], "reached": [True]}
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (torch.tensor(1), r"labels of shape \[\]"),
+        (torch.full((20,), 0.5), "class numbers, got torch.float32"),
+        (torch.ones(20, dtype=torch.bool), "class numbers, got torch.bool"),
+    ],
+)
+def test_labels_that_are_no_class_numbers_are_refused(labels: Tensor, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        robustness(Plane(), pixels()[0], labels, "linf:0.02", ENTRIES)
+
+
+def test_a_suite_of_several_radii_is_refused() -> None:
+    with pytest.raises(UsageError, match="'curve' has several"):
+        robustness(Plane(), *pixels(), "linf:0.02", "curve")
+
+
+@pytest.mark.parametrize("name", ["clean", "flags"])
+def test_names_of_other_pages_are_refused(name: str) -> None:
+    with pytest.raises(UsageError, match=f"got '{name}'"):
+        robustness(Plane(), *pixels(), "linf:0.02", [Entry(name, PGD())])
+
+
+@pytest.mark.parametrize("wrong", [lambda z: z[:-1], lambda z: z[:1], lambda z: z[0]])
+def test_a_model_that_changes_its_batch_is_named(wrong: Callable[[Tensor], Tensor]) -> None:
+    class Wrong(Plane):
+        def forward(self, x: Tensor) -> Tensor:
+            return wrong(super().forward(x))
+
+    with pytest.raises(UsageError, match="for 20 images"):
+        robustness(Wrong(), *pixels(), "linf:0.02", ENTRIES)
