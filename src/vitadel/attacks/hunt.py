@@ -288,9 +288,20 @@ class Hunt:
         if self.judge is None:
             return [True] * len(rows), [-1] * len(rows)
         x = self.threat.project(self.rows["found"][rows], self.rows["x0"][rows])
-        z_BK = self.judge(x)
+        z_BK = self._judged(self.judge, x)
+        if not bool(z_BK.isfinite().all()):
+            raise NotFinite("the model returned NaN or infinite logits for an image that was found under attack.")
         self.rows["found"][rows] = x
         return self._items(self.rows).goal.at(rows).reached(z_BK).tolist(), z_BK.argmax(1).tolist()
+
+    def _judged(self, judge: Oracle, x: Tensor) -> Tensor:
+        try:
+            return judge(x)
+        except torch.OutOfMemoryError:
+            if len(x) == 1:
+                self._give_up()
+        half = len(x) // 2
+        return torch.cat([self._judged(judge, x[:half]), self._judged(judge, x[half:])])
 
     def _findings(self, chosen: dict[int, tuple[int, int]]) -> list[Finding]:
         if not chosen:

@@ -613,3 +613,23 @@ def test_losses_of_the_stages_differ() -> None:
         hunt = Engine().hunt(walk, Oracle(net()), pool, threat)
         found.append(torch.stack([one.x for some in hunt for one in sorted(some, key=lambda one: one.place)]))
     assert not torch.allclose(found[0], found[1])
+
+
+def test_a_judge_that_does_not_fit_is_asked_in_halves() -> None:
+    walk, threat = WALKS["apgd"]
+    whole = hunted(walk, threat, judge=net())
+
+    def full(x: Tensor) -> Tensor:
+        if len(x) > 1:
+            raise torch.OutOfMemoryError("full")
+        return net()(x)
+
+    alone = hunted(walk, threat, judge=full)
+    assert [finding.reached for finding in alone.values()] == [finding.reached for finding in whole.values()]
+    assert any(finding.reached for finding in alone.values())
+
+
+def test_a_judge_that_answers_nan_is_no_judge() -> None:
+    walk, threat = WALKS["apgd"]
+    with pytest.raises(UsageError, match="NaN or infinite logits for an image that was found"):
+        hunted(walk, threat, judge=lambda x: net()(x) * torch.nan)
