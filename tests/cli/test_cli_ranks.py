@@ -20,7 +20,7 @@ DEADLINE = 200.0
 # three more than a multiple of both ranks times the batch
 WORDS = ("--data", "digits[:131]", "--threat", "linf:12/255", "--attack", "pgd:steps=4")
 NAME = "attack-linf-12_255"
-PAGE = ("pages/pgd_steps=4/", 2)  # where a process dies: at the second portion of the attack's findings
+PAGE = ("pages/pgd_steps=4-", 2)  # where a process dies: at the second portion of the attack's findings
 VERDICT = ("row", "id", "label", "clean_prediction", "prediction", "fell_to", "size", "forwards", "backwards")
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "--", "vitadel")
 
