@@ -101,8 +101,9 @@ class _Job:
             columns = verdicts(self.rows, self.images, self.images.ids, cascade.entries, self.fallen)
             self._write_gallery(columns)
             self.rows.add(columns)
+            doubts, precision = cascade.doubts(), cascade.precision
             self.rows.close(
-                summarise(cascade.name, self.suite, cascade.entries, cascade.threat, columns, cascade.doubts())
+                summarise(cascade.name, self.suite, cascade.entries, cascade.threat, columns, doubts, precision)
             )
 
     def _keep(self, row: int, x: Tensor, fell: bool) -> None:

@@ -22,7 +22,7 @@ def summarise(
     threat: Threat | None,
     rows: Columns,
     flags: Iterable[Flag],
-    precision: str = "float32",
+    precision: str,
 ) -> dict[str, object]:
     """Accuracies with intervals, what each attack tried, felled and cost, and every reason for doubt.
 

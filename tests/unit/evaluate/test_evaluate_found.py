@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from vitadel import data
-from vitadel.attacks import FGSM, PGD
+from vitadel.attacks import FGSM, PGD, Engine
 from vitadel.data import DataSet, Squash
 from vitadel.errors import UsageError
 from vitadel.evaluate import Entry, Suite, evaluate, read_found
@@ -82,3 +82,13 @@ def test_attacks_of_one_name_are_refused() -> None:
     twice = Suite("twice", "", (Entry("pgd", PGD()), Entry("pgd", PGD(steps=3))))
     with pytest.raises(UsageError, match="needs a name of its own, got 'pgd'"):
         twice.cascade(Linf(0.1))
+
+
+@pytest.mark.parametrize("precision", ["float32", "fp16"])
+def test_the_summary_says_in_what_precision_was_searched(
+    subject: tuple[Steep, DataSet], precision: str, tmp_path: Path
+) -> None:
+    model, dataset = subject
+    run = Run.claim(tmp_path / "run", "evaluate", {"seed": 0}, device="cpu")
+    (summary,) = evaluate(model, dataset, SUITE, run, threat=Linf(0.05), engine=Engine(precision=precision))
+    assert summary["search_precision"] == precision
