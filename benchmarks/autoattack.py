@@ -4,6 +4,12 @@
 
 Reports total time, time and robust accuracy per component, and the images on which the final verdicts differ. Both
 sides see the same images in memory and start warm; what compiling costs is reported apart.
+
+Where a machine is lent for minutes only, each side runs alone on a part of the images and the parts are put together:
+
+    python benchmarks/autoattack.py MODEL --data folder:DIR -n 5000 --side ours --out FILE.jsonl
+    python benchmarks/autoattack.py MODEL --data folder:DIR -n 2500 --first 2500 --side peer --out FILE.jsonl
+    python benchmarks/parts.py FILE.jsonl -n 5000
 """
 
 import argparse
@@ -13,12 +19,12 @@ from pathlib import Path
 
 import torch
 from pyautoattack import AutoAttack
-from record import clock, hardware, load, tell, versions
+from record import bits, clock, hardware, load, tell, versions
 from torch import Tensor, nn
 
 from vitadel import threat as threats
 from vitadel.attacks import Engine
-from vitadel.evaluate import Robustness, robustness
+from vitadel.evaluate import robustness
 from vitadel.threat import Linf, Threat
 
 NORMS = {"linf": "Linf", "l2": "L2", "l1": "L1"}
@@ -37,7 +43,10 @@ class Ear(logging.Handler):
             self.heard[found[1].lower()] = float(found[2]) / 100, float(found[3])
 
 
-def run_peer(model: nn.Module, x: Tensor, y: Tensor, threat: Threat, norm: str, batch: int) -> dict[str, object]:
+Side = dict[str, object]
+
+
+def run_peer(model: nn.Module, x: Tensor, y: Tensor, threat: Threat, norm: str, batch: int) -> tuple[Side, Tensor]:
     device = next(model.parameters()).device
     ear, logger = Ear(), logging.getLogger("auto-attack")
     logger.addHandler(ear)
@@ -49,71 +58,82 @@ def run_peer(model: nn.Module, x: Tensor, y: Tensor, threat: Threat, norm: str, 
     found, *_ = peer.run_standard_evaluation(x.to(device), y.to(device), batch_size=batch)
     seconds = clock(device) - started
     with torch.no_grad():
-        right = torch.cat([model(part.to(device)).argmax(1).cpu() for part in found.split(batch)]) == y
-    before = 0.0
-    components = []
+        stands = torch.cat([model(part.to(device)).argmax(1).cpu() for part in found.split(batch)]) == y
+    before, components = 0.0, []
     for name, (robust, so_far) in ear.heard.items():
         components.append({"name": name, "robust": robust, "seconds": round(so_far - before, 2)})
         before = so_far
-    return {"seconds": seconds, "right": right, "components": components}
+    return {"seconds": round(seconds, 2), "components": components}, stands
 
 
-def run_us(model: nn.Module, x: Tensor, y: Tensor, threat: Threat, engine: Engine) -> tuple[float, Robustness]:
+def run_us(model: nn.Module, x: Tensor, y: Tensor, threat: Threat, engine: Engine) -> tuple[Side, Tensor]:
     device = next(model.parameters()).device
     started = clock(device)
     result = robustness(model, x, y, threat, engine=engine)
-    return clock(device) - started, result
+    seconds = clock(device) - started
+    stood, components = sum(to != "clean" for to in result.fell_to), []
+    for attack in result.attacks:
+        stood -= int(str(attack["fell"]))
+        components.append({"name": attack["name"], "robust": stood / len(x), "seconds": attack["seconds"]})
+    told: Side = {
+        "seconds": round(seconds, 2),
+        "search_seconds": round(result.seconds, 2),  # without what compiling and setting up took
+        "components": components,
+        "clean": result.clean.accuracy,
+        "flags": [flag["code"] for flag in result.flags],
+        "gpu_mib": round(torch.cuda.max_memory_allocated() / 2**20) if device.type == "cuda" else None,
+    }
+    return told, torch.tensor([to == "" for to in result.fell_to])
+
+
+def compare(ours: Side, our_stand: Tensor, peer: Side, their_stand: Tensor) -> dict[str, object]:
+    theirs, mine = float(str(peer["seconds"])), float(str(ours["seconds"]))
+    return {
+        "only_we_felled": int((their_stand & ~our_stand).sum()),
+        "only_peer_felled": int((our_stand & ~their_stand).sum()),
+        "ratio": round(theirs / mine, 2),
+        "ratio_without_setup": round(theirs / float(str(ours["search_seconds"])), 2),
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("--data", required=True)
     parser.add_argument("-n", type=int, default=500)
+    parser.add_argument("--first", type=int, default=0, help="the first image of the split's order to take")
     parser.add_argument("--threat", default="linf:8/255")
     parser.add_argument("--batch", type=int, default=250, help="the peer's batch; 250 is its default")
     parser.add_argument("--precision")
     parser.add_argument("--compile", action="store_true")
-    parser.add_argument("--skip-peer", action="store_true")
+    parser.add_argument("--side", choices=("both", "ours", "peer"), default="both")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model, x, y = load(args.model, args.data, args.n, device)
+    model, x, y = load(args.model, args.data, args.n, device, first=args.first)
     threat = threats.read(args.threat)
     engine = Engine(precision=args.precision, compile=args.compile)
-
-    run_us(model, x[:32], y[:32], Linf(1e-4), Engine(precision=args.precision)) if device.type == "cuda" else None
-    seconds, ours = run_us(model, x, y, threat, engine)
-    standing = torch.tensor([to == "" for to in ours.fell_to])
-    stood, components = len(x), []
-    wrong = sum(to == "clean" for to in ours.fell_to)
-    stood -= wrong
-    for attack in ours.attacks:
-        stood -= int(str(attack["fell"]))
-        components.append({"name": attack["name"], "robust": stood / len(x), "seconds": attack["seconds"]})
     result: dict[str, object] = {
         "benchmark": "autoattack",
         "model": Path(args.model).stem,
         "threat": args.threat,
+        "first": args.first,
         "n": len(x),
         **hardware(device),
         "versions": versions("timm", "pyautoattack"),
         "engine": {"precision": engine.on(device).precision, "compile": args.compile, "rows": engine.on(device).rows},
-        "clean": ours.clean.accuracy,
-        "ours": {"seconds": round(seconds, 2), "robust": ours.robust.accuracy, "components": components},
-        "search_seconds": round(ours.seconds, 2),
-        "flags": [flag["code"] for flag in ours.flags],
-        "gpu_mib": round(torch.cuda.max_memory_allocated() / 2**20) if device.type == "cuda" else None,
     }
-    if not args.skip_peer:
-        peer = run_peer(model, x, y, threat, args.threat.partition(":")[0], args.batch)
-        right, their_seconds = peer.pop("right"), float(str(peer["seconds"]))
-        assert isinstance(right, Tensor)
-        result["peer"] = {**peer, "seconds": round(their_seconds, 2), "robust": float(right.float().mean())}
-        result["only_we_felled"] = int((right & ~standing).sum())
-        result["only_peer_felled"] = int((~right & standing).sum())
-        result["ratio"] = round(their_seconds / seconds, 2)
-        result["ratio_without_setup"] = round(their_seconds / ours.seconds, 2)
+    sides: dict[str, tuple[Side, Tensor]] = {}
+    if args.side != "peer":
+        if device.type == "cuda":  # warm
+            run_us(model, x[:32], y[:32], Linf(1e-4), Engine(precision=args.precision))
+        sides["ours"] = run_us(model, x, y, threat, engine)
+    if args.side != "ours":
+        sides["peer"] = run_peer(model, x, y, threat, args.threat.partition(":")[0], args.batch)
+    for name, (side, stands) in sides.items():
+        result[name] = {**side, "robust": float(stands.float().mean()), "stands": bits(stands)}
+    if args.side == "both":
+        result |= compare(*sides["ours"], *sides["peer"])
     tell(result, args.out)
 
 

@@ -9,21 +9,22 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vitadel import data, models
+from vitadel import data, models, runs
 
 
 def load(
-    model: str, spec: str, n: int, device: torch.device, split_name: str = "test"
+    model: str, spec: str, n: int, device: torch.device, split_name: str = "test", first: int = 0
 ) -> tuple[nn.Module, Tensor, Tensor]:
-    """A frozen model on `device`, and the first n images of a split's pinned order with their labels, on the CPU."""
+    """A frozen model on `device`, and n images of a split's pinned order, from `first` on, with labels, on the CPU."""
     net = models.load(model).eval().requires_grad_(False).to(device)
     assert net.spec is not None
     squash = data.parse_preprocess(f"squash:{net.spec.image_size}")
     split = data.load(spec, preprocess=squash).split(split_name)
-    rows = torch.arange(min(n, len(split)))
+    rows = torch.arange(first, min(first + n, len(split)))
     return net, split.images(rows), split.labels[rows]
 
 
@@ -32,8 +33,14 @@ def hardware(device: torch.device) -> dict[str, object]:
     return {"device": name, "threads": torch.get_num_threads(), "cores": os.cpu_count()}
 
 
+def commit() -> str:
+    """The commit that was measured; a copy without its history is told by the environment."""
+    known = os.environ.get("VITADEL_COMMIT") or runs.surroundings()["commit"]
+    return str(known)[:12] if known else "unknown"
+
+
 def versions(*packages: str) -> dict[str, str]:
-    known = {"python": platform.python_version(), "torch": torch.__version__}
+    known = {"vitadel": commit(), "python": platform.python_version(), "torch": torch.__version__}
     for package in packages:
         try:
             known[package] = importlib.metadata.version(package)
@@ -47,6 +54,16 @@ def clock(device: torch.device) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
+
+
+def bits(verdict: Tensor) -> str:
+    """One bit per image, the first image first, in hexadecimal: verdicts small enough to keep in a record."""
+    return np.packbits(verdict.numpy()).tobytes().hex()
+
+
+def verdicts(written: str, n: int) -> Tensor:
+    """The verdicts of n images that `bits` wrote down."""
+    return torch.from_numpy(np.unpackbits(np.frombuffer(bytes.fromhex(written), np.uint8), count=n)).bool()
 
 
 def tell(result: dict[str, object], out: Path | None) -> None:

@@ -2,7 +2,7 @@
 
 from vitadel.runs.files import read_json, write_json, write_whole
 from vitadel.runs.folder import Run
-from vitadel.runs.manifest import describe, fingerprint
+from vitadel.runs.manifest import describe, fingerprint, surroundings
 from vitadel.runs.progress import Notify, silent
 from vitadel.runs.rows import Rows
 
@@ -14,6 +14,7 @@ __all__ = [
     "fingerprint",
     "read_json",
     "silent",
+    "surroundings",
     "write_json",
     "write_whole",
 ]
