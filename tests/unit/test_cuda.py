@@ -214,6 +214,11 @@ def test_a_model_that_asks_its_device_runs_unrecorded_and_says_so() -> None:
     result = robustness(net, x, y, Linf(1e-4), (Entry("apgd", APGD(steps=60)),))
     assert [flag["code"] for flag in result.flags] == ["search-fell-back"]
     assert "could not be recorded" in str(result.flags[0]["sentence"])
+    # the failed recording leaves the device's random generator as it was
+    torch.cuda.manual_seed(3)
+    first = torch.rand(4, device="cuda")
+    torch.cuda.manual_seed(3)
+    assert torch.equal(first, torch.rand(4, device="cuda"))
 
 
 def test_compiled_models_answer_alike() -> None:

@@ -1,6 +1,7 @@
 """A step recorded once as a CUDA graph and replayed: hundreds of small kernels for the price of one launch."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -25,7 +26,7 @@ class Replay:
                 step(rows)
         torch.cuda.current_stream().wait_stream(aside)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with _generator_survives(), torch.cuda.graph(graph):
             moved = step(rows)
             for key, old in rows.items():
                 if moved[key] is not old:
@@ -34,3 +35,20 @@ class Replay:
 
     def run(self) -> None:
         self.graph.replay()
+
+
+@contextmanager
+def _generator_survives() -> Iterator[None]:
+    """A recording that fails leaves the device's random generator believing that it goes on: it gets a new state then.
+
+    Without this, the next `torch.rand(device="cuda")` anywhere in the program would raise.
+    """
+    generator = torch.cuda.default_generators[torch.cuda.current_device()]
+    before = generator.get_state()
+    try:
+        yield
+    except RuntimeError:
+        fresh = torch.Generator(generator.device)
+        fresh.set_state(before)
+        generator.graphsafe_set_state(fresh.graphsafe_get_state())
+        raise

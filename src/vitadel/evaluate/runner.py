@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vitadel.attacks import Engine, Walk, searcher, undisturbed
+from vitadel.attacks import Engine, Flag, Walk, searcher, undisturbed
 from vitadel.data import DataSet, Split
 from vitadel.errors import UsageError
 from vitadel.evaluate.cascade import Cascade, logits
@@ -154,23 +154,35 @@ class _Job:
 
 def ready(cascade: Cascade, x: Tensor) -> None:
     """Find out what speaks against the numbers to come, and how the search will compute the model."""
+    try:
+        cascade.doubt(_choose_search(cascade, x))
+    except torch.OutOfMemoryError:
+        if len(x) == 1:
+            raise UsageError("out of memory with a single image. Use a smaller model or another device.") from None
+        torch.cuda.empty_cache()
+        ready(cascade, x[: len(x) // 2])
+        return
+    classes, nobody = logits(cascade.model, x[:1]).shape[1], torch.zeros(1, dtype=torch.int64)
+    for entry in cascade.entries:
+        if isinstance(entry.attack, Walk):
+            flags = entry.attack.doubts(Untargeted(nobody, entry.loss), classes)
+            cascade.doubt(replace(flag, sentence=f"{entry.name}: {flag.sentence}") for flag in flags)
+
+
+def _choose_search(cascade: Cascade, x: Tensor) -> tuple[Flag, ...]:
+    """How the search will compute the model, and what was noticed on the way."""
     engine = cascade.engine.on(device_of(cascade.model))
     noticed = suspicions(cascade.model, x)
-    cascade.doubt(noticed)
     if not cascade.entries:
-        return
+        return noticed
     if any(flag.code == "randomised" for flag in noticed):
         # a recorded or compiled model may repeat the draw it was recorded with
         cascade.engine = replace(engine, replay=False, precision="float32", compile=False)
     elif engine.precision != "float32" or engine.compile:
         with undisturbed(cascade.model, cascade.seed, x.device):
             cascade.search, failed = searcher(cascade.model, x, str(engine.precision), compile=engine.compile)
-        cascade.doubt(failed)
-    classes, nobody = logits(cascade.model, x[:1]).shape[1], torch.zeros(1, dtype=torch.int64)
-    for entry in cascade.entries:
-        if isinstance(entry.attack, Walk):
-            flags = entry.attack.doubts(Untargeted(nobody, entry.loss), classes)
-            cascade.doubt(replace(flag, sentence=f"{entry.name}: {flag.sentence}") for flag in flags)
+        return (*noticed, *failed)
+    return noticed
 
 
 def _radii(suite: Suite, threat: Threat | None) -> list[Threat | None]:

@@ -238,3 +238,31 @@ def test_a_suite_of_ones_own_needs_no_name() -> None:
     found = robustness(Bent().eval(), torch.rand(2, 3, 8, 8), torch.zeros(2, dtype=torch.int64), Linf(0.1), ())
     assert found.robust == found.clean
     assert list(found.attacks) == []
+
+
+class Full(nn.Module):
+    """A device that holds three images."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        if len(x) > 3:
+            raise torch.OutOfMemoryError("full")
+        logits: Tensor = self.model(x)
+        return logits
+
+
+def test_a_model_that_holds_few_images_is_looked_at_with_few(digits: DataSet) -> None:
+    x, y = in_hand(digits)
+    entries = (Entry("apgd", APGD(steps=5)),)
+    model, few = Bent().eval(), Full(Bent().eval())
+    assert robustness(few, x, y, Linf(0.02), entries).fell_to == robustness(model, x, y, Linf(0.02), entries).fell_to
+    with pytest.raises(UsageError, match="out of memory with a single image"):
+        robustness(nn.Sequential(Full(model), Fails()), x, y, Linf(0.02), entries)
+
+
+class Fails(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        raise torch.OutOfMemoryError("full")
