@@ -8,6 +8,10 @@ class UsageError(Exception):
     """A mistake of the caller's: what was wrong, what was got, what to write instead."""
 
 
+class Stopped(Exception):
+    """The system asked for an end, and what was done is safe."""
+
+
 def unknown(kind: str, got: str, known: Iterable[str]) -> UsageError:
     """The error for a name that is not in a table: names it, guesses what was meant, lists the table."""
     names = sorted(known)

@@ -28,7 +28,8 @@ class PGD(Walk):
     """Projected gradient ascent (Madry et al. 2018, arXiv:1706.06083); keeps, per image, the best iterate.
 
     Best means: reaches the goal, and among those that do (or do not), gains most. `step_size` defaults to
-    2.5 eps / steps, which crosses the threat with some steps to spare. With `keep_best=False` the last iterate is
+    2.5 eps / steps, which crosses the threat with some steps to spare. A random start is anywhere in the threat; with
+    `start_noise` it is normal noise of that deviation, as often in TRADES. With `keep_best=False` the last iterate is
     returned unjudged, one forward cheaper: what training wants.
 
     With `targets`, the attack is multi-targeted (Gowal et al. 2019, arXiv:1910.09338): one search per rival of the
@@ -38,6 +39,7 @@ class PGD(Walk):
     steps: int = 20
     step_size: float | None = None
     random_start: bool = True
+    start_noise: float | None = None
     restarts: int = 1
     schedule: Schedule = constant
     keep_best: bool = True
@@ -51,6 +53,8 @@ class PGD(Walk):
             raise UsageError(
                 f"PGD.step_size must be positive, got {self.step_size:g}. Leave it out for 2.5 eps / steps."
             )
+        if self.start_noise is not None and not (self.random_start and self.start_noise > 0):
+            raise UsageError(f"PGD.start_noise must be positive, with random_start on, got {self.start_noise:g}.")
         if self.restarts > 1 and not (self.random_start and self.keep_best):
             raise UsageError("PGD.restarts repeat the same search unless random_start and keep_best are on.")
         if self.targets < 0:
@@ -74,7 +78,7 @@ class PGD(Walk):
 
     def _climb(self, model: Oracle, x0: Tensor, goal: Goal, threat: Threat, rng: Draws) -> "_Best":
         step_size = self._step_size(threat)
-        x = threat.sample(x0, rng) if self.random_start else x0
+        x = self._first(x0, threat, rng)
         best = _Best.of(x)
         for step in range(self.steps):
             gain_B, grad, z_BK = model.gradient(x, goal)
@@ -87,6 +91,13 @@ class PGD(Walk):
             z_BK = model(x)
         best.offer(x, goal.gain(z_BK), goal.reached(z_BK))
         return best
+
+    def _first(self, x0: Tensor, threat: Threat, rng: Draws) -> Tensor:
+        if not self.random_start:
+            return x0
+        if self.start_noise is None:
+            return threat.sample(x0, rng)
+        return threat.project(x0 + self.start_noise * rng.normal(*x0.shape[1:], dtype=x0.dtype), x0)
 
     def _step_size(self, threat: Threat) -> float:
         return 2.5 * threat.eps / self.steps if self.step_size is None else self.step_size
@@ -105,8 +116,7 @@ class PGD(Walk):
         return few_targets(self.targets, classes)
 
     def start(self, model: Oracle, items: Items) -> State:
-        x0 = items.x0
-        x = items.threat.sample(x0, items.rng) if self.random_start else x0
+        x = self._first(items.x0, items.threat, items.rng)
         return {"x": x, "best": x, "gain_best": torch.full((len(x),), -torch.inf, device=x.device, dtype=x.dtype)}
 
     def step(self, model: Oracle, items: Items, state: State) -> tuple[Answer, State]:

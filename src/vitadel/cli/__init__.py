@@ -7,8 +7,8 @@ import sys
 
 import typer
 
-from vitadel.cli import attack, catalogue, data, demo, evaluate, report, train
-from vitadel.errors import UsageError
+from vitadel.cli import attack, catalogue, data, demo, evaluate, report, sweep, train
+from vitadel.errors import Stopped, UsageError
 
 app = typer.Typer(
     help="Train, attack, evaluate and explain robust Vision Transformers.",
@@ -18,6 +18,7 @@ app = typer.Typer(
 )
 app.command()(demo.demo)
 app.command()(train.train)
+app.command()(sweep.sweep)
 app.command()(attack.attack)
 app.command()(evaluate.evaluate)
 app.command()(report.report)
@@ -25,6 +26,7 @@ app.command()(catalogue.recipes)
 app.command()(catalogue.models)
 app.command()(catalogue.attacks)
 app.command()(catalogue.suites)
+app.command()(sweep.sweeps)
 app.add_typer(data.app, name="data")
 
 
@@ -34,6 +36,8 @@ def main() -> None:
         code = app(standalone_mode=False)
     except UsageError as error:
         _fail(str(error), 2)
+    except Stopped as stopped:
+        _fail(str(stopped), 143)
     except typer.Abort:
         _fail("stopped.", 130)
     except Exception as error:

@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 import json as json_text
+from collections.abc import Mapping
 from typing import Annotated
 
 import typer
@@ -21,7 +22,7 @@ def recipes(name: NameArgument = None, json: JsonOption = False) -> None:
 
     if name is None:
         about = {known: make().about for known, make in RECIPES.items()}
-        show.as_json(about) if json else show.table("", ["recipe", "about"], [[k, v] for k, v in about.items()])
+        show.as_json(about) if json else _show_by_source(about)
         return
     if name not in RECIPES:
         raise unknown("recipe", name, RECIPES)
@@ -29,10 +30,39 @@ def recipes(name: NameArgument = None, json: JsonOption = False) -> None:
     if json:
         show.as_json(described)
         return
-    module = inspect.getmodule(RECIPES[name])
-    show.line(inspect.cleandoc((module.__doc__ if module else "") or ""))
-    show.line("")
-    show.line(json_text.dumps(described, indent=2))
+    _show_recipe(name)
+
+
+def _show_by_source(about: Mapping[str, str]) -> None:
+    """One table per source, which is one file, in the order of the list."""
+    from vitadel.recipes import RECIPES
+
+    # what follows a semicolon is for those who read the file
+    titles = {name: _module_doc(RECIPES[name]).splitlines()[0].split(";")[0] for name in about}
+    for title in dict.fromkeys(titles.values()):
+        show.table(title, ["recipe", "about"], [[name, about[name]] for name in about if titles[name] == title])
+
+
+def _show_recipe(name: str) -> None:
+    """Its source, itself, and each value as `--set` takes it, with where it comes from."""
+    from vitadel.recipes import RECIPES, leaves
+
+    recipe = RECIPES[name]()
+    show.line(_module_doc(RECIPES[name]))
+    show.line(f"\n{name}: {inspect.cleandoc(RECIPES[name].__doc__ or '')}\n")
+    found = leaves(recipe)
+    width = max(len(leaf.path) + len(leaf.value) for leaf in found) + 3
+    for leaf in found:
+        own = leaf.said_of in (leaf.path, "*", None)
+        source = leaf.source or "default" if own else f"see {leaf.said_of}"
+        show.line(f"{f'{leaf.path} = {leaf.value}':<{width}}  {source}")
+    for kind, said in recipe.expect.items():
+        show.line(f"\n{kind}: {said}")
+
+
+def _module_doc(make: object) -> str:
+    module = inspect.getmodule(make)
+    return inspect.cleandoc((module.__doc__ if module else "") or "")
 
 
 def models(

@@ -1,5 +1,6 @@
-"""`vitadel data`: look at data before trusting it."""
+"""`vitadel data`: look at data before trusting it, and bring it into the form that training reads."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -7,7 +8,7 @@ import typer
 from vitadel.cli import show
 from vitadel.cli.arguments import JsonOption
 
-app = typer.Typer(help="Describe and check data sets.", no_args_is_help=True)
+app = typer.Typer(help="Describe, check and convert data.", no_args_is_help=True)
 
 SpecArgument = Annotated[str, typer.Argument(help="digits, cifar10:DIR, folder:DIR, ...; [:n] takes the first n")]
 PreprocessOption = Annotated[str, typer.Option("--preprocess", help="crop:SIZE[:RESIZE][:bicubic] or squash:SIZE")]
@@ -15,9 +16,12 @@ PreprocessOption = Annotated[str, typer.Option("--preprocess", help="crop:SIZE[:
 
 @app.command()
 def describe(spec: SpecArgument, preprocess: PreprocessOption = "squash:32", json: JsonOption = False) -> None:
-    """Say what a data set is: classes, splits, hashes."""
+    """Say what a data set, or shards:DIR, is: classes, splits, hashes."""
     from vitadel import data
 
+    if spec.startswith("shards:"):
+        _tell(spec, data.Shards.read(Path(spec.removeprefix("shards:")).expanduser()).describe(), json)
+        return
     dataset = data.load(spec, preprocess=data.parse_preprocess(preprocess))
     if json:
         show.as_json(dataset.describe())
@@ -45,3 +49,36 @@ def check(spec: SpecArgument, preprocess: PreprocessOption = "squash:32", json: 
     if found.unreadable:
         first = found.unreadable[0]
         raise UsageError(f"{len(found.unreadable)} images cannot be read, the first is {first.id} ({first.reason}).")
+
+
+@app.command()
+def convert(
+    archives: Annotated[list[Path], typer.Argument(help=".npz files of images and labels", metavar="ARCHIVE...")],
+    out: Annotated[Path, typer.Option("--out", help="an empty folder for the shards")],
+    classes: Annotated[int | None, typer.Option("--classes", help="default: the highest label and one")] = None,
+    shard_images: Annotated[int, typer.Option("--shard-images", help="images in one file")] = 1_000_000,
+    image_key: Annotated[str, typer.Option("--image-key", help="name of the images, uint8 [N, H, W, 3]")] = "image",
+    label_key: Annotated[str, typer.Option("--label-key", help="name of the labels, whole numbers [N]")] = "label",
+    json: JsonOption = False,
+) -> None:
+    """Write generated images from .npz archives into a folder that training reads row by row."""
+    from vitadel import data
+
+    with show.progress(quiet=json) as notify:
+        shards = data.convert(
+            archives,
+            out,
+            image_key=image_key,
+            label_key=label_key,
+            num_classes=classes,
+            shard_images=shard_images,
+            notify=notify,
+        )
+    _tell(str(out), shards.describe(), json)
+
+
+def _tell(title: str, described: dict[str, object], json: bool) -> None:
+    if json:
+        show.as_json(described)
+    else:
+        show.table(title, list(described), [[str(value) for value in described.values()]])

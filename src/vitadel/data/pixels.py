@@ -4,7 +4,9 @@ import os
 import struct
 import zlib
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import torch
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
-from vitadel.data.preprocess import Preprocess
+from vitadel.data.preprocess import Preprocess, rgb
 from vitadel.errors import UsageError
 
 _UNREADABLE = (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, Image.DecompressionBombError)
@@ -34,6 +36,19 @@ class Pixels(ABC):
     def take(self, rows: Tensor) -> "Pixels":
         """The images in `rows` alone, in that order."""
 
+    @property
+    @abstractmethod
+    def image_size(self) -> tuple[int, int]:
+        """Height and width of what `read` gives."""
+
+    @abstractmethod
+    def original(self, row: int) -> Image.Image:
+        """One picture in RGB at its own size, before any preprocess; what is held in memory has no other size."""
+
+    def finished(self, row: int) -> Image.Image:
+        """One picture as `read` gives it."""
+        return _picture(self.read(torch.tensor([row]))[0])
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Held(Pixels):
@@ -45,11 +60,19 @@ class Held(Pixels):
     def bytes_per_image(self) -> int:
         return self.pixels[:1].numel()
 
+    @property
+    def image_size(self) -> tuple[int, int]:
+        height, width = self.pixels.shape[2:]
+        return height, width
+
     def read(self, rows: Tensor) -> Tensor:
         return self.pixels[rows]
 
     def take(self, rows: Tensor) -> "Held":
         return Held(self.pixels[rows])
+
+    def original(self, row: int) -> Image.Image:
+        return _picture(self.pixels[row])
 
 
 class Prepared(Pixels):
@@ -60,6 +83,10 @@ class Prepared(Pixels):
     @property
     def bytes_per_image(self) -> int:
         return 3 * self.preprocess.size**2
+
+    @property
+    def image_size(self) -> tuple[int, int]:
+        return self.preprocess.size, self.preprocess.size
 
     @abstractmethod
     def picture(self, row: int) -> Tensor:
@@ -101,7 +128,10 @@ class Arrays(Prepared):
         return Held(pictures) if preprocess.keeps(width, height) else cls(pictures, preprocess)
 
     def picture(self, row: int) -> Tensor:
-        return self.preprocess(Image.fromarray(self.pictures[row].permute(1, 2, 0).contiguous().numpy()))
+        return self.preprocess(self.original(row))
+
+    def original(self, row: int) -> Image.Image:
+        return _picture(self.pictures[row])
 
     def take(self, rows: Tensor) -> "Arrays":
         return Arrays(self.pictures[rows], self.preprocess)
@@ -116,10 +146,20 @@ class Files(Prepared):
     preprocess: Preprocess
 
     def picture(self, row: int) -> Tensor:
+        with self._opened(row) as picture:
+            return self.preprocess(picture)
+
+    def original(self, row: int) -> Image.Image:
+        with self._opened(row) as picture:
+            return rgb(picture)
+
+    @contextmanager
+    def _opened(self, row: int) -> Iterator[Image.Image]:
+        # a file is only decoded when its pixels are asked for, so what fails inside the block is the file's fault too
         path = self.root / self.paths[row]
         try:
             with Image.open(path) as picture:
-                return self.preprocess(picture)
+                yield picture
         except _UNREADABLE as error:
             raise UsageError(
                 f"cannot read the image {path}: {_reason(error)}. Replace or remove that file; "
@@ -133,6 +173,10 @@ class Files(Prepared):
 def threads() -> int:
     """How many threads decode at once."""
     return min(16, os.cpu_count() or 1)
+
+
+def _picture(pixels: Tensor) -> Image.Image:
+    return Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy())
 
 
 def _reason(error: Exception) -> str:

@@ -55,7 +55,7 @@ class CentreCrop:
         short = min(picture.size)
         # the long side is cut, not rounded, and the corner rounded to even: torchvision's and timm's convention
         width, height = (self.short_side if side == short else self.short_side * side // short for side in picture.size)
-        picture = _resize(_rgb(picture), width, height, self.interpolation)
+        picture = _resize(rgb(picture), width, height, self.interpolation)
         left, top = round((width - self.size) / 2), round((height - self.size) / 2)
         return _tensor(picture.crop((left, top, left + self.size, top + self.size)))
 
@@ -79,7 +79,7 @@ class Squash:
         return width == height == self.size
 
     def __call__(self, picture: Image.Image) -> Tensor:
-        return _tensor(_resize(_rgb(picture), self.size, self.size, self.interpolation))
+        return _tensor(_resize(rgb(picture), self.size, self.size, self.interpolation))
 
 
 Preprocess = CentreCrop | Squash
@@ -113,7 +113,7 @@ def _check_size(kind: str, size: int) -> None:
         raise UsageError(f"{kind}.size must be at least 1, got {size}. Write the model's input size, such as 224.")
 
 
-def _rgb(picture: Image.Image) -> Image.Image:
+def rgb(picture: Image.Image) -> Image.Image:
     """Three channels of 8 bits: grey is repeated, transparency dropped, 16 bits scaled to 8."""
     if picture.mode.startswith("I"):  # 16-bit grey, which Pillow would clip at 255 instead of scaling
         grey = np.clip(np.asarray(picture, dtype=np.float64), 0, 65535)

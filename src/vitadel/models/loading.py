@@ -63,11 +63,14 @@ def load(
     return _assemble(spec, state, str(model), new_head=num_classes is not None, seed=seed)
 
 
-def save(model: Model, path: Path, about: Mapping[str, str] | None = None) -> None:
-    """A checkpoint that `load` can read without being told anything."""
+def save(
+    model: Model, path: Path, about: Mapping[str, str] | None = None, *, tensors: Mapping[str, Tensor] | None = None
+) -> None:
+    """A checkpoint that `load` can read without being told anything; of `tensors` if the model's own are elsewhere."""
     if model.spec is None:
         raise UsageError("only models made by `load` know how to be built again; save this one's state dict instead.")
-    write_tensors(path, model.net.state_dict(), {SPEC_KEY: model.spec.to_json(), **(about or {})})
+    values = model.net.state_dict() if tensors is None else tensors
+    write_tensors(path, values, {SPEC_KEY: model.spec.to_json(), **(about or {})})
 
 
 def _assemble(spec: ModelSpec, state: Mapping[str, Tensor] | None, source: str, *, new_head: bool, seed: int) -> Model:

@@ -1,7 +1,24 @@
 """What training minimises: (model, x, y, seed) -> Step."""
 
 from vitadel.objectives.adversarial import Adversarial
-from vitadel.objectives.base import Objective, Step
+from vitadel.objectives.awp import AWP
+from vitadel.objectives.base import Examples, Objective, Step
+from vitadel.objectives.hostile import Hostile
+from vitadel.objectives.mart import Mart
+from vitadel.objectives.moment import Each, Moment
 from vitadel.objectives.standard import Standard
+from vitadel.objectives.trades import Trades
 
-__all__ = ["Adversarial", "Objective", "Standard", "Step"]
+__all__ = [
+    "AWP",
+    "Adversarial",
+    "Each",
+    "Examples",
+    "Hostile",
+    "Mart",
+    "Moment",
+    "Objective",
+    "Standard",
+    "Step",
+    "Trades",
+]

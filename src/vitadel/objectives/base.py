@@ -3,35 +3,80 @@
 Shape letters: B images, K classes.
 """
 
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import final
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from vitadel.errors import UsageError
+from vitadel.objectives.moment import Moment
+
+
+def _nothing() -> None:
+    return None
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The scalar that weights are trained on, numbers worth logging, and the logits that were computed anyway."""
+    """The scalar that weights are trained on, numbers worth logging, and the logits that were computed anyway.
+
+    `undo` is to be called after the backward pass: an objective that looks elsewhere than at the weights moves them.
+    """
 
     loss: Tensor
     logs: Mapping[str, Tensor] = field(default_factory=dict)
     clean_logits: Tensor | None = None
     adv_logits: Tensor | None = None
+    undo: Callable[[], None] = _nothing
 
 
-class Objective(Protocol):
-    """What training minimises. `y` is [B] class numbers or [B, K] shares; `index_B` numbers the images."""
+@dataclass(frozen=True, slots=True)
+class Examples:
+    """A batch as the loss sees it: images, targets, and what an attack made of the images if there is one."""
 
+    x: Tensor
+    y: Tensor
+    x_adv: Tensor
+
+
+class Objective(ABC):
+    """What training minimises, in two halves: what to look at, and how bad it is.
+
+    The halves are apart so that a wrapper can ask for the loss of the same examples at other weights. `y` is [B] class
+    numbers or [B, K] shares; `index_B` numbers the images. Draws depend on `seed` and `index_B`, never on the batch.
+    """
+
+    __slots__ = ()
+
+    @abstractmethod
+    def prepare(self, model: nn.Module, x: Tensor, y: Tensor, *, seed: int, index_B: Tensor | None = None) -> Examples:
+        """The examples of one batch; leaves no gradients and no trace on the model."""
+
+    @abstractmethod
+    def loss(self, model: nn.Module, examples: Examples) -> Step:
+        """How bad the model is on them; the model is in training mode."""
+
+    @property
+    @abstractmethod
+    def loss_passes(self) -> float:
+        """What `loss` and its backward pass cost, in forward passes: a backward pass to the weights counts 2."""
+
+    @property
+    def passes(self) -> float:
+        """What an image costs in all, in forward passes."""
+        return self.loss_passes
+
+    def at(self, moment: Moment) -> "Objective":
+        """The objective at this point of training: where schedules live."""
+        return self
+
+    @final
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, *, seed: int, index_B: Tensor | None = None) -> Step:
-        """One batch's loss. Draws depend on `seed` and `index_B`, never on the batch."""
-
-    def at(self, progress: float) -> "Objective":
-        """The objective at this point of training, from just above 0 to 1: where schedules live."""
+        return self.loss(model, self.prepare(model, x, y, seed=seed, index_B=index_B))
 
 
 def shares(y: Tensor, num_classes: int, smoothing: float) -> Tensor:

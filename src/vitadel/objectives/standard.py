@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from vitadel.losses import cross_entropy
-from vitadel.objectives.base import Step, accuracy, check_smoothing, shares
+from vitadel.objectives.base import Examples, Objective, Step, accuracy, check_smoothing, shares
 
 
 @dataclass(frozen=True, slots=True)
-class Standard:
+class Standard(Objective):
     """Cross-entropy on clean images, with label smoothing if wanted."""
 
     smoothing: float = 0.0
@@ -17,10 +17,14 @@ class Standard:
     def __post_init__(self) -> None:
         check_smoothing("Standard", self.smoothing)
 
-    def at(self, progress: float) -> "Standard":
-        return self
+    @property
+    def loss_passes(self) -> float:
+        return 3.0
 
-    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, *, seed: int, index_B: Tensor | None = None) -> Step:
-        z_BK = model(x).float()
-        loss = cross_entropy(z_BK, shares(y, z_BK.shape[1], self.smoothing)).mean()
-        return Step(loss, {"clean_accuracy": accuracy(z_BK, y)}, clean_logits=z_BK)
+    def prepare(self, model: nn.Module, x: Tensor, y: Tensor, *, seed: int, index_B: Tensor | None = None) -> Examples:
+        return Examples(x, y, x)
+
+    def loss(self, model: nn.Module, examples: Examples) -> Step:
+        z_BK = model(examples.x).float()
+        loss = cross_entropy(z_BK, shares(examples.y, z_BK.shape[1], self.smoothing)).mean()
+        return Step(loss, {"clean_accuracy": accuracy(z_BK, examples.y)}, clean_logits=z_BK)

@@ -7,18 +7,27 @@ import torch
 from torch import nn
 
 from vitadel import data, models
-from vitadel.data import DataSet
+from vitadel.data import DataSet, Shards
+from vitadel.errors import UsageError
 from vitadel.evaluate import device_name, quick_scores
 from vitadel.recipes.recipe import Normalise, Recipe
-from vitadel.runs import Notify, silent
-from vitadel.train import Check, claim_together, fit
+from vitadel.runs import Notify, code_hashes, silent
+from vitadel.train import Check, Synthetic, claim_together, fit
+
+# what decides a run's weights, apart from the recipe
+_ROOMS = ("attacks", "data", "draws.py", "goals", "losses", "models", "objectives", "threat", "train")
 
 
 def carry_out(recipe: Recipe, folder: Path, *, data_spec: str | None = None, notify: Notify = silent) -> models.Model:
     """Train what `recipe` says into `folder`, or go on where an earlier call was stopped; the model to evaluate."""
     dataset = data.load(data_spec or recipe.data, preprocess=data.parse_preprocess(recipe.preprocess))
     train = dataset.split("train").resident_if_small()
-    parts = {"recipe": recipe, "data": dataset.describe(), "seed": recipe.seed}
+    synthetic = _synthetic(recipe, dataset)
+    parts: dict[str, object] = {"recipe": recipe, "data": dataset.describe(), "seed": recipe.seed}
+    if synthetic is not None:
+        parts["synthetic"] = synthetic.images.describe()
+    # a run that goes on with other code would be neither the old run nor the new one
+    parts["code"] = code_hashes(*_ROOMS)
     run = claim_together(folder, "train", parts, device=device_name())
     model = fit(
         _start(recipe, dataset),
@@ -27,11 +36,24 @@ def carry_out(recipe: Recipe, folder: Path, *, data_spec: str | None = None, not
         recipe.plan,
         run,
         seed=recipe.seed,
+        synthetic=synthetic,
         check=_check(recipe, dataset),
         notify=notify,
     )
     best = run.checkpoints / "best.safetensors"
     return models.load(best) if best.exists() else model
+
+
+def _synthetic(recipe: Recipe, dataset: DataSet) -> Synthetic | None:
+    if recipe.synthetic is None:
+        return None
+    shards = Shards.read(Path(recipe.synthetic.folder))
+    if shards.num_classes > dataset.num_classes:
+        raise UsageError(
+            f"the synthetic images in {recipe.synthetic.folder} have {shards.num_classes} classes, the real ones "
+            f"{dataset.num_classes}. Convert an archive for this data set."
+        )
+    return Synthetic(shards, recipe.synthetic.share)
 
 
 def _start(recipe: Recipe, dataset: DataSet) -> models.Model:

@@ -78,4 +78,6 @@ def _parsed(old: object, text: str, path: str, *, optional: bool) -> object:
         return read_number(text, f"--set {path}")
     if isinstance(old, str):
         return text
+    if isinstance(old, tuple) and old:
+        return tuple(_parsed(old[0], part, path, optional=False) for part in text.split(","))
     raise UsageError(f"--set {path} stands for a whole {type(old).__name__}. Set the values inside it instead.")

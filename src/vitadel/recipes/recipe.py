@@ -44,6 +44,14 @@ class Selection:
 
 
 @dataclass(frozen=True, slots=True)
+class SyntheticChoice:
+    """A folder made by `vitadel data convert`, and the share of every batch that comes from it."""
+
+    folder: str
+    share: float = 0.8
+
+
+@dataclass(frozen=True, slots=True)
 class Recipe:
     """Model, data, objective and plan; `sources` says for each value where it comes from.
 
@@ -59,6 +67,7 @@ class Recipe:
     objective: Objective
     plan: Plan
     selection: Selection
+    synthetic: SyntheticChoice | None = None
     seed: int = 0
     sources: Mapping[str, str] = field(default_factory=dict)
     expect: Mapping[str, str] = field(default_factory=dict)

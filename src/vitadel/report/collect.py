@@ -11,8 +11,20 @@ import numpy as np
 
 from vitadel.errors import UsageError
 from vitadel.report.describe import compact
-from vitadel.report.records import Accuracy, AttackCost, Curve, Evaluation, Flag, Gallery, Record, Series, Threat
-from vitadel.runs import Run
+from vitadel.report.records import (
+    Accuracy,
+    AttackCost,
+    Curve,
+    Evaluation,
+    Flag,
+    Gallery,
+    Record,
+    Series,
+    Sweep,
+    SweepRow,
+    Threat,
+)
+from vitadel.runs import Run, read_json
 
 _NOT_SERIES = {"event", "time", "step", "epoch"}
 
@@ -49,13 +61,14 @@ def _record(folder: Path) -> Record:
     manifest = run.manifest
     evaluations = sorted((_evaluation(run, name) for name in run.evaluations()), key=_by_threat)
     training = (*_series(run, "step"), *_series(run, "holdout"))
-    if not evaluations and not training:
+    sweep = _sweep(folder / "table.json") if manifest.get("kind") == "sweep" else None
+    if not evaluations and not training and not sweep:
         raise UsageError(
             f"{folder} has nothing to report: no training log and no finished evaluation. "
             "Let its command finish (the same command resumes it), or leave it out."
         )
     name = folder.resolve().name
-    return Record(_model_name(manifest) or name, name, manifest, tuple(evaluations), training)
+    return Record(_model_name(manifest) or name, name, manifest, tuple(evaluations), training, sweep)
 
 
 def _model_name(manifest: Mapping[str, object]) -> str:
@@ -81,7 +94,8 @@ def _with_unique_labels(records: Sequence[Record]) -> tuple[Record, ...]:
 
 
 def _shows(record: Record) -> list[str]:
-    return ["evaluations"] * bool(record.evaluations) + ["training"] * bool(record.training)
+    kinds = {"evaluations": record.evaluations, "training": record.training, "sweep": record.sweep}
+    return [what for what, there in kinds.items() if there]
 
 
 def _by_threat(evaluation: Evaluation) -> tuple[bool, str, str, float, str]:
@@ -206,6 +220,40 @@ def _one_series(event: str, name: str, entries: Iterable[Mapping[str, object]]) 
     pairs = [(_number(entry["step"]), _number(entry.get(name))) for entry in entries]
     finite = [(step, value) for step, value in pairs if math.isfinite(value)]
     return Series(event, name, tuple(step for step, _ in finite), tuple(value for _, value in finite))
+
+
+def _sweep(path: Path) -> Sweep | None:
+    """A sweep as far as it got; None before its first combination is through."""
+    if not path.exists():
+        return None
+    told = read_json(path)
+    axes, best, published = told.get("axes"), _mapping(told.get("best")), _mapping(told.get("published"))
+    names = tuple(str(axis) for axis in axes) if isinstance(axes, list) else ()
+    source, attack, note = (_text(published.get(key)) for key in ("source", "attack", "note"))
+    return Sweep(
+        axes=names,
+        threat=_text(told.get("threat")),
+        measure=_text(best.get("measure")),
+        published=f"{source}; robust under {attack}. {note}".strip() if published else "",
+        rows=tuple(_sweep_row(row, names, best.get("rows")) for row in _mappings(told.get("rows"))),
+    )
+
+
+def _sweep_row(told: Mapping[str, object], axes: Sequence[str], best: object) -> SweepRow:
+    values, holdout, test, published = (_mapping(told.get(key)) for key in ("values", "holdout", "test", "published"))
+    return SweepRow(
+        values=tuple(_text(values.get(axis)) for axis in axes),
+        holdout=(_finite(holdout.get("clean")), _finite(holdout.get("robust"))),
+        test=(_accuracy(test.get("clean")), _accuracy(test.get("robust"))),
+        published=(_finite(published.get("clean")), _finite(published.get("robust"))),
+        failed=_text(told.get("reason")),
+        best=isinstance(best, list) and told.get("name") in best,
+    )
+
+
+def _finite(value: object) -> float | None:
+    number = _number(value)
+    return number if math.isfinite(number) else None
 
 
 def _mapping(value: object) -> Mapping[str, object]:

@@ -122,6 +122,7 @@ def _content(records: Sequence[Record]) -> dict[str, object]:
         "blocks": blocks,
         "measured": [block for block in blocks if block.lines],
         "trained": [block for block in blocks if block.record.training],
+        "sweeps": [block for block in blocks if block.record.sweep],
         "legend": _attack_legend(blocks),
         "curve_drawings": figures.curve_drawings([c for block in blocks for c, _ in block.curves], numbers),
         "holdout_robust": any(s.event == "holdout" and s.name == "robust" for r in records for s in r.training),

@@ -120,6 +120,32 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True)
+class SweepRow:
+    """One combination of a sweep: what it changed, and what came of it or why nothing did; hold-out scores in [0, 1].
+
+    `published` are percentages as the paper prints them, clean and robust.
+    """
+
+    values: tuple[str, ...]
+    holdout: tuple[float | None, float | None]
+    test: tuple[Accuracy | None, Accuracy | None]
+    published: tuple[float | None, float | None]
+    failed: str
+    best: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """A sweep's table; `measure` says by which number the best was found, `published` whose table it repeats."""
+
+    axes: tuple[str, ...]
+    threat: str
+    measure: str
+    published: str
+    rows: tuple[SweepRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Record:
     """All that the page shows of one run; `label` is unique among the curves it appears with."""
 
@@ -128,6 +154,7 @@ class Record:
     manifest: Mapping[str, object]
     evaluations: tuple[Evaluation, ...]
     training: tuple[Series, ...]
+    sweep: Sweep | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,17 @@ def differences(then: object, now: object, path: str = "") -> list[str]:
     return [] if then == now else [f"{path}: {json.dumps(then)} -> {json.dumps(now)}"]
 
 
+def code_hashes(*rooms: str) -> dict[str, str]:
+    """A short hash of every source file of these rooms, so that a manifest can name the one that changed."""
+    home = Path(__file__).parents[1]
+    files = [
+        path for room in rooms for path in ([home / room] if room.endswith(".py") else (home / room).rglob("*.py"))
+    ]
+    return {
+        path.relative_to(home).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()[:12] for path in sorted(files)
+    }
+
+
 def surroundings() -> dict[str, object]:
     """Versions, commit and machine: recorded with every run, not part of its identity."""
     return {

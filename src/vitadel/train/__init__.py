@@ -1,22 +1,43 @@
 """Loop, optimiser, schedules, averaging, checkpointing, distribution."""
 
-from vitadel.train.augment import Augment, PadCrop
-from vitadel.train.loop import Check, fit
-from vitadel.train.optimisers import SGD, AdamW, Lion, OptimiserChoice
-from vitadel.train.plan import Plan, Precision, learning_rate
+from vitadel.train.alarms import Alarm, alarms
+from vitadel.train.augment import Augment, Chain, ColourJitter, Erase, Flip, PadCrop, ResizedCrop, Rotate
+from vitadel.train.augmentation_sets import AUGMENTATION_SETS
+from vitadel.train.host import HostAugment
+from vitadel.train.loop import Check, Synthetic, fit
+from vitadel.train.mixing import Mixing
+from vitadel.train.optimisers import SGD, AdamW, Decay, Lion, OptimiserChoice
+from vitadel.train.order import Order
+from vitadel.train.plan import Plan, Precision, Rule, ema_decay, learning_rate
 from vitadel.train.ranks import claim_together
 
 __all__ = [
+    "AUGMENTATION_SETS",
     "SGD",
     "AdamW",
+    "Alarm",
     "Augment",
+    "Chain",
     "Check",
+    "ColourJitter",
+    "Decay",
+    "Erase",
+    "Flip",
+    "HostAugment",
     "Lion",
+    "Mixing",
     "OptimiserChoice",
+    "Order",
     "PadCrop",
     "Plan",
     "Precision",
+    "ResizedCrop",
+    "Rotate",
+    "Rule",
+    "Synthetic",
+    "alarms",
     "claim_together",
+    "ema_decay",
     "fit",
     "learning_rate",
 ]

@@ -6,7 +6,7 @@ from (seed, step), and the learning rate is a function of the step.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from torch import Tensor, nn
@@ -15,20 +15,32 @@ from torch.optim import Optimizer
 from vitadel.errors import UsageError
 from vitadel.models import read_tensors, write_tensors
 from vitadel.runs import write_whole
+from vitadel.train.sharding import cut_like, fill, whole
 
 _KEPT = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where a run stands: updates made, and the best score on the hold-out so far."""
+    """Where a run stands.
+
+    `step` updates made; the `best` score on the hold-out so far; how often a broken loss sent it back; how many `real`
+    and `synthetic` images it has seen; what it has cost in device hours and, where the hardware says, in joules.
+    """
 
     step: int = 0
     best: float | None = None
+    rollbacks: int = 0
+    real: int = 0
+    synthetic: int = 0
+    device_hours: float = 0.0
+    joules: float = 0.0
 
 
-def write_state(folder: Path, progress: Progress, nets: Mapping[str, nn.Module], optimiser: Optimizer) -> None:
-    """Write the newest state, then drop all but the two newest."""
+def write_state(
+    folder: Path, progress: Progress, nets: Mapping[str, nn.Module], optimiser: Optimizer, *, writes: bool = True
+) -> None:
+    """Write the newest state, then drop all but the two newest; all processes call it, and one of them `writes`."""
     tensors = {f"{name}.{key}": value for name, net in nets.items() for key, value in net.state_dict().items()}
     state = optimiser.state_dict()
     numbers: dict[str, object] = {}
@@ -38,29 +50,33 @@ def write_state(folder: Path, progress: Progress, nets: Mapping[str, nn.Module],
                 tensors[f"optimiser.{index}.{slot}"] = value
             else:
                 numbers[f"{index}.{slot}"] = value
-    about = {"step": progress.step, "best": progress.best, "optimiser": numbers}
+    tensors = whole(tensors)
+    if not writes:
+        return
+    about = {"progress": asdict(progress), "optimiser": numbers}
     path = folder / f"step-{progress.step:09d}.safetensors"
     write_whole(path, lambda beside: write_tensors(beside, tensors, {"vitadel.training": json.dumps(about)}))
     for old in _states(folder)[:-_KEPT]:
         old.unlink()
 
 
-def read_state(folder: Path, nets: Mapping[str, nn.Module], optimiser: Optimizer) -> Progress:
-    """Fill networks and optimiser from the newest state; the beginning if there is none."""
+def read_state(folder: Path, nets: Mapping[str, nn.Module], optimiser: Optimizer) -> Progress | None:
+    """Fill networks and optimiser from the newest state; None if there is none."""
     paths = _states(folder)
     if not paths:
-        return Progress()
+        return None
     tensors, progress, numbers = _read(paths[-1])
     for name, net in nets.items():
         own = {key.removeprefix(f"{name}."): value for key, value in tensors.items() if key.startswith(f"{name}.")}
-        net.load_state_dict(own)
+        fill(net, own)
     state = optimiser.state_dict()
+    parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
     slots: dict[int, dict[str, object]] = {}
     for key, value in tensors.items():
         kind, _, rest = key.partition(".")
         if kind == "optimiser":
             index, _, slot = rest.partition(".")
-            slots.setdefault(int(index), {})[slot] = value
+            slots.setdefault(int(index), {})[slot] = cut_like(value, parameters[int(index)])
     for key, number in numbers.items():
         index, _, slot = key.partition(".")
         slots.setdefault(int(index), {})[slot] = number
@@ -72,8 +88,8 @@ def _read(path: Path) -> tuple[dict[str, Tensor], Progress, dict[str, object]]:
     try:
         tensors, header = read_tensors(path)
         about = json.loads(header["vitadel.training"])
-        return tensors, Progress(about["step"], about["best"]), about["optimiser"]
-    except (UsageError, KeyError, ValueError) as error:
+        return tensors, Progress(**about["progress"]), about["optimiser"]
+    except (UsageError, KeyError, TypeError, ValueError) as error:
         raise UsageError(
             f"{path} is damaged ({error}). Delete it: the run then goes on from the checkpoint before it."
         ) from error

@@ -1,33 +1,54 @@
 """The training loop: one loop for every objective, on one device or many.
 
-Shape letters: B images.
+Shape letters: B images, K classes.
 """
 
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
 
 import torch
+import torch.nn.functional as F
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
+from accelerate.utils import DistributedDataParallelKwargs
 from timm.utils import ModelEmaV3
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from vitadel.data import Split, batches
+from vitadel.data import Shards, Split
 from vitadel.draws import Draws, fold_seed
-from vitadel.errors import UsageError
+from vitadel.errors import Stopped, UsageError
 from vitadel.models import Model, save
-from vitadel.objectives import Objective
-from vitadel.runs import Notify, Run, silent, write_whole
+from vitadel.objectives import AWP, Moment, Objective
+from vitadel.runs import Notify, Run, Scalars, silent, write_whole
+from vitadel.train.alarms import Alarm, alarms
 from vitadel.train.checkpoint import Progress, read_state, write_state
-from vitadel.train.plan import Plan, Precision, learning_rate
+from vitadel.train.feed import Batch, Feed
+from vitadel.train.meters import Meter, achieved_flops, forward_flops, peak_flops
+from vitadel.train.order import Order, Pick
+from vitadel.train.plan import Plan, Precision, ema_decay, learning_rate
+from vitadel.train.sharding import shard, whole
+from vitadel.train.signals import Bell, listening
+from vitadel.train.understudy import Understudy
+from vitadel.train.window import Window
 
 Scores = Mapping[str, float]
 Check = Callable[[nn.Module], Scores]
 
-# streams of one run's seed
-_ORDER, _STEP = 1, 2
+# streams of one run's seed, and of one step's
+_DETOUR, _STEP = 5, 2
+_AUGMENT, _MIX = 1, 2
+# how often a loss that is no number may send a run back before it is given up
+_ROLLBACKS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Synthetic:
+    """Images from a generator, and the share of every batch they make up."""
+
+    images: Shards
+    share: float
 
 
 def fit(
@@ -38,31 +59,96 @@ def fit(
     run: Run,
     *,
     seed: int,
+    synthetic: Synthetic | None = None,
     check: Check | None = None,
     notify: Notify = silent,
 ) -> Model:
     """Train `model` in place and return what evaluation should use: the averaged weights if there are any.
 
     `check` scores a model on the hold-out; the weights with the best score (its last value) are kept as `best`.
-    Killed at any moment and called again, it ends with the same weights, bit for bit on one CPU.
+    Killed at any moment and called again, it ends with the same weights, bit for bit on one CPU. SIGTERM ends it after
+    the running update, with a checkpoint. A loss that is no number sends it back to the last checkpoint, with other
+    draws from there.
     """
-    if len(train) == 0:
-        raise UsageError("the training split is empty. Choose another data set or a longer slice.")
     # accelerate remembers the first precision it was asked for and refuses any other in the same process
     AcceleratorState._reset_state()
-    accelerator = Accelerator(mixed_precision="bf16" if plan.precision is Precision.BF16 else "no")
-    if plan.batch % accelerator.num_processes:
-        raise UsageError(
-            f"plan.batch of {plan.batch} cannot be shared evenly by {accelerator.num_processes} processes."
-        )
+    accelerator = Accelerator(
+        mixed_precision="bf16" if plan.precision is Precision.BF16 else "no",
+        # an objective may make two passes before its backward one; buffers sent in between would undo the first
+        kwargs_handlers=[DistributedDataParallelKwargs(broadcast_buffers=False)],
+    )
+    _refuse_what_cannot_be_cut(plan, objective)
+    order = _order(train, synthetic, plan, seed, accelerator.num_processes)
     model.to(accelerator.device)
+    if plan.checkpoint_activations:
+        _checkpoint_activations(model)
+    average = None if plan.ema is None else ModelEmaV3(model, decay=plan.full_ema)
+    if plan.shard and accelerator.num_processes > 1:
+        for net in (model, *([] if average is None else [average.module])):
+            shard(net, accelerator.device)
     optimiser = plan.optimiser.build(model.net)
-    average = None if plan.ema is None else ModelEmaV3(model, decay=plan.ema)
     nets = {"model": model} if average is None else {"model": model, "average": average.module}
-    progress = read_state(run.checkpoints, nets, optimiser)
-    job = _Job(accelerator, model, objective, train, plan, run, seed, optimiser, average, nets, check, notify)
-    job.run_from(progress)
+    if plan.compile:
+        model.net.compile(dynamic=False)
+    images = None if synthetic is None else synthetic.images
+    feed = Feed(train, images, accelerator.device)
+    job = _Job(accelerator, model, objective, feed, order, plan, run, seed, optimiser, average, nets, check, notify)
+    if plan.precision is Precision.BF16 and plan.understudy and not plan.shard:
+        job.understudy = Understudy(model, compile=plan.compile)
+    with listening() as bell:
+        job.run_all(bell)
     return job.deployed
+
+
+def _order(train: Split, synthetic: Synthetic | None, plan: Plan, seed: int, world: int) -> Order:
+    if len(train) == 0:
+        raise UsageError("the training split is empty. Choose another data set or a longer slice.")
+    if plan.batch % (world * plan.accumulate):
+        raise UsageError(
+            f"plan.batch of {plan.batch} cannot be shared evenly by {world} processes in {plan.accumulate} parts."
+        )
+    if plan.mixing is not None and world > 1 and plan.batch % (2 * world):
+        raise UsageError(f"plan.mixing pairs images within a process: plan.batch must be a multiple of {2 * world}.")
+    if synthetic is None:
+        return Order(len(train), min(plan.batch, len(train)), seed, repeats=plan.repeats)
+    if plan.host is not None:
+        raise UsageError("synthetic images are augmented on the device. Set plan.augment instead of plan.host.")
+    size = train.pixels.read(torch.tensor([0])).shape[-1]
+    if synthetic.images.image_size != size:
+        made = synthetic.images.image_size
+        raise UsageError(
+            f"the synthetic images have {made} x {made} pixels, the real ones {size} x {size}. "
+            "Convert an archive of the right resolution, or change the recipe's preprocess."
+        )
+    return Order(len(train), plan.batch, seed, len(synthetic.images), synthetic.share)
+
+
+def _refuse_what_cannot_be_cut(plan: Plan, objective: Objective) -> None:
+    if plan.shard and isinstance(objective, AWP):
+        raise UsageError("AWP moves whole weights, and plan.shard cuts them. Set plan.shard=false.")
+
+
+def _checkpoint_activations(model: Model) -> None:
+    switch = getattr(model.net, "set_grad_checkpointing", None)
+    if not callable(switch):
+        raise UsageError(
+            f"{type(model.net).__name__} cannot recompute activations. Set plan.checkpoint_activations=false."
+        )
+    switch(True)
+
+
+def _peak(device: torch.device, precision: Precision) -> float | None:
+    """What this process's device could do at most; unknown for a CPU and in float32."""
+    known = device.type == "cuda" and precision is Precision.BF16
+    return peak_flops(torch.cuda.get_device_name(device)) if known else None
+
+
+def _worth_logging(used: Mapping[str, float]) -> dict[str, float]:
+    return {name: round(used[name], 3) for name in ("utilisation", "memory_mib") if name in used}
+
+
+class _Broken(Exception):
+    """The loss is no number any more."""
 
 
 @dataclass(slots=True)
@@ -72,7 +158,8 @@ class _Job:
     accelerator: Accelerator
     model: Model
     objective: Objective
-    train: Split
+    feed: Feed
+    order: Order
     plan: Plan
     run: Run
     seed: int
@@ -81,19 +168,25 @@ class _Job:
     nets: Mapping[str, nn.Module]
     check: Check | None
     notify: Notify
-    window: "_Window" = field(default_factory=lambda: _Window())
-
-    @property
-    def batch(self) -> int:
-        return min(self.plan.batch, len(self.train))
+    window: Window = field(default_factory=Window)
+    wrapped: nn.Module = field(init=False)
+    meter: Meter = field(init=False)
+    scalars: Scalars | None = field(init=False)
+    peak: float | None = field(init=False)
+    flops: float = 0.0
+    understudy: Understudy | None = None
 
     @property
     def steps_per_epoch(self) -> int:
-        return len(self.train) // self.batch
+        return self.order.steps_per_epoch
 
     @property
     def total(self) -> int:
-        return self.plan.epochs * self.steps_per_epoch
+        return self.plan.all_epochs * self.steps_per_epoch
+
+    @property
+    def is_main(self) -> bool:
+        return bool(self.accelerator.is_main_process)
 
     @property
     def deployed(self) -> Model:
@@ -101,70 +194,186 @@ class _Job:
         assert isinstance(chosen, Model)
         return chosen.eval()
 
-    def run_from(self, progress: Progress) -> None:
-        wrapped, self.optimiser = self.accelerator.prepare(self.model, self.optimiser)
-        for rows, x, y in batches(self.train, self._order(progress.step)):
-            self._update(wrapped, progress.step, rows, x, y)
-            progress = replace(progress, step=progress.step + 1)
-            if self._due(progress.step, self.plan.log_every_steps):
-                self._log(progress.step)
-            if self._due(progress.step, self.plan.check_every_epochs * self.steps_per_epoch):
-                progress = self._hold_out(progress)
-            if self._due(progress.step, self.plan.checkpoint_every_steps):
-                self._checkpoint(progress)
-        if self.accelerator.is_main_process:
-            write_whole(self.run.checkpoints / "final.safetensors", lambda beside: save(self.deployed, beside))
+    # ---------------------------------------------------------------- course
+
+    def run_all(self, bell: Bell) -> None:
+        progress = read_state(self.run.checkpoints, self.nets, self.optimiser)
+        if self.plan.shard:  # cut already: no second wrapper around it
+            self.wrapped, self.optimiser = self.model, self.accelerator.prepare(self.optimiser)
+        else:
+            self.wrapped, self.optimiser = self.accelerator.prepare(self.model, self.optimiser)
+        self.meter = Meter(self.accelerator.device, self.accelerator.num_processes)
+        self.peak = _peak(self.accelerator.device, self.plan.precision)
+        if self.peak is not None:
+            self.flops = forward_flops(self.model)
+        self.scalars = Scalars(self.run.folder / "tensorboard") if self.is_main else None
+        if progress is None:  # so that there is always a state to go back to
+            progress = Progress()
+            self._checkpoint(progress)
+        while True:
+            try:
+                self._run_from(progress, bell)
+                break
+            except _Broken as broken:
+                progress = self._go_back(str(broken))
+        self._save("final")
+
+    def _run_from(self, progress: Progress, bell: Bell) -> None:
+        self.meter.start()
+        with closing(self._batches(progress)) as batches:
+            for pick, x, y in batches:
+                self._update(progress, pick, x, y)
+                made = int(pick.synthetic_B.sum()) * self.accelerator.num_processes
+                seen = len(pick.row_B) * self.accelerator.num_processes
+                progress = replace(
+                    progress,
+                    step=progress.step + 1,
+                    real=progress.real + seen - made,
+                    synthetic=progress.synthetic + made,
+                )
+                if self._due(progress.step, self.plan.log_every_steps):
+                    progress = self._log(progress)
+                if self._due(progress.step, self.plan.check_every_epochs * self.steps_per_epoch):
+                    progress = self._hold_out(progress)
+                if self._due(progress.step, self.plan.checkpoint_every_steps):
+                    self._checkpoint(progress)
+                if self._asked_to_stop(progress.step, bell):
+                    self._checkpoint(progress)
+                    raise Stopped(f"stopped at step {progress.step}, which is saved: the same command goes on.")
 
     def _due(self, step: int, every: int) -> bool:
         return step % every == 0 or step == self.total
 
-    def _order(self, first: int) -> Iterator[Tensor]:
-        """The rows of each coming batch, this process's share of them; a function of (seed, step) alone."""
-        rank, world = self.accelerator.process_index, self.accelerator.num_processes
-        for step in range(first, self.total):
-            epoch, place = divmod(step, self.steps_per_epoch)
-            if place == 0 or step == first:
-                generator = torch.Generator().manual_seed(fold_seed(self.seed, _ORDER, epoch))
-                shuffled = torch.randperm(len(self.train), generator=generator)
-            yield shuffled[place * self.batch : (place + 1) * self.batch][rank::world]
+    def _asked_to_stop(self, step: int, bell: Bell) -> bool:
+        """Whether any process heard the bell; processes agree on it only now and then, since asking makes them wait."""
+        if self.accelerator.num_processes == 1:
+            return bell.rung
+        if not self._due(step, self.plan.log_every_steps):
+            return False
+        heard = torch.tensor(float(bell.rung), device=self.accelerator.device)
+        return bool(self.accelerator.reduce(heard, "sum") > 0)
 
-    def _update(self, wrapped: nn.Module, step: int, rows: Tensor, x: Tensor, y: Tensor) -> None:
-        device = self.accelerator.device
-        rows, x, y = rows.to(device), x.to(device, non_blocking=True), y.to(device, non_blocking=True)
-        seed = fold_seed(self.seed, _STEP, step)
+    def _seed(self, progress: Progress) -> int:
+        """After a broken loss other draws: the same ones would break it again."""
+        return fold_seed(self.seed, _DETOUR, progress.rollbacks) if progress.rollbacks else self.seed
+
+    def _batches(self, progress: Progress) -> Generator[Batch, None, None]:
+        order = replace(self.order, seed=self._seed(progress))
+        rank, world = self.accelerator.process_index, self.accelerator.num_processes
+        picks = order.picks(range(progress.step, self.total), rank, world)
+        if self.plan.host is None:
+            return self.feed.batches(picks)
+        return self.feed.augmented(picks, self.plan.host, order.seed, progress.step, self.plan.workers)
+
+    def _go_back(self, why: str) -> Progress:
+        progress = read_state(self.run.checkpoints, self.nets, self.optimiser)
+        assert progress is not None
+        if progress.rollbacks >= _ROLLBACKS:
+            raise UsageError(
+                f"{why}, for the {_ROLLBACKS + 1}th time. Lower the learning rate or set plan.clip_norm; "
+                "the last checkpoint is untouched."
+            )
+        progress = replace(progress, rollbacks=progress.rollbacks + 1)
+        self.window = Window()
+        sentence = f"{why}: back to step {progress.step}, with other draws from there"
+        self._alarm(progress.step, [Alarm("not-finite", sentence, {"rollbacks": progress.rollbacks})])
+        # written down, or a run that breaks again and again would never count beyond one
+        self._checkpoint(progress)
+        return progress
+
+    # ---------------------------------------------------------------- update
+
+    def _update(self, progress: Progress, pick: Pick, x: Tensor, y: Tensor) -> None:
+        step = progress.step
+        seed = fold_seed(self._seed(progress), _STEP, step)
         # dropout and stochastic depth draw from the global generator; seeding it per step makes a restart exact
         torch.manual_seed(fold_seed(seed, self.accelerator.process_index))
-        if self.plan.augment is not None:
-            x = self.plan.augment(x, Draws.of(fold_seed(seed, 1), rows))
+        index_B = pick.index_B.to(x.device, non_blocking=True)
+        x, y = self._augmented(x, y, seed, index_B)
+        objective = self.objective.at(Moment((step + 1) / self.steps_per_epoch, self.plan.all_epochs))
         for group in self.optimiser.param_groups:
             group["lr"] = learning_rate(self.plan, step, self.steps_per_epoch)
-        wrapped.train()
-        with self.accelerator.autocast():
-            result = self.objective.at((step + 1) / self.total)(wrapped, x, y, seed=seed, index_B=rows)
-        self.accelerator.backward(result.loss)
+        self.wrapped.train()
+        if self.understudy is not None:
+            self.understudy.learn()
+        parts = list(zip(*(each.chunk(self.plan.accumulate) for each in (x, y, index_B)), strict=True))
+        for number, (x_part, y_part, index_part) in enumerate(parts):
+            last = number == len(parts) - 1
+            with nullcontext() if last else self.accelerator.no_sync(self.wrapped):
+                with self.accelerator.autocast():
+                    examples = objective.prepare(self.crafter, x_part, y_part, seed=seed, index_B=index_part)
+                    result = objective.loss(self.wrapped, examples)
+                self.accelerator.backward(result.loss * (len(x_part) / len(x)))
+                result.undo()
+            self.window.add(len(x_part), {"loss": result.loss.detach(), **result.logs})
         if self.plan.clip_norm is not None:
-            self.accelerator.clip_grad_norm_(wrapped.parameters(), self.plan.clip_norm)
+            self.accelerator.clip_grad_norm_(self.wrapped.parameters(), self.plan.clip_norm)
         self.optimiser.step()
         self.optimiser.zero_grad()
         if self.average is not None:
+            self.average.decay = ema_decay(self.plan, step, self.total)
             self.average.update(self.model)
-        self.window.add(len(rows), {"loss": result.loss.detach(), **result.logs})
         self.notify("training", step + 1, self.total, self.window.latest)
+
+    @property
+    def crafter(self) -> nn.Module:
+        """What attacks are crafted on."""
+        return self.wrapped if self.understudy is None else self.understudy
+
+    def _augmented(self, x: Tensor, y: Tensor, seed: int, index_B: Tensor) -> tuple[Tensor, Tensor]:
+        if self.plan.augment is not None:
+            x = self.plan.augment(x, Draws.of(fold_seed(seed, _AUGMENT), index_B))
+        if self.plan.mixing is None:
+            return x, y
+        shares_BK = F.one_hot(y, self._num_classes()).float()
+        # half a batch further on: of the processes' places that is the same process, however many there are
+        half = len(x) // 2
+        mix = self.plan.mixing.plan(fold_seed(seed, _MIX), *x.shape[-2:])
+        return mix.apply(x, shares_BK, x.roll(half, 0), shares_BK.roll(half, 0))
+
+    def _num_classes(self) -> int:
+        assert self.model.spec is not None
+        return self.model.spec.num_classes
+
+    # -------------------------------------------------------------- watching
 
     def _refuse_broken_weights(self, step: int) -> None:
         """Nothing is written after a loss that is no number: the last good checkpoint must stay the last."""
-        if not self.window.finite():
-            raise UsageError(
-                f"the loss is no longer finite at step {step}. Lower the learning rate or set plan.clip_norm; "
-                "the last checkpoint is untouched."
-            )
+        broken = torch.tensor(float(not self.window.finite()), device=self.accelerator.device)
+        if bool(self.accelerator.reduce(broken, "sum") > 0):
+            raise _Broken(f"the loss is no longer finite at step {step}")
 
-    def _log(self, step: int) -> None:
+    def _log(self, progress: Progress) -> Progress:
+        step = progress.step
         self._refuse_broken_weights(step)
-        means = self.window.close()
-        if self.accelerator.is_main_process:
-            rate = learning_rate(self.plan, step - 1, self.steps_per_epoch)
-            self.run.log("step", step=step, epoch=step / self.steps_per_epoch, lr=rate, **means)
+        means, used = self.window.close(), self.meter.read()
+        progress = replace(
+            progress,
+            device_hours=progress.device_hours + (used["gpu_hours"] or used.get("cpu_hours", 0.0)),
+            joules=progress.joules + used.get("energy_joules", 0.0),
+        )
+        rate = learning_rate(self.plan, step - 1, self.steps_per_epoch)
+        numbers = {"epoch": step / self.steps_per_epoch, "lr": rate, **means, **_worth_logging(used)}
+        numbers["device_hours"] = round(progress.device_hours, 6)
+        if progress.joules:
+            numbers["kilowatt_hours"] = round(progress.joules / 3.6e6, 6)
+        if self.peak is not None:
+            done = achieved_flops(means["images_per_second"], self.flops, self.objective.passes)
+            numbers["flop_utilisation"] = round(done / self.peak, 4)
+        self._write("step", step, numbers)
+        return progress
+
+    def _write(self, event: str, step: int, numbers: Mapping[str, float]) -> None:
+        if self.is_main:
+            assert self.scalars is not None
+            self.run.log(event, step=step, **numbers)
+            self.scalars.add(step, {f"{event}/{name}": value for name, value in numbers.items()})
+
+    def _alarm(self, step: int, found: list[Alarm]) -> None:
+        for alarm in found:
+            if self.is_main:
+                self.run.log("alarm", step=step, code=alarm.code, sentence=alarm.sentence, evidence=alarm.evidence)
+            self.notify(f"alarm: {alarm.sentence}", step, self.total, {})
 
     def _hold_out(self, progress: Progress) -> Progress:
         if self.check is None:
@@ -172,47 +381,20 @@ class _Job:
         self._refuse_broken_weights(progress.step)
         scores = self.check(self.deployed)
         *_, score = scores.values()
-        if self.accelerator.is_main_process:
-            self.run.log("holdout", step=progress.step, **scores)
+        self._write("holdout", progress.step, scores)
+        self._alarm(progress.step, alarms(scores, progress.best))
         if progress.best is not None and score <= progress.best:
             return progress
-        if self.accelerator.is_main_process:
-            about = {"vitadel.selected": f"step {progress.step}, hold-out {dict(scores)}"}
-            write_whole(self.run.checkpoints / "best.safetensors", lambda beside: save(self.deployed, beside, about))
+        self._save("best", {"vitadel.selected": f"step {progress.step}, hold-out {dict(scores)}"})
         return replace(progress, best=score)
+
+    def _save(self, name: str, about: Mapping[str, str] | None = None) -> None:
+        tensors = whole(self.deployed.net.state_dict())
+        if self.is_main:
+            path = self.run.checkpoints / f"{name}.safetensors"
+            write_whole(path, lambda beside: save(self.deployed, beside, about, tensors=tensors))
 
     def _checkpoint(self, progress: Progress) -> None:
         self._refuse_broken_weights(progress.step)
-        if self.accelerator.is_main_process:
-            write_state(self.run.checkpoints, progress, self.nets, self.optimiser)
+        write_state(self.run.checkpoints, progress, self.nets, self.optimiser, writes=self.is_main)
         self.accelerator.wait_for_everyone()
-
-
-class _Window:
-    """Means over the updates since the last log line, kept on the device until they are asked for."""
-
-    def __init__(self) -> None:
-        self._open()
-
-    def _open(self) -> None:
-        self._sums: dict[str, Tensor] = {}
-        self._updates = 0
-        self._images = 0
-        self._started = time.perf_counter()
-        self.latest: Mapping[str, float] = {}
-
-    def add(self, images: int, values: Mapping[str, Tensor]) -> None:
-        for name, value in values.items():
-            self._sums[name] = self._sums.get(name, torch.zeros_like(value)) + value
-        self._updates += 1
-        self._images += images
-
-    def finite(self) -> bool:
-        return all(bool(total.isfinite().all()) for total in self._sums.values())
-
-    def close(self) -> dict[str, float]:
-        means = {name: round(float(total) / self._updates, 6) for name, total in self._sums.items()}
-        means["images_per_second"] = round(self._images / (time.perf_counter() - self._started), 2)
-        self._open()
-        self.latest = means
-        return means

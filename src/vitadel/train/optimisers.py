@@ -1,5 +1,8 @@
-"""Optimisers, all timm's, with the exemptions from weight decay that timm knows for each architecture."""
+"""Optimisers, all timm's, and which weights they decay."""
 
+import enum
+import fnmatch
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -8,6 +11,16 @@ from torch import nn
 from torch.optim import Optimizer
 
 from vitadel.errors import UsageError
+
+
+class Decay(enum.Enum):
+    """Which weights are decayed."""
+
+    # timm's rule; the temperatures of XCiT's attention have three and are decayed, as in the thesis's runs
+    DIMENSIONS = "those with two dimensions or more, unless the network names them"
+    # the rule of the ViT-beats-WideResNet code
+    KERNELS = "matrices and convolutions alone: no norms, biases, tokens, positions or layer scales"
+    ALL = "all of them"
 
 
 class OptimiserChoice(Protocol):
@@ -28,12 +41,14 @@ class AdamW:
     lr: float
     weight_decay: float = 0.05
     betas: tuple[float, float] = (0.9, 0.999)
+    decay: Decay = Decay.DIMENSIONS
+    exempt: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _check("AdamW", self.lr, self.weight_decay)
 
     def build(self, net: nn.Module) -> Optimizer:
-        return create_optimizer_v2(net, "adamw", lr=self.lr, weight_decay=self.weight_decay, betas=self.betas)
+        return _built("adamw", net, self, betas=self.betas)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +58,14 @@ class Lion:
     lr: float
     weight_decay: float = 0.5
     betas: tuple[float, float] = (0.9, 0.99)
+    decay: Decay = Decay.DIMENSIONS
+    exempt: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _check("Lion", self.lr, self.weight_decay)
 
     def build(self, net: nn.Module) -> Optimizer:
-        return create_optimizer_v2(net, "lion", lr=self.lr, weight_decay=self.weight_decay, betas=self.betas)
+        return _built("lion", net, self, betas=self.betas)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +76,43 @@ class SGD:
     weight_decay: float = 5e-4
     momentum: float = 0.9
     nesterov: bool = True
+    decay: Decay = Decay.DIMENSIONS
+    exempt: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _check("SGD", self.lr, self.weight_decay)
 
     def build(self, net: nn.Module) -> Optimizer:
-        name = "sgd" if self.nesterov else "momentum"
-        return create_optimizer_v2(net, name, lr=self.lr, weight_decay=self.weight_decay, momentum=self.momentum)
+        return _built("sgd" if self.nesterov else "momentum", net, self, momentum=self.momentum)
+
+
+def _built(name: str, net: nn.Module, choice: AdamW | Lion | SGD, **values: object) -> Optimizer:
+    """timm's optimiser of this name, with the weights it decays in one group and the others in a second."""
+
+    def groups(model: nn.Module) -> list[dict[str, object]]:
+        trained = {name: one for name, one in model.named_parameters() if one.requires_grad}
+        decayed = _decayed(model, trained, choice.decay, choice.exempt)
+        spared = [one for name, one in trained.items() if name not in decayed]
+        kept = [one for name, one in trained.items() if name in decayed]
+        both = [{"params": spared, "weight_decay": 0.0}, {"params": kept, "weight_decay": choice.weight_decay}]
+        return [group for group in both if group["params"]]
+
+    return create_optimizer_v2(
+        net, name, lr=choice.lr, weight_decay=choice.weight_decay, param_group_fn=groups, **values
+    )
+
+
+def _decayed(net: nn.Module, weights: Mapping[str, nn.Parameter], decay: Decay, exempt: Iterable[str]) -> set[str]:
+    """The names of the weights to decay; `exempt` takes patterns such as *.temperature away from them."""
+    ask = getattr(net, "no_weight_decay", None)
+    named = set(ask()) if callable(ask) else set()
+    rules = {
+        Decay.DIMENSIONS: lambda name, one: one.ndim > 1 and not name.endswith("bias") and name not in named,
+        Decay.KERNELS: lambda name, one: one.ndim > 1 and name.endswith("weight"),
+        Decay.ALL: lambda name, one: True,
+    }
+    chosen = {name for name, one in weights.items() if rules[decay](name, one)}
+    return {name for name in chosen if not any(fnmatch.fnmatch(name, pattern) for pattern in exempt)}
 
 
 def _check(owner: str, lr: float, weight_decay: float) -> None:

@@ -5,7 +5,10 @@ import math
 from dataclasses import dataclass
 
 from vitadel.errors import UsageError
+from vitadel.objectives import Each
 from vitadel.train.augment import Augment
+from vitadel.train.host import HostAugment
+from vitadel.train.mixing import Mixing
 from vitadel.train.optimisers import OptimiserChoice
 
 
@@ -16,46 +19,132 @@ class Precision(enum.Enum):
     BF16 = "bf16"
 
 
+class Rule(enum.Enum):
+    """How the peak learning rate follows the batch."""
+
+    FIXED = "not at all"
+    LINEAR = "in proportion"
+    ROOT = "with its square root"
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Everything about training but what is minimised and on what.
 
-    `batch` counts the images of all devices together. The learning rate rises linearly over `warmup_epochs`, then
-    falls along a cosine to `min_lr`, both per step. `ema` is the share of the average that one step keeps.
+    `batch` counts the images of all devices together; `accumulate` cuts it into so many parts, one after the other.
+
+    The learning rate rises from `warmup_lr` over `warmup_epochs`, falls along a cosine to `min_lr` until `epochs`, and
+    stays there for `cooldown_epochs` more. With `step_every` it is multiplied by `step_factor` every so many epochs
+    instead. It moves with every update, or with every epoch. The cosine begins where the warm-up ends; with
+    `cosine_from_start` it begins at 0 and the warm-up hides its first part, as timm's does, so that the peak is never
+    quite reached. The peak is the optimiser's lr, for a batch of `lr_batch` if `lr_rule` is not fixed.
+
+    `compile` sends the network through torch.compile. With `understudy`, attacks in bf16 are crafted on a copy of the
+    model whose every layer is bf16; without, on the model itself, whose norms and sums stay float32.
+
+    With `checkpoint_activations` the backward pass computes again what it needs instead of keeping it. With `shard`
+    each process keeps a part of the weights (FSDP) instead of all of them (DDP).
+
+    `ema` is the share of the average that one update keeps: for a batch of `ema_batch`, if that is given. With
+    `ema_warmup` it is at most (1 + n) / (10 + n) at update n, so that the average follows at first; for the first
+    `ema_after` of training the average is a copy.
+
+    `augment` changes images on the device; `host` does it where they are read, which files at full resolution and
+    RandAugment need, in `workers` processes. Each image comes `repeats` times in a row, and so fewer of them.
     """
 
     epochs: int
     batch: int
     optimiser: OptimiserChoice
+    lr_rule: Rule = Rule.FIXED
+    lr_batch: int = 512
     warmup_epochs: float = 0.0
+    warmup_lr: float = 0.0
     min_lr: float = 0.0
+    cooldown_epochs: int = 0
+    step_every: float | None = None
+    step_factor: float = 0.1
+    lr_each: Each = Each.STEP
+    cosine_from_start: bool = False
     clip_norm: float | None = None
     ema: float | None = None
+    ema_batch: int | None = None
+    ema_warmup: bool = False
+    ema_after: float = 0.0
     precision: Precision = Precision.FLOAT32
+    compile: bool = False
+    understudy: bool = False
+    accumulate: int = 1
+    checkpoint_activations: bool = False
+    shard: bool = False
     augment: Augment | None = None
+    mixing: Mixing | None = None
+    host: HostAugment | None = None
+    workers: int = 0
+    repeats: int = 1
     check_every_epochs: int = 1
     checkpoint_every_steps: int = 500
     log_every_steps: int = 20
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch", "check_every_epochs", "checkpoint_every_steps", "log_every_steps"):
+        for name in (
+            *("epochs", "batch", "lr_batch", "accumulate", "repeats"),
+            *("check_every_epochs", "checkpoint_every_steps", "log_every_steps"),
+        ):
             if getattr(self, name) < 1:
                 raise UsageError(f"Plan.{name} must be at least 1, got {getattr(self, name)}.")
         if not 0 <= self.warmup_epochs < self.epochs:
             raise UsageError(
                 f"Plan.warmup_epochs must lie in [0, epochs), got {self.warmup_epochs:g} of {self.epochs}."
             )
-        if self.ema is not None and not 0 < self.ema < 1:
+        if self.ema is not None and not (0 < self.ema < 1 and 0 < self.full_ema < 1):
             raise UsageError(f"Plan.ema must lie in (0, 1), got {self.ema:g}. Write for example 0.9999.")
-        if self.clip_norm is not None and not self.clip_norm > 0:
-            raise UsageError(f"Plan.clip_norm must be positive, got {self.clip_norm:g}. Write null for none.")
+        for name in ("min_lr", "warmup_lr", "cooldown_epochs", "workers"):
+            if getattr(self, name) < 0:
+                raise UsageError(f"Plan.{name} must not be negative, got {getattr(self, name):g}.")
+        for name in ("clip_norm", "step_every"):
+            if (value := getattr(self, name)) is not None and not value > 0:
+                raise UsageError(f"Plan.{name} must be positive, got {value:g}. Write null for none.")
+        if not 0 <= self.ema_after < 1:
+            raise UsageError(f"Plan.ema_after must lie in [0, 1), got {self.ema_after:g}: a share of training.")
+        if self.batch % self.accumulate:
+            raise UsageError(f"Plan.batch of {self.batch} cannot be cut into {self.accumulate} equal parts.")
+
+    @property
+    def all_epochs(self) -> int:
+        """Those of the schedule and those of the cool-down."""
+        return self.epochs + self.cooldown_epochs
+
+    @property
+    def full_ema(self) -> float:
+        """What one update keeps of the average once any warm-up is over."""
+        assert self.ema is not None
+        return self.ema if self.ema_batch is None else 1 - (1 - self.ema) * self.batch / self.ema_batch
+
+    @property
+    def peak_lr(self) -> float:
+        power = {Rule.FIXED: 0.0, Rule.LINEAR: 1.0, Rule.ROOT: 0.5}[self.lr_rule]
+        return self.optimiser.lr * (self.batch / self.lr_batch) ** power
 
 
 def learning_rate(plan: Plan, step: int, steps_per_epoch: int) -> float:
     """The rate of update number `step`, counted from 0: a pure function, so nothing about it has to be saved."""
-    warmup = round(plan.warmup_epochs * steps_per_epoch)
-    total = plan.epochs * steps_per_epoch
-    if step < warmup:
-        return plan.optimiser.lr * (step + 1) / warmup
-    progress = (step - warmup) / max(1, total - warmup)
-    return plan.min_lr + (plan.optimiser.lr - plan.min_lr) * (1 + math.cos(math.pi * progress)) / 2
+    peak = plan.peak_lr
+    # an epoch's rate is that of its beginning; of an update's, the warm-up's is that of its end, or the first were 0
+    by_epoch = plan.lr_each is Each.EPOCH
+    now = step // steps_per_epoch if by_epoch else step / steps_per_epoch
+    if now < plan.warmup_epochs:
+        reached = now if by_epoch else (step + 1) / steps_per_epoch
+        return plan.warmup_lr + (peak - plan.warmup_lr) * min(1.0, reached / plan.warmup_epochs)
+    if plan.step_every is not None:
+        return peak * plan.step_factor ** math.floor(now / plan.step_every)
+    begin = 0.0 if plan.cosine_from_start else plan.warmup_epochs
+    progress = min(1.0, (now - begin) / (plan.epochs - begin))
+    return plan.min_lr + (peak - plan.min_lr) * (1 + math.cos(math.pi * progress)) / 2
+
+
+def ema_decay(plan: Plan, step: int, total: int) -> float:
+    """The share of the average that update number `step` of `total` keeps."""
+    if step < plan.ema_after * total:
+        return 0.0
+    return min(plan.full_ema, (1 + step) / (10 + step)) if plan.ema_warmup else plan.full_ema

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from vitadel.attacks import FGSM, PGD
 from vitadel.errors import UsageError
 from vitadel.goals import Untargeted
-from vitadel.objectives import Adversarial, Standard
+from vitadel.objectives import Adversarial, Moment, Standard
 from vitadel.objectives.base import hard_labels, shares
 from vitadel.threat import L2, Linf
 
@@ -89,10 +89,10 @@ def test_what_is_drawn_belongs_to_the_image(model: Counting, batch: tuple[Tensor
 
 def test_the_radius_grows_over_the_warm_up_and_then_stays() -> None:
     objective = Adversarial(PGD(steps=1), Linf(0.2), eps_warmup=0.5)
-    assert [objective.at(progress).threat.eps for progress in (0.05, 0.25, 0.5, 1.0)] == pytest.approx(
+    assert [objective.at(Moment(epoch, 10)).threat.eps for epoch in (0.5, 2.5, 5, 10)] == pytest.approx(
         [0.02, 0.1, 0.2, 0.2]
     )
-    assert Adversarial(PGD(steps=1), Linf(0.2)).at(1e-9).threat.eps == 0.2
+    assert Adversarial(PGD(steps=1), Linf(0.2)).at(Moment(1e-9, 10)).threat.eps == 0.2
 
 
 def test_mixed_labels() -> None:

@@ -1,19 +1,46 @@
-"""Recipes: every one can be built and described, and one value deep inside can be changed."""
+"""Recipes: every one can be built, described and carried out, and one value deep inside can be changed."""
 
+import inspect
 import json
+import re
 import sys
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass, replace
+from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from torch import nn
 
 from vitadel import data, models
 from vitadel.data import Split
 from vitadel.errors import UsageError
-from vitadel.objectives import Adversarial
-from vitadel.recipes import RECIPES, override
+from vitadel.models import Option
+from vitadel.objectives import Adversarial, Hostile
+from vitadel.recipes import RECIPES, ModelChoice, Recipe, SyntheticChoice, carry_out, leaves, override
 from vitadel.runs import describe
 from vitadel.train import Precision
+
+ROOT = Path(__file__).parents[3]
+_OWN = ("digits-standard", "digits-adversarial")
+
+
+def architecture(recipe: Recipe) -> tuple[str, Mapping[str, Option]]:
+    """What the recipe's model is, apart from its weights: a run folder is named after the recipe that fills it."""
+    start = recipe.model.start
+    if start.startswith("runs/"):
+        return architecture(RECIPES[Path(start).name]())
+    return start.partition("@")[0], recipe.model.options
+
+
+@cache
+def spec_without_weights(start: str, image_size: int, patch_size: int | None, options: str) -> models.ModelSpec | None:
+    with torch.device("meta"):
+        return models.load(
+            start, image_size=image_size, patch_size=patch_size, options=json.loads(options), num_classes=10
+        ).spec
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -21,13 +48,169 @@ def test_every_recipe_is_complete(name: str) -> None:
     recipe = RECIPES[name]()
     assert recipe.name == name
     assert json.loads(json.dumps(describe(recipe)))["plan"]["epochs"] >= 1
-    assert recipe.sources, "every value says where it comes from"
     choice = recipe.model
-    model = models.load(
-        choice.start, image_size=choice.image_size, patch_size=choice.patch_size, options=choice.options, num_classes=10
+    start, options = architecture(recipe)
+    spec = spec_without_weights(start, choice.image_size, choice.patch_size, json.dumps(dict(options)))
+    assert spec is not None
+    assert spec.image_size == choice.image_size
+    assert choice.patch_size in (None, spec.patch_size)
+    assert data.parse_preprocess(recipe.preprocess).size == choice.image_size
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_value_that_was_chosen_says_where_it_comes_from(name: str) -> None:
+    recipe = RECIPES[name]()
+    found = leaves(recipe)
+    assert {leaf.path for leaf in found} >= {"model.start", "data", "objective", "plan.epochs", "plan.optimiser.lr"}
+    chosen = [leaf for leaf in found if not leaf.by_default]
+    assert not [leaf.path for leaf in chosen if leaf.source is None]
+    # which objective it is says nothing about the values inside
+    assert not [leaf.path for leaf in chosen if leaf.said_of == "objective" != leaf.path]
+    assert not [path for path in recipe.sources if path != "*" and not _exists(recipe, path)]
+    kinds = ("paper: ", "authors' code", "our choice")
+    assert not [said for said in recipe.sources.values() if not said.startswith(kinds)]
+    assert recipe.sources.get("*", "our choice") == "our choice", "what covers everything can only be our own"
+
+
+def _exists(node: object, path: str) -> bool:
+    name, _, rest = path.partition(".")
+    if isinstance(node, Mapping):
+        return name in node
+    if is_dataclass(node):
+        known = name in {field.name for field in fields(node)}
+        return known and (not rest or _exists(getattr(node, name), rest))
+    return False
+
+
+def test_a_value_finds_its_own_source_before_that_of_its_part() -> None:
+    found = {leaf.path: leaf for leaf in leaves(RECIPES["vit-b2-cifar10"]())}
+    assert found["plan.optimiser.decay"].source == "authors' code: tensors called kernel"
+    assert found["plan.optimiser.betas"].said_of == "plan.optimiser"
+    assert found["plan.compile"].source is None
+    assert found["plan.compile"].by_default
+    assert [found[path].value for path in ("objective.threat.eps", "plan.augment.fill")] == ["8/255", "128/255"]
+    assert [found[path].value for path in ("objective", "plan.host", "plan.optimiser.betas")] == [
+        *("Trades", "null"),
+        "0.9,0.99",
+    ]
+    assert {leaf.source for leaf in leaves(RECIPES["digits-standard"]())} == {"our choice"}
+    steps = [leaf.path for leaf in leaves(RECIPES["xcit-s12-cifar10"]()) if leaf.path.endswith("degrees")]
+    assert steps == ["plan.augment.steps.2.degrees"]
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_nothing_is_expected_but_what_was_published_or_measured(name: str) -> None:
+    expect = RECIPES[name]().expect
+    assert set(expect) <= {"published", "clean", "robust", "cost"}
+    if "published" in expect:
+        assert re.search(r"\((paper|thesis|the authors|Singh)", expect["published"])
+
+
+@pytest.mark.parametrize("name", [name for name in RECIPES if name not in _OWN])
+def test_every_recipe_tells_its_source_its_differences_and_its_cost(name: str) -> None:
+    module = inspect.getmodule(RECIPES[name])
+    assert module is not None
+    assert all(f"\n{head}" in (module.__doc__ or "") for head in ("Source: ", "Differs: ", "Cost: "))
+    assert "cost" in RECIPES[name]().expect or re.search("[Ee]stimate|H200", RECIPES[name].__doc__ or "")
+
+
+def test_the_page_of_recipes_lists_every_one() -> None:
+    listed = re.findall(r"^\| `([a-z0-9-]+)` \|", (ROOT / "docs" / "recipes.md").read_text(), re.M)
+    assert sorted(listed) == sorted(RECIPES)
+
+
+# ------------------------------------------------------------------ carried out, small
+
+_VIT: dict[str, Option] = {"depth": 1, "embed_dim": 32, "num_heads": 2}
+_SMALL = {
+    "vit": ("timm:test_vit", 8, _VIT),
+    "deit": ("timm:deit_tiny_patch16_224", 8, _VIT),
+    "cait": ("timm:cait_xxs24_224", 8, {**_VIT, "depth": 1}),
+    "xcit": ("timm:xcit_nano_12_p16_224", 8, {**_VIT, "cls_attn_layers": 1}),
+    "resnet50": ("timm:test_resnet", None, {}),
+    "wrn28": ("timm:test_resnet", None, {}),
+}
+
+
+@pytest.fixture(scope="session")
+def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("generated")
+    images = np.random.default_rng(0).integers(0, 256, (16, 16, 16, 3), dtype=np.uint8)
+    np.savez(folder / "made.npz", image=images, label=np.arange(16) % 10)
+    data.convert([folder / "made.npz"], folder / "shards", num_classes=10)
+    return folder / "shards"
+
+
+def shrunk(recipe: Recipe, generated: Path) -> Recipe:
+    """The same objective, optimiser, averaging and augmentation on a model and images that take no time."""
+    arch = architecture(recipe)[0].partition(":")[2]
+    start, patch_size, options = next(small for key, small in _SMALL.items() if arch.startswith(key))
+    objective = recipe.objective
+    if isinstance(objective, Hostile):  # or a single epoch would be a clean one
+        objective = replace(objective, eps_warmup=0.0, step_warmup=0.0)
+    plan = replace(
+        recipe.plan,
+        epochs=1,
+        batch=8,
+        warmup_epochs=0,
+        cooldown_epochs=0,
+        workers=0,
+        ema_batch=None,
+        check_every_epochs=1,
+        precision=Precision.FLOAT32,
     )
-    assert model.spec is not None
-    assert model.spec.image_size == choice.image_size
+    return replace(
+        recipe,
+        model=ModelChoice(start, 16, patch_size, recipe.model.normalise, options),
+        preprocess="squash:16",
+        objective=objective,
+        plan=plan,
+        selection=replace(recipe.selection, images=2),
+        synthetic=recipe.synthetic and SyntheticChoice(str(generated), recipe.synthetic.share),
+    )
+
+
+@pytest.mark.parametrize("name", [name for name in RECIPES if name not in _OWN])
+def test_every_recipe_makes_an_update(name: str, generated: Path, tmp_path: Path) -> None:
+    recipe = shrunk(RECIPES[name](), generated)
+    before = models.load(
+        recipe.model.start,
+        num_classes=10,
+        image_size=16,
+        patch_size=recipe.model.patch_size,
+        options=recipe.model.options,
+        seed=recipe.seed,
+    )
+    carry_out(recipe, tmp_path / "run", data_spec="digits[:8]")
+    after = models.load(tmp_path / "run" / "checkpoints" / "final.safetensors")
+    pairs = zip(before.parameters(), after.parameters(), strict=True)
+    assert any(not torch.equal(old, new) for old, new in pairs)
+    assert all(bool(weight.isfinite().all()) for weight in after.parameters())
+
+
+def test_a_fine_tune_starts_from_a_run_folder_with_smaller_patches(generated: Path, tmp_path: Path) -> None:
+    first = shrunk(RECIPES["xcit-s12-imagenet-eps8"](), generated)
+    robust = replace(first, model=replace(first.model, image_size=32, patch_size=16), preprocess="squash:32")
+    carry_out(robust, tmp_path / "robust", data_spec="digits[:8]")
+    recipe = override(
+        RECIPES["xcit-s12-cifar10"](),
+        [
+            *(f"model.start={tmp_path / 'robust'}", "plan.epochs=1", "plan.warmup_epochs=0", "plan.cooldown_epochs=0"),
+            *("plan.batch=8", "selection.images=2"),
+        ],
+    )
+    tuned = carry_out(recipe, tmp_path / "tuned", data_spec="digits[:8]")
+    assert tuned.spec is not None
+    assert (tuned.spec.name, tuned.spec.patch_size) == ("timm:xcit_nano_12_p16_224", 4)
+
+
+@pytest.mark.parametrize("name", ["xcit-s12-cifar10", "xcit-s12-caltech101", "vit-s-imagenet-singh"])
+def test_a_start_that_is_missing_is_named(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    recipe = RECIPES[name]()
+    file = recipe.model.start.rpartition("@")[2]
+    with pytest.raises(UsageError, match=f"{re.escape(file)}.*(Give|give)"):
+        carry_out(replace(recipe, preprocess="squash:32"), tmp_path / "run", data_spec="digits[:8]")
 
 
 def test_selection_uses_the_hold_out_unless_the_recipe_says_otherwise(

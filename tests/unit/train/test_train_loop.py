@@ -12,7 +12,7 @@ from vitadel import data, models
 from vitadel.attacks import PGD
 from vitadel.data import Split, Squash
 from vitadel.errors import UsageError
-from vitadel.objectives import Adversarial, Objective, Standard, Step
+from vitadel.objectives import Adversarial, Examples, Standard, Step
 from vitadel.runs import Run
 from vitadel.threat import Linf
 from vitadel.train import SGD, AdamW, Lion, PadCrop, Plan, Precision, fit
@@ -171,24 +171,22 @@ def test_the_average_is_the_average(train: Split, tmp_path: Path) -> None:
 
 
 def test_each_epoch_sees_each_image_once_in_another_order(train: Split, tmp_path: Path) -> None:
-    class Recorder:
-        def __init__(self) -> None:
-            self.rows: list[list[int]] = []
+    seen: list[list[int]] = []
 
-        def at(self, progress: float) -> Objective:
-            return self
-
-        def __call__(self, model: nn.Module, x: Tensor, y: Tensor, *, seed: int, index_B: Tensor | None = None) -> Step:
+    class Recorder(Standard):
+        def prepare(
+            self, model: nn.Module, x: Tensor, y: Tensor, *, seed: int, index_B: Tensor | None = None
+        ) -> Examples:
             assert index_B is not None
             torch.testing.assert_close(x.cpu(), train.images(index_B))
             assert torch.equal(y.cpu(), train.labels[index_B.cpu()])
-            self.rows.append(index_B.tolist())
-            return Standard()(model, x, y, seed=seed)
+            seen.append(index_B.tolist())
+            return Examples(x, y, x)
 
     recorder = Recorder()
     fit(fresh(), recorder, train, replace(PLAN, augment=None), claimed(tmp_path / "run"), seed=0)
     per_epoch = len(train) // 16
-    epochs = [[row for rows in recorder.rows[i : i + per_epoch] for row in rows] for i in (0, per_epoch)]
+    epochs = [[row for rows in seen[i : i + per_epoch] for row in rows] for i in (0, per_epoch)]
     assert [len(set(rows)) for rows in epochs] == [per_epoch * 16] * 2
     assert epochs[0] != epochs[1]
 
@@ -197,16 +195,13 @@ def test_each_epoch_sees_each_image_once_in_another_order(train: Split, tmp_path
 def test_a_loss_that_is_no_number_stops_the_run_and_spares_the_checkpoint(
     train: Split, tmp_path: Path, log_every: int
 ) -> None:
-    class Diverging:
-        calls = 0
+    calls: list[int] = []
 
-        def at(self, progress: float) -> Objective:
-            return self
-
-        def __call__(self, model: nn.Module, x: Tensor, y: Tensor, *, seed: int, index_B: Tensor | None = None) -> Step:
-            self.calls += 1
-            step = Standard()(model, x, y, seed=seed)
-            return step if self.calls < 4 else Step(step.loss * float("nan"))
+    class Diverging(Standard):
+        def loss(self, model: nn.Module, examples: Examples) -> Step:
+            calls.append(1)
+            step = Standard().loss(model, examples)
+            return step if len(calls) < 4 else Step(step.loss * float("nan"))
 
     run = claimed(tmp_path / "run")
     with pytest.raises(UsageError, match="the loss is no longer finite at step 4.*the last checkpoint is untouched"):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 from vitadel.models import read_tensors
 
@@ -32,3 +33,39 @@ def test_two_ranks_end_where_one_does(tmp_path: Path) -> None:
     for key in one:
         # the same images and the same draws; only the order of sums differs
         torch.testing.assert_close(one[key], two[key], rtol=0, atol=1e-4)
+
+
+COURSE = Path(__file__).with_name("course_of_ranks.py")
+
+
+def course(folder: Path, kind: str, ranks: int, last: int | None = None) -> dict[str, Tensor]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true", "CUDA_VISIBLE_DEVICES": ""}
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
+    words = [str(folder), kind, *([] if last is None else [str(last)])]
+    command = [sys.executable, *launcher, str(COURSE), *words]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
+    assert (done.returncode == 0) == (last is None), done.stderr
+    return {} if last is not None else read_tensors(folder / "checkpoints" / "final.safetensors")[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["trades", "awp", "shard"])
+def test_every_way_of_training_is_the_same_on_two_ranks(tmp_path: Path, kind: str) -> None:
+    one, two = course(tmp_path / "one", kind, 1), course(tmp_path / "two", kind, 2)
+    assert one.keys() == two.keys()
+    for key in one:
+        torch.testing.assert_close(one[key], two[key], rtol=0, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "first", "then"), [("trades", 2, 1), ("trades", 1, 2), ("shard", 2, 1)])
+def test_a_run_goes_on_with_another_number_of_ranks(tmp_path: Path, kind: str, first: int, then: int) -> None:
+    """Killed in the middle of an epoch, no image is lost or seen twice: the weights are those of the whole run."""
+    whole = course(tmp_path / "whole", kind, 1)
+    course(tmp_path / "cut", kind, first, last=7)
+    assert sorted(path.name for path in (tmp_path / "cut" / "checkpoints").glob("step-*"))[-1].startswith(
+        "step-000000006"
+    )
+    resumed = course(tmp_path / "cut", kind, then)
+    for key in whole:
+        torch.testing.assert_close(whole[key], resumed[key], rtol=0, atol=1e-5)

@@ -1,0 +1,171 @@
+"""Adversarial training: our loop against a plain one, images per second, in one run.
+
+    python benchmarks/training.py vit-s4 --objective pgd --batch 1024 [--out benchmarks/results/FILE.jsonl]
+    python benchmarks/training.py xcit-s12-16 --objective trades --batch 128
+
+The plain loop is written the way public code does it: float32 with TF32 allowed, `.backward()` through the weights at
+every attack step, and in TRADES the clean images classified again at every step. Ours is `fit` as `vitadel train` calls
+it: bf16, compiled, its log read back. Both see the same random images, and both are timed after a warm-up; what
+compiling takes is reported apart. Utilisation is that of the model's own arithmetic, recomputation not counted.
+"""
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from record import clock, hardware, tell, versions
+from torch import Tensor, nn
+
+from vitadel import models
+from vitadel.attacks import PGD
+from vitadel.data import Held, Split
+from vitadel.objectives import Adversarial, Objective, Trades
+from vitadel.runs import Run
+from vitadel.threat import Linf
+from vitadel.train import AdamW, Plan, Precision, fit
+from vitadel.train.meters import forward_flops, peak_flops
+
+EPS, STEP, STEPS, BETA = 8 / 255, 2 / 255, 10, 6.0
+MODELS = {
+    "vit-s4": ("timm:vit_small_patch16_224", 32, 4, 10),
+    "xcit-s12-16": ("timm:xcit_small_12_p16_224", 224, 16, 1000),
+    "test": ("timm:test_vit", 32, 4, 10),
+}
+
+
+def built(name: str) -> models.Model:
+    start, size, patch, classes = MODELS[name]
+    return models.load(start, image_size=size, patch_size=patch, num_classes=classes)
+
+
+def images(name: str, count: int) -> Split:
+    _, size, _, classes = MODELS[name]
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(0, 256, (count, 3, size, size), dtype=torch.uint8, generator=generator)
+    labels = torch.randint(0, classes, (count,), generator=generator)
+    return Split("train", tuple(map(str, range(count))), labels, Held(pixels))
+
+
+def plain_pgd(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    model.eval()
+    x_adv = (x + torch.empty_like(x).uniform_(-EPS, EPS)).clamp(0, 1)
+    for _ in range(STEPS):
+        x_adv = x_adv.detach().requires_grad_()
+        F.cross_entropy(model(x_adv), y).backward()
+        assert x_adv.grad is not None
+        x_adv = x_adv.detach() + STEP * x_adv.grad.sign()
+        x_adv = torch.min(torch.max(x_adv, x - EPS), x + EPS).clamp(0, 1)
+    model.train()
+    model.zero_grad()
+    return F.cross_entropy(model(x_adv.detach()), y)
+
+
+def plain_trades(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    model.eval()
+    x_adv = x + 0.001 * torch.randn_like(x)
+    for _ in range(STEPS):
+        x_adv = x_adv.detach().requires_grad_()
+        F.kl_div(F.log_softmax(model(x_adv), 1), F.softmax(model(x), 1), reduction="sum").backward()
+        assert x_adv.grad is not None
+        x_adv = x_adv.detach() + STEP * x_adv.grad.sign()
+        x_adv = torch.min(torch.max(x_adv, x - EPS), x + EPS).clamp(0, 1)
+    model.train()
+    model.zero_grad()
+    clean = model(x)
+    divergence = F.kl_div(F.log_softmax(model(x_adv.detach()), 1), F.softmax(clean, 1), reduction="batchmean")
+    return F.cross_entropy(clean, y) + BETA * divergence
+
+
+def run_plain(name: str, objective: str, batch: int, updates: int, device: torch.device) -> float:
+    """Images per second."""
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    model = built(name).to(device).train()
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    split = images(name, batch)
+    x, y = split.images(torch.arange(batch)).to(device), split.labels.to(device)
+    loss = {"pgd": plain_pgd, "trades": plain_trades}[objective]
+    started = 0.0
+    for update in range(-2, updates):
+        if update == 0:
+            started = clock(device)
+        optimiser.zero_grad()
+        loss(model, x, y).backward()
+        optimiser.step()
+    seconds = clock(device) - started
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    return updates * batch / seconds
+
+
+def run_ours(name: str, objective: Objective, plan: Plan, updates: int) -> tuple[float, float, float]:
+    """Images per second after the first log line, seconds until it, and MiB."""
+    started = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        run = Run.claim(Path(folder) / "run", "train", {}, device="")
+        fit(built(name), objective, images(name, plan.batch * 4), plan, run, seed=0)
+        _, *rest = run.read_log("step")
+    until = (
+        time.perf_counter() - started - sum(updates * plan.batch / float(str(one["images_per_second"])) for one in rest)
+    )
+    rates = [float(str(one["images_per_second"])) for one in rest]
+    return max(rates), until, max(float(str(one["memory_mib"])) for one in rest)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", choices=MODELS)
+    parser.add_argument("--objective", choices=("pgd", "trades"), default="pgd")
+    parser.add_argument("--batch", type=int, default=1024)
+    parser.add_argument("--updates", type=int, default=8)
+    parser.add_argument("--eager", action="store_true")
+    parser.add_argument("--no-understudy", action="store_true")
+    parser.add_argument("--precision", choices=[one.name.lower() for one in Precision], default="bf16")
+    parser.add_argument("--skip-plain", action="store_true")
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    attack = PGD(steps=STEPS, step_size=STEP, keep_best=False)
+    objective: Objective = (
+        Adversarial(attack, Linf(EPS)) if args.objective == "pgd" else Trades(attack, Linf(EPS), beta=BETA)
+    )
+    plan = Plan(
+        epochs=3 * args.updates // 4,
+        batch=args.batch,
+        optimiser=AdamW(lr=1e-4),
+        precision=Precision[args.precision.upper()],
+        compile=not args.eager,
+        understudy=not args.no_understudy,
+        log_every_steps=args.updates,
+        checkpoint_every_steps=10**6,
+    )
+    ours, until, mib = run_ours(args.model, objective, plan, args.updates)
+    needed = forward_flops(built(args.model)) * objective.passes
+    peak = peak_flops(torch.cuda.get_device_name()) if device.type == "cuda" else None
+    result: dict[str, object] = {
+        "benchmark": "training",
+        "model": args.model,
+        "objective": f"{args.objective}-{STEPS}",
+        "batch": args.batch,
+        **hardware(device),
+        "versions": versions("timm"),
+        "plan": {"precision": args.precision, "compile": plan.compile, "understudy": plan.understudy},
+        "ours": {
+            "images_per_second": round(ours, 1),
+            "image_steps_per_second": round(ours * STEPS, 1),
+            "set_up_seconds": round(until, 1),
+            "memory_mib": round(mib),
+            "tflops": round(ours * needed / 1e12, 2),
+            "flop_utilisation": None if peak is None else round(ours * needed / peak, 3),
+        },
+    }
+    if not args.skip_plain:
+        plain = run_plain(args.model, args.objective, args.batch, args.updates, device)
+        result["plain"] = {"images_per_second": round(plain, 1)}
+        result["ratio"] = round(ours / plain, 2)
+    tell(result, args.out)
+
+
+if __name__ == "__main__":
+    main()

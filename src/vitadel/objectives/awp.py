@@ -1,0 +1,105 @@
+"""Training at the worst weights nearby."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, distributed, nn
+
+from vitadel.errors import UsageError
+from vitadel.objectives.base import Examples, Objective, Step, undistributed
+from vitadel.objectives.moment import Moment
+
+_TINY = 1e-20
+
+
+@dataclass(frozen=True, slots=True)
+class AWP(Objective):
+    r"""Adversarial weight perturbation around any objective (Wu et al. 2020, arXiv:2004.05884).
+
+    .. math:: v = \gamma \lVert w \rVert \, g / \lVert g \rVert
+
+    The loss is taken at :math:`w + v`, per weight matrix, with :math:`g` its gradient on the same examples; what is
+    updated is :math:`w`. Only tensors named ``weight`` with two dimensions or more move: norms, biases, class token and
+    positions stay. Begins at epoch ``start``. The attack is not run again for the second look, and running statistics
+    count the batch once.
+
+    The authors' code takes :math:`v` back after the optimiser's update, this one before it: the two differ by the
+    weight decay of :math:`v`, a part in a million.
+    """
+
+    inner: Objective
+    gamma: float = 0.005
+    start: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.gamma > 0:
+            raise UsageError(f"AWP.gamma must be positive, got {self.gamma:g}. Train without AWP for none.")
+        if self.start < 0:
+            raise UsageError(f"AWP.start must not be negative, got {self.start}: it is an epoch.")
+
+    def at(self, moment: Moment) -> Objective:
+        inner = self.inner.at(moment)
+        return inner if moment.whole_epoch < self.start else replace(self, inner=inner)
+
+    @property
+    def passes(self) -> float:
+        return self.inner.passes + self.inner.loss_passes
+
+    @property
+    def loss_passes(self) -> float:
+        return 2 * self.inner.loss_passes
+
+    def prepare(self, model: nn.Module, x: Tensor, y: Tensor, *, seed: int, index_B: Tensor | None = None) -> Examples:
+        return self.inner.prepare(model, x, y, seed=seed, index_B=index_B)
+
+    def loss(self, model: nn.Module, examples: Examples) -> Step:
+        undo = _move_weights(model, lambda local: self.inner.loss(local, examples).loss, self.gamma)
+        return replace(self.inner.loss(model, examples), undo=undo)
+
+
+def _move_weights(model: nn.Module, loss: Callable[[nn.Module], Tensor], gamma: float) -> Callable[[], None]:
+    """Move the weights to where the loss is worse; returns what takes them back."""
+    local = undistributed(model)
+    weights = [
+        parameter
+        for name, parameter in local.named_parameters()
+        if name.endswith("weight") and parameter.ndim > 1 and parameter.requires_grad
+    ]
+    with _same_buffers(local):
+        grads = torch.autograd.grad(loss(local), weights, allow_unused=True)
+    before = [weight.detach().clone() for weight in weights]
+    with torch.no_grad():
+        for weight, grad in zip(weights, grads, strict=True):
+            if grad is not None:
+                shared = _mean_over_ranks(grad)
+                weight.add_(shared * (gamma * weight.norm() / (shared.norm() + _TINY)))
+    # autocast remembers the weights it has rounded, and would show the loss those from before the move
+    torch.clear_autocast_cache()
+
+    @torch.no_grad()
+    def undo() -> None:
+        for weight, old in zip(weights, before, strict=True):
+            weight.copy_(old)
+
+    return undo
+
+
+def _mean_over_ranks(grad: Tensor) -> Tensor:
+    """All ranks move their weights alike, as one rank with the whole batch would."""
+    if not distributed.is_initialized() or distributed.get_world_size() == 1:
+        return grad
+    grad = grad.contiguous()
+    distributed.all_reduce(grad)
+    return grad / distributed.get_world_size()
+
+
+@contextmanager
+def _same_buffers(model: nn.Module) -> Iterator[None]:
+    """Running statistics as they were: the batch is counted once, at the moved weights."""
+    before = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    yield
+    with torch.no_grad():
+        for buffer, old in before:
+            buffer.copy_(old)

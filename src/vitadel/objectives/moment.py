@@ -1,0 +1,31 @@
+"""Where training stands, and how a quantity grows from nothing until then."""
+
+import enum
+import math
+from dataclasses import dataclass
+
+
+class Each(enum.Enum):
+    """How often a schedule moves."""
+
+    STEP = "every update"
+    EPOCH = "every epoch"
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One update of a training: `epoch` is how far it will be, in epochs, when the update is made."""
+
+    epoch: float
+    epochs: float
+
+    @property
+    def whole_epoch(self) -> int:
+        """The number of the running epoch, the first being 0."""
+        return math.ceil(self.epoch) - 1
+
+    def grown(self, share: float, each: Each) -> float:
+        """From 0 to 1 over the first `share` of training: evenly, or in stairs whose first step is at 0."""
+        until = share * self.epochs
+        reached = self.epoch if each is Each.STEP else self.whole_epoch
+        return min(1.0, reached / until) if until > 0 else 1.0

@@ -1,0 +1,341 @@
+"""Every combination of some settings: trained one after the other, put side by side in one table.
+
+folder/manifest.json            which sweep this is
+folder/<combination>/           a training run like any other
+folder/<combination>/test/      its evaluation, if a suite was asked for
+folder/table.json               one row per combination
+"""
+
+import itertools
+import math
+import zlib
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from vitadel import data, models
+from vitadel.errors import UsageError, unknown
+from vitadel.evaluate import Ranks, Suite, best_device, device_name, evaluate
+from vitadel.recipes.carry_out import _ROOMS, carry_out
+from vitadel.recipes.overrides import override
+from vitadel.recipes.recipe import Recipe
+from vitadel.runs import Notify, Run, code_hashes, describe, fingerprint, silent, write_json
+from vitadel.runs.manifest import differences
+from vitadel.threat import Threat, spell
+from vitadel.train import claim_together
+
+# The sets of augmentations that `--axis augmentation=NAME,NAME` can name, each a change of the recipe; to be filled
+# where `vitadel.train.AUGMENTATION_SETS` becomes part of a plan: AUGMENTATIONS["rand"] = lambda recipe: replace(...)
+AUGMENTATIONS: dict[str, Callable[[Recipe], Recipe]] = {}
+
+# what decides which combination is best: the first of these that was measured
+_MEASURES = (("test", "robust"), ("test", "clean"), ("holdout", "robust"), ("holdout", "clean"))
+# file systems take 255 bytes; beyond this nobody reads on
+_LONGEST = 120
+
+
+def _augmented(recipe: Recipe, name: str) -> Recipe:
+    if name not in AUGMENTATIONS:
+        raise unknown("set of augmentations", name, AUGMENTATIONS)
+    return AUGMENTATIONS[name](recipe)
+
+
+def _eps_warmed_up(recipe: Recipe, epochs: str) -> Recipe:
+    """Papers count the epochs in which the radius grows; recipes say which share of training that is."""
+    return override(recipe, [f"objective.eps_warmup={epochs}/{recipe.plan.all_epochs}"])
+
+
+# axes with a name of their own: the setting they stand for, or the change that a value makes
+AXES: dict[str, str | Callable[[Recipe, str], Recipe]] = {
+    "architecture": "model.start",
+    "augmentation": _augmented,
+    "beta": "objective.beta",
+    "eps-warmup": "objective.eps_warmup",
+    "eps-warmup-epochs": _eps_warmed_up,
+    "mix": "synthetic.share",
+    "smoothing": "objective.smoothing",
+    "weight-decay": "plan.optimiser.weight_decay",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """One value of an axis: what the table calls it, the settings it stands for, and what no setting can say."""
+
+    label: str
+    settings: tuple[str, ...] = ()
+    change: Callable[[Recipe], Recipe] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """What is varied, and over which values."""
+
+    name: str
+    values: tuple[Value, ...]
+
+    @classmethod
+    def read(cls, text: str) -> "Axis":
+        """The axis that `weight-decay=0.05,0.5` or `plan.optimiser.weight_decay=0.05,0.5` stands for."""
+        name, _, listed = text.partition("=")
+        labels = listed.split(",")
+        if not name or not all(labels):
+            raise UsageError(f"cannot read --axis {text!r}. Write path=value,value such as plan.epochs=10,20.")
+        if "." not in name and name not in AXES and name not in {f.name for f in fields(Recipe)}:
+            raise unknown("axis", name, AXES)
+        return cls.of(name, labels)
+
+    @classmethod
+    def of(cls, name: str, labels: Sequence[str]) -> "Axis":
+        """A named axis, or the setting of that path, over values written as text."""
+        meaning = AXES.get(name, name)
+        if isinstance(meaning, str):
+            return cls(name, tuple(Value(label, (f"{meaning}={label}",)) for label in labels))
+        return cls(name, tuple(Value(label, change=partial(_changed, meaning, label)) for label in labels))
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return tuple(value.label for value in self.values)
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """Percentages as a paper prints them; `standard_clean` is that of the same setting without an adversary."""
+
+    clean: float | None
+    robust: float | None
+    standard_clean: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A table of a paper as a sweep: the recipe it varies, the axes, and the numbers it gives for their labels.
+
+    `settings` are where the table's runs differ from the recipe in all rows; `note` says what else differs.
+    """
+
+    source: str
+    about: str
+    recipe: str
+    axes: tuple[Axis, ...]
+    threat: str
+    attack: str
+    rows: Mapping[tuple[str, ...], Numbers]
+    settings: tuple[str, ...] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One combination: the name of its folder, its values' labels, and the recipe they lead to."""
+
+    name: str
+    labels: tuple[str, ...]
+    recipe: Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """A recipe, what is varied in it, and how the outcomes are judged; without a suite only by the hold-out."""
+
+    recipe: Recipe
+    axes: tuple[Axis, ...]
+    settings: tuple[str, ...] = ()
+    data: str | None = None
+    suite: Suite | None = None
+    threat: Threat | None = None
+    published: Published | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.axes:
+            raise UsageError("a sweep needs something to vary, got no axis. Write --axis path=value,value.")
+        if twice := [name for name, times in Counter(axis.name for axis in self.axes).items() if times > 1]:
+            raise UsageError(f"the axis {twice[0]!r} is given twice. Write all its values with commas, once.")
+        if self.suite is not None and self.suite.entries and self.threat is None:
+            raise UsageError(f"suite {self.suite.name!r} attacks, so it needs a threat. Write --threat linf:8/255.")
+
+    def members(self) -> tuple[Member, ...]:
+        """All combinations, the last axis changing fastest; values that cannot be are refused before any training."""
+        combinations = list(itertools.product(*(axis.values for axis in self.axes)))
+        labels = [tuple(value.label for value in values) for values in combinations]
+        names = _names([axis.name for axis in self.axes], labels)
+        recipes = [self._recipe(values) for values in combinations]
+        members = tuple(itertools.starmap(Member, zip(names, labels, recipes, strict=True)))
+        same: dict[str, str] = {}
+        for member in members:
+            if (earlier := same.setdefault(fingerprint(member.recipe), member.name)) != member.name:
+                raise UsageError(f"{earlier} and {member.name} are one and the same recipe. Leave one out.")
+        return members
+
+    def _recipe(self, values: Sequence[Value]) -> Recipe:
+        """All settings at once, as values are checked against each other; then what no setting can say."""
+        settings = [*self.settings, *(setting for value in values for setting in value.settings)]
+        recipe = override(self.recipe, settings)
+        for value in values:
+            recipe = value.change(recipe) if value.change else recipe
+        return recipe
+
+    def parts(self, members: Sequence[Member]) -> dict[str, object]:
+        """What makes this sweep another than the next; under `combinations`, what each changes in the recipe."""
+        plain = describe(self.recipe)
+        return {
+            "recipe": self.recipe,
+            "settings": self.settings,
+            "axes": {axis.name: axis.labels for axis in self.axes},
+            "data": self.data,
+            "suite": self.suite,
+            "threat": self.threat,
+            "combinations": {member.name: differences(plain, describe(member.recipe)) for member in members},
+            # finished combinations are passed over, so all must be of the same code
+            "code": code_hashes(*_ROOMS),
+        }
+
+
+def carry_out_sweep(sweep: Sweep, folder: Path, *, notify: Notify = silent) -> dict[str, object]:
+    """Train every combination into `folder` and return what is also written to its table.json.
+
+    Killed and called again, finished combinations are passed over and the one cut off goes on. A combination that
+    fails is tried again then; it keeps none of the others from their turn.
+    """
+    members = sweep.members()
+    run = claim_together(folder, "sweep", sweep.parts(members), device=device_name())
+    table = _table(sweep, [])
+    for number, member in enumerate(members, 1):
+        rows = [*_rows(table), _row(sweep, member, run, _prefixed(notify, f"{number}/{len(members)} {member.name}"))]
+        table = _table(sweep, rows)
+        if Ranks.of_launch().rank == 0:
+            write_json(folder / "table.json", table)
+    return table
+
+
+def failures(table: Mapping[str, object]) -> dict[str, str]:
+    """The combinations that failed, and why."""
+    return {str(row["name"]): str(row["reason"]) for row in _rows(table) if row["state"] == "failed"}
+
+
+def _changed(meaning: Callable[[Recipe, str], Recipe], label: str, recipe: Recipe) -> Recipe:
+    return meaning(recipe, label)
+
+
+def _names(axes: Sequence[str], labels: Sequence[tuple[str, ...]]) -> list[str]:
+    """A folder's name per combination: the last words of the paths, unless that makes two of them alike."""
+    last = [axis.rpartition(".")[2] for axis in axes]
+    short = axes if len(set(last)) < len(last) else last
+    long = [",".join(f"{axis}={label}" for axis, label in zip(short, row, strict=True)) for row in labels]
+    safe = ["".join(sign if sign.isalnum() or sign in "-_=.,+" else "-" for sign in name) for name in long]
+    times = Counter(safe)
+    return [
+        plain if times[plain] == 1 and len(plain) <= _LONGEST else f"{plain[:_LONGEST]}-{zlib.crc32(name.encode()):08x}"
+        for plain, name in zip(safe, long, strict=True)
+    ]
+
+
+def _row(sweep: Sweep, member: Member, run: Run, notify: Notify) -> dict[str, object]:
+    folder, reason, test = run.folder / member.name, None, None
+    try:
+        if not _finished(folder):
+            carry_out(member.recipe, folder, data_spec=sweep.data, notify=notify)
+        test = _tested(sweep, sweep.suite, member, folder, notify) if sweep.suite else None
+    except (UsageError, torch.OutOfMemoryError) as error:
+        reason = str(error).partition("\n")[0]
+        if Ranks.of_launch().rank == 0:
+            run.log("failed", combination=member.name, reason=reason)
+    published = sweep.published.rows.get(member.labels) if sweep.published else None
+    return {
+        "name": member.name,
+        "values": dict(zip((axis.name for axis in sweep.axes), member.labels, strict=True)),
+        "state": "failed" if reason else "done",
+        "reason": reason,
+        "holdout": _best_holdout(Run.open(folder)) if _finished(folder) else None,
+        "test": test,
+        "published": {"clean": published.clean, "robust": published.robust} if published else None,
+    }
+
+
+def _finished(folder: Path) -> bool:
+    return (folder / "checkpoints" / "final.safetensors").exists()
+
+
+def _tested(sweep: Sweep, suite: Suite, member: Member, folder: Path, notify: Notify) -> dict[str, object]:
+    """What `vitadel evaluate FOLDER --run FOLDER/test` would find, of the radius that was asked for."""
+    model = models.load(folder).to(best_device())
+    recipe = member.recipe
+    dataset = data.load(sweep.data or recipe.data, preprocess=data.parse_preprocess(recipe.preprocess))
+    sha256 = models.fingerprint(model.net.state_dict())
+    parts = {
+        "model": {"name": recipe.name, "spec": model.spec, "sha256": sha256},
+        "data": dataset.describe(),
+        "split": "test",
+        "suite": [suite],
+        "threat": sweep.threat,
+        "seed": 0,
+    }
+    ranks = Ranks.of_launch()
+    run = ranks.claim(folder / "test", "evaluate", parts, device=device_name())
+    summaries = evaluate(model, dataset, suite, run, threat=sweep.threat, ranks=ranks, notify=notify)
+    summary = next((found for found in summaries if _is_at(found["threat"], sweep.threat)), summaries[-1])
+    flags = summary["flags"]
+    assert isinstance(flags, list)
+    about = {key: summary[key] for key in ("name", "n", "clean", "robust")}
+    return {**about, "flags": [flag["code"] for flag in flags]}
+
+
+def _is_at(told: object, threat: Threat | None) -> bool:
+    return isinstance(told, dict) and threat is not None and math.isclose(told["eps"], threat.eps)
+
+
+def _best_holdout(run: Run) -> dict[str, object] | None:
+    """The scores of the checkpoint that was kept: the first of the best, by accuracy under attack if there was one."""
+    scores = [{key: entry.get(key) for key in ("step", "clean", "robust")} for entry in run.read_log("holdout")]
+    return max(scores, key=lambda score: _number(score["robust"], _number(score["clean"], 0.0)), default=None)
+
+
+def _table(sweep: Sweep, rows: Sequence[Mapping[str, object]]) -> dict[str, object]:
+    told = sweep.published
+    return {
+        "recipe": sweep.recipe.name,
+        "axes": [axis.name for axis in sweep.axes],
+        "suite": sweep.suite.name if sweep.suite else None,
+        "threat": spell(sweep.threat) if sweep.suite and sweep.suite.entries and sweep.threat else None,
+        "published": {"source": told.source, "attack": told.attack, "note": told.note} if told else None,
+        "best": _best(rows),
+        "rows": list(rows),
+    }
+
+
+def _best(rows: Sequence[Mapping[str, object]]) -> dict[str, object] | None:
+    """The rows with the highest accuracy, of the kind that tells most."""
+    for part, kind in _MEASURES:
+        measured = {str(row["name"]): number for row in rows if (number := _measure(row, part, kind)) is not None}
+        if measured:
+            names = [name for name, number in measured.items() if number == max(measured.values())]
+            return {"measure": f"{part}.{kind}", "rows": names}
+    return None
+
+
+def _measure(row: Mapping[str, object], part: str, kind: str) -> float | None:
+    told = row[part]
+    value = told.get(kind) if isinstance(told, dict) else None
+    number = value["accuracy"] if isinstance(value, dict) else value
+    return float(number) if isinstance(number, int | float) else None
+
+
+def _rows(table: Mapping[str, object]) -> list[Mapping[str, object]]:
+    rows = table["rows"]
+    assert isinstance(rows, list)
+    return rows
+
+
+def _number(value: object, otherwise: float) -> float:
+    return float(value) if isinstance(value, int | float) else otherwise
+
+
+def _prefixed(notify: Notify, name: str) -> Notify:
+    def tell(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
+        notify(f"{name}: {what}", done, total, numbers)
+
+    return tell

@@ -1,0 +1,42 @@
+"""What a hold-out score gives away while training still runs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+# one step fells few images and many steps fell them all: the model has learnt to hide its slope from one step
+_GAP = 0.2
+# robust accuracy that falls this far below its best is not coming back by itself
+_FALL = 0.2
+# accuracy on one-step images above that on clean ones, by more than chance on a thousand images
+_LEAK = 0.03
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """Something a person should look at, as data: what, in words, and the numbers behind it."""
+
+    code: str
+    sentence: str
+    evidence: Mapping[str, float]
+
+
+def alarms(scores: Mapping[str, float], best: float | None) -> list[Alarm]:
+    """Alarms for scores named clean, fgsm (one step) and robust (many); `best` is the best robust one so far."""
+    found = []
+    clean, one_step, robust = (scores.get(name) for name in ("clean", "fgsm", "robust"))
+    if one_step is not None and robust is not None and one_step - robust > _GAP:
+        sentence = (
+            f"catastrophic overfitting: one step leaves {one_step:.1%} right, many steps {robust:.1%}. "
+            "Use more attack steps, a smaller step size or a shorter training"
+        )
+        found.append(Alarm("overfitting", sentence, {"fgsm": one_step, "robust": robust}))
+    if one_step is not None and clean is not None and one_step - clean > _LEAK:
+        sentence = (
+            f"label leaking: images attacked by one step are classified better ({one_step:.1%}) than clean ones "
+            f"({clean:.1%}). Use two attack steps or a random start"
+        )
+        found.append(Alarm("label-leaking", sentence, {"fgsm": one_step, "clean": clean}))
+    if best is not None and robust is not None and best - robust > _FALL:
+        sentence = f"robust accuracy fell from {best:.1%} to {robust:.1%}; the best weights are kept"
+        found.append(Alarm("robust-fell", sentence, {"best": best, "robust": robust}))
+    return found

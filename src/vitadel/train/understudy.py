@@ -1,0 +1,42 @@
+"""A copy of the model in bfloat16 that attacks are crafted on while the model itself is trained."""
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+from vitadel.models import Model
+
+
+class Understudy(nn.Module):
+    """The model's answers in plain bfloat16: no casts and no float32 between its layers, unlike under autocast.
+
+    The weights are copied anew before every update, which costs next to nothing beside an attack. Pixels are normalised
+    in float32 first. What is found is trained on in the model itself, so a slightly different slope is all it costs.
+    """
+
+    def __init__(self, model: Model, *, compile: bool) -> None:
+        super().__init__()
+        self.mean, self.std = model.mean, model.std
+        self.net = copy.deepcopy(model.net).to(torch.bfloat16).eval().requires_grad_(False)
+        self._pairs = _pairs(model.net, self.net)
+        if compile:
+            self.net.compile(dynamic=False)
+
+    @torch.no_grad()
+    def learn(self) -> None:
+        """Take over the model's weights as they are now."""
+        theirs, own = self._pairs
+        torch._foreach_copy_(own, theirs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast(x.device.type, enabled=False):
+            z_BK: Tensor = self.net(((x - self.mean) / self.std).to(torch.bfloat16))
+            return z_BK.float()
+
+
+def _pairs(model: nn.Module, copied: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
+    """The tensors of both, side by side: weights, and running statistics where there are any."""
+    theirs, own = model.state_dict(keep_vars=True), copied.state_dict(keep_vars=True)
+    names = [name for name, value in own.items() if value.is_floating_point()]
+    return [theirs[name].detach() for name in names], [own[name].detach() for name in names]

@@ -1,0 +1,112 @@
+"""`vitadel sweep` and `vitadel sweeps`: what is printed, what is refused, and which code it ends with."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from vitadel.recipes.published_tables import SWEEPS
+
+Command = Callable[..., tuple[int, str, str]]
+
+QUICK = ("--data", "digits[:64]", "--set", "plan.epochs=1", "--set", "plan.warmup_epochs=0")
+SWEEP = ("sweep", "digits-standard", *QUICK)
+
+
+def test_a_sweep_is_trained_judged_shown_and_reported(vitadel: Command, tmp_path: Path) -> None:
+    words = (*SWEEP, "--axis", "weight-decay=0.05,0.5", "--suite", "quick", "--threat", "linf:0.05", "--run")
+    code, out, _ = vitadel(*words, tmp_path / "run", "--json")
+    assert code == 0
+    table = json.loads(out)
+    assert table.pop("run") == str(tmp_path / "run")
+    assert table == json.loads((tmp_path / "run" / "table.json").read_text())
+    assert [row["name"] for row in table["rows"]] == ["weight-decay=0.05", "weight-decay=0.5"]
+    code, out, _ = vitadel(*words, tmp_path / "run")  # nothing left to do but to show it
+    assert code == 0
+    robust = table["rows"][0]["test"]["robust"]
+    assert f"{100 * robust['accuracy']:.1f}" in out
+    assert "* best test robust" in out
+    # a combination is a run like any other
+    again = ("evaluate", tmp_path / "run" / "weight-decay=0.5", "--data", "digits[:64]", "--threat", "linf:0.05")
+    code, out, _ = vitadel(*again, "--run", tmp_path / "run" / "weight-decay=0.5" / "test", "--json")
+    assert code == 0
+    assert json.loads(out)["evaluations"][0]["robust"] == table["rows"][1]["test"]["robust"]
+    code, _, _ = vitadel("report", tmp_path / "run", "--out", tmp_path / "page.html")
+    assert code == 0
+    page = (tmp_path / "page.html").read_text()
+    section = page.split('<section id="sweeps">')[1].split("</section>")[0]
+    assert section.count("<tr>") == 3
+    assert '<td class="code">0.5</td>' in section
+    assert f'<span class="value best">{100 * robust["accuracy"]:.1f}</span>' in section
+
+
+def test_a_failure_is_told_and_ends_with_code_2(vitadel: Command, tmp_path: Path) -> None:
+    words = (*SWEEP, "--axis", "plan.optimiser.lr=1e30,1e-3", "--run", tmp_path / "run")
+    code, out, err = vitadel(*words, "--json")
+    assert code == 2
+    assert [row["state"] for row in json.loads(out)["rows"]] == ["failed", "done"]
+    assert err == "vitadel: 1 of 2 combinations failed: lr=1e30. The same command tries them again.\n"
+    code, out, _ = vitadel(*words)
+    assert code == 2
+    assert "lr=1e30 failed: the loss is no longer finite" in out
+    vitadel("report", tmp_path / "run", "--out", tmp_path / "page.html")
+    assert "✗ the loss is no longer finite" in (tmp_path / "page.html").read_text()
+
+
+def test_mistakes_are_one_line_and_leave_nothing_behind(vitadel: Command, tmp_path: Path) -> None:
+    run = ("--run", tmp_path / "run")
+    for words, message in (
+        (("sweep", "digits-standart", "--axis", "seed=0"), "unknown recipe 'digits-standart'. Did you mean"),
+        (SWEEP, "a sweep needs something to vary"),
+        ((*SWEEP, "--axis", "plan.epoch=1"), "unknown setting of Plan 'epoch'"),
+        ((*SWEEP, "--axis", "seed=0", "--suite", "quik"), "unknown suite 'quik'. Did you mean 'quick'"),
+        ((*SWEEP, "--axis", "seed=0", "--suite", "quick"), "suite 'quick' attacks, so it needs a threat"),
+        ((*SWEEP, "--axis", "seed=0", "--suite", "quick", "--threat", "lnf:1"), "unknown threat 'lnf'"),
+    ):
+        code, out, err = vitadel(*words, *run)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert message in err
+    assert not (tmp_path / "run").exists()
+
+
+def test_published_sweeps_are_listed_and_shown(vitadel: Command) -> None:
+    code, out, _ = vitadel("sweeps", "--json")
+    assert code == 0
+    assert set(json.loads(out)) == set(SWEEPS)
+    code, out, _ = vitadel("sweeps", "thesis-table4", "--json")
+    row = {"values": {"weight-decay": "0.5"}, "clean": 68.78, "robust": 42.02, "standard_clean": 76.72}
+    assert row in json.loads(out)["rows"]
+    assert "42.02" in vitadel("sweeps", "thesis-table4")[1]
+    assert "thesis-table4" in vitadel("sweeps")[1]
+    assert "Did you mean 'thesis-table4'" in vitadel("sweeps", "thesis-table-4")[2]
+
+
+def test_a_published_sweep_brings_its_axes_and_numbers(
+    vitadel: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vitadel.recipes import published_tables
+    from vitadel.recipes.sweep import Axis, Numbers, Published
+
+    axis = Axis.of("weight-decay", ("0.05", "0.5"))
+    numbers: dict[tuple[str, ...], Numbers] = {("0.05",): Numbers(70.0, 40.0), ("0.5",): Numbers(60.0, None)}
+    table = Published(
+        "a paper", "decay", "digits-standard", (axis,), "linf:8/255", "PGD", numbers, settings=("plan.epochs=1",)
+    )
+    monkeypatch.setitem(published_tables.SWEEPS, "a-table", table)
+    words = ("sweep", "a-table", "--data", "digits[:64]", "--set", "plan.warmup_epochs=0")
+    code, out, _ = vitadel(*words, "--run", tmp_path / "whole", "--json")
+    assert code == 0
+    assert [row["published"] for row in json.loads(out)["rows"]] == [
+        {"clean": 70.0, "robust": 40.0},
+        {"clean": 60.0, "robust": None},
+    ]
+    code, out, _ = vitadel(*words, "--run", tmp_path / "part", "--axis", "weight-decay=0.5")
+    assert code == 0
+    assert "60.00" in out
+    assert "published: a paper; robust under PGD" in out
+    assert "70.00" not in out
+    vitadel("report", tmp_path / "whole", "--out", tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert "Published robust %" in page
+    assert "40.00" in page

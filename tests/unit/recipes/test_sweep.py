@@ -1,0 +1,246 @@
+"""Sweeps: all combinations in a known order, nothing trained twice, a table that says what the run folders say."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import vitadel.recipes.sweep as room
+from vitadel.attacks import FGSM
+from vitadel.errors import UsageError
+from vitadel.evaluate import SUITES, Entry, Suite
+from vitadel.recipes import RECIPES, Recipe, carry_out, override
+from vitadel.recipes.published_tables import SWEEPS
+from vitadel.recipes.sweep import AUGMENTATIONS, Axis, Numbers, Published, Sweep, Value, carry_out_sweep, failures
+from vitadel.runs import Run
+from vitadel.threat import Linf
+
+SHORT = ("plan.epochs=1", "plan.warmup_epochs=0", "selection.images=16", "selection.attack.steps=1")
+
+
+def sweep(*axes: str, **more: object) -> Sweep:
+    made = Sweep(RECIPES["digits-adversarial"](), tuple(map(Axis.read, axes)), SHORT, "digits[:64]")
+    return replace(made, **more)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the folders in which training began."""
+    begun: list[str] = []
+
+    def counting(recipe: Recipe, folder: Path, **more: object) -> object:
+        begun.append(folder.name)
+        return carry_out(recipe, folder, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(room, "carry_out", counting)
+    return begun
+
+
+def rows(table: Mapping[str, object]) -> list[dict[str, object]]:
+    found = table["rows"]
+    assert isinstance(found, list)
+    return found
+
+
+def test_all_combinations_come_with_the_last_axis_fastest() -> None:
+    members = sweep("eps-warmup=0,0.5", "plan.optimiser.weight_decay=0.05,0.5,1").members()
+    assert [member.labels for member in members] == [(a, b) for a in ("0", "0.5") for b in ("0.05", "0.5", "1")]
+    assert members[1].name == "eps-warmup=0,weight_decay=0.5"
+    assert members[1].recipe == override(
+        RECIPES["digits-adversarial"](), [*SHORT, "objective.eps_warmup=0", "plan.optimiser.weight_decay=0.5"]
+    )
+
+
+def test_settings_and_axes_are_applied_together() -> None:
+    # two epochs alone would be refused: the recipe warms up for as long
+    made = sweep("plan.warmup_epochs=0,1", settings=("plan.epochs=2",))
+    assert [member.recipe.plan.warmup_epochs for member in made.members()] == [0, 1]
+
+
+def test_names_are_files_of_their_own() -> None:
+    def names(*axes: str) -> list[str]:
+        return [member.name for member in sweep(*axes).members()]
+
+    assert names("objective.threat.eps=8/255") == ["eps=8-255"]
+    assert names("objective.attack.steps=1", "selection.attack.steps=2") == [
+        "objective.attack.steps=1,selection.attack.steps=2"
+    ]
+    alike = names("about=a/b,a:b")
+    assert len(set(alike)) == 2
+    assert all(name.startswith("about=a-b-") for name in alike)
+    (long,) = names(f"about={'x' * 500}")
+    assert len(long) < 140
+
+
+@pytest.mark.parametrize(
+    ("axes", "message"),
+    [
+        (("plan.epochs",), "cannot read --axis 'plan.epochs'. Write path=value,value such as plan.epochs=10,20"),
+        (("plan.epochs=1,,2",), "cannot read --axis"),
+        (("weight-decy=1",), "unknown axis 'weight-decy'. Did you mean 'weight-decay'"),
+        (("plan.epoch=1",), "unknown setting of Plan 'epoch'. Did you mean 'epochs'"),
+        (("beta=1",), "unknown setting of Adversarial 'beta'"),
+        (("seed=0", "seed=1"), "the axis 'seed' is given twice. Write all its values with commas, once"),
+        (("weight-decay=0.5,0.50",), "weight-decay=0.5 and weight-decay=0.50 are one and the same recipe"),
+        (("augmentation=nothing",), "unknown set of augmentations 'nothing'"),
+        ((), "a sweep needs something to vary, got no axis"),
+    ],
+)
+def test_sweeps_that_cannot_be_are_refused_before_any_training(
+    tmp_path: Path, trained: list[str], axes: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        carry_out_sweep(sweep(*axes), tmp_path / "sweep")
+    assert not trained
+    assert not (tmp_path / "sweep").exists()
+    with pytest.raises(UsageError, match="suite 'quick' attacks, so it needs a threat"):
+        sweep("seed=0", suite=SUITES["quick"])
+
+
+def test_named_axes_can_be_changes_of_the_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    (member,) = sweep("eps-warmup-epochs=3", "plan.epochs=12").members()
+    assert member.recipe.objective.eps_warmup == 3 / 12  # type: ignore[attr-defined]
+    assert member.name == "eps-warmup-epochs=3,epochs=12"
+    monkeypatch.setitem(AUGMENTATIONS, "some", lambda recipe: replace(recipe, about="augmented"))
+    (member,) = sweep("augmentation=some").members()
+    assert member.recipe.about == "augmented"
+
+
+def test_the_table_says_what_the_run_folders_say(tmp_path: Path) -> None:
+    radii = Suite("radii", "", (Entry("fgsm", FGSM()),), (0.5, 1.0, 2.0))
+    made = sweep("plan.optimiser.lr=1e-4,3e-3", suite=radii, threat=Linf(0.05))
+    table = carry_out_sweep(made, tmp_path)
+    assert json.loads((tmp_path / "table.json").read_text()) == table
+    assert (table["recipe"], table["axes"], table["suite"]) == ("digits-adversarial", ["plan.optimiser.lr"], "radii")
+    assert [row["values"] for row in rows(table)] == [{"plan.optimiser.lr": "1e-4"}, {"plan.optimiser.lr": "3e-3"}]
+    for row in rows(table):
+        folder = tmp_path / str(row["name"])
+        (told,) = Run.open(folder).read_log("holdout")
+        assert row["holdout"] == {key: told[key] for key in ("step", "clean", "robust")}
+        # of the three radii of the suite, the one that was asked for
+        summary = Run.open(folder / "test").rows("radii-linf-0.05").summary
+        test = row["test"]
+        assert isinstance(test, dict)
+        assert (test["clean"], test["robust"], test["n"]) == (summary["clean"], summary["robust"], 64)
+        assert test["name"] == "radii-linf-0.05"
+        assert (row["state"], row["reason"]) == ("done", None)
+    robust = {row["name"]: row["test"]["robust"]["accuracy"] for row in rows(table)}  # type: ignore[index]
+    winners = [name for name, share in robust.items() if share == max(robust.values())]
+    assert table["best"] == {"measure": "test.robust", "rows": winners}
+
+
+def test_the_kept_checkpoint_is_the_one_that_is_told(tmp_path: Path) -> None:
+    run = Run.claim(tmp_path, "train", {}, device="cpu")
+    assert room._best_holdout(run) is None
+    for step, clean, robust in ((1, 0.9, 0.2), (2, 0.5, 0.4), (3, 0.8, 0.4)):
+        run.log("holdout", step=step, clean=clean, robust=robust)
+    assert room._best_holdout(run) == {"step": 2, "clean": 0.5, "robust": 0.4}
+
+
+def test_finished_combinations_are_passed_over_and_the_cut_off_one_goes_on(tmp_path: Path, trained: list[str]) -> None:
+    made = sweep("seed=0,1,2")
+
+    def killed(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
+        if what.startswith("2/3"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        carry_out_sweep(made, tmp_path / "killed", notify=killed)
+    assert trained == ["seed=0", "seed=1"]
+    assert [row["name"] for row in rows(json.loads((tmp_path / "killed" / "table.json").read_text()))] == ["seed=0"]
+    table = carry_out_sweep(made, tmp_path / "killed")
+    assert trained == ["seed=0", "seed=1", "seed=1", "seed=2"]
+    assert carry_out_sweep(made, tmp_path / "killed") == table
+    assert len(trained) == 4
+    assert carry_out_sweep(made, tmp_path / "whole") == table
+
+
+@pytest.mark.parametrize(
+    ("other", "difference"),
+    [
+        (lambda: sweep("seed=0,2"), r'parts.axes.seed: \["0", "1"\] -> \["0", "2"\]'),
+        (lambda: sweep("seed=0,1", settings=(*SHORT, "plan.batch=16")), "parts.settings"),
+        (lambda: sweep("seed=0,1", data="digits[:65]"), r'parts.data: "digits\[:64\]" -> "digits\[:65\]"'),
+        (lambda: sweep("seed=0,1", suite=SUITES["clean"]), "parts.suite"),
+        (lambda: sweep("seed=0,1", recipe=RECIPES["digits-standard"](), settings=()), "parts.recipe.name"),
+    ],
+)
+def test_another_sweep_is_refused_and_the_difference_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: Callable[[], Sweep], difference: str
+) -> None:
+    monkeypatch.setattr(room, "_row", lambda *arguments: {"name": "", "state": "done", "holdout": None, "test": None})
+    carry_out_sweep(sweep("seed=0,1"), tmp_path)
+    before = (tmp_path / "table.json").read_bytes()
+    with pytest.raises(UsageError, match=f"belongs to another run; it differs in .*{difference}"):
+        carry_out_sweep(other(), tmp_path)
+    assert (tmp_path / "table.json").read_bytes() == before
+
+
+def test_an_axis_that_now_means_something_else_makes_another_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "_row", lambda *arguments: {"name": "", "state": "done", "holdout": None, "test": None})
+    monkeypatch.setitem(AUGMENTATIONS, "some", lambda recipe: replace(recipe, about="one"))
+    carry_out_sweep(sweep("augmentation=some"), tmp_path)
+    monkeypatch.setitem(AUGMENTATIONS, "some", lambda recipe: replace(recipe, about="two"))
+    with pytest.raises(UsageError, match='combinations.augmentation=some: .*-> .*"about: .*two'):
+        carry_out_sweep(sweep("augmentation=some"), tmp_path)
+
+
+def test_a_combination_that_fails_keeps_none_from_its_turn(tmp_path: Path, trained: list[str]) -> None:
+    made = sweep("plan.optimiser.lr=1e30,1e-3", "seed=0")
+    table = carry_out_sweep(made, tmp_path)
+    broken, fine = rows(table)
+    assert (broken["state"], fine["state"]) == ("failed", "done")
+    assert failures(table) == {"lr=1e30,seed=0": broken["reason"]}
+    assert "the loss is no longer finite" in str(broken["reason"])
+    assert broken["holdout"] is None
+    assert table["best"] == {"measure": "holdout.robust", "rows": ["lr=1e-3,seed=0"]}
+    (logged,) = Run.open(tmp_path).read_log("failed")
+    assert (logged["combination"], logged["reason"]) == ("lr=1e30,seed=0", broken["reason"])
+    carry_out_sweep(made, tmp_path)
+    assert trained == ["lr=1e30,seed=0", "lr=1e-3,seed=0", "lr=1e30,seed=0"]
+
+
+def test_published_numbers_stand_beside_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    axis = Axis("size", (Value("small", ("seed=1",)), Value("own", ("seed=2",))))
+    told = Published("a paper", "size", "digits-adversarial", (axis,), "linf:8/255", "PGD", {("small",): Numbers(9, 8)})
+    monkeypatch.setattr(room, "carry_out", lambda *arguments, **more: None)
+    table = carry_out_sweep(sweep("seed=0", axes=(axis,), published=told), tmp_path)
+    assert [row["published"] for row in rows(table)] == [{"clean": 9, "robust": 8}, None]
+    assert table["published"] == {"source": "a paper", "attack": "PGD", "note": ""}
+    assert table["best"] is None
+
+
+@pytest.mark.parametrize("name", SWEEPS)
+def test_published_tables_are_whole(name: str) -> None:
+    table = SWEEPS[name]
+    (axis,) = table.axes
+    assert {(label,) for label in axis.labels} == set(table.rows)
+    for numbers in table.rows.values():
+        for number in (numbers.clean, numbers.robust, numbers.standard_clean):
+            assert number is None or 10 < number < 100, "percentages, not shares"
+        assert numbers.robust is None or numbers.clean is None or numbers.robust < numbers.clean
+
+
+def test_published_differences_that_the_prose_repeats() -> None:
+    def row(table: str, label: str) -> Numbers:
+        return SWEEPS[table].rows[(label,)]
+
+    def points(table: str, one: str, other: str) -> tuple[float, float]:
+        a, b = row(table, one), row(table, other)
+        assert a.clean and a.robust and b.clean and b.robust  # noqa: PT018
+        return round(a.clean - b.clean, 2), round(a.robust - b.robust, 2)
+
+    assert points("thesis-table2", "20", "0") == (7.64, 4.40)
+    assert points("thesis-table3", "erase", "rand") == (1.94, 1.58)
+    assert points("thesis-table3", "base", "mixup+cutmix+rand+erase")[1] == 3.84
+    assert points("thesis-table4", "0.5", "0.05") == (1.62, 2.72)
+    assert points("thesis-table5", "+weight-decay", "deit-s") == (6.04, 9.08)
+    assert points("thesis-table5", "+augmentation", "+eps-warmup") == (-0.28, 9.42)
+    # one run in two halves of a table, and in three tables
+    assert row("vit-wrn-table2-smoothing", "0.4") == row("vit-wrn-table2-beta", "5")
+    assert row("vit-wrn-table2-beta", "3") == row("vit-wrn-table4", "baseline: B/2, 2000 epochs")
+    assert row("vit-wrn-table2-beta", "3") == row("vit-wrn-table5-vit", "lion")

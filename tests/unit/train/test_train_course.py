@@ -1,0 +1,260 @@
+"""What may happen on the way: a polite end, a broken loss, a full disk, a batch in parts, images mixed in."""
+
+import json
+import os
+import signal
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from vitadel import data, models
+from vitadel.attacks import PGD
+from vitadel.data import Split, Squash, convert
+from vitadel.errors import Stopped, UsageError
+from vitadel.objectives import AWP, Adversarial, Examples, Standard, Step, Trades
+from vitadel.runs import Run
+from vitadel.threat import Linf
+from vitadel.train import SGD, AdamW, Alarm, HostAugment, Mixing, PadCrop, Plan, Synthetic, alarms, fit
+
+PLAN = Plan(epochs=2, batch=16, optimiser=AdamW(lr=2e-3), checkpoint_every_steps=3, log_every_steps=2)
+ATTACK = PGD(steps=2, step_size=0.05, keep_best=False)
+
+
+@pytest.fixture(scope="module")
+def train() -> Split:
+    split = data.load("digits[:64]", preprocess=Squash(8)).train
+    assert split is not None
+    return split
+
+
+def fresh(**options: float) -> models.Model:
+    small = {"depth": 2, "embed_dim": 32, "num_heads": 2, **options}
+    return models.load("timm:test_vit", num_classes=10, image_size=8, patch_size=2, options=small)
+
+
+def claimed(folder: Path) -> Run:
+    return Run.claim(folder, "train", {"seed": 0}, device="cpu")
+
+
+def weights(run: Run, name: str = "final") -> dict[str, Tensor]:
+    return models.read_tensors(run.checkpoints / f"{name}.safetensors")[0]
+
+
+def assert_close(one: Mapping[str, Tensor], other: Mapping[str, Tensor], atol: float) -> None:
+    assert one.keys() == other.keys()
+    for key in one:
+        torch.testing.assert_close(one[key], other[key], rtol=0, atol=atol)
+
+
+def same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
+
+
+# ------------------------------------------------------------------ SIGTERM
+
+
+def test_sigterm_ends_with_a_checkpoint_and_the_same_call_goes_on(train: Split, tmp_path: Path) -> None:
+    def ask(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
+        if done == 4:  # between two checkpoints
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.getsignal(signal.SIGTERM)
+    whole, broken = claimed(tmp_path / "whole"), claimed(tmp_path / "broken")
+    fit(fresh(), Standard(), train, PLAN, whole, seed=1)
+    with pytest.raises(Stopped, match="stopped at step 4, which is saved"):
+        fit(fresh(), Standard(), train, PLAN, broken, seed=1, notify=ask)
+    assert signal.getsignal(signal.SIGTERM) is before
+    steps: list[int] = []
+    fit(fresh(), Standard(), train, PLAN, broken, seed=1, notify=lambda w, done, t, n: steps.append(done))
+    assert steps[0] == 5
+    assert same(weights(whole), weights(broken))
+
+
+# --------------------------------------------------------------- broken loss
+
+
+class BrokenOnce(Standard):
+    """No number at one call, as a bad batch would have it."""
+
+    calls = 0
+
+    def loss(self, model: nn.Module, examples: Examples) -> Step:
+        type(self).calls += 1
+        step = Standard.loss(self, model, examples)
+        return replace(step, loss=step.loss * (float("nan") if self.calls == 5 else 1.0))
+
+
+def test_a_broken_loss_sends_the_run_back_and_on_another_way(train: Split, tmp_path: Path) -> None:
+    BrokenOnce.calls = 0
+    run, seen = claimed(tmp_path / "run"), list[str]()
+    fit(fresh(), BrokenOnce(), train, PLAN, run, seed=1, notify=lambda what, *_: seen.append(what))
+    (alarm,) = run.read_log("alarm")
+    assert alarm["code"] == "not-finite"
+    assert "the loss is no longer finite at step 6: back to step 3" in str(alarm["sentence"])
+    assert any(what.startswith("alarm: the loss is no longer finite") for what in seen)
+    assert all(bool(value.isfinite().all()) for value in weights(run).values())
+    # not the weights of a run without the accident: other images came after it
+    calm = claimed(tmp_path / "calm")
+    fit(fresh(), Standard(), train, PLAN, calm, seed=1)
+    assert not same(weights(run), weights(calm))
+
+
+def test_a_loss_broken_from_the_start_goes_back_to_the_first_weights(train: Split, tmp_path: Path) -> None:
+    class Always(Standard):
+        def loss(self, model: nn.Module, examples: Examples) -> Step:
+            step = Standard.loss(self, model, examples)
+            return replace(step, loss=step.loss * float("nan"))
+
+    run = claimed(tmp_path / "run")
+    with pytest.raises(UsageError, match="no longer finite at step 2, for the 4th time. Lower the learning rate"):
+        fit(fresh(), Always(), train, PLAN, run, seed=1)
+    state = max(run.checkpoints.glob("step-*"))
+    start = fresh().net.state_dict()
+    kept = {key.removeprefix("model.net."): value for key, value in models.read_tensors(state)[0].items()}
+    assert same(start, {key: kept[key] for key in start})
+    assert len(run.read_log("alarm")) == 1  # one line a step: the last
+
+
+# ----------------------------------------------------------------- full disk
+
+
+def test_a_full_disk_is_named_and_the_checkpoint_before_survives(
+    train: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = models.write_tensors
+
+    def full(path: Path, *rest: object) -> None:
+        if "000006" in path.name:
+            path.write_bytes(b"half of it")
+            raise OSError(28, "No space left on device")
+        real(path, *rest)  # type: ignore[arg-type]
+
+    whole, run = claimed(tmp_path / "whole"), claimed(tmp_path / "run")
+    fit(fresh(), Standard(), train, PLAN, whole, seed=1)
+    with monkeypatch.context() as patch:
+        patch.setattr("vitadel.train.checkpoint.write_tensors", full)
+        with pytest.raises(UsageError, match="cannot write .*step-000000006.*No space left on device"):
+            fit(fresh(), Standard(), train, PLAN, run, seed=1)
+    assert sorted(path.name for path in run.checkpoints.iterdir()) == [
+        "step-000000000.safetensors",
+        "step-000000003.safetensors",
+    ]
+    fit(fresh(), Standard(), train, PLAN, run, seed=1)
+    assert same(weights(run), weights(whole))
+
+
+# -------------------------------------------------------------- batch in parts
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [Adversarial(ATTACK, Linf(0.1)), Trades(ATTACK, Linf(0.1), smoothing=0.1)],
+    ids=lambda one: type(one).__name__,
+)
+def test_a_batch_in_parts_is_the_whole_batch(train: Split, tmp_path: Path, objective: Adversarial | Trades) -> None:
+    # plain SGD: Adam's division would blow up rounding
+    plan = replace(PLAN, optimiser=SGD(lr=0.05), mixing=Mixing(mixup=0.8, cutmix=1.0), augment=PadCrop(1))
+    runs = []
+    for parts in (1, 4):
+        run = claimed(tmp_path / str(parts))
+        fit(fresh(), objective, train, replace(plan, accumulate=parts), run, seed=2)
+        runs.append(run)
+    assert_close(weights(runs[0]), weights(runs[1]), 2e-5)
+
+
+def test_recomputed_activations_change_nothing(train: Split, tmp_path: Path) -> None:
+    runs = []
+    for on in (False, True):
+        run = claimed(tmp_path / str(on))
+        fit(fresh(), Trades(ATTACK, Linf(0.1)), train, replace(PLAN, checkpoint_activations=on), run, seed=2)
+        runs.append(run)
+    assert_close(weights(runs[0]), weights(runs[1]), 1e-6)
+
+
+def test_awp_trains_and_resumes_exactly(train: Split, tmp_path: Path) -> None:
+    objective = AWP(Adversarial(ATTACK, Linf(0.1)), gamma=0.01, start=1)
+    whole, broken, plain = (claimed(tmp_path / name) for name in ("whole", "broken", "plain"))
+    fit(fresh(), objective, train, PLAN, whole, seed=1)
+    fit(fresh(), objective.inner, train, PLAN, plain, seed=1)
+
+    def kill(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
+        if done == 7:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(fresh(), objective, train, PLAN, broken, seed=1, notify=kill)
+    fit(fresh(), objective, train, PLAN, broken, seed=1)
+    assert same(weights(whole), weights(broken))
+    assert not same(weights(whole), weights(plain))
+
+
+# ------------------------------------------------------------------- what is fed
+
+
+def test_synthetic_images_are_trained_on_counted_and_resumed(train: Split, tmp_path: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (200, 8, 8, 3), dtype=np.uint8)
+    np.savez(tmp_path / "made.npz", image=images, label=np.arange(200) % 10)
+    shards = convert([tmp_path / "made.npz"], tmp_path / "shards", num_classes=10)
+    made = Synthetic(shards, 0.75)
+    whole, broken = claimed(tmp_path / "whole"), claimed(tmp_path / "broken")
+    fit(fresh(), Standard(), train, PLAN, whole, seed=1, synthetic=made)
+
+    def kill(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
+        if done == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(fresh(), Standard(), train, PLAN, broken, seed=1, synthetic=made, notify=kill)
+    fit(fresh(), Standard(), train, PLAN, broken, seed=1, synthetic=made)
+    assert same(weights(whole), weights(broken))
+    newest = max(whole.checkpoints.glob("step-*"))
+    about = json.loads(models.read_tensors(newest)[1]["vitadel.training"])["progress"]
+    assert (about["real"], about["synthetic"]) == (about["step"] * 4, about["step"] * 12)
+
+
+def test_synthetic_images_of_another_size_are_refused(train: Split, tmp_path: Path) -> None:
+    np.savez(tmp_path / "made.npz", image=np.zeros((20, 16, 16, 3), np.uint8), label=np.arange(20) % 10)
+    shards = convert([tmp_path / "made.npz"], tmp_path / "shards")
+    with pytest.raises(UsageError, match="synthetic images have 16 x 16 pixels, the real ones 8 x 8"):
+        fit(fresh(), Standard(), train, PLAN, claimed(tmp_path / "run"), seed=1, synthetic=Synthetic(shards, 0.5))
+
+
+def test_images_changed_where_they_are_read(train: Split, tmp_path: Path) -> None:
+    host = HostAugment(rand_augment="rand-m9-mstd0.5-inc1", erase=0.25, colour_jitter=0.0)
+    plan = replace(PLAN, host=host, repeats=2)
+    runs = [claimed(tmp_path / name) for name in ("one", "two")]
+    for run in runs:
+        fit(fresh(), Standard(), train, plan, run, seed=1)
+    assert same(weights(runs[0]), weights(runs[1]))
+
+
+# -------------------------------------------------------------------- watching
+
+
+def test_what_is_logged(train: Split, tmp_path: Path) -> None:
+    run = claimed(tmp_path / "run")
+    fit(fresh(), Standard(), train, PLAN, run, seed=1, check=lambda model: {"clean": 0.5, "fgsm": 0.9, "robust": 0.1})
+    first, *_, last = run.read_log("step")
+    assert {"loss", "lr", "images_per_second", "memory_mib", "device_hours", "clean_accuracy"} <= first.keys()
+    assert float(str(last["device_hours"])) > 0
+    assert [(one["code"], one["step"]) for one in run.read_log("alarm")][-1] == ("label-leaking", 8)
+    assert list((run.folder / "tensorboard").glob("events.out.tfevents.*"))
+
+
+@pytest.mark.parametrize(
+    ("scores", "best", "codes"),
+    [
+        ({"clean": 0.8, "fgsm": 0.5, "robust": 0.45}, 0.44, []),
+        ({"clean": 0.9, "fgsm": 0.8, "robust": 0.05}, 0.4, ["overfitting", "robust-fell"]),
+        ({"clean": 0.6, "fgsm": 0.7, "robust": 0.6}, None, ["label-leaking"]),
+        ({"clean": 0.6}, 0.5, []),
+    ],
+)
+def test_alarms(scores: dict[str, float], best: float | None, codes: list[str]) -> None:
+    found: list[Alarm] = alarms(scores, best)
+    assert [alarm.code for alarm in found] == codes

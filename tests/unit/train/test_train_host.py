@@ -1,0 +1,298 @@
+"""Augmentation on the host: pictures at their own size, the same whoever makes them."""
+
+import multiprocessing
+import pickle
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+from vitadel.data import CentreCrop, Interpolation, Split, Squash, load
+from vitadel.data.pixels import Arrays, Held
+from vitadel.draws import Draws, fold_seed
+from vitadel.errors import UsageError
+from vitadel.train.augment import Chain, ColourJitter, Erase, Flip, ResizedCrop
+from vitadel.train.augmentation_sets import AUGMENTATION_SETS, AugmentationSet
+from vitadel.train.host import HostAugment, Turn, _Augmented, host_batches
+from vitadel.train.mixing import Mixing
+
+RAND = "rand-m9-mstd0.5-inc1"
+NOTHING = HostAugment(resized_crop=False, flip=False, colour_jitter=0.0)
+FULL = HostAugment(rand_augment=RAND, erase=0.5)
+ORDER = [torch.tensor(rows) for rows in ([3, 1, 2], [0], [4, 5, 5, 0])]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six smooth pictures of two classes, wider than high."""
+    folder = tmp_path_factory.mktemp("pictures")
+    for number in range(6):
+        rng = np.random.default_rng(number)
+        small = Image.fromarray(rng.integers(0, 256, (4, 5, 3), dtype=np.uint8))
+        path = folder / "test" / ("cat", "dog")[number % 2] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        small.resize((50, 40), Image.Resampling.BICUBIC).save(path)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def files(root: Path) -> Split:
+    return load(f"folder:{root}", preprocess=CentreCrop(16, 18)).test
+
+
+@pytest.fixture(scope="module")
+def held(files: Split) -> Split:
+    return files.resident()
+
+
+def made(split: Split, augment: HostAugment, order: Sequence[Turn] = ORDER, **options: int) -> list[Tensor]:
+    return [x for _, x, _ in host_batches(split, order, augment, **{"seed": 0, **options})]
+
+
+def test_batches_look_like_those_of_data(files: Split) -> None:
+    got = list(host_batches(files, ORDER, FULL, seed=0))
+    assert [rows.tolist() for rows, _, _ in got] == [rows.tolist() for rows in ORDER]
+    for (rows, x, y), expected in zip(got, ORDER, strict=True):
+        assert torch.equal(y, files.labels[expected])
+        assert rows.dtype == torch.int64
+        assert x.shape == (len(expected), 3, 16, 16)
+        assert x.dtype == torch.float32
+        assert x.min() >= 0
+        assert x.max() <= 1
+
+
+@pytest.mark.parametrize("kind", ["files", "held"])
+def test_no_augmentation_gives_the_images(kind: str, request: pytest.FixtureRequest) -> None:
+    split: Split = request.getfixturevalue(kind)
+    for x, rows in zip(made(split, NOTHING), ORDER, strict=True):
+        assert torch.equal(x, split.images(rows))
+
+
+@pytest.mark.parametrize("augment", [FULL, HostAugment(), HostAugment(False, flip=False, erase=1.0)])
+def test_an_image_depends_on_seed_step_row_and_copy_alone(files: Split, augment: HostAugment) -> None:
+    rows = torch.tensor([2, 0, 5])
+    [x] = made(files, augment, [rows], first=7)
+    # alone, elsewhere in a batch, after other steps
+    assert torch.equal(made(files, augment, [torch.tensor([5])], first=7)[0], x[2:])
+    assert torch.equal(made(files, augment, [torch.tensor([1]), torch.tensor([4, 0])], first=6)[1][1], x[1])
+    assert torch.equal(made(files, augment, [(rows, torch.zeros(3, dtype=torch.int64))], first=7)[0], x)
+    for other in (
+        made(files, augment, [rows], first=8),
+        made(files, augment, [rows], first=7, seed=1),
+        made(files, augment, [(rows, torch.ones(3, dtype=torch.int64))], first=7),
+    ):
+        assert not any(torch.equal(one, another) for one, another in zip(other[0], x, strict=True))
+
+
+def test_copies_of_an_image_in_one_batch_differ(held: Split) -> None:
+    order: list[Turn] = [(torch.tensor([3, 3, 3]), torch.tensor([0, 1, 2]))]
+    [x] = made(held, FULL, order)
+    assert len(x.flatten(1).unique(dim=0)) == 3
+
+
+def test_workers_make_what_this_process_makes(files: Split) -> None:
+    for one, other in zip(made(files, FULL), made(files, FULL, workers=2), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_what_a_worker_is_given_survives_the_way_to_a_new_process(files: Split) -> None:
+    one = _Augmented(files, FULL, 3)
+    other = pickle.loads(pickle.dumps(one))  # noqa: S301
+    first, second = one[0, 4, 0], other[0, 4, 0]
+    assert isinstance(first, tuple)
+    assert torch.equal(first[2], second[2])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_callers_random_state_is_left_alone(held: Split, workers: int) -> None:
+    before = random.getstate(), pickle.dumps(np.random.get_state()), torch.get_rng_state()
+    made(held, FULL, workers=workers)
+    assert random.getstate() == before[0]
+    assert pickle.dumps(np.random.get_state()) == before[1]
+    assert torch.equal(torch.get_rng_state(), before[2])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_dropped_early_no_process_is_left(held: Split, workers: int) -> None:
+    def endless() -> Iterator[Tensor]:
+        while True:
+            yield torch.tensor([0])
+
+    reader = host_batches(held, endless(), FULL, seed=0, workers=workers)
+    next(reader)
+    reader.close()
+    assert multiprocessing.active_children() == []
+
+
+def test_crops_are_cut_from_the_original(files: Split, held: Split) -> None:
+    crop = HostAugment(scale=(0.3, 0.3), ratio=(1.0, 1.0), flip=False, colour_jitter=0.0)
+    [sharp], [blurred] = made(files, crop, [torch.arange(6)]), made(held, crop, [torch.arange(6)])
+    assert not torch.allclose(sharp, blurred, atol=0.05)
+    # 30% of the 50 x 40 original, as a square
+    side = round((0.3 * 2000) ** 0.5)
+    originals = [files.pixels.original(row) for row in range(6)]
+    assert {picture.size for picture in originals} == {(50, 40)}
+    for picture, got in zip(originals, (sharp * 255).round().to(torch.uint8), strict=True):
+        windows = (
+            picture.crop((left, top, left + side, top + side)).resize((16, 16), Image.Resampling.BICUBIC)
+            for top in range(40 - side + 1)
+            for left in range(50 - side + 1)
+        )
+        assert any((np.asarray(window) == got.permute(1, 2, 0).numpy()).all() for window in windows)
+
+
+def test_each_part_does_something_and_only_when_asked(held: Split) -> None:
+    plain = held.images(torch.arange(6))
+    for augment in (
+        HostAugment(resized_crop=False, flip=True, colour_jitter=0.0),
+        HostAugment(resized_crop=False, flip=False, colour_jitter=0.4),
+        HostAugment(resized_crop=False, flip=False, colour_jitter=0.0, rand_augment=RAND),
+        HostAugment(resized_crop=False, flip=False, colour_jitter=0.0, erase=1.0),
+        HostAugment(resized_crop=True, flip=False, colour_jitter=0.0, interpolation=Interpolation.BILINEAR),
+    ):
+        [x] = made(held, augment, [torch.arange(6)])
+        assert not torch.equal(x, plain)
+    [flipped] = made(held, HostAugment(resized_crop=False, colour_jitter=0.0), [torch.arange(6)])
+    same = [torch.equal(one, other) for one, other in zip(flipped, plain, strict=True)]
+    mirrored = [torch.equal(one.flip(-1), other) for one, other in zip(flipped, plain, strict=True)]
+    assert [a != b for a, b in zip(same, mirrored, strict=True)] == [True] * 6
+
+
+def test_jitter_stays_on_beside_rand_augment(held: Split) -> None:
+    jittered, plain = (
+        made(held, HostAugment(False, flip=False, colour_jitter=jitter, rand_augment=RAND), [torch.arange(6)])[0]
+        for jitter in (0.4, 0.0)
+    )
+    assert not any(torch.equal(one, other) for one, other in zip(jittered, plain, strict=True))
+
+
+def test_erasing_is_our_own_with_whole_pixel_values(held: Split) -> None:
+    plain = held.images(torch.arange(6))
+    [x] = made(held, HostAugment(False, flip=False, colour_jitter=0.0, erase=1.0), [torch.arange(6)])
+    seeds = torch.tensor([fold_seed(0, 0, row, 0) for row in range(6)])
+    torch.testing.assert_close(x, Erase(1.0)(plain, Draws.of(1, seeds)), rtol=0, atol=0.501 / 255)
+
+
+def test_images_that_are_not_square_keep_their_shape() -> None:
+    pixels = torch.arange(360).remainder(251).to(torch.uint8).view(2, 3, 10, 6)
+    tall = Split("tall", ("a", "b"), torch.tensor([0, 1]), Held(pixels))
+    assert torch.equal(made(tall, NOTHING, [torch.arange(2)])[0], tall.images(torch.arange(2)))
+    for augment in (FULL, NOTHING):
+        assert made(tall, augment, [torch.arange(2)])[0].shape == (2, 3, 10, 6)
+    assert tall.pixels.finished(0).size == (6, 10)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_broken_file_is_named_in_one_line(root: Path, tmp_path: Path, workers: int) -> None:
+    folder = tmp_path / "broken"
+    (folder / "test" / "cat").mkdir(parents=True)
+    whole = (root / "test" / "cat" / "0.png").read_bytes()
+    (folder / "test" / "cat" / "0.png").write_bytes(whole)
+    (folder / "test" / "cat" / "1.png").write_bytes(whole[: len(whole) // 2])
+    split = load(f"folder:{folder}", preprocess=Squash(8)).test
+    broken = next(row for row, name in enumerate(split.ids) if name.endswith("1.png"))
+    with pytest.raises(UsageError, match=r"^cannot read the image [^\n]*1.png: [^\n]*$"):
+        made(split, FULL, [torch.tensor([1 - broken, broken])], workers=workers)
+
+
+def test_pictures_are_read_in_rgb_at_their_own_size(tmp_path: Path) -> None:
+    (tmp_path / "test" / "cat").mkdir(parents=True)
+    grey = np.arange(12, dtype=np.uint8).reshape(3, 4) * 20
+    Image.fromarray(grey).save(tmp_path / "test" / "cat" / "grey.png")
+    split = load(f"folder:{tmp_path}", preprocess=Squash(8)).test
+    picture = split.pixels.original(0)
+    assert (picture.mode, picture.size) == ("RGB", (4, 3))
+    assert (np.asarray(picture) == grey[:, :, None]).all()
+    assert (
+        np.asarray(split.pixels.finished(0)) == split.pixels.read(torch.tensor([0]))[0].permute(1, 2, 0).numpy()
+    ).all()
+    resident = split.resident().pixels
+    assert (np.asarray(resident.original(0)) == np.asarray(split.pixels.finished(0))).all()
+    pictures = torch.arange(2 * 3 * 4 * 6, dtype=torch.uint8).view(2, 3, 4, 6)
+    arrays = Arrays(pictures, Squash(5))
+    assert (arrays.image_size, arrays.finished(1).size) == ((5, 5), (5, 5))
+    assert (np.asarray(arrays.original(1)) == pictures[1].permute(1, 2, 0).numpy()).all()
+
+
+# The sixteen
+
+
+def test_there_are_sixteen_sets_and_each_is_what_its_name_says() -> None:
+    assert len(AUGMENTATION_SETS) == 16
+    for name, chosen in AUGMENTATION_SETS.items():
+        parts = set(name.split("+")) - {"base"}
+        on = {"mixup": chosen.mixup, "cutmix": chosen.cutmix, "rand": chosen.rand_augment, "erase": chosen.erase}
+        assert {part for part, value in on.items() if value} == parts
+    values = {(s.mixup, s.cutmix, s.rand_augment, s.erase) for s in AUGMENTATION_SETS.values()}
+    assert values == {(m, c, r, e) for m in (0, 0.8) for c in (0, 1.0) for r in (None, RAND) for e in (0, 0.25)}
+
+
+def test_published_numbers_agree_with_the_prose() -> None:
+    published = {name: chosen.published for name, chosen in AUGMENTATION_SETS.items() if chosen.published}
+    robust = [numbers.adversarial_apgd_ce for numbers in published.values()]
+    assert len(robust) == 8
+    assert robust == sorted(robust, reverse=True)
+    best, base, everything = (published[name] for name in ("erase", "base", "mixup+cutmix+rand+erase"))
+    assert best.adversarial_apgd_ce == base.adversarial_apgd_ce
+    assert best.adversarial_clean > base.adversarial_clean
+    assert best.adversarial_apgd_ce - everything.adversarial_apgd_ce == pytest.approx(3.84)
+    standard = max(published.values(), key=lambda numbers: numbers.standard_clean)
+    assert standard is published["rand"]
+    assert best.adversarial_apgd_ce - standard.adversarial_apgd_ce == pytest.approx(1.58)
+    assert best.adversarial_clean - standard.adversarial_clean == pytest.approx(1.94)
+
+
+@pytest.mark.parametrize("chosen", AUGMENTATION_SETS.values(), ids=AUGMENTATION_SETS)
+def test_each_set_runs(held: Split, chosen: AugmentationSet) -> None:
+    rows = torch.arange(6)
+    if chosen.rand_augment:
+        augment = HostAugment(rand_augment=chosen.rand_augment, erase=chosen.erase)
+        [(rows, x, y)] = host_batches(held, [rows], augment, seed=0)
+    else:
+        device = Chain((ResizedCrop(flip=False), Flip(), ColourJitter(), Erase(chosen.erase)))
+        x, y = device(held.images(rows), Draws.of(0, rows)), held.labels
+    mixed, shares = Mixing(chosen.mixup, chosen.cutmix)(x, y, 2, seed=3)
+    assert mixed.shape == (6, 3, 16, 16)
+    assert mixed.min() >= 0
+    assert mixed.max() <= 1
+    torch.testing.assert_close(shares.sum(1), torch.ones(6))
+    assert torch.equal(mixed, x) is not bool(chosen.mixup or chosen.cutmix)
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (
+            {"rand_augment": "rand-q9"},
+            "HostAugment.rand_augment is not one of timm's, got 'rand-q9'.*rand-m9-mstd0.5-inc1",
+        ),
+        ({"rand_augment": "m9"}, "HostAugment.rand_augment is not one of timm's, got 'm9'"),
+        ({"erase": 2.0}, r"HostAugment.erase must lie in \[0, 1\], got 2"),
+        ({"colour_jitter": -0.4}, "HostAugment.colour_jitter must not be negative, got -0.4"),
+        ({"scale": (1.0, 0.5)}, r"HostAugment.scale must be two positive numbers.*got \(1, 0.5\)"),
+        ({"ratio": (0.0, 0.5)}, "HostAugment.ratio must be two positive numbers"),
+    ],
+)
+def test_what_cannot_be_is_refused(values: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        HostAugment(**values)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "text", [RAND, "rand-m9-n3-mstd0.5", "rand-mstd1-tweights", "rand-m7-mstd0.5-inc1-p0.8", "rand"]
+)
+def test_timms_spellings_are_taken(held: Split, text: str) -> None:
+    assert made(held, HostAugment(rand_augment=text), [torch.tensor([0])])[0].shape == (1, 3, 16, 16)
+
+
+def test_fewer_than_no_workers_are_refused(held: Split) -> None:
+    with pytest.raises(UsageError, match=r"host_batches\(workers=\) must not be negative, got -1"):
+        next(host_batches(held, ORDER, FULL, seed=0, workers=-1))

@@ -1,0 +1,111 @@
+"""Which images come when: each as often as it should, whoever asks, from wherever one starts."""
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from vitadel import data
+from vitadel.data import Shards, Split, Squash, convert
+from vitadel.errors import UsageError
+from vitadel.train import Order
+from vitadel.train.feed import Feed
+from vitadel.train.order import Pick
+
+MIXED = Order(real=50, batch=10, seed=3, synthetic=1000, share=0.8)
+
+
+def rows(picks: list[Pick], synthetic: bool) -> list[int]:
+    return [int(row) for pick in picks for row in pick.row_B[pick.synthetic_B == synthetic]]
+
+
+def test_a_fixed_share_of_every_batch_is_synthetic() -> None:
+    assert MIXED.steps_per_epoch == 5  # in units of the real images
+    picks = list(MIXED.picks(range(25)))
+    assert {int(pick.synthetic_B.sum()) for pick in picks} == {8}
+    # in five epochs every real image comes once, and no synthetic one twice before all have come
+    assert sorted(rows(picks, synthetic=False)) == list(range(50))
+    many = list(MIXED.picks(range(125)))
+    assert sorted(rows(many, synthetic=True)) == list(range(1000))
+    # numbered apart, so that a real and a synthetic image of one row draw other noise
+    assert all(bool((pick.index_B[pick.synthetic_B] >= 50).all()) for pick in picks)
+    assert all(torch.equal(pick.index_B[~pick.synthetic_B], pick.row_B[~pick.synthetic_B]) for pick in picks)
+
+
+def test_synthetic_images_have_no_place_of_their_own_in_the_batch() -> None:
+    places = torch.stack([pick.synthetic_B for pick in MIXED.picks(range(200))]).float().mean(0)
+    assert float((places - 0.8).abs().max()) < 0.12
+
+
+@pytest.mark.parametrize(
+    "order", [MIXED, Order(50, 10, 3), Order(50, 10, 3, repeats=3)], ids=["mixed", "real", "repeats"]
+)
+def test_any_number_of_processes_sees_the_same_batches_from_any_step(order: Order) -> None:
+    whole = list(order.picks(range(14)))
+    for world in (2, 5):
+        ranks = [list(order.picks(range(9, 14), rank, world)) for rank in range(world)]
+        for place, pick in enumerate(whole[9:]):
+            shares = [ranks[rank][place] for rank in range(world)]
+            assert {share.step for share in shares} == {pick.step}
+            for name in ("row_B", "index_B", "synthetic_B"):
+                together = torch.stack([getattr(share, name) for share in shares], 1).flatten()
+                assert torch.equal(together, getattr(pick, name))
+
+
+def test_repeats_are_the_same_image_with_other_draws() -> None:
+    picks = list(Order(real=60, batch=12, seed=0, repeats=3).picks(range(5)))
+    counts = Counter(int(row) for pick in picks for row in pick.row_B)
+    assert set(counts.values()) == {3}
+    assert len(counts) == 20
+    index = torch.cat([pick.index_B for pick in picks])
+    assert len(set(index.tolist())) == 60
+    assert torch.equal(index % 60, torch.cat([pick.row_B for pick in picks]))
+
+
+def test_orders_that_cannot_be_are_refused() -> None:
+    with pytest.raises(UsageError, match="there are no synthetic images"):
+        replace(MIXED, synthetic=0)
+    with pytest.raises(UsageError, match=r"must lie in \[0, 1\], got 1.5"):
+        replace(MIXED, share=1.5)
+    with pytest.raises(UsageError, match="repeated augmentation is for real images alone"):
+        replace(MIXED, repeats=3)
+
+
+@pytest.fixture
+def digits() -> Split:
+    split = data.load("digits[:50]", preprocess=Squash(8)).train
+    assert split is not None
+    return split
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Shards:
+    generator = np.random.default_rng(0)
+    images = generator.integers(0, 256, (1000, 8, 8, 3), dtype=np.uint8)
+    np.savez(tmp_path / "made.npz", image=images, label=np.arange(1000) % 10)
+    return convert([tmp_path / "made.npz"], tmp_path / "shards", shard_images=300)
+
+
+def test_every_place_of_a_mixed_batch_gets_its_own_image(digits: Split, made: Shards) -> None:
+    feed = Feed(digits, made, torch.device("cpu"))
+    batches = list(feed.batches(MIXED.picks(range(6))))
+    assert [pick.step for pick, _, _ in batches] == list(range(6))
+    for pick, x, y in batches:
+        for place, (row, synthetic) in enumerate(zip(pick.row_B, pick.synthetic_B, strict=True)):
+            source = made.images(row[None]) if synthetic else digits.images(row[None])
+            label = made.labels(row[None]) if synthetic else digits.labels[row[None]]
+            assert torch.equal(x[place], source[0])
+            assert int(y[place]) == int(label)
+
+
+def test_a_feed_that_is_dropped_ends_its_thread(digits: Split, made: Shards) -> None:
+    import threading
+
+    batches = Feed(digits, made, torch.device("cpu")).batches(MIXED.picks(range(100)))
+    next(batches)
+    assert any(thread.name.startswith("vitadel-feed") for thread in threading.enumerate())
+    batches.close()
+    assert not any(thread.name.startswith("vitadel-feed") for thread in threading.enumerate())

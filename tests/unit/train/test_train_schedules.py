@@ -1,0 +1,122 @@
+"""Learning rates against timm's scheduler, averages and decay against their definitions."""
+
+import math
+
+import pytest
+import timm
+import torch
+from timm.scheduler import CosineLRScheduler
+from torch import nn
+
+from vitadel.errors import UsageError
+from vitadel.objectives import Each
+from vitadel.train import SGD, AdamW, Decay, Lion, Plan, Rule, ema_decay, learning_rate
+
+
+def plan(**values: object) -> Plan:
+    return Plan(**{"epochs": 100, "batch": 512, "optimiser": AdamW(lr=5e-4), **values})  # type: ignore[arg-type]
+
+
+AUTHORS = {
+    "warmup_epochs": 10,
+    "warmup_lr": 1e-6,
+    "min_lr": 1e-5,
+    "cooldown_epochs": 10,
+    "lr_each": Each.EPOCH,
+    "cosine_from_start": True,
+}
+
+
+@pytest.mark.parametrize("prefix", [False, True])
+def test_per_epoch_it_is_timms_cosine(prefix: bool) -> None:
+    chosen = plan(**{**AUTHORS, "cosine_from_start": not prefix})
+    optimiser = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=5e-4)
+    # timm counts the warm-up before the cosine, which then ends so much later
+    timms = CosineLRScheduler(
+        optimiser, 90 if prefix else 100, lr_min=1e-5, warmup_t=10, warmup_lr_init=1e-6, warmup_prefix=prefix
+    )
+    for epoch in range(110):
+        timms.step(epoch)
+        for step in (epoch * 4, epoch * 4 + 3):
+            assert learning_rate(chosen, step, 4) == pytest.approx(optimiser.param_groups[0]["lr"], rel=1e-9), epoch
+
+
+def test_the_authors_rate_jumps_after_the_warm_up_and_never_reaches_its_peak() -> None:
+    rates = [learning_rate(plan(**AUTHORS), epoch, 1) for epoch in range(110)]
+    assert rates[0] == 1e-6
+    assert rates[9:11] == pytest.approx([4.50e-4, 4.88e-4], rel=1e-2)
+    assert max(rates) < 5e-4
+    assert rates[100:] == [1e-5] * 10
+
+
+def test_steps_down() -> None:
+    chosen = plan(step_every=30, lr_each=Each.EPOCH, optimiser=SGD(lr=0.1))
+    assert [learning_rate(chosen, epoch, 1) for epoch in (0, 29, 30, 60, 99)] == pytest.approx(
+        [0.1, 0.1, 0.01, 0.001, 1e-4]
+    )
+
+
+def test_the_peak_follows_the_batch() -> None:
+    assert plan(batch=1024, lr_rule=Rule.LINEAR).peak_lr == pytest.approx(1e-3)
+    root = plan(batch=1024, lr_rule=Rule.ROOT, optimiser=AdamW(lr=2e-4))
+    assert root.peak_lr == pytest.approx(2.83e-4, rel=1e-3)
+    assert plan(batch=1024).peak_lr == 5e-4
+    assert learning_rate(root, 0, 10) == root.peak_lr
+
+
+def test_the_average_keeps_what_its_form_says() -> None:
+    assert [ema_decay(plan(ema=0.9999, ema_batch=1024, batch=b), 5, 10) for b in (1024, 2048, 4096)] == pytest.approx(
+        [0.9999, 0.9998, 0.9996]
+    )
+    warm = plan(ema=0.995, ema_warmup=True, ema_after=0.025)
+    assert [ema_decay(warm, step, 1000) for step in (0, 24, 25, 100_000)] == pytest.approx([0, 0, 26 / 35, 0.995])
+    assert ema_decay(plan(ema=0.9), 0, 10) == 0.9
+    with pytest.raises(UsageError, match="Plan.ema must lie in"):
+        plan(ema=0.9, ema_batch=8)  # a batch of 512 would keep less than nothing
+
+
+def decayed(choice: AdamW | Lion | SGD, net: nn.Module) -> set[str]:
+    names = {id(one): name for name, one in net.named_parameters()}
+    groups = choice.build(net).param_groups
+    assert sum(len(group["params"]) for group in groups) == len(names)
+    return {names[id(one)] for group in groups if group["weight_decay"] > 0 for one in group["params"]}
+
+
+def test_which_weights_are_decayed() -> None:
+    net = timm.create_model("xcit_nano_12_p16_224", depth=1, cls_attn_layers=1, num_classes=3)
+    everything = {name for name, _ in net.named_parameters()}
+    usual = decayed(AdamW(lr=1, weight_decay=0.5), net)
+    # the temperatures have shape (heads, 1, 1): timm's rule decays them, as the thesis's runs did
+    assert "blocks.0.attn.temperature" in usual
+    assert "cls_token" not in usual
+    assert usual == {n for n, p in net.named_parameters() if p.ndim > 1 and n not in net.no_weight_decay()}
+    spared = decayed(AdamW(lr=1, weight_decay=0.5, exempt=("*.temperature",)), net)
+    assert usual - spared == {name for name in usual if name.endswith("temperature")}
+    assert decayed(SGD(lr=1, decay=Decay.ALL), net) == everything
+    vit = timm.create_model("vit_tiny_patch16_224", depth=1, init_values=1e-4, num_classes=3)
+    kernels = decayed(Lion(lr=1, decay=Decay.KERNELS), vit)
+    assert kernels == {
+        *(f"blocks.0.{part}.weight" for part in ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2")),
+        "patch_embed.proj.weight",
+        "head.weight",
+    }
+
+
+def test_the_cosine_starts_where_the_warm_up_ends_unless_told_otherwise() -> None:
+    chosen = plan(epochs=10, warmup_epochs=2, min_lr=1e-4, optimiser=AdamW(lr=1e-3))
+    assert learning_rate(chosen, 30, 5) == pytest.approx(1e-4 + 9e-4 * (1 + math.cos(math.pi * 20 / 40)) / 2)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"accumulate": 3}, "Plan.batch of 512 cannot be cut into 3 equal parts"),
+        ({"step_every": 0.0}, "Plan.step_every must be positive"),
+        ({"cooldown_epochs": -1}, "Plan.cooldown_epochs must not be negative"),
+        ({"ema": 0.9, "ema_after": 1.0}, r"Plan.ema_after must lie in \[0, 1\)"),
+        ({"repeats": 0}, "Plan.repeats must be at least 1"),
+    ],
+)
+def test_plans_that_cannot_be_are_refused(values: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        plan(**values)
