@@ -1,5 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
+# two processes of one thread each: tests are many and small
+TESTS := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile
 
 .PHONY: demo test test-slow lint format
 
@@ -7,10 +9,10 @@ demo: .venv/.run
 	$(BIN)/vitadel demo
 
 test: .venv/.dev lint
-	$(BIN)/pytest -m "not slow"
+	$(TESTS) -m "not slow"
 
 test-slow: .venv/.dev
-	$(BIN)/pytest
+	$(TESTS)
 
 lint: .venv/.dev
 	$(BIN)/ruff check .

@@ -25,8 +25,7 @@ from vitadel.data import Held, Split
 from vitadel.objectives import Adversarial, Objective, Trades
 from vitadel.runs import Run
 from vitadel.threat import Linf
-from vitadel.train import AdamW, Plan, Precision, fit
-from vitadel.train.meters import forward_flops, peak_flops
+from vitadel.train import AdamW, Plan, Precision, fit, forward_flops, peak_flops
 
 EPS, STEP, STEPS, BETA = 8 / 255, 2 / 255, 10, 6.0
 MODELS = {

@@ -55,6 +55,7 @@ def test_attack_takes_settings(vitadel: Command, trained: Path, tmp_path: Path) 
         "steps": 3,
         "step_size": 0.5,
         "random_start": True,
+        "start_noise": None,
         "restarts": 2,
         "schedule": "vitadel.attacks.schedule.cosine",
         "keep_best": True,

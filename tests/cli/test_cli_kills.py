@@ -1,6 +1,7 @@
 """Real kills: SIGKILL at the worst moments, the same command again, the same result."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -72,10 +73,23 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
 
 
+def test_sigterm_leaves_a_checkpoint_and_says_how_to_go_on(tmp_path: Path) -> None:
+    run(*TRAIN, "--run", tmp_path / "whole")
+    words = (*TRAIN, "--run", str(tmp_path / "asked"))
+    code = KILL.format(module="train.loop", function="learning_rate", moment=5, before="pass")
+    command = [sys.executable, "-c", code.replace("SIGKILL", "SIGTERM"), *words]
+    done = subprocess.run(command, env=ENVIRONMENT, timeout=DEADLINE, capture_output=True, text=True, check=False)
+    assert done.returncode == 143, done.stderr
+    *_, last = done.stderr.strip().splitlines()
+    assert re.fullmatch(r"vitadel: stopped at step \d+, which is saved: the same command goes on\.", last)
+    run(*words)
+    assert same(weights(tmp_path / "asked", "final"), weights(tmp_path / "whole", "final"))
+
+
 def test_training_killed_while_it_writes_a_checkpoint(tmp_path: Path) -> None:
     run(*TRAIN, "--run", tmp_path / "whole")
     words = (*TRAIN, "--run", str(tmp_path / "killed"))
-    run_and_die("train.checkpoint", "write_tensors", 4, *words, before=HALF_A_FILE)
+    run_and_die("train.checkpoint", "write_tensors", 5, *words, before=HALF_A_FILE)
     left = sorted(path.name for path in (tmp_path / "killed" / "checkpoints").glob("step-*"))
     assert left == ["step-000000004.safetensors", "step-000000006.safetensors"]
     run(*words)

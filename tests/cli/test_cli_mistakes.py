@@ -134,6 +134,8 @@ def test_every_flag_is_meant() -> None:
     assert {name: [o for o in options if o != "--help"] for name, options in found.items()} == {
         "demo": ["--json", "--out"],
         "train": ["--data", "--json", "--run", "--set"],
+        "sweep": ["--axis", "--data", "--json", "--run", "--set", "--suite", "--threat"],
+        "sweeps": ["--json"],
         "attack": sorted([*judge, "--attack"]),
         "evaluate": sorted([*judge, "--suite"]),
         "report": ["--out"],

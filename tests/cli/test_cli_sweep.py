@@ -101,6 +101,8 @@ def test_a_published_sweep_brings_its_axes_and_numbers(
         {"clean": 70.0, "robust": 40.0},
         {"clean": 60.0, "robust": None},
     ]
+    manifest = json.loads((tmp_path / "whole" / "manifest.json").read_text())
+    assert manifest["parts"]["settings"] == ["plan.epochs=1", "plan.warmup_epochs=0"]
     code, out, _ = vitadel(*words, "--run", tmp_path / "part", "--axis", "weight-decay=0.5")
     assert code == 0
     assert "60.00" in out

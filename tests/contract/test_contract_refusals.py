@@ -77,7 +77,11 @@ def test_attacks_on_any_wrong_class_refuse_other_goals(choosy_attack: Attack, go
     assert calls == []
 
 
-@pytest.mark.parametrize("attack", [FAB(), FAB(targets=2), GAMA(), AutoAttack(), PGD(targets=2)], ids=repr)
+@pytest.mark.parametrize(
+    "attack",
+    [FAB(), FAB(targets=2), GAMA(), AutoAttack(), PGD(targets=2)],
+    ids=lambda attack: f"{type(attack).__name__}-{getattr(attack, 'targets', 0)}",
+)
 def test_crafting_refuses_other_goals_too(attack: Attack) -> None:
     with pytest.raises(UsageError, match=r"wants an Untargeted goal, got Targeted\.$"):
         attack.craft(three_classes, grey(), Targeted(torch.tensor([1, 2])), Linf(0.1), seed=0)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import timm
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from vitadel.errors import UsageError, unknown
@@ -25,6 +26,9 @@ class _Own:
 
 OWN: dict[str, _Own] = {
     "wrn28_10": _Own("WideResNet-28-10 for 32 px", 32, lambda classes: WideResNet(28, 10, classes)),
+    "wrn28_10_silu": _Own(
+        "WideResNet-28-10 with SiLU, for 32 px", 32, lambda classes: WideResNet(28, 10, classes, F.silu)
+    ),
     "wrn34_10": _Own("WideResNet-34-10 for 32 px", 32, lambda classes: WideResNet(34, 10, classes)),
     "wrn70_16": _Own("WideResNet-70-16 for 32 px", 32, lambda classes: WideResNet(70, 16, classes)),
     "resnet50_gelu": _Own(

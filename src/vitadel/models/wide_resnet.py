@@ -1,16 +1,20 @@
 """WideResNet for small images, which timm does not have."""
 
 import math
+from collections.abc import Callable
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+Activation = Callable[[Tensor], Tensor]
+
 
 class _Unit(nn.Module):
-    """Two 3 x 3 convolutions, each after BatchNorm and ReLU; the shortcut changes shape where they do."""
+    """Two 3 x 3 convolutions, each after BatchNorm and activation; the shortcut changes shape where they do."""
 
-    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+    def __init__(self, inputs: int, outputs: int, stride: int, active: Activation) -> None:
         super().__init__()
+        self.active = active
         self.bn1 = nn.BatchNorm2d(inputs)
         self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
         self.bn2 = nn.BatchNorm2d(outputs)
@@ -19,10 +23,10 @@ class _Unit(nn.Module):
         self.shortcut = None if same else nn.Conv2d(inputs, outputs, 1, stride, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        active = F.relu(self.bn1(x))
+        active = self.active(self.bn1(x))
         # a projected shortcut starts from the activated input, an identity from the input itself
         shortcut = x if self.shortcut is None else self.shortcut(active)
-        return shortcut + self.conv2(F.relu(self.bn2(self.conv1(active))))
+        return shortcut + self.conv2(self.active(self.bn2(self.conv1(active))))
 
 
 class WideResNet(nn.Module):
@@ -32,19 +36,21 @@ class WideResNet(nn.Module):
     WRN-70-16 266.80 M (tests/unit/models/test_models_wide_resnet.py).
     """
 
-    def __init__(self, depth: int, width: int, num_classes: int) -> None:
+    def __init__(self, depth: int, width: int, num_classes: int, active: Activation = F.relu) -> None:
         super().__init__()
         assert (depth - 4) % 6 == 0, depth
         units = (depth - 4) // 6
         self.stem = nn.Conv2d(3, 16, 3, padding=1, bias=False)
         channels, groups = 16, []
         for outputs, stride in ((16 * width, 1), (32 * width, 2), (64 * width, 2)):
-            steps = [_Unit(channels, outputs, stride), *(_Unit(outputs, outputs, 1) for _ in range(units - 1))]
+            later = (_Unit(outputs, outputs, 1, active) for _ in range(units - 1))
+            steps = [_Unit(channels, outputs, stride, active), *later]
             groups.append(nn.Sequential(*steps))
             channels = outputs
         self.groups = nn.Sequential(*groups)
         self.bn = nn.BatchNorm2d(channels)
         self.head = nn.Linear(channels, num_classes)
+        self.active = active
         self.pretrained_cfg = {"classifier": "head"}
         self._start()
 
@@ -56,5 +62,5 @@ class WideResNet(nn.Module):
         nn.init.zeros_(self.head.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = F.relu(self.bn(self.groups(self.stem(x))))
+        x = self.active(self.bn(self.groups(self.stem(x))))
         return self.head(x.mean((2, 3)))

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from vitadel import data, models
-from vitadel.data import DataSet, Shards
+from vitadel.data import DataSet, Shards, Split
 from vitadel.errors import UsageError
 from vitadel.evaluate import device_name, quick_scores
 from vitadel.recipes.recipe import Normalise, Recipe
@@ -15,22 +15,25 @@ from vitadel.runs import Notify, code_hashes, silent
 from vitadel.train import Check, Synthetic, claim_together, fit
 
 # what decides a run's weights, apart from the recipe
-_ROOMS = ("attacks", "data", "draws.py", "goals", "losses", "models", "objectives", "threat", "train")
+TRAINING_ROOMS = ("attacks", "data", "draws.py", "goals", "losses", "models", "objectives", "threat", "train")
 
 
 def carry_out(recipe: Recipe, folder: Path, *, data_spec: str | None = None, notify: Notify = silent) -> models.Model:
     """Train what `recipe` says into `folder`, or go on where an earlier call was stopped; the model to evaluate."""
     dataset = data.load(data_spec or recipe.data, preprocess=data.parse_preprocess(recipe.preprocess))
-    train = dataset.split("train").resident_if_small()
+    train = _train(recipe, dataset)
     synthetic = _synthetic(recipe, dataset)
+    start = _start(recipe, dataset)  # before the folder is claimed: a start that is not there costs no folder
     parts: dict[str, object] = {"recipe": recipe, "data": dataset.describe(), "seed": recipe.seed}
+    if not recipe.model.start.startswith(("timm:", "vitadel:")) or "@" in recipe.model.start:
+        parts["start"] = models.fingerprint(start.net.state_dict())
     if synthetic is not None:
         parts["synthetic"] = synthetic.images.describe()
     # a run that goes on with other code would be neither the old run nor the new one
-    parts["code"] = code_hashes(*_ROOMS)
+    parts["code"] = code_hashes(*TRAINING_ROOMS)
     run = claim_together(folder, "train", parts, device=device_name())
     model = fit(
-        _start(recipe, dataset),
+        start,
         recipe.objective,
         train,
         recipe.plan,
@@ -42,6 +45,13 @@ def carry_out(recipe: Recipe, folder: Path, *, data_spec: str | None = None, not
     )
     best = run.checkpoints / "best.safetensors"
     return models.load(best) if best.exists() else model
+
+
+def _train(recipe: Recipe, dataset: DataSet) -> Split:
+    """The training images, in memory if that is little; crops cut from the files need the files."""
+    host = recipe.plan.host
+    split = dataset.split("train")
+    return split if host is not None and host.resized_crop else split.resident_if_small()
 
 
 def _synthetic(recipe: Recipe, dataset: DataSet) -> Synthetic | None:
@@ -62,6 +72,7 @@ def _start(recipe: Recipe, dataset: DataSet) -> models.Model:
         Normalise.MODEL: None,
         Normalise.DATA: models.Normalisation(dataset.mean, dataset.std),
         Normalise.NONE: models.RAW_PIXELS,
+        Normalise.HALF: models.Normalisation((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
     }[choice.normalise]
     return models.load(
         choice.start,

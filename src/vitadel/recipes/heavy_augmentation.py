@@ -8,7 +8,8 @@ Differs: - Singh et al. attack with two steps of APGD from the image itself, whi
            the better point. Where the first step raised the loss and no pixel left [0, 1], that is their attack: its
            steps of twice the radius and its momentum of 3/4 move a pixel from +eps to -eps/4. Where it did not, theirs
            goes back to the image.
-         - They also decay positions and class token, and compute in float16.
+         - Both attack mixed labels as they are; ours attacks the label with the larger share.
+         - Singh et al. also decay positions and class token, and compute in float16.
          - In its first epoch ARES trains on random noise, for its steps grow from 0; here that epoch is clean.
          - Erased boxes hold uniform noise; timm's normal noise is meant for normalised images.
 Cost:    estimates are passes x 2 x multiply-accumulates x images, on one H200 at an assumed 400 TFLOP/s in bf16.

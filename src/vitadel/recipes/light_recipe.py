@@ -8,9 +8,6 @@ Differs: - The checkpoint is chosen on a hold-out. The authors chose by accuracy
          - The random start is uniform in the ball; theirs adds 1e-5 to every pixel.
          - During the attack the model is in evaluation mode, as in their code on GPUs; on their TPUs it was not.
          - Their loss also sends the clean batch through the model, which moves BatchNorm's statistics; ours does not.
-         - Their ResNets and their fine-tunes at 224 pixels normalise by mean = deviation = 0.5, which recipes cannot
-           say yet: the ResNets here use ImageNet's mean and deviation, the fine-tunes keep the raw pixels of their
-           start.
          - The thesis does not settle whether its larger models were trained with batches of 8192 or 16384; here the
            batch is 512, and the learning rate follows `--set plan.batch=...`.
 Cost:    estimates are passes x 2 x multiply-accumulates x images, on one H200 at an assumed 400 TFLOP/s in bf16
@@ -341,7 +338,7 @@ def _resnet50_gelu(eps: float, steps: int, *, name: str, published: tuple[float,
     return replace(
         base,
         about=f"ResNet-50 with GELU on ImageNet at {round(255 * eps)}/255, adversarial training",
-        model=ModelChoice("vitadel:resnet50_gelu", image_size=224, normalise=Normalise.DATA),
+        model=ModelChoice("vitadel:resnet50_gelu", image_size=224, normalise=Normalise.HALF),
         objective=replace(base.objective, eps_warmup=10 / 100),
         plan=Plan(
             epochs=100,
@@ -359,7 +356,7 @@ def _resnet50_gelu(eps: float, steps: int, *, name: str, published: tuple[float,
             **_WORK,
             **_without(_renamed(base.sources, _XCIT, _RESNET), "model", "plan"),
             "model": _RESNET,
-            "model.normalise": "our choice: ImageNet's mean and deviation; theirs is 0.5 and 0.5",
+            "model.normalise": _RESNET,
             "objective.attack.steps": "our choice: as XCiT's" if steps == 2 else _RESNET,
             "objective.eps_warmup": f"{_RESNET}; 10 epochs",
             "plan": _RESNET,
@@ -387,7 +384,7 @@ _START = "runs/xcit-s12-imagenet-eps8"
 _FROM_ROBUST = {
     "model.start": "paper: thesis 4.2; a run of xcit-s12-imagenet-eps8, or --set model.start=YOURS",
     "model.image_size": "paper: thesis 4.2.1",
-    "model.normalise": f"our choice: as the start has it; {_HIGH} has 0.5 and 0.5",
+    "model.normalise": _HIGH,
 }
 
 
@@ -397,7 +394,7 @@ def _high_resolution(name: str, what: str, data: str, expect: dict[str, str]) ->
         base,
         name=name,
         about=f"XCiT-S12 from ImageNet to {what} at 8/255, adversarial fine-tuning",
-        model=ModelChoice(_START, image_size=224, normalise=Normalise.NONE),
+        model=ModelChoice(_START, image_size=224, normalise=Normalise.HALF),
         data=data,
         objective=Adversarial(_attack(_EPS8, 1), Linf(_EPS8), smoothing=0.1),
         plan=replace(

@@ -2,7 +2,8 @@
 
 import dataclasses
 import enum
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from vitadel.errors import UsageError, unknown
@@ -36,6 +37,8 @@ def _changed(node: object, settings: Sequence[_Setting]) -> object:
     """All changes below one node together, because values are checked against each other when a node is made."""
     if not settings:
         return node
+    if isinstance(node, Mapping):
+        return {**node, **{_only_name(setting): _guessed(setting.text) for setting in settings}}
     if not dataclasses.is_dataclass(node) or isinstance(node, type):
         raise UsageError(f"--set {settings[0].path}: there is nothing below a {type(node).__name__}. Shorten the path.")
     fields = {f.name: f for f in dataclasses.fields(node)}
@@ -48,9 +51,30 @@ def _changed(node: object, settings: Sequence[_Setting]) -> object:
         new[name] = (
             _changed(getattr(node, name), [setting for setting in below if setting.rest])
             if last.rest
-            else _parsed(getattr(node, name), last.text, last.path, optional=_optional(fields[name]))
+            else _parsed(
+                _as_declared(getattr(node, name), fields[name]), last.text, last.path, optional=_optional(fields[name])
+            )
         )
     return replace(node, **new)
+
+
+def _only_name(setting: _Setting) -> str:
+    if len(setting.rest) > 1:
+        raise UsageError(f"--set {setting.path}: there is nothing below an option. Shorten the path.")
+    return setting.rest[0]
+
+
+def _guessed(text: str) -> object:
+    """An option of a network as JSON would read it, else as text: 0.05, 12, true, avg."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
+
+def _as_declared(old: object, f: "dataclasses.Field[object]") -> object:
+    """A float that happens to be written as a whole number is still a float."""
+    return float(old) if type(old) is int and str(f.type) in ("float", "float | None") else old
 
 
 def _optional(f: "dataclasses.Field[object]") -> bool:

@@ -2,16 +2,17 @@
 
 import dataclasses
 import enum
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 
-from vitadel.recipes.recipe import ModelChoice, Recipe, Selection
-from vitadel.train import Plan
+from vitadel.recipes.recipe import Recipe
 
 # about the recipe, not part of what it does
 _ABOUT = ("name", "about", "sources", "expect")
-# these nodes are always of one type, which therefore is nobody's choice
-_PLAIN = (ModelChoice, Plan, Selection)
+# these parts are always of one kind, which therefore is nobody's choice
+_PLAIN = ("model", "plan", "selection")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +31,12 @@ class Leaf:
 
 
 def leaves(recipe: Recipe) -> list[Leaf]:
-    """All values of a recipe in the order of its fields."""
+    """All values of a recipe in the order of its fields; a part of one possible kind only if a source speaks of it."""
     found = []
     for path, text, by_default in _walk(recipe, ""):
         said_of = _said_of(recipe.sources, path)
+        if path in _PLAIN and said_of != path:
+            continue
         found.append(Leaf(path, text, by_default, said_of, None if said_of is None else recipe.sources[said_of]))
     return found
 
@@ -55,7 +58,7 @@ def _walk(node: object, path: str) -> Iterator[tuple[str, str, bool]]:
             yield below, _told(value), by_default
             continue
         if dataclasses.is_dataclass(value):
-            yield below, type(value).__name__, by_default or isinstance(value, _PLAIN)
+            yield below, type(value).__name__, by_default or below in _PLAIN
         yield from _walk(value, below)
 
 
@@ -97,6 +100,10 @@ def _told(value: object) -> str:
 
 
 def _number(value: float) -> str:
-    levels = round(255 * value, 3)
-    is_pixels = 0 < value < 1 and abs(255 * value - levels) < 1e-9 and len(f"{value:.10g}") > 10
-    return f"{levels:g}/255" if is_pixels else f"{value:g}"
+    """A short decimal, else a short fraction, else a fraction of 255 as pixels are written, else a decimal cut off."""
+    if float(f"{value:g}") == value:
+        return f"{value:g}"
+    simple, levels = Fraction(value).limit_denominator(100), round(255 * value, 1)
+    if math.isclose(simple, value, rel_tol=1e-12):
+        return str(simple)
+    return f"{levels:g}/255" if math.isclose(levels / 255, value, rel_tol=1e-12) else f"{value:g}"

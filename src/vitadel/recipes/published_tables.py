@@ -15,6 +15,7 @@ from functools import partial
 from vitadel.models import Option
 from vitadel.recipes.recipe import Recipe
 from vitadel.recipes.sweep import Axis, Numbers, Published, Value
+from vitadel.recipes.vit_beats_wrn import wrn_28_10_cifar10_lion
 from vitadel.train import SGD, Lion, OptimiserChoice
 
 _THESIS = "Debenedetti 2022, thesis, table {}"
@@ -38,6 +39,12 @@ def _with_model(start: str, options: dict[str, Option], recipe: Recipe) -> Recip
 
 def _with_optimiser(optimiser: OptimiserChoice, recipe: Recipe) -> Recipe:
     return replace(recipe, plan=replace(recipe.plan, optimiser=optimiser))
+
+
+def _as_with_lion(recipe: Recipe) -> Recipe:
+    """The WideResNet's other recipe, for as many epochs: schedule, average and augmentation go with the optimiser."""
+    lion = wrn_28_10_cifar10_lion()
+    return replace(recipe, objective=lion.objective, plan=replace(lion.plan, epochs=recipe.plan.epochs))
 
 
 def _case(label: str, change: Callable[[Recipe], Recipe] | None = None, **chosen: str) -> Value:
@@ -101,7 +108,7 @@ _WRN_OPTIMISERS = Axis(
     (
         # the SGD row is the recipe of Wang et al. 2023, and so is ours
         Value("sgd"),
-        Value("lion", change=partial(_with_optimiser, Lion(lr=5e-5, weight_decay=1.0))),
+        Value("lion", change=_as_with_lion),
     ),
 )
 

@@ -17,6 +17,7 @@ class Normalise(enum.Enum):
     MODEL = "the architecture's own"
     DATA = "the data set's mean and deviation"
     NONE = "none: raw pixels"
+    HALF = "0.5 and 0.5 in every channel: pixels in [-1, 1]"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import math
 import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 
@@ -20,28 +20,34 @@ import torch
 from vitadel import data, models
 from vitadel.errors import UsageError, unknown
 from vitadel.evaluate import Ranks, Suite, best_device, device_name, evaluate
-from vitadel.recipes.carry_out import _ROOMS, carry_out
+from vitadel.recipes.augmentation_sets import AUGMENTATION_SETS
+from vitadel.recipes.carry_out import TRAINING_ROOMS, carry_out
 from vitadel.recipes.overrides import override
 from vitadel.recipes.recipe import Recipe
 from vitadel.runs import Notify, Run, code_hashes, describe, fingerprint, silent, write_json
 from vitadel.runs.manifest import differences
 from vitadel.threat import Threat, spell
-from vitadel.train import claim_together
-
-# The sets of augmentations that `--axis augmentation=NAME,NAME` can name, each a change of the recipe; to be filled
-# where `vitadel.train.AUGMENTATION_SETS` becomes part of a plan: AUGMENTATIONS["rand"] = lambda recipe: replace(...)
-AUGMENTATIONS: dict[str, Callable[[Recipe], Recipe]] = {}
+from vitadel.train import HostAugment, Mixing, claim_together
 
 # what decides which combination is best: the first of these that was measured
 _MEASURES = (("test", "robust"), ("test", "clean"), ("holdout", "robust"), ("holdout", "clean"))
 # file systems take 255 bytes; beyond this nobody reads on
 _LONGEST = 120
+# the base of the sixteen sets: thesis 4.1.6
+_JITTER = 0.4
 
 
 def _augmented(recipe: Recipe, name: str) -> Recipe:
-    if name not in AUGMENTATIONS:
-        raise unknown("set of augmentations", name, AUGMENTATIONS)
-    return AUGMENTATIONS[name](recipe)
+    """One of the thesis's sixteen sets, on top of the recipe's own flips, crops and colour jitter."""
+    if name not in AUGMENTATION_SETS:
+        raise unknown("set of augmentations", name, AUGMENTATION_SETS)
+    chosen = AUGMENTATION_SETS[name]
+    mixing = Mixing(mixup=chosen.mixup, cutmix=chosen.cutmix) if chosen.mixup or chosen.cutmix else None
+    # timm leaves the jitter out where there is RandAugment, and the thesis trained with timm
+    host = recipe.plan.host or HostAugment(resized_crop=False)
+    jitter = 0.0 if chosen.rand_augment else host.colour_jitter or _JITTER
+    host = replace(host, rand_augment=chosen.rand_augment, erase=chosen.erase, colour_jitter=jitter)
+    return replace(recipe, plan=replace(recipe.plan, host=host, mixing=mixing))
 
 
 def _eps_warmed_up(recipe: Recipe, epochs: str) -> Recipe:
@@ -191,7 +197,7 @@ class Sweep:
             "threat": self.threat,
             "combinations": {member.name: differences(plain, describe(member.recipe)) for member in members},
             # finished combinations are passed over, so all must be of the same code
-            "code": code_hashes(*_ROOMS),
+            "code": code_hashes(*TRAINING_ROOMS),
         }
 
 

@@ -13,6 +13,7 @@ from vitadel.errors import UsageError
 from vitadel.report.describe import compact
 from vitadel.report.records import (
     Accuracy,
+    Alarm,
     AttackCost,
     Curve,
     Evaluation,
@@ -68,7 +69,17 @@ def _record(folder: Path) -> Record:
             "Let its command finish (the same command resumes it), or leave it out."
         )
     name = folder.resolve().name
-    return Record(_model_name(manifest) or name, name, manifest, tuple(evaluations), training, sweep)
+    return Record(_model_name(manifest) or name, name, manifest, tuple(evaluations), training, sweep, _alarms(run))
+
+
+def _alarms(run: Run) -> tuple[Alarm, ...]:
+    """Every alarm once: a run that was stopped and went on may have raised one twice."""
+    found = {
+        (int(_number(entry.get("at"))), _text(entry.get("code"))): _text(entry.get("sentence"))
+        for entry in run.read_log("alarm")
+        if math.isfinite(_number(entry.get("at")))
+    }
+    return tuple(Alarm(step, code, sentence) for (step, code), sentence in sorted(found.items()))
 
 
 def _model_name(manifest: Mapping[str, object]) -> str:
@@ -128,6 +139,7 @@ def _evaluation(run: Run, name: str) -> Evaluation:
         gallery=_gallery(rows.folder / "gallery.npz"),
         clean_right=tuple(_number(value) for value in columns.get("clean_right", [])),
         right=tuple(_number(value) for value in columns.get("right", [])),
+        precision=_text(summary.get("search_precision")),
     )
     return replace(found, attacks=_with_what_is_left(found, columns.get("forwards", [])))
 

@@ -86,7 +86,7 @@ class Evaluation:
     """One finished evaluation: its summary, and of its rows what the page needs.
 
     `clean_right` and `right` say per image how often the model was right before and after: 0 or 1, or something between
-    if it answers at random.
+    if it answers at random. `precision` is what the search was computed in; it is always judged in float32.
     """
 
     name: str
@@ -102,6 +102,7 @@ class Evaluation:
     gallery: Gallery | None
     clean_right: tuple[float, ...] = ()
     right: tuple[float, ...] = ()
+    precision: str = ""
 
     @property
     def is_expected(self) -> bool:
@@ -117,6 +118,15 @@ class Series:
     name: str
     steps: tuple[float, ...]
     values: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """Something that training noticed about itself at a step."""
+
+    step: int
+    code: str
+    sentence: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +165,7 @@ class Record:
     evaluations: tuple[Evaluation, ...]
     training: tuple[Series, ...]
     sweep: Sweep | None = None
+    alarms: tuple[Alarm, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,9 @@
 
 from vitadel.train.alarms import Alarm, alarms
 from vitadel.train.augment import Augment, Chain, ColourJitter, Erase, Flip, PadCrop, ResizedCrop, Rotate
-from vitadel.train.augmentation_sets import AUGMENTATION_SETS
 from vitadel.train.host import HostAugment
 from vitadel.train.loop import Check, Synthetic, fit
+from vitadel.train.meters import achieved_flops, forward_flops, peak_flops
 from vitadel.train.mixing import Mixing
 from vitadel.train.optimisers import SGD, AdamW, Decay, Lion, OptimiserChoice
 from vitadel.train.order import Order
@@ -12,7 +12,6 @@ from vitadel.train.plan import Plan, Precision, Rule, ema_decay, learning_rate
 from vitadel.train.ranks import claim_together
 
 __all__ = [
-    "AUGMENTATION_SETS",
     "SGD",
     "AdamW",
     "Alarm",
@@ -35,9 +34,12 @@ __all__ = [
     "Rotate",
     "Rule",
     "Synthetic",
+    "achieved_flops",
     "alarms",
     "claim_together",
     "ema_decay",
     "fit",
+    "forward_flops",
     "learning_rate",
+    "peak_flops",
 ]

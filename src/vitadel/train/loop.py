@@ -372,7 +372,7 @@ class _Job:
     def _alarm(self, step: int, found: list[Alarm]) -> None:
         for alarm in found:
             if self.is_main:
-                self.run.log("alarm", step=step, code=alarm.code, sentence=alarm.sentence, evidence=alarm.evidence)
+                self.run.log("alarm", at=step, code=alarm.code, sentence=alarm.sentence, evidence=alarm.evidence)
             self.notify(f"alarm: {alarm.sentence}", step, self.total, {})
 
     def _hold_out(self, progress: Progress) -> Progress:

@@ -224,7 +224,8 @@ def test_quick_scores_agree_with_the_cascade(relabelled: tuple[Ink, DataSet]) ->
     radii = linf_radius(dataset.test.images(torch.arange(60)), 0.31)
     assert scores["clean"] == 1.0
     assert scores["robust"] == pytest.approx(sum(radius > 0.05 for radius in radii) / 60, abs=1 / 60)
-    assert list(scores) == ["clean", "robust"]
+    assert list(scores) == ["clean", "fgsm", "robust"]
+    assert scores["fgsm"] == scores["robust"]  # the same attack twice
     assert list(quick_scores(model, dataset.test, None, None, seed=0)) == ["clean"]
 
 

@@ -94,6 +94,11 @@ def test_a_value_finds_its_own_source_before_that_of_its_part() -> None:
         "0.9,0.99",
     ]
     assert {leaf.source for leaf in leaves(RECIPES["digits-standard"]())} == {"our choice"}
+    thesis = {leaf.path: leaf.value for leaf in leaves(RECIPES["xcit-s12-imagenet"]())}
+    assert [thesis[path] for path in ("objective.eps_warmup", "plan.host.ratio", "plan.min_lr")] == [
+        *("1/11", "0.75,4/3"),
+        "1e-05",
+    ]
     steps = [leaf.path for leaf in leaves(RECIPES["xcit-s12-cifar10"]()) if leaf.path.endswith("degrees")]
     assert steps == ["plan.augment.steps.2.degrees"]
 

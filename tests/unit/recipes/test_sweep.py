@@ -12,8 +12,9 @@ from vitadel.attacks import FGSM
 from vitadel.errors import UsageError
 from vitadel.evaluate import SUITES, Entry, Suite
 from vitadel.recipes import RECIPES, Recipe, carry_out, override
+from vitadel.recipes.augmentation_sets import AUGMENTATION_SETS
 from vitadel.recipes.published_tables import SWEEPS
-from vitadel.recipes.sweep import AUGMENTATIONS, Axis, Numbers, Published, Sweep, Value, carry_out_sweep, failures
+from vitadel.recipes.sweep import AXES, Axis, Numbers, Published, Sweep, Value, carry_out_sweep, failures
 from vitadel.runs import Run
 from vitadel.threat import Linf
 
@@ -99,13 +100,27 @@ def test_sweeps_that_cannot_be_are_refused_before_any_training(
         sweep("seed=0", suite=SUITES["quick"])
 
 
-def test_named_axes_can_be_changes_of_the_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_named_axes_can_be_changes_of_the_recipe() -> None:
     (member,) = sweep("eps-warmup-epochs=3", "plan.epochs=12").members()
     assert member.recipe.objective.eps_warmup == 3 / 12  # type: ignore[attr-defined]
     assert member.name == "eps-warmup-epochs=3,epochs=12"
-    monkeypatch.setitem(AUGMENTATIONS, "some", lambda recipe: replace(recipe, about="augmented"))
-    (member,) = sweep("augmentation=some").members()
-    assert member.recipe.about == "augmented"
+    (light, heavy) = sweep("augmentation=base,mixup+cutmix+rand+erase").members()
+    host, mixing = light.recipe.plan.host, light.recipe.plan.mixing
+    assert host is not None
+    assert (host.rand_augment, host.erase, host.colour_jitter, mixing) == (None, 0.0, 0.4, None)
+    host, mixing = heavy.recipe.plan.host, heavy.recipe.plan.mixing
+    assert host is not None
+    assert mixing is not None
+    # timm leaves the jitter out where there is RandAugment
+    assert (host.rand_augment, host.erase, host.colour_jitter) == ("rand-m9-mstd0.5-inc1", 0.25, 0.0)
+    assert (mixing.mixup, mixing.cutmix) == (0.8, 1.0)
+    with pytest.raises(UsageError, match="unknown set of augmentations 'bse'. Did you mean 'base'"):
+        sweep("augmentation=bse").members()
+
+
+def test_all_sixteen_sets_of_augmentations_can_be_swept() -> None:
+    members = sweep(f"augmentation={','.join(AUGMENTATION_SETS)}").members()
+    assert len({(str(member.recipe.plan.host), str(member.recipe.plan.mixing)) for member in members}) == 16
 
 
 def test_the_table_says_what_the_run_folders_say(tmp_path: Path) -> None:
@@ -137,6 +152,17 @@ def test_the_kept_checkpoint_is_the_one_that_is_told(tmp_path: Path) -> None:
     for step, clean, robust in ((1, 0.9, 0.2), (2, 0.5, 0.4), (3, 0.8, 0.4)):
         run.log("holdout", step=step, clean=clean, robust=robust)
     assert room._best_holdout(run) == {"step": 2, "clean": 0.5, "robust": 0.4}
+
+
+def test_the_best_is_found_by_what_tells_most_and_shared_if_equal() -> None:
+    def row(name: str, holdout: float, test: float | None) -> dict[str, object]:
+        told = None if test is None else {"clean": {"accuracy": 0.1}, "robust": {"accuracy": test}}
+        return {"name": name, "holdout": {"clean": 0.9, "robust": holdout}, "test": told}
+
+    made = [row("a", 0.2, 0.6), row("b", 0.7, 0.5), row("c", 0.1, 0.6)]
+    assert room._best(made) == {"measure": "test.robust", "rows": ["a", "c"]}
+    unjudged = [row("a", 0.2, None), row("b", 0.7, None)]
+    assert room._best(unjudged) == {"measure": "holdout.robust", "rows": ["b"]}
 
 
 def test_finished_combinations_are_passed_over_and_the_cut_off_one_goes_on(tmp_path: Path, trained: list[str]) -> None:
@@ -182,9 +208,9 @@ def test_an_axis_that_now_means_something_else_makes_another_sweep(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(room, "_row", lambda *arguments: {"name": "", "state": "done", "holdout": None, "test": None})
-    monkeypatch.setitem(AUGMENTATIONS, "some", lambda recipe: replace(recipe, about="one"))
+    monkeypatch.setitem(AXES, "augmentation", lambda recipe, value: replace(recipe, about="one"))
     carry_out_sweep(sweep("augmentation=some"), tmp_path)
-    monkeypatch.setitem(AUGMENTATIONS, "some", lambda recipe: replace(recipe, about="two"))
+    monkeypatch.setitem(AXES, "augmentation", lambda recipe, value: replace(recipe, about="two"))
     with pytest.raises(UsageError, match='combinations.augmentation=some: .*-> .*"about: .*two'):
         carry_out_sweep(sweep("augmentation=some"), tmp_path)
 

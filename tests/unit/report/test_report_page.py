@@ -176,10 +176,23 @@ def test_every_attack_says_what_it_left_and_what_was_denied(make: Any, known_int
         {"name": "square", "tried": 4, "fell": 2, "forwards": 3600, "backwards": 0, "seconds": 2, "denied": 0},
     ]
     summary = {"clean": known_interval(9, 10), "robust": known_interval(3, 10), "attacks": attacks}
+    summary["search_precision"] = "fp16"
     text = page([write_costs(make.evaluate("run", "vit", {}), {"fell_to": fell_to, "forwards": forwards}, summary)])
     first, second = attack_lines(text)
-    assert first.endswith("pgd 7 3 40.0 35 28 1.2 6")
-    assert second.endswith("square 4 1 30.0 3,600 0 2.0 0")
+    assert first.endswith("pgd 7 3 40.0 35 28 1.2 fp16 6")
+    assert second.endswith("square 4 1 30.0 3,600 0 2.0 fp16 0")
+
+
+def test_alarms_of_a_training_are_shown_once(make: Any) -> None:
+    folder = make.train("run", "vit")
+    run = Run.open(folder)
+    for _ in range(2):  # raised again after a restart
+        run.log("alarm", at=4, code="overfitting", sentence="one step leaves 80% right <b>now</b>", evidence={})
+    run.log("alarm", at=4, code="label-leaking", sentence="attacked images are easier", evidence={})
+    text = page([folder])
+    assert text.count("one step leaves 80% right") == 1
+    assert "step 4: attacked images are easier" in text
+    assert "<b>now</b>" not in text
 
 
 def test_a_random_model_is_shown_by_its_expected_accuracy(make: Any) -> None:
@@ -199,8 +212,8 @@ def test_a_random_model_is_shown_by_its_expected_accuracy(make: Any) -> None:
     assert "4 rows: 85.0 \N{RIGHTWARDS ARROW} 62.5% right" in words(text)
     assert "mean share of right answers" in text
     assert [line.split("apgd-")[1] for line in attack_lines(text)] == [
-        "ce 4 1 \N{EN DASH} 80 80 1.0 0",
-        "dlr 4 0 62.5 80 80 1.0 0",
+        "ce 4 1 \N{EN DASH} 80 80 1.0 \N{EN DASH} 0",
+        "dlr 4 0 62.5 80 80 1.0 \N{EN DASH} 0",
     ]
     told[1]["accuracy"] = 0.7
     spoilt = make.evaluate("spoilt", "noisy", {})

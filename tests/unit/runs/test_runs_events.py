@@ -8,7 +8,7 @@ import pytest
 
 from vitadel.errors import UsageError
 from vitadel.runs import Scalars
-from vitadel.runs.events import crc32c
+from vitadel.runs.events import _varint, crc32c
 
 
 def only_file(folder: Path) -> Path:
@@ -38,6 +38,21 @@ def messages(file: Path) -> list[bytes]:
 )
 def test_checksums_are_castagnolis(data: bytes, checksum: int) -> None:
     assert crc32c(data) == checksum
+
+
+@pytest.mark.parametrize(
+    ("number", "written"),
+    [
+        (1, "01"),
+        (127, "7f"),
+        (128, "80 01"),
+        (255, "ff 01"),
+        (16384, "80 80 01"),
+        (-1, "ff ff ff ff ff ff ff ff ff 01"),
+    ],
+)
+def test_whole_numbers_take_seven_bits_a_byte(number: int, written: str) -> None:
+    assert _varint(number) == bytes.fromhex(written)
 
 
 def test_a_file_is_these_bytes(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 from collections.abc import Mapping
 from dataclasses import replace
@@ -19,7 +20,8 @@ from vitadel.errors import Stopped, UsageError
 from vitadel.objectives import AWP, Adversarial, Examples, Standard, Step, Trades
 from vitadel.runs import Run
 from vitadel.threat import Linf
-from vitadel.train import SGD, AdamW, Alarm, HostAugment, Mixing, PadCrop, Plan, Synthetic, alarms, fit
+from vitadel.train import SGD, AdamW, Alarm, HostAugment, Mixing, PadCrop, Plan, Precision, Synthetic, alarms, fit
+from vitadel.train.understudy import Understudy
 
 PLAN = Plan(epochs=2, batch=16, optimiser=AdamW(lr=2e-3), checkpoint_every_steps=3, log_every_steps=2)
 ATTACK = PGD(steps=2, step_size=0.05, keep_best=False)
@@ -117,7 +119,7 @@ def test_a_loss_broken_from_the_start_goes_back_to_the_first_weights(train: Spli
     start = fresh().net.state_dict()
     kept = {key.removeprefix("model.net."): value for key, value in models.read_tensors(state)[0].items()}
     assert same(start, {key: kept[key] for key in start})
-    assert len(run.read_log("alarm")) == 1  # one line a step: the last
+    assert [alarm["at"] for alarm in run.read_log("alarm")] == [0, 0, 0]
 
 
 # ----------------------------------------------------------------- full disk
@@ -242,7 +244,9 @@ def test_what_is_logged(train: Split, tmp_path: Path) -> None:
     first, *_, last = run.read_log("step")
     assert {"loss", "lr", "images_per_second", "memory_mib", "device_hours", "clean_accuracy"} <= first.keys()
     assert float(str(last["device_hours"])) > 0
-    assert [(one["code"], one["step"]) for one in run.read_log("alarm")][-1] == ("label-leaking", 8)
+    assert [(one["at"], one["code"]) for one in run.read_log("alarm")] == [
+        (at, code) for at in (4, 8) for code in ("overfitting", "label-leaking")
+    ]
     assert list((run.folder / "tensorboard").glob("events.out.tfevents.*"))
 
 
@@ -258,3 +262,51 @@ def test_what_is_logged(train: Split, tmp_path: Path) -> None:
 def test_alarms(scores: dict[str, float], best: float | None, codes: list[str]) -> None:
     found: list[Alarm] = alarms(scores, best)
     assert [alarm.code for alarm in found] == codes
+
+
+# ------------------------------------------------------------- faster, and the same
+
+
+def test_an_understudy_answers_for_the_model_and_keeps_up_with_it() -> None:
+    model = fresh()
+    understudy = Understudy(model, compile=False)
+    x = torch.rand(4, 3, 8, 8)
+    with torch.no_grad():
+        torch.testing.assert_close(understudy(x), model(x), rtol=0.02, atol=0.02)
+        for weight in model.parameters():
+            weight.add_(torch.randn_like(weight) * 0.1)
+        assert float((understudy(x) - model(x)).abs().max()) > 0.1
+        understudy.learn()
+        torch.testing.assert_close(understudy(x), model(x), rtol=0.02, atol=0.02)
+    assert all(weight.dtype is torch.float32 for weight in model.parameters())
+    pixels = x.clone().requires_grad_()
+    (grad,) = torch.autograd.grad(understudy(pixels).sum(), pixels)
+    assert grad.dtype is torch.float32
+
+
+def test_training_with_an_understudy_resumes_exactly(train: Split, tmp_path: Path) -> None:
+    plan = replace(PLAN, precision=Precision.BF16, understudy=True, ema=0.9)
+    objective = Trades(ATTACK, Linf(0.1))
+    whole, broken = claimed(tmp_path / "whole"), claimed(tmp_path / "broken")
+    fit(fresh(), objective, train, plan, whole, seed=1)
+
+    def kill(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
+        if done == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(fresh(), objective, train, plan, broken, seed=1, notify=kill)
+    fit(fresh(), objective, train, plan, broken, seed=1)
+    assert same(weights(whole), weights(broken))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler here")
+def test_a_compiled_model_trains_to_the_same_weights(train: Split, tmp_path: Path) -> None:
+    plan = replace(PLAN, optimiser=SGD(lr=0.05), ema=0.9)
+    runs = []
+    for compiled in (False, True):
+        run = claimed(tmp_path / str(compiled))
+        fit(fresh(), Trades(ATTACK, Linf(0.1)), train, replace(plan, compile=compiled), run, seed=2)
+        runs.append(run)
+    assert_close(weights(runs[0]), weights(runs[1]), 1e-4)

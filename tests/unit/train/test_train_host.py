@@ -16,8 +16,8 @@ from vitadel.data import CentreCrop, Interpolation, Split, Squash, load
 from vitadel.data.pixels import Arrays, Held
 from vitadel.draws import Draws, fold_seed
 from vitadel.errors import UsageError
+from vitadel.recipes.augmentation_sets import AUGMENTATION_SETS, AugmentationSet
 from vitadel.train.augment import Chain, ColourJitter, Erase, Flip, ResizedCrop
-from vitadel.train.augmentation_sets import AUGMENTATION_SETS, AugmentationSet
 from vitadel.train.host import HostAugment, Turn, _Augmented, host_batches
 from vitadel.train.mixing import Mixing
 

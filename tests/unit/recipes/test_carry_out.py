@@ -1,0 +1,74 @@
+"""From a recipe to a run folder: what a run is made of, and what may not change under it."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from vitadel.data import convert
+from vitadel.errors import UsageError
+from vitadel.recipes import RECIPES, Recipe, SyntheticChoice, carry_out, override
+from vitadel.runs import Run, code_hashes
+
+SHORT = ["plan.epochs=1", "plan.warmup_epochs=0", "plan.log_every_steps=1"]
+
+
+def short() -> Recipe:
+    return override(RECIPES["digits-adversarial"](), SHORT)
+
+
+def test_other_code_is_not_the_same_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    carry_out(short(), tmp_path / "run", data_spec="digits[:32]")
+    carry_out(short(), tmp_path / "run", data_spec="digits[:32]")
+
+    def edited(*rooms: str) -> dict[str, str]:
+        return {**code_hashes(*rooms), "train/loop.py": "0123456789ab"}
+
+    # by its place in the table of modules: as an attribute of the room, the name is the function's
+    monkeypatch.setattr(sys.modules["vitadel.recipes.carry_out"], "code_hashes", edited)
+    with pytest.raises(UsageError, match=r'it differs in parts.code.train/loop.py: "[0-9a-f]{12}" -> "0123456789ab"'):
+        carry_out(short(), tmp_path / "run", data_spec="digits[:32]")
+
+
+def test_the_code_of_a_run_is_that_of_the_rooms_that_decide_its_weights() -> None:
+    files = code_hashes("train", "draws.py")
+    assert {"train/loop.py", "train/plan.py", "draws.py"} <= files.keys()
+    assert not any(name.startswith(("cli", "report")) for name in files)
+    assert all(len(value) == 12 for value in files.values())
+
+
+def test_another_recipe_is_refused_by_name(tmp_path: Path) -> None:
+    carry_out(short(), tmp_path / "run", data_spec="digits[:32]")
+    with pytest.raises(UsageError, match=r"parts.recipe.objective.threat.eps: 0.0941.* -> 0.01568"):
+        carry_out(override(short(), ["objective.threat.eps=4/255"]), tmp_path / "run", data_spec="digits[:32]")
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> Path:
+    images = np.random.default_rng(0).integers(0, 256, (64, 8, 8, 3), dtype=np.uint8)
+    np.savez(tmp_path / "made.npz", image=images, label=np.arange(64) % 10)
+    convert([tmp_path / "made.npz"], tmp_path / "shards")
+    return tmp_path / "shards"
+
+
+def test_synthetic_images_are_part_of_the_run(tmp_path: Path, shards: Path) -> None:
+    recipe = replace(short(), synthetic=SyntheticChoice(str(shards), 0.5))
+    carry_out(override(recipe, ["synthetic.share=0.75"]), tmp_path / "run", data_spec="digits[:32]")
+    parts = Run.open(tmp_path / "run").manifest["parts"]
+    assert isinstance(parts, dict)
+    assert parts["synthetic"]["count"] == 64
+    with pytest.raises(UsageError, match="parts.recipe.synthetic.share: 0.75 -> 0.5"):
+        carry_out(recipe, tmp_path / "run", data_spec="digits[:32]")
+
+
+def test_synthetic_images_of_more_classes_are_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "made.npz", image=np.zeros((20, 8, 8, 3), np.uint8), label=np.arange(20))
+    convert([tmp_path / "made.npz"], tmp_path / "shards")
+    recipe = replace(short(), synthetic=SyntheticChoice(str(tmp_path / "shards"), 0.5))
+    with pytest.raises(UsageError, match="have 20 classes, the real ones 10"):
+        carry_out(recipe, tmp_path / "run", data_spec="digits[:32]")
+    missing = replace(short(), synthetic=SyntheticChoice(str(tmp_path / "nowhere"), 0.5))
+    with pytest.raises(UsageError, match="nowhere"):
+        carry_out(missing, tmp_path / "run2", data_spec="digits[:32]")
