@@ -7,7 +7,6 @@ Shape letters: B images, K classes, T targets.
 """
 
 import json
-import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -19,8 +18,9 @@ from torch import Tensor, nn
 from vitadel.attacks import FALLBACK, Engine, Finding, Flag, Model, NotFinite, Oracle, Pool, Walk, lowered, undisturbed
 from vitadel.draws import Draws, fold_seed
 from vitadel.errors import UsageError
+from vitadel.evaluate.book import Book
 from vitadel.evaluate.device import device_of
-from vitadel.evaluate.journal import Journal, Page
+from vitadel.evaluate.journal import Journal
 from vitadel.evaluate.ranks import Ranks
 from vitadel.evaluate.suites import Entry
 from vitadel.goals import Diverge, Goal, Targeted, Untargeted, rivals
@@ -28,10 +28,6 @@ from vitadel.losses import kl_divergence
 from vitadel.runs import Notify, silent
 from vitadel.threat import Threat
 
-# how many findings, or seconds of them, a kill may cost
-_LINES, _SECONDS = 256, 20.0
-# what an attack says of itself for every image it was tried on
-COSTS = ("forwards", "backwards", "seconds", "zero_gradients", "denied")
 # answers asked of a random model about one image: so many to choose the worst image by, and as many fresh ones to score
 _DRAWS = 20
 
@@ -173,7 +169,7 @@ class Cascade:
         page = self.journal.page(entry.name)
         known = page.read()
         tried = {int(str(row)) for row in known.get("row", [])}
-        todo, book = [row for row in standing if row not in tried], _Book(page, self._scores, self.settle)
+        todo, book = [row for row in standing if row not in tried], Book(page, self._scores, self.settle)
         fell = sum(map(bool, known.get("reached", [])))
         reporter = _Reporter(self, entry, len(standing), len(standing) - len(todo), fell)
         try:
@@ -297,33 +293,6 @@ def logits(model: nn.Module, x: Tensor, *, seed: int = 0) -> Tensor:
         torch.cuda.empty_cache()
     half = len(x) // 2
     return torch.cat([logits(model, x[:half], seed=seed), logits(model, x[half:], seed=seed)])
-
-
-@dataclass(slots=True)
-class _Book:
-    """Findings on their way to a page: written down in portions, since every portion is a file."""
-
-    page: Page
-    score: Callable[[list[int], list[Tensor]], Mapping[str, list[float]]]
-    settle: Callable[[], None]
-    lines: list[tuple[int, Finding]] = field(default_factory=list)
-    since: float = field(default_factory=time.monotonic)
-
-    def add(self, row: int, finding: Finding) -> None:
-        self.lines.append((row, finding))
-        if len(self.lines) >= _LINES or time.monotonic() - self.since > _SECONDS:
-            self.close()
-
-    def close(self) -> None:
-        if self.lines:
-            self.settle()
-            columns: dict[str, list[object]] = {"row": [row for row, _ in self.lines]}
-            for name in ("reached", "prediction", "size", *COSTS):
-                columns[name] = [getattr(finding, name) for _, finding in self.lines]
-            self.page.add(
-                {**columns, **self.score([row for row, _ in self.lines], [found.x for _, found in self.lines])}
-            )
-        self.lines, self.since = [], time.monotonic()
 
 
 @dataclass(slots=True)

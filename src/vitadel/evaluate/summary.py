@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 
 from vitadel.attacks import Flag, zero_gradient_flags
-from vitadel.evaluate.cascade import COSTS
+from vitadel.evaluate.book import COSTS
 from vitadel.evaluate.metrics import accuracy, expected_accuracy
 from vitadel.evaluate.suites import Entry
 from vitadel.threat import Threat, spell

@@ -5,7 +5,8 @@ A row says what an image is, what the model makes of it, to which attack it fell
 
 from collections.abc import Mapping, Sequence
 
-from vitadel.evaluate.cascade import COSTS, Images
+from vitadel.evaluate.book import COSTS
+from vitadel.evaluate.cascade import Images
 from vitadel.evaluate.journal import Journal
 from vitadel.evaluate.suites import Entry
 

@@ -3,12 +3,13 @@
 from vitadel.train.alarms import Alarm, alarms
 from vitadel.train.augment import Augment, Chain, ColourJitter, Erase, Flip, PadCrop, ResizedCrop, Rotate
 from vitadel.train.host import HostAugment
-from vitadel.train.loop import Check, Synthetic, fit
+from vitadel.train.loop import Check, fit
 from vitadel.train.meters import achieved_flops, forward_flops, peak_flops
 from vitadel.train.mixing import Mixing
 from vitadel.train.optimisers import SGD, AdamW, Decay, Lion, OptimiserChoice
 from vitadel.train.order import Order
 from vitadel.train.plan import Plan, Precision, Rule, ema_decay, learning_rate
+from vitadel.train.preparation import Synthetic
 from vitadel.train.ranks import claim_together
 
 __all__ = [

@@ -16,11 +16,11 @@ from timm.utils import ModelEmaV3
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from vitadel.data import Shards, Split
+from vitadel.data import Split
 from vitadel.draws import Draws, fold_seed
 from vitadel.errors import Stopped, UsageError
 from vitadel.models import Model, save
-from vitadel.objectives import AWP, Moment, Objective
+from vitadel.objectives import Moment, Objective
 from vitadel.runs import Notify, Run, Scalars, silent, write_whole
 from vitadel.train.alarms import Alarm, alarms
 from vitadel.train.checkpoint import Progress, read_state, write_state
@@ -28,6 +28,7 @@ from vitadel.train.feed import Batch, Feed
 from vitadel.train.meters import Meter, achieved_flops, forward_flops, peak_flops
 from vitadel.train.order import Order, Pick
 from vitadel.train.plan import Plan, Precision, ema_decay, learning_rate
+from vitadel.train.preparation import Synthetic, checkpoint_activations, order_of, refuse_what_cannot_be_cut
 from vitadel.train.sharding import shard, whole
 from vitadel.train.signals import Bell, listening
 from vitadel.train.understudy import Understudy
@@ -41,14 +42,6 @@ _DETOUR, _STEP = 5, 2
 _AUGMENT, _MIX = 1, 2
 # how often a loss that is no number may send a run back before it is given up
 _ROLLBACKS = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Synthetic:
-    """Images from a generator, and the share of every batch they make up."""
-
-    images: Shards
-    share: float
 
 
 def fit(
@@ -77,64 +70,30 @@ def fit(
         # an objective may make two passes before its backward one; buffers sent in between would undo the first
         kwargs_handlers=[DistributedDataParallelKwargs(broadcast_buffers=False)],
     )
-    _refuse_what_cannot_be_cut(plan, objective)
-    order = _order(train, synthetic, plan, seed, accelerator.num_processes)
+    refuse_what_cannot_be_cut(plan, objective)
+    order = order_of(train, synthetic, plan, seed, accelerator.num_processes)
     model.to(accelerator.device)
     if plan.checkpoint_activations:
-        _checkpoint_activations(model)
+        checkpoint_activations(model)
     average = None if plan.ema is None else ModelEmaV3(model, decay=plan.full_ema)
     if plan.shard and accelerator.num_processes > 1:
         for net in (model, *([] if average is None else [average.module])):
             shard(net, accelerator.device)
     optimiser = plan.optimiser.build(model.net)
     nets = {"model": model} if average is None else {"model": model, "average": average.module}
+    peak = _peak(accelerator.device, plan.precision)
+    flops = 0.0 if peak is None else forward_flops(model)  # counted before compiling, which hides the operations
     if plan.compile:
         model.net.compile(dynamic=False)
     images = None if synthetic is None else synthetic.images
     feed = Feed(train, images, accelerator.device)
     job = _Job(accelerator, model, objective, feed, order, plan, run, seed, optimiser, average, nets, check, notify)
+    job.peak, job.flops = peak, flops
     if plan.precision is Precision.BF16 and plan.understudy and not plan.shard:
         job.understudy = Understudy(model, compile=plan.compile)
     with listening() as bell:
         job.run_all(bell)
     return job.deployed
-
-
-def _order(train: Split, synthetic: Synthetic | None, plan: Plan, seed: int, world: int) -> Order:
-    if len(train) == 0:
-        raise UsageError("the training split is empty. Choose another data set or a longer slice.")
-    if plan.batch % (world * plan.accumulate):
-        raise UsageError(
-            f"plan.batch of {plan.batch} cannot be shared evenly by {world} processes in {plan.accumulate} parts."
-        )
-    if plan.mixing is not None and world > 1 and plan.batch % (2 * world):
-        raise UsageError(f"plan.mixing pairs images within a process: plan.batch must be a multiple of {2 * world}.")
-    if synthetic is None:
-        return Order(len(train), min(plan.batch, len(train)), seed, repeats=plan.repeats)
-    if plan.host is not None:
-        raise UsageError("synthetic images are augmented on the device. Set plan.augment instead of plan.host.")
-    size = train.pixels.read(torch.tensor([0])).shape[-1]
-    if synthetic.images.image_size != size:
-        made = synthetic.images.image_size
-        raise UsageError(
-            f"the synthetic images have {made} x {made} pixels, the real ones {size} x {size}. "
-            "Convert an archive of the right resolution, or change the recipe's preprocess."
-        )
-    return Order(len(train), plan.batch, seed, len(synthetic.images), synthetic.share)
-
-
-def _refuse_what_cannot_be_cut(plan: Plan, objective: Objective) -> None:
-    if plan.shard and isinstance(objective, AWP):
-        raise UsageError("AWP moves whole weights, and plan.shard cuts them. Set plan.shard=false.")
-
-
-def _checkpoint_activations(model: Model) -> None:
-    switch = getattr(model.net, "set_grad_checkpointing", None)
-    if not callable(switch):
-        raise UsageError(
-            f"{type(model.net).__name__} cannot recompute activations. Set plan.checkpoint_activations=false."
-        )
-    switch(True)
 
 
 def _peak(device: torch.device, precision: Precision) -> float | None:
@@ -172,7 +131,7 @@ class _Job:
     wrapped: nn.Module = field(init=False)
     meter: Meter = field(init=False)
     scalars: Scalars | None = field(init=False)
-    peak: float | None = field(init=False)
+    peak: float | None = None
     flops: float = 0.0
     understudy: Understudy | None = None
 
@@ -203,9 +162,6 @@ class _Job:
         else:
             self.wrapped, self.optimiser = self.accelerator.prepare(self.model, self.optimiser)
         self.meter = Meter(self.accelerator.device, self.accelerator.num_processes)
-        self.peak = _peak(self.accelerator.device, self.plan.precision)
-        if self.peak is not None:
-            self.flops = forward_flops(self.model)
         self.scalars = Scalars(self.run.folder / "tensorboard") if self.is_main else None
         if progress is None:  # so that there is always a state to go back to
             progress = Progress()
@@ -233,10 +189,11 @@ class _Job:
                 )
                 if self._due(progress.step, self.plan.log_every_steps):
                     progress = self._log(progress)
-                if self._due(progress.step, self.plan.check_every_epochs * self.steps_per_epoch):
-                    progress = self._hold_out(progress)
-                if self._due(progress.step, self.plan.checkpoint_every_steps):
-                    self._checkpoint(progress)
+                with self.window.paused():
+                    if self._due(progress.step, self.plan.check_every_epochs * self.steps_per_epoch):
+                        progress = self._hold_out(progress)
+                    if self._due(progress.step, self.plan.checkpoint_every_steps):
+                        self._checkpoint(progress)
                 if self._asked_to_stop(progress.step, bell):
                     self._checkpoint(progress)
                     raise Stopped(f"stopped at step {progress.step}, which is saved: the same command goes on.")
@@ -347,6 +304,7 @@ class _Job:
         step = progress.step
         self._refuse_broken_weights(step)
         means, used = self.window.close(), self.meter.read()
+        means["images_per_second"] *= self.accelerator.num_processes  # of all of them together
         progress = replace(
             progress,
             device_hours=progress.device_hours + (used["gpu_hours"] or used.get("cpu_hours", 0.0)),
@@ -359,7 +317,7 @@ class _Job:
             numbers["kilowatt_hours"] = round(progress.joules / 3.6e6, 6)
         if self.peak is not None:
             done = achieved_flops(means["images_per_second"], self.flops, self.objective.passes)
-            numbers["flop_utilisation"] = round(done / self.peak, 4)
+            numbers["flop_utilisation"] = round(done / (self.peak * self.accelerator.num_processes), 4)
         self._write("step", step, numbers)
         return progress
 

@@ -1,7 +1,8 @@
 """Means over the updates since the last log line."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -26,12 +27,20 @@ class Window:
         self._updates += 1
         self._images += images
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Time inside does not count: a hold-out check is no training."""
+        began = time.perf_counter()
+        yield
+        self._started += time.perf_counter() - began
+
     def finite(self) -> bool:
         return all(bool(total.isfinite().all()) for total in self._sums.values())
 
     def close(self) -> dict[str, float]:
         means = {name: round(float(total) / self._updates, 6) for name, total in self._sums.items()}
-        means["images_per_second"] = round(self._images / (time.perf_counter() - self._started), 2)
+        rate = self._images / (time.perf_counter() - self._started)
+        means["images_per_second"] = round(rate, 2)
         self._open()
         self.latest = means
         return means

@@ -1,0 +1,57 @@
+"""What has to be settled before the first update: whether all parts of a run fit together."""
+
+from dataclasses import dataclass
+
+import torch
+
+from vitadel.data import Shards, Split
+from vitadel.errors import UsageError
+from vitadel.models import Model
+from vitadel.objectives import AWP, Objective
+from vitadel.train.order import Order
+from vitadel.train.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Synthetic:
+    """Images from a generator, and the share of every batch they make up."""
+
+    images: Shards
+    share: float
+
+
+def order_of(train: Split, synthetic: Synthetic | None, plan: Plan, seed: int, world: int) -> Order:
+    if len(train) == 0:
+        raise UsageError("the training split is empty. Choose another data set or a longer slice.")
+    if plan.batch % (world * plan.accumulate):
+        raise UsageError(
+            f"plan.batch of {plan.batch} cannot be shared evenly by {world} processes in {plan.accumulate} parts."
+        )
+    if plan.mixing is not None and world > 1 and plan.batch % (2 * world):
+        raise UsageError(f"plan.mixing pairs images within a process: plan.batch must be a multiple of {2 * world}.")
+    if synthetic is None:
+        return Order(len(train), min(plan.batch, len(train)), seed, repeats=plan.repeats)
+    if plan.host is not None:
+        raise UsageError("synthetic images are augmented on the device. Set plan.augment instead of plan.host.")
+    size = train.pixels.read(torch.tensor([0])).shape[-1]
+    if synthetic.images.image_size != size:
+        made = synthetic.images.image_size
+        raise UsageError(
+            f"the synthetic images have {made} x {made} pixels, the real ones {size} x {size}. "
+            "Convert an archive of the right resolution, or change the recipe's preprocess."
+        )
+    return Order(len(train), plan.batch, seed, len(synthetic.images), synthetic.share)
+
+
+def refuse_what_cannot_be_cut(plan: Plan, objective: Objective) -> None:
+    if plan.shard and isinstance(objective, AWP):
+        raise UsageError("AWP moves whole weights, and plan.shard cuts them. Set plan.shard=false.")
+
+
+def checkpoint_activations(model: Model) -> None:
+    switch = getattr(model.net, "set_grad_checkpointing", None)
+    if not callable(switch):
+        raise UsageError(
+            f"{type(model.net).__name__} cannot recompute activations. Set plan.checkpoint_activations=false."
+        )
+    switch(True)
