@@ -39,7 +39,9 @@ def load(
     positions. `normalisation` defaults to timm's for the architecture; `RAW_PIXELS` is none. `seed` draws the weights
     that no file provides.
     """
-    name, _, file = str(model).partition("@")
+    name, at, file = str(model).partition("@")
+    if at and not file:  # an unset variable in a script would train from nothing without a word
+        raise UsageError(f"no file follows the @ in {model!r}. Write {name}@FILE, or leave out the @.")
     state: Mapping[str, Tensor] | None = None
     if name.startswith(("timm:", "vitadel:")):
         if file and pretrained:

@@ -108,6 +108,7 @@ def test_seed_draws_the_weights_and_leaves_the_callers_generator_alone() -> None
         ("timm:test_vitt", r"timm has no model 'test_vitt'\. Did you mean test_vit"),
         ("timm:qqqqqqqqqq", r"timm has no model 'qqqqqqqqqq'\. `vitadel models` shows the families"),
         ("timm:test_vit.nonsense", r"timm's test_vit has no weights tagged 'nonsense'\. Leave the tag out"),
+        ("timm:test_vit@", r"no file follows the @ in 'timm:test_vit@'\. Write timm:test_vit@FILE"),
         ("vitadel:wrn28_1", r"unknown model 'vitadel:wrn28_1'\. Did you mean 'vitadel:wrn28_10'"),
         ("zoo:nothing_like_it", r"unknown zoo model 'zoo:nothing_like_it'"),
         ("no/such/thing", r"'no/such/thing' is no model: .* Give a run folder, a checkpoint, zoo:NAME or timm:NAME"),
