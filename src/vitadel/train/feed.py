@@ -48,8 +48,8 @@ class Feed:
                 waiting.append(pick)
                 yield pick.row_B, pick.index_B // len(self.real)
 
-        for _, x, y in host_batches(self.real, turns(), augment, seed=seed, first=first, workers=workers):
-            yield waiting.popleft(), x.to(self.device, non_blocking=True), y.to(self.device, non_blocking=True)
+        for _, pixels, y in host_batches(self.real, turns(), augment, seed=seed, first=first, workers=workers):
+            yield self._sent((waiting.popleft(), pixels, y))
 
     def _from_memory(self, picks: Iterable[Pick]) -> Generator[Batch, None, None]:
         """Copied to the device once if it has room: a batch is then an index into it."""

@@ -80,7 +80,7 @@ class HostAugment:
 def host_batches(
     split: Split, order: Iterable[Turn], augment: HostAugment, *, seed: int, first: int = 0, workers: int = 0
 ) -> Generator[Batch, None, None]:
-    """(rows, images, labels) as `data.batches` gives them, augmented by `workers` processes, or in this one.
+    """(rows, uint8 pixels, labels), augmented by `workers` processes, or in this one; bytes travel four times as fast.
 
     `first` is the number of the step that the first batch belongs to. An image comes out as a function of (seed, step,
     row, copy), whoever makes it and whatever is in the batch with it. The caller's random state is left alone.
@@ -99,7 +99,7 @@ def host_batches(
         if isinstance(made, UsageError):
             raise made
         rows, pixels = made
-        yield rows, pixels.to(torch.float32).div_(255), split.labels[rows]
+        yield rows, pixels, split.labels[rows]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

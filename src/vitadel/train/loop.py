@@ -179,12 +179,11 @@ class _Job:
         with closing(self._batches(progress)) as batches:
             for pick, x, y in batches:
                 self._update(progress, pick, x, y)
-                made = int(pick.synthetic_B.sum()) * self.accelerator.num_processes
-                seen = len(pick.row_B) * self.accelerator.num_processes
+                made = self.order.synthetic_per_batch
                 progress = replace(
                     progress,
                     step=progress.step + 1,
-                    real=progress.real + seen - made,
+                    real=progress.real + self.order.batch - made,
                     synthetic=progress.synthetic + made,
                 )
                 if self._due(progress.step, self.plan.log_every_steps):

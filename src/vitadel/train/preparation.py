@@ -23,14 +23,13 @@ class Synthetic:
 def order_of(train: Split, synthetic: Synthetic | None, plan: Plan, seed: int, world: int) -> Order:
     if len(train) == 0:
         raise UsageError("the training split is empty. Choose another data set or a longer slice.")
-    if plan.batch % (world * plan.accumulate):
-        raise UsageError(
-            f"plan.batch of {plan.batch} cannot be shared evenly by {world} processes in {plan.accumulate} parts."
-        )
+    batch = min(plan.batch, len(train)) if synthetic is None else plan.batch
+    if batch % (world * plan.accumulate) and (world > 1 or batch == plan.batch):
+        raise UsageError(f"a batch of {batch} cannot be shared evenly by {world} processes in {plan.accumulate} parts.")
     if plan.mixing is not None and world > 1 and plan.batch % (2 * world):
         raise UsageError(f"plan.mixing pairs images within a process: plan.batch must be a multiple of {2 * world}.")
     if synthetic is None:
-        return Order(len(train), min(plan.batch, len(train)), seed, repeats=plan.repeats)
+        return Order(len(train), batch, seed, repeats=plan.repeats)
     if plan.host is not None:
         raise UsageError("synthetic images are augmented on the device. Set plan.augment instead of plan.host.")
     size = train.pixels.read(torch.tensor([0])).shape[-1]
