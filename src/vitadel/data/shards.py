@@ -22,6 +22,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vitadel.data.rows import checked_rows
 from vitadel.errors import UsageError
 
 MOST_CLASSES = 2**16
@@ -205,17 +206,8 @@ class Shards:
         return out
 
     def _checked(self, rows: Tensor) -> NDArray[np.int64]:
-        if rows.dtype != torch.int64 or rows.dim() != 1:
-            raise UsageError(
-                f"rows must be a list of int64 numbers, got {rows.dtype} of shape {tuple(rows.shape)}. "
-                "Write torch.tensor([3, 5])."
-            )
-        if len(rows) and not (rows.min() >= 0 and rows.max() < len(self)):
-            raise UsageError(
-                f"{self.folder} has rows 0 to {len(self) - 1}, got {int(rows.min())} to {int(rows.max())}. "
-                "Shuffle(len(shards), seed).at(positions) gives rows that exist."
-            )
-        return rows.cpu().numpy()
+        hint = " Shuffle(len(shards), seed).at(positions) gives rows that exist."
+        return checked_rows(rows, len(self), str(self.folder), hint).numpy()
 
 
 def _check_finished(folder: Path) -> None:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from vitadel.data.pixels import Held, Pixels
+from vitadel.data.rows import checked_rows
 from vitadel.errors import UsageError
 
 _GIB = 2**30
@@ -64,14 +65,4 @@ class Split:
         return replace(self, pixels=Held(self.pixels.read(torch.arange(len(self)))))
 
     def _checked(self, rows: Tensor) -> Tensor:
-        rows = rows.cpu()
-        if rows.dtype != torch.int64 or rows.dim() != 1:
-            raise UsageError(
-                f"rows must be a list of int64 numbers, got {rows.dtype} of shape {tuple(rows.shape)}. "
-                "Write torch.tensor([3, 5])."
-            )
-        if len(rows) and not (rows.min() >= 0 and rows.max() < len(self)):
-            raise UsageError(
-                f"split {self.name!r} has rows 0 to {len(self) - 1}, got {int(rows.min())} to {int(rows.max())}."
-            )
-        return rows
+        return checked_rows(rows, len(self), f"split {self.name!r}")

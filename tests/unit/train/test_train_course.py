@@ -18,7 +18,7 @@ from vitadel.attacks import PGD
 from vitadel.data import Split, Squash, convert
 from vitadel.errors import Stopped, UsageError
 from vitadel.objectives import AWP, Adversarial, Examples, Standard, Step, Trades
-from vitadel.runs import Run
+from vitadel.runs import Notify, Run
 from vitadel.threat import Linf
 from vitadel.train import SGD, AdamW, Alarm, HostAugment, Mixing, PadCrop, Plan, Precision, Synthetic, alarms, fit
 from vitadel.train.understudy import Understudy
@@ -55,6 +55,14 @@ def assert_close(one: Mapping[str, Tensor], other: Mapping[str, Tensor], atol: f
 
 def same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
+
+
+def killed_at(step: int) -> Notify:
+    def kill(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
+        if done == step:
+            raise KeyboardInterrupt
+
+    return kill
 
 
 # ------------------------------------------------------------------ SIGTERM
@@ -184,12 +192,8 @@ def test_awp_trains_and_resumes_exactly(train: Split, tmp_path: Path) -> None:
     fit(fresh(), objective, train, PLAN, whole, seed=1)
     fit(fresh(), objective.inner, train, PLAN, plain, seed=1)
 
-    def kill(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
-        if done == 7:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        fit(fresh(), objective, train, PLAN, broken, seed=1, notify=kill)
+        fit(fresh(), objective, train, PLAN, broken, seed=1, notify=killed_at(7))
     fit(fresh(), objective, train, PLAN, broken, seed=1)
     assert same(weights(whole), weights(broken))
     assert not same(weights(whole), weights(plain))
@@ -206,12 +210,8 @@ def test_synthetic_images_are_trained_on_counted_and_resumed(train: Split, tmp_p
     whole, broken = claimed(tmp_path / "whole"), claimed(tmp_path / "broken")
     fit(fresh(), Standard(), train, PLAN, whole, seed=1, synthetic=made)
 
-    def kill(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
-        if done == 5:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        fit(fresh(), Standard(), train, PLAN, broken, seed=1, synthetic=made, notify=kill)
+        fit(fresh(), Standard(), train, PLAN, broken, seed=1, synthetic=made, notify=killed_at(5))
     fit(fresh(), Standard(), train, PLAN, broken, seed=1, synthetic=made)
     assert same(weights(whole), weights(broken))
     newest = max(whole.checkpoints.glob("step-*"))
@@ -290,12 +290,8 @@ def test_training_with_an_understudy_resumes_exactly(train: Split, tmp_path: Pat
     whole, broken = claimed(tmp_path / "whole"), claimed(tmp_path / "broken")
     fit(fresh(), objective, train, plan, whole, seed=1)
 
-    def kill(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
-        if done == 4:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        fit(fresh(), objective, train, plan, broken, seed=1, notify=kill)
+        fit(fresh(), objective, train, plan, broken, seed=1, notify=killed_at(4))
     fit(fresh(), objective, train, plan, broken, seed=1)
     assert same(weights(whole), weights(broken))
 
