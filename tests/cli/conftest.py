@@ -21,8 +21,8 @@ os.environ.update({environment!r})
 sys.stdout = open(os.devnull, "w")
 import torch
 torch.set_num_threads(1)
-import vitadel.evaluate.cascade, vitadel.evaluate.found, vitadel.evaluate.runner, vitadel.runs.files, vitadel.runs.rows
-vitadel.evaluate.cascade._LINES = {lines}
+import vitadel.evaluate.book, vitadel.evaluate.found, vitadel.evaluate.runner, vitadel.runs.files, vitadel.runs.rows
+vitadel.evaluate.book._LINES = {lines}
 original, met = vitadel.runs.files.write_whole, 0
 def dying(path, write):
     global met
