@@ -8,15 +8,33 @@ import torch
 
 from vitadel import data, models
 from vitadel.attacks import APGD, FAB, FGSM, GAMA, PGD, Engine, Oracle, Pool, Square, Walk, searcher
-from vitadel.data import Squash
+from vitadel.data import Split, Squash
 from vitadel.draws import Draws
 from vitadel.evaluate import SUITES, Entry, evaluate, robustness
 from vitadel.goals import Untargeted, rivals
 from vitadel.losses import cross_entropy, margin
-from vitadel.objectives import Adversarial
+from vitadel.objectives import AWP, Adversarial, Standard, Trades
 from vitadel.runs import Run
 from vitadel.threat import L1, L2, Linf, Threat
-from vitadel.train import AdamW, PadCrop, Plan, Precision, fit
+from vitadel.train import (
+    SGD,
+    AdamW,
+    Augment,
+    Chain,
+    ColourJitter,
+    Erase,
+    Flip,
+    Order,
+    PadCrop,
+    Plan,
+    Precision,
+    ResizedCrop,
+    Rotate,
+    fit,
+    peak_flops,
+)
+from vitadel.train.feed import Feed
+from vitadel.train.meters import Meter
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -228,3 +246,75 @@ def test_compiled_models_answer_alike() -> None:
     assert flags == ()
     with torch.no_grad():
         torch.testing.assert_close(fast(x), net(x), rtol=1e-3, atol=1e-4)
+
+
+# ------------------------------------------------------------------ training
+
+
+def digits(count: int = 64) -> Split:
+    split = data.load(f"digits[:{count}]", preprocess=Squash(32)).train
+    assert split is not None
+    return split
+
+
+def test_images_kept_on_the_device_are_those_of_the_computer() -> None:
+    split = digits().resident()
+    picks = list(Order(len(split), 16, seed=0).picks(range(6)))
+    here = list(Feed(split, None, torch.device("cpu")).batches(picks))
+    there = list(Feed(split, None, torch.device("cuda")).batches(picks))
+    for (_, x, y), (_, x_gpu, y_gpu) in zip(here, there, strict=True):
+        assert torch.equal(x, x_gpu.cpu())
+        assert torch.equal(y, y_gpu.cpu())
+
+
+@pytest.mark.parametrize(
+    "augment",
+    [PadCrop(4), ResizedCrop(), ColourJitter(hue=0.1), Erase(1.0), Rotate(5.0), Chain((Flip(), Erase(0.5)))],
+    ids=lambda one: type(one).__name__,
+)
+def test_augmentations_draw_the_same_on_a_gpu(augment: Augment) -> None:
+    x, index = torch.rand(12, 3, 32, 32), torch.arange(12)
+    here = augment(x, Draws.of(3, index))
+    there = augment(x.cuda(), Draws.of(3, index.cuda())).cpu()
+    # a rounding error may move a sampled pixel, not many
+    assert float(((here - there).abs() > 1e-3).float().mean()) < 0.01
+
+
+@pytest.mark.parametrize("understudy", [False, True])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_fast_training_goes_the_way_of_plain_training(tmp_path: Path, compiled: bool, understudy: bool) -> None:
+    objective = Trades(PGD(steps=2, step_size=2 / 255, keep_best=False), Linf(8 / 255))
+    plan = Plan(epochs=2, batch=16, optimiser=SGD(lr=0.05), ema=0.9, precision=Precision.BF16, log_every_steps=1)
+    losses = []
+    for name, fast in (("plain", False), ("fast", True)):
+        run = Run.claim(tmp_path / name, "train", {}, device="cuda")
+        chosen = replace(plan, compile=compiled, understudy=understudy) if fast else plan
+        fit(model(), objective, digits(), chosen, run, seed=0)
+        losses.append([float(str(entry["loss"])) for entry in run.read_log("step")])
+        assert {"memory_mib", "device_hours"} <= run.read_log("step")[0].keys()
+    assert losses[1] == pytest.approx(losses[0], rel=0.02)
+
+
+def test_awp_under_autocast_sees_the_moved_weights() -> None:
+    net = model().cuda().train()
+    x, y = torch.rand(8, 3, 32, 32, device="cuda"), torch.arange(8, device="cuda")
+    with torch.autocast("cuda", torch.bfloat16):
+        before = Standard()(net, x, y, seed=0).loss
+    with torch.autocast("cuda", torch.bfloat16):
+        step = AWP(Standard(), gamma=0.5)(net, x, y, seed=0)
+    step.undo()
+    assert float((step.loss - before).detach()) > 0.01
+
+
+def test_the_card_tells_what_it_spends() -> None:
+    meter = Meter(torch.device("cuda"))
+    ones = torch.ones(4096, 4096, device="cuda")
+    for _ in range(200):
+        ones @ ones
+    torch.cuda.synchronize()
+    told = meter.read()
+    assert told["seconds"] > 0
+    assert told["gpu_hours"] == pytest.approx(told["seconds"] / 3600)
+    assert told["memory_mib"] >= 64
+    assert told.get("energy_joules", 1.0) > 0
+    assert peak_flops(torch.cuda.get_device_name()) is None or peak_flops(torch.cuda.get_device_name()) > 1e13  # type: ignore[operator]
