@@ -2,6 +2,7 @@
 
     python benchmarks/training.py vit-s4 --objective pgd --batch 1024 [--out benchmarks/results/FILE.jsonl]
     python benchmarks/training.py xcit-s12-16 --objective trades --batch 128
+    python benchmarks/training.py vit-ti4,vit-s4,vit-b4 --batch 128,256,512,1024 --skip-plain    time and memory
 
 The plain loop is written the way public code does it: float32 with TF32 allowed, `.backward()` through the weights at
 every attack step, and in TRADES the clean images classified again at every step. Ours is `fit` as `vitadel train` calls
@@ -29,7 +30,11 @@ from vitadel.train import AdamW, Plan, Precision, fit, forward_flops, peak_flops
 
 EPS, STEP, STEPS, BETA = 8 / 255, 2 / 255, 10, 6.0
 MODELS = {
+    "vit-ti4": ("timm:vit_tiny_patch16_224", 32, 4, 10),
     "vit-s4": ("timm:vit_small_patch16_224", 32, 4, 10),
+    "vit-b4": ("timm:vit_base_patch16_224", 32, 4, 10),
+    "xcit-t12-4": ("timm:xcit_tiny_12_p16_224", 32, 4, 10),
+    "xcit-s12-4": ("timm:xcit_small_12_p16_224", 32, 4, 10),
     "xcit-s12-16": ("timm:xcit_small_12_p16_224", 224, 16, 1000),
     "test": ("timm:test_vit", 32, 4, 10),
 }
@@ -112,58 +117,75 @@ def run_ours(name: str, objective: Objective, plan: Plan, updates: int) -> tuple
     return max(rates), until, max(float(str(one["memory_mib"])) for one in rest)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", choices=MODELS)
-    parser.add_argument("--objective", choices=("pgd", "trades"), default="pgd")
-    parser.add_argument("--batch", type=int, default=1024)
-    parser.add_argument("--updates", type=int, default=8)
-    parser.add_argument("--eager", action="store_true")
-    parser.add_argument("--no-understudy", action="store_true")
-    parser.add_argument("--precision", choices=[one.name.lower() for one in Precision], default="bf16")
-    parser.add_argument("--skip-plain", action="store_true")
-    parser.add_argument("--out", type=Path)
-    args = parser.parse_args()
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+def measure(args: argparse.Namespace, name: str, batch: int, device: torch.device) -> dict[str, object]:
     attack = PGD(steps=STEPS, step_size=STEP, keep_best=False)
     objective: Objective = (
         Adversarial(attack, Linf(EPS)) if args.objective == "pgd" else Trades(attack, Linf(EPS), beta=BETA)
     )
     plan = Plan(
         epochs=3 * args.updates // 4,
-        batch=args.batch,
+        batch=batch,
         optimiser=AdamW(lr=1e-4),
         precision=Precision[args.precision.upper()],
         compile=not args.eager,
         understudy=not args.no_understudy,
+        checkpoint_activations=args.checkpoint_activations,
         log_every_steps=args.updates,
         checkpoint_every_steps=10**6,
     )
-    ours, until, mib = run_ours(args.model, objective, plan, args.updates)
-    needed = forward_flops(built(args.model)) * objective.passes
+    ours, until, mib = run_ours(name, objective, plan, args.updates)
+    model = built(name)
+    needed = forward_flops(model) * objective.passes
     peak = peak_flops(torch.cuda.get_device_name()) if device.type == "cuda" else None
     result: dict[str, object] = {
         "benchmark": "training",
-        "model": args.model,
+        "model": name,
+        "parameters": sum(weight.numel() for weight in model.parameters()),
         "objective": f"{args.objective}-{STEPS}",
-        "batch": args.batch,
+        "batch": batch,
         **hardware(device),
         "versions": versions("timm"),
-        "plan": {"precision": args.precision, "compile": plan.compile, "understudy": plan.understudy},
+        "plan": {
+            "precision": args.precision,
+            "compile": plan.compile,
+            "understudy": plan.understudy,
+            "checkpoint_activations": plan.checkpoint_activations,
+        },
         "ours": {
             "images_per_second": round(ours, 1),
             "image_steps_per_second": round(ours * STEPS, 1),
+            "milliseconds_per_update": round(1e3 * batch / ours, 2),
             "set_up_seconds": round(until, 1),
             "memory_mib": round(mib),
+            "mib_per_image": round(mib / batch, 2),
             "tflops": round(ours * needed / 1e12, 2),
             "flop_utilisation": None if peak is None else round(ours * needed / peak, 3),
         },
     }
     if not args.skip_plain:
-        plain = run_plain(args.model, args.objective, args.batch, args.updates, device)
+        plain = run_plain(name, args.objective, batch, args.updates, device)
         result["plain"] = {"images_per_second": round(plain, 1)}
         result["ratio"] = round(ours / plain, 2)
-    tell(result, args.out)
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", help=f"some of {', '.join(MODELS)}, with commas between them")
+    parser.add_argument("--objective", choices=("pgd", "trades"), default="pgd")
+    parser.add_argument("--batch", default="1024", help="one or several, with commas")
+    parser.add_argument("--updates", type=int, default=8)
+    parser.add_argument("--eager", action="store_true")
+    parser.add_argument("--no-understudy", action="store_true")
+    parser.add_argument("--checkpoint-activations", action="store_true")
+    parser.add_argument("--precision", choices=[one.name.lower() for one in Precision], default="bf16")
+    parser.add_argument("--skip-plain", action="store_true")
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    for name in args.models.split(","):
+        for batch in map(int, args.batch.split(",")):
+            tell(measure(args, name, batch, device), args.out)
 
 
 if __name__ == "__main__":
