@@ -161,6 +161,19 @@ def test_progress_bars_appear_on_a_terminal(
     assert "\N{BOX DRAWINGS HEAVY HORIZONTAL}" in err  # the bar itself; plain lines have none
 
 
+@pytest.mark.parametrize("terminal", [False, True])
+def test_alarms_are_shown_as_they_come(
+    vitadel: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, terminal: bool
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
+    settings = ("--set=plan.optimiser.lr=1e30", "--set=plan.clip_norm=null", "--set=plan.log_every_steps=1")
+    code, _, err = vitadel("train", "digits-standard", "--data", "digits[:64]", *settings, "--run", tmp_path / "run")
+    assert code == 2
+    plain = " ".join(err.split())
+    assert plain.count("alarm at step 0: the loss is no longer finite at step 2: back to step 0") == 3
+    assert "for the 4th time. Lower the learning rate" in plain
+
+
 def test_python_minus_m() -> None:
     import subprocess
 

@@ -69,6 +69,9 @@ def _bars() -> Iterator[Notify]:
         tasks = {}
 
         def notify(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
+            if total == 0:
+                bars.console.print(what, markup=False, highlight=False)
+                return
             if what not in tasks:
                 tasks[what] = bars.add_task(what, total=total, completed=done, rate="", numbers="")
             speed = bars.tasks[tasks[what]].speed
@@ -86,6 +89,10 @@ class _Lines:
         self._begun: dict[str, tuple[float, int]] = {}
 
     def notify(self, what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
+        if total == 0:
+            sys.stderr.write(f"{what}\n")
+            sys.stderr.flush()
+            return
         now = time.monotonic()
         start, first = self._begun.setdefault(what, (now, done))
         if done < total and now - self._last < _QUIET:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-# (what is being done, units done, units in all, numbers worth showing)
+# (what is being done, units done, units in all, numbers worth showing); of 0 units in all, it is a message to be shown
 Notify = Callable[[str, int, int, Mapping[str, float]], None]
 
 

@@ -330,7 +330,7 @@ class _Job:
         for alarm in found:
             if self.is_main:
                 self.run.log("alarm", at=step, code=alarm.code, sentence=alarm.sentence, evidence=alarm.evidence)
-            self.notify(f"alarm: {alarm.sentence}", step, self.total, {})
+            self.notify(f"alarm at step {step}: {alarm.sentence}", 0, 0, {})
 
     def _hold_out(self, progress: Progress) -> Progress:
         if self.check is None:

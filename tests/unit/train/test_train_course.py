@@ -106,7 +106,7 @@ def test_a_broken_loss_sends_the_run_back_and_on_another_way(train: Split, tmp_p
     (alarm,) = run.read_log("alarm")
     assert alarm["code"] == "not-finite"
     assert "the loss is no longer finite at step 6: back to step 3" in str(alarm["sentence"])
-    assert any(what.startswith("alarm: the loss is no longer finite") for what in seen)
+    assert any(what.startswith("alarm at step 3: the loss is no longer finite") for what in seen)
     assert all(bool(value.isfinite().all()) for value in weights(run).values())
     # not the weights of a run without the accident: other images came after it
     calm = claimed(tmp_path / "calm")
