@@ -3,8 +3,12 @@
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import distributed
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.nn.parallel import DistributedDataParallel
 
 from vitadel import data, models
 from vitadel.attacks import PGD
@@ -28,11 +32,31 @@ KINDS: dict[str, tuple[Objective, Plan]] = {
     "trades": (Trades(ATTACK, Linf(0.1), smoothing=0.1), PLAN),
     "awp": (AWP(Adversarial(ATTACK, Linf(0.1)), gamma=0.05), replace(PLAN, accumulate=2)),
     "shard": (Trades(ATTACK, Linf(0.1), smoothing=0.1), replace(PLAN, shard=True)),
+    "steps-1": (Adversarial(replace(ATTACK, steps=1), Linf(0.1)), replace(PLAN, epochs=1)),
+    "steps-4": (Adversarial(replace(ATTACK, steps=4), Linf(0.1)), replace(PLAN, epochs=1)),
+    "parts-2": (Adversarial(ATTACK, Linf(0.1)), replace(PLAN, epochs=1, accumulate=2)),
 }
 
 
 class Enough(BaseException):
     """Stands for a kill."""
+
+
+def count_exchanges(folder: Path) -> None:
+    """Write down, after every exchange of gradients between processes, how many there have been."""
+    build, exchanges = DistributedDataParallel.__init__, 0
+
+    def hook(state: object, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+        nonlocal exchanges
+        exchanges += 1
+        (folder / f"exchanges-{distributed.get_rank()}").write_text(str(exchanges))
+        return allreduce_hook(distributed.group.WORLD, bucket)
+
+    def counted(self: DistributedDataParallel, *args: object, **values: object) -> None:
+        build(self, *args, **values)  # type: ignore[arg-type]
+        self.register_comm_hook(None, hook)
+
+    DistributedDataParallel.__init__ = counted  # type: ignore[method-assign]
 
 
 def main() -> None:
@@ -48,6 +72,7 @@ def main() -> None:
         if last and done == int(last[0]):
             raise Enough
 
+    count_exchanges(Path(folder).parent)
     run = claim_together(Path(folder), "train", {"seed": 0}, device="cpu")
     try:
         fit(model, objective, split, plan, run, seed=5, check=lambda net: {"clean": 0.0}, notify=kill)

@@ -69,3 +69,14 @@ def test_a_run_goes_on_with_another_number_of_ranks(tmp_path: Path, kind: str, f
     resumed = course(tmp_path / "cut", kind, then)
     for key in whole:
         torch.testing.assert_close(whole[key], resumed[key], rtol=0, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_gradients_are_exchanged_once_an_update_whatever_the_attack_does(tmp_path: Path) -> None:
+    counts = {}
+    for kind in ("steps-1", "steps-4", "parts-2"):
+        (tmp_path / kind).mkdir()
+        course(tmp_path / kind / "run", kind, 2)
+        counts[kind] = {int((tmp_path / kind / f"exchanges-{rank}").read_text()) for rank in (0, 1)}
+    # all gradients fit into one bucket, and there are five updates
+    assert counts == {"steps-1": {5}, "steps-4": {5}, "parts-2": {5}}
