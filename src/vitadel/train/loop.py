@@ -3,6 +3,7 @@
 Shape letters: B images, K classes.
 """
 
+import warnings
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
@@ -160,7 +161,9 @@ class _Job:
         if self.plan.shard:  # cut already: no second wrapper around it
             self.wrapped, self.optimiser = self.model, self.accelerator.prepare(self.optimiser)
         else:
-            self.wrapped, self.optimiser = self.accelerator.prepare(self.model, self.optimiser)
+            with warnings.catch_warnings():  # accelerate still calls the setting by its old name
+                warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
+                self.wrapped, self.optimiser = self.accelerator.prepare(self.model, self.optimiser)
         self.meter = Meter(self.accelerator.device, self.accelerator.num_processes)
         self.scalars = Scalars(self.run.folder / "tensorboard") if self.is_main else None
         if progress is None:  # so that there is always a state to go back to

@@ -3,7 +3,6 @@
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import distributed
@@ -46,11 +45,11 @@ def count_exchanges(folder: Path) -> None:
     """Write down, after every exchange of gradients between processes, how many there have been."""
     build, exchanges = DistributedDataParallel.__init__, 0
 
-    def hook(state: object, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+    def hook(state: object, bucket: distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:  # type: ignore[name-defined]
         nonlocal exchanges
         exchanges += 1
         (folder / f"exchanges-{distributed.get_rank()}").write_text(str(exchanges))
-        return allreduce_hook(distributed.group.WORLD, bucket)
+        return allreduce_hook(distributed.distributed_c10d._get_default_group(), bucket)
 
     def counted(self: DistributedDataParallel, *args: object, **values: object) -> None:
         build(self, *args, **values)  # type: ignore[arg-type]
