@@ -26,7 +26,7 @@ from vitadel.data import Held, Split
 from vitadel.objectives import Adversarial, Objective, Trades
 from vitadel.runs import Run
 from vitadel.threat import Linf
-from vitadel.train import AdamW, Plan, Precision, fit, forward_flops, peak_flops
+from vitadel.train import AdamW, Compile, Plan, Precision, fit, forward_flops, peak_flops
 
 EPS, STEP, STEPS, BETA = 8 / 255, 2 / 255, 10, 6.0
 MODELS = {
@@ -127,7 +127,7 @@ def measure(args: argparse.Namespace, name: str, batch: int, device: torch.devic
         batch=batch,
         optimiser=AdamW(lr=1e-4),
         precision=Precision[args.precision.upper()],
-        compile=not args.eager,
+        compile=Compile[args.compile.upper()],
         understudy=not args.no_understudy,
         checkpoint_activations=args.checkpoint_activations,
         log_every_steps=args.updates,
@@ -147,7 +147,7 @@ def measure(args: argparse.Namespace, name: str, batch: int, device: torch.devic
         "versions": versions("timm"),
         "plan": {
             "precision": args.precision,
-            "compile": plan.compile,
+            "compile": args.compile,
             "understudy": plan.understudy,
             "checkpoint_activations": plan.checkpoint_activations,
         },
@@ -175,7 +175,7 @@ def main() -> None:
     parser.add_argument("--objective", choices=("pgd", "trades"), default="pgd")
     parser.add_argument("--batch", default="1024", help="one or several, with commas")
     parser.add_argument("--updates", type=int, default=8)
-    parser.add_argument("--eager", action="store_true")
+    parser.add_argument("--compile", choices=[one.name.lower() for one in Compile], default="best")
     parser.add_argument("--no-understudy", action="store_true")
     parser.add_argument("--checkpoint-activations", action="store_true")
     parser.add_argument("--precision", choices=[one.name.lower() for one in Precision], default="bf16")

@@ -22,6 +22,7 @@ from vitadel.train import (
     Augment,
     Chain,
     ColourJitter,
+    Compile,
     Erase,
     Flip,
     Order,
@@ -281,8 +282,8 @@ def test_augmentations_draw_the_same_on_a_gpu(augment: Augment) -> None:
 
 
 @pytest.mark.parametrize("understudy", [False, True])
-@pytest.mark.parametrize("compiled", [False, True])
-def test_fast_training_goes_the_way_of_plain_training(tmp_path: Path, compiled: bool, understudy: bool) -> None:
+@pytest.mark.parametrize("compiled", [Compile.OFF, Compile.FAST])
+def test_fast_training_goes_the_way_of_plain_training(tmp_path: Path, compiled: Compile, understudy: bool) -> None:
     objective = Trades(PGD(steps=2, step_size=2 / 255, keep_best=False), Linf(8 / 255))
     plan = Plan(epochs=2, batch=16, optimiser=SGD(lr=0.05), ema=0.9, precision=Precision.BF16, log_every_steps=1)
     losses = []

@@ -8,7 +8,7 @@ from vitadel.train.meters import achieved_flops, forward_flops, peak_flops
 from vitadel.train.mixing import Mixing
 from vitadel.train.optimisers import SGD, AdamW, Decay, Lion, OptimiserChoice
 from vitadel.train.order import Order
-from vitadel.train.plan import Plan, Precision, Rule, ema_decay, learning_rate
+from vitadel.train.plan import Compile, Plan, Precision, Rule, ema_decay, learning_rate
 from vitadel.train.preparation import Synthetic
 from vitadel.train.ranks import claim_together
 
@@ -20,6 +20,7 @@ __all__ = [
     "Chain",
     "Check",
     "ColourJitter",
+    "Compile",
     "Decay",
     "Erase",
     "Flip",

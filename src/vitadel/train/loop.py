@@ -84,14 +84,13 @@ def fit(
     nets = {"model": model} if average is None else {"model": model, "average": average.module}
     peak = _peak(accelerator.device, plan.precision)
     flops = 0.0 if peak is None else forward_flops(model)  # counted before compiling, which hides the operations
-    if plan.compile:
-        model.net.compile(dynamic=False)
+    plan.compile.applied(model.net)
     images = None if synthetic is None else synthetic.images
     feed = Feed(train, images, accelerator.device)
     job = _Job(accelerator, model, objective, feed, order, plan, run, seed, optimiser, average, nets, check, notify)
     job.peak, job.flops = peak, flops
     if plan.precision is Precision.BF16 and plan.understudy and not plan.shard:
-        job.understudy = Understudy(model, compile=plan.compile)
+        job.understudy = Understudy(model, plan.compile)
     with listening() as bell:
         job.run_all(bell)
     return job.deployed

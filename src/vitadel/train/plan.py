@@ -4,6 +4,8 @@ import enum
 import math
 from dataclasses import dataclass
 
+from torch import nn
+
 from vitadel.errors import UsageError
 from vitadel.objectives import Each
 from vitadel.train.augment import Augment
@@ -17,6 +19,19 @@ class Precision(enum.Enum):
 
     FLOAT32 = "float32"
     BF16 = "bf16"
+
+
+class Compile(enum.Enum):
+    """Whether the network goes through torch.compile; the value is torch's name for how."""
+
+    OFF = ""
+    FAST = "default"
+    # tries many kernels for every product and fuses what follows it: minutes to compile, for long runs
+    BEST = "max-autotune-no-cudagraphs"
+
+    def applied(self, net: nn.Module) -> None:
+        if self is not Compile.OFF:
+            net.compile(dynamic=False, mode=self.value)
 
 
 class Rule(enum.Enum):
@@ -39,8 +54,8 @@ class Plan:
     `cosine_from_start` it begins at 0 and the warm-up hides its first part, as timm's does, so that the peak is never
     quite reached. The peak is the optimiser's lr, for a batch of `lr_batch` if `lr_rule` is not fixed.
 
-    `compile` sends the network through torch.compile. With `understudy`, attacks in bf16 are crafted on a copy of the
-    model whose every layer is bf16; without, on the model itself, whose norms and sums stay float32.
+    `compile` sends the network through torch.compile, fast or best. With `understudy`, attacks in bf16 are crafted on a
+    copy of the model whose every layer is bf16; without, on the model itself, whose norms and sums stay float32.
 
     With `checkpoint_activations` the backward pass computes again what it needs instead of keeping it. With `shard`
     each process keeps a part of the weights (FSDP) instead of all of them (DDP).
@@ -72,7 +87,7 @@ class Plan:
     ema_warmup: bool = False
     ema_after: float = 0.0
     precision: Precision = Precision.FLOAT32
-    compile: bool = False
+    compile: Compile = Compile.OFF
     understudy: bool = False
     accumulate: int = 1
     checkpoint_activations: bool = False

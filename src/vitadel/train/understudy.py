@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from vitadel.models import Model
+from vitadel.train.plan import Compile
 
 
 class Understudy(nn.Module):
@@ -15,13 +16,12 @@ class Understudy(nn.Module):
     in float32 first. What is found is trained on in the model itself, so a slightly different slope is all it costs.
     """
 
-    def __init__(self, model: Model, *, compile: bool) -> None:
+    def __init__(self, model: Model, compile: Compile = Compile.OFF) -> None:
         super().__init__()
         self.mean, self.std = model.mean, model.std
         self.net = copy.deepcopy(model.net).to(torch.bfloat16).eval().requires_grad_(False)
         self._pairs = _pairs(model.net, self.net)
-        if compile:
-            self.net.compile(dynamic=False)
+        compile.applied(self.net)
 
     @torch.no_grad()
     def learn(self) -> None:

@@ -20,7 +20,20 @@ from vitadel.errors import Stopped, UsageError
 from vitadel.objectives import AWP, Adversarial, Examples, Standard, Step, Trades
 from vitadel.runs import Notify, Run
 from vitadel.threat import Linf
-from vitadel.train import SGD, AdamW, Alarm, HostAugment, Mixing, PadCrop, Plan, Precision, Synthetic, alarms, fit
+from vitadel.train import (
+    SGD,
+    AdamW,
+    Alarm,
+    Compile,
+    HostAugment,
+    Mixing,
+    PadCrop,
+    Plan,
+    Precision,
+    Synthetic,
+    alarms,
+    fit,
+)
 from vitadel.train.understudy import Understudy
 
 PLAN = Plan(epochs=2, batch=16, optimiser=AdamW(lr=2e-3), checkpoint_every_steps=3, log_every_steps=2)
@@ -269,7 +282,7 @@ def test_alarms(scores: dict[str, float], best: float | None, codes: list[str]) 
 
 def test_an_understudy_answers_for_the_model_and_keeps_up_with_it() -> None:
     model = fresh()
-    understudy = Understudy(model, compile=False)
+    understudy = Understudy(model)
     x = torch.rand(4, 3, 8, 8)
     with torch.no_grad():
         torch.testing.assert_close(understudy(x), model(x), rtol=0.02, atol=0.02)
@@ -301,8 +314,8 @@ def test_training_with_an_understudy_resumes_exactly(train: Split, tmp_path: Pat
 def test_a_compiled_model_trains_to_the_same_weights(train: Split, tmp_path: Path) -> None:
     plan = replace(PLAN, optimiser=SGD(lr=0.05), ema=0.9)
     runs = []
-    for compiled in (False, True):
-        run = claimed(tmp_path / str(compiled))
+    for compiled in (Compile.OFF, Compile.FAST):
+        run = claimed(tmp_path / compiled.name)
         fit(fresh(), Trades(ATTACK, Linf(0.1)), train, replace(plan, compile=compiled), run, seed=2)
         runs.append(run)
     assert_close(weights(runs[0]), weights(runs[1]), 1e-4)
