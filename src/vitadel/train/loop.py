@@ -30,7 +30,7 @@ from vitadel.train.meters import Meter, achieved_flops, forward_flops, peak_flop
 from vitadel.train.order import Order, Pick
 from vitadel.train.plan import Plan, Precision, ema_decay, learning_rate
 from vitadel.train.preparation import Synthetic, checkpoint_activations, order_of, refuse_what_cannot_be_cut
-from vitadel.train.sharding import shard, whole
+from vitadel.train.sharding import all_finite, shard, whole
 from vitadel.train.signals import Bell, listening
 from vitadel.train.understudy import Understudy
 from vitadel.train.window import Window
@@ -156,7 +156,7 @@ class _Job:
     # ---------------------------------------------------------------- course
 
     def run_all(self, bell: Bell) -> None:
-        progress = read_state(self.run.checkpoints, self.nets, self.optimiser)
+        progress = self._read()
         if self.plan.shard:  # cut already: no second wrapper around it
             self.wrapped, self.optimiser = self.model, self.accelerator.prepare(self.optimiser)
         else:
@@ -199,6 +199,12 @@ class _Job:
                     self._checkpoint(progress)
                     raise Stopped(f"stopped at step {progress.step}, which is saved: the same command goes on.")
 
+    def _read(self) -> Progress | None:
+        """The newest state, the same for all processes: none may write the next one before all have read this one."""
+        progress = read_state(self.run.checkpoints, self.nets, self.optimiser)
+        self.accelerator.wait_for_everyone()
+        return progress
+
     def _due(self, step: int, every: int) -> bool:
         return step % every == 0 or step == self.total
 
@@ -224,7 +230,7 @@ class _Job:
         return self.feed.augmented(picks, self.plan.host, order.seed, progress.step, self.plan.workers)
 
     def _go_back(self, why: str) -> Progress:
-        progress = read_state(self.run.checkpoints, self.nets, self.optimiser)
+        progress = self._read()
         assert progress is not None
         if progress.rollbacks >= _ROLLBACKS:
             raise UsageError(
@@ -254,6 +260,7 @@ class _Job:
         self.wrapped.train()
         if self.understudy is not None:
             self.understudy.learn()
+        told: list[Mapping[str, Tensor]] = []
         parts = list(zip(*(each.chunk(self.plan.accumulate) for each in (x, y, index_B)), strict=True))
         for number, (x_part, y_part, index_part) in enumerate(parts):
             last = number == len(parts) - 1
@@ -263,14 +270,16 @@ class _Job:
                     result = objective.loss(self.wrapped, examples)
                 self.accelerator.backward(result.loss * (len(x_part) / len(x)))
                 result.undo()
-            self.window.add(len(x_part), {"loss": result.loss.detach(), **result.logs})
+            told.append({"loss": result.loss.detach(), **result.logs})
         if self.plan.clip_norm is not None:
-            self.accelerator.clip_grad_norm_(self.wrapped.parameters(), self.plan.clip_norm)
+            norm = self.accelerator.clip_grad_norm_(self.wrapped.parameters(), self.plan.clip_norm)
+            told = [{**one, **whole({"gradient_norm": norm.detach()})} for one in told]
         self.optimiser.step()
         self.optimiser.zero_grad()
         if self.average is not None:
             self.average.decay = ema_decay(self.plan, step, self.total)
             self.average.update(self.model)
+        self.window.add(len(x), {name: torch.stack([one[name] for one in told]).mean() for name in told[0]})
         self.notify("training", step + 1, self.total, self.window.latest)
 
     @property
@@ -296,8 +305,12 @@ class _Job:
     # -------------------------------------------------------------- watching
 
     def _refuse_broken_weights(self, step: int) -> None:
-        """Nothing is written after a loss that is no number: the last good checkpoint must stay the last."""
-        broken = torch.tensor(float(not self.window.finite()), device=self.accelerator.device)
+        """Nothing is written after a loss that is no number: the last good checkpoint must stay the last.
+
+        The weights are looked at too: a gradient can be no number where the loss still is one.
+        """
+        fine = self.window.finite() and all_finite(self.model)
+        broken = torch.tensor(float(not fine), device=self.accelerator.device)
         if bool(self.accelerator.reduce(broken, "sum") > 0):
             raise _Broken(f"the loss is no longer finite at step {step}")
 

@@ -31,6 +31,12 @@ def whole(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: value.full_tensor() if isinstance(value, DTensor) else value for name, value in tensors.items()}
 
 
+def all_finite(net: nn.Module) -> bool:
+    """Whether every weight that this process holds is a number."""
+    held = [one.to_local() if isinstance(one, DTensor) else one for one in net.parameters()]
+    return bool(torch.stack([one.detach().isfinite().all() for one in held]).all())
+
+
 def cut_like(value: Tensor, like: Tensor) -> Tensor:
     """This process's part of a whole tensor, if `like` is cut."""
     if not isinstance(like, DTensor) or value.shape != like.shape:

@@ -27,6 +27,7 @@ from vitadel.train import (
     Compile,
     HostAugment,
     Mixing,
+    Order,
     PadCrop,
     Plan,
     Precision,
@@ -143,6 +144,28 @@ def test_a_loss_broken_from_the_start_goes_back_to_the_first_weights(train: Spli
     assert [alarm["at"] for alarm in run.read_log("alarm")] == [0, 0, 0]
 
 
+class Steep(Standard):
+    """A gradient that is no number under a loss that is one, at one call: the root of nothing."""
+
+    calls = 0
+
+    def loss(self, model: nn.Module, examples: Examples) -> Step:
+        type(self).calls += 1
+        step = Standard.loss(self, model, examples)
+        nothing = (step.loss - step.loss).sqrt() if self.calls == 3 else 0.0
+        return replace(step, loss=step.loss + nothing)
+
+
+def test_weights_that_broke_under_a_fine_loss_are_never_saved(train: Split, tmp_path: Path) -> None:
+    Steep.calls = 0
+    run = claimed(tmp_path / "run")
+    fit(fresh(), Steep(), train, PLAN, run, seed=1)  # a checkpoint is due after the third update
+    (alarm,) = run.read_log("alarm")
+    assert alarm["code"] == "not-finite"
+    assert alarm["at"] == 0
+    assert all(bool(value.isfinite().all()) for value in weights(run).values())
+
+
 # ----------------------------------------------------------------- full disk
 
 
@@ -256,6 +279,7 @@ def test_what_is_logged(train: Split, tmp_path: Path) -> None:
     fit(fresh(), Standard(), train, PLAN, run, seed=1, check=lambda model: {"clean": 0.5, "fgsm": 0.9, "robust": 0.1})
     first, *_, last = run.read_log("step")
     assert {"loss", "lr", "images_per_second", "memory_mib", "device_hours", "clean_accuracy"} <= first.keys()
+    assert "gradient_norm" not in first
     assert float(str(last["device_hours"])) > 0
     assert [(one["at"], one["code"]) for one in run.read_log("alarm")] == [
         (at, code) for at in (4, 8) for code in ("overfitting", "label-leaking")
@@ -319,3 +343,20 @@ def test_a_compiled_model_trains_to_the_same_weights(train: Split, tmp_path: Pat
         fit(fresh(), Trades(ATTACK, Linf(0.1)), train, replace(plan, compile=compiled), run, seed=2)
         runs.append(run)
     assert_close(weights(runs[0]), weights(runs[1]), 1e-4)
+
+
+@pytest.mark.parametrize("parts", [1, 4])
+def test_the_norm_of_the_gradient_is_logged_where_it_is_clipped(train: Split, tmp_path: Path, parts: int) -> None:
+    run = claimed(tmp_path / "run")
+    plan = replace(PLAN, epochs=1, clip_norm=1e-9, log_every_steps=1, accumulate=parts)
+    fit(fresh(), Standard(), train, plan, run, seed=1)
+    expected, (x, y) = fresh().train(), first_batch(train)
+    torch.nn.functional.cross_entropy(expected(x), y).backward()
+    norm = torch.nn.utils.get_total_norm([one.grad for one in expected.parameters() if one.grad is not None])
+    assert run.read_log("step")[0]["gradient_norm"] == pytest.approx(float(norm), rel=1e-3)
+
+
+def first_batch(train: Split) -> tuple[Tensor, Tensor]:
+    """Of a run with seed 1."""
+    (pick,) = Order(len(train), PLAN.batch, seed=1).picks(range(1))
+    return train.images(pick.row_B), train.labels[pick.row_B]
