@@ -5,15 +5,29 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from torch import distributed
+from torch import distributed, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from vitadel import data, models
 from vitadel.attacks import PGD
-from vitadel.objectives import AWP, Adversarial, Objective, Trades
+from vitadel.objectives import AWP, Adversarial, Examples, Objective, Standard, Step, Trades
 from vitadel.threat import Linf
 from vitadel.train import SGD, Mixing, PadCrop, Plan, claim_together, fit
+
+
+class BrokenOnce(Standard):
+    """No number at the fifth call, in the last process alone."""
+
+    calls = 0
+
+    def loss(self, model: nn.Module, examples: Examples) -> Step:
+        type(self).calls += 1
+        step = Standard.loss(self, model, examples)
+        ranks = distributed.get_world_size() if distributed.is_initialized() else 1
+        mine = ranks == 1 or distributed.get_rank() == ranks - 1
+        return replace(step, loss=step.loss * (float("nan") if mine and self.calls == 5 else 1.0))
+
 
 ATTACK = PGD(steps=2, step_size=0.05, keep_best=False)
 # plain SGD, whose updates are no larger than rounding errors where gradients are
@@ -33,6 +47,7 @@ KINDS: dict[str, tuple[Objective, Plan]] = {
     "shard": (Trades(ATTACK, Linf(0.1), smoothing=0.1), replace(PLAN, shard=True)),
     "steps-1": (Adversarial(replace(ATTACK, steps=1), Linf(0.1)), replace(PLAN, epochs=1)),
     "steps-4": (Adversarial(replace(ATTACK, steps=4), Linf(0.1)), replace(PLAN, epochs=1)),
+    "broken": (BrokenOnce(), replace(PLAN, log_every_steps=1)),
     "parts-2": (Adversarial(ATTACK, Linf(0.1)), replace(PLAN, epochs=1, accumulate=2)),
 }
 

@@ -49,7 +49,7 @@ def course(folder: Path, kind: str, ranks: int, last: int | None = None) -> dict
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["trades", "awp", "shard"])
+@pytest.mark.parametrize("kind", ["trades", "awp", "shard", "broken"])
 def test_every_way_of_training_is_the_same_on_two_ranks(tmp_path: Path, kind: str) -> None:
     one, two = course(tmp_path / "one", kind, 1), course(tmp_path / "two", kind, 2)
     assert one.keys() == two.keys()
