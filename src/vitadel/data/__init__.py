@@ -1,6 +1,6 @@
 """Named splits with pinned indices and hashes; pixels in [0, 1], never normalised."""
 
-from vitadel.data.batching import batches
+from vitadel.data.batching import batches, read_ahead
 from vitadel.data.checking import CheckReport, Unreadable, check
 from vitadel.data.convert import convert
 from vitadel.data.dataset import DataSet
@@ -28,4 +28,5 @@ __all__ = [
     "convert",
     "load",
     "parse_preprocess",
+    "read_ahead",
 ]

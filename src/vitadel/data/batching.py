@@ -1,8 +1,9 @@
 """Batches read ahead of their use."""
 
 from collections import deque
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
 
 from torch import Tensor
 
@@ -10,6 +11,8 @@ from vitadel.data.split import Split
 from vitadel.errors import UsageError
 
 Batch = tuple[Tensor, Tensor, Tensor]
+Asked = TypeVar("Asked")
+Got = TypeVar("Got")
 
 
 def batches(split: Split, order: Iterable[Tensor], *, ahead: int = 2) -> Generator[Batch, None, None]:
@@ -19,31 +22,29 @@ def batches(split: Split, order: Iterable[Tensor], *, ahead: int = 2) -> Generat
     """
     if ahead < 1:
         raise UsageError(f"batches(ahead=) must be at least 1, got {ahead}. The default is 2.")
-    return _read_in_turn(split, order) if split.is_resident else _read_ahead(split, order, ahead)
+
+    def read(rows: Tensor) -> Batch:
+        return rows, split.images(rows), split.labels[rows.cpu()]
+
+    if split.is_resident:
+        # pixels in memory cost next to nothing to fetch, and torch in a second thread halves the speed of the first
+        return (read(rows) for rows in order)
+    return read_ahead(order, read, ahead)
 
 
-def _read_in_turn(split: Split, order: Iterable[Tensor]) -> Generator[Batch, None, None]:
-    """Pixels in memory cost next to nothing to fetch, and torch in a second thread halves the speed of the first."""
-    for rows in order:
-        yield rows, split.images(rows), split.labels[rows.cpu()]
+def read_ahead(order: Iterable[Asked], read: Callable[[Asked], Got], ahead: int) -> Generator[Got, None, None]:
+    """`read` of each item in `order`, `ahead` of them begun before they are asked for.
 
-
-def _read_ahead(split: Split, order: Iterable[Tensor], ahead: int) -> Generator[Batch, None, None]:
-    # one thread reads batch after batch; the threads that decode work inside `images`
+    One thread reads item after item, and ends with the iterator; threads that decode work inside `read`.
+    """
     pool = ThreadPoolExecutor(1, "vitadel-batches")
-    waiting: deque[tuple[Tensor, Future[Tensor]]] = deque()
+    waiting: deque[Future[Got]] = deque()
     try:
-        for rows in order:
-            waiting.append((rows, pool.submit(split.images, rows)))
+        for asked in order:
+            waiting.append(pool.submit(read, asked))
             if len(waiting) > ahead:
-                yield _first(split, waiting)
+                yield waiting.popleft().result()
         while waiting:
-            yield _first(split, waiting)
+            yield waiting.popleft().result()
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-def _first(split: Split, waiting: deque[tuple[Tensor, Future[Tensor]]]) -> Batch:
-    rows, images = waiting.popleft()
-    x = images.result()
-    return rows, x, split.labels[rows.cpu()]

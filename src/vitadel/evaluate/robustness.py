@@ -76,7 +76,7 @@ def _judged(
     notify: Notify,
 ) -> Robustness:
     radius = threats.read(threat) if isinstance(threat, str) else threat
-    images, entries, name = _InHand(x, y), chosen.cascade(radius), chosen.name
+    images, entries, name = InHand(x, y), chosen.cascade(radius), chosen.name
     found, notebook = x.detach().float().cpu().clone(), Notebook()
     attempts: dict[int, list[Tensor]] = defaultdict(list)
 
@@ -108,7 +108,7 @@ def _judged(
     )
 
 
-class _InHand:
+class InHand:
     """Tensors as a caller has them."""
 
     def __init__(self, x: Tensor, y: Tensor) -> None:

@@ -4,14 +4,13 @@ Shape letters: B images.
 """
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from vitadel.data import Shards, Split
+from vitadel.data import Shards, Split, read_ahead
 from vitadel.train.host import HostAugment, host_batches
 from vitadel.train.order import Pick
 
@@ -35,7 +34,7 @@ class Feed:
         if self.synthetic is None and self.real.is_resident:
             yield from self._from_memory(picks)
         else:
-            yield from _ahead(picks, self._read, self._sent)
+            yield from map(self._sent, read_ahead(picks, self._read, _AHEAD))
 
     def augmented(
         self, picks: Iterable[Pick], augment: HostAugment, seed: int, first: int, workers: int
@@ -90,20 +89,3 @@ class Feed:
 
 def _floats(pixels: Tensor) -> Tensor:
     return pixels.to(torch.float32).div_(255)
-
-
-def _ahead(
-    picks: Iterable[Pick], read: Callable[[Pick], Batch], send: Callable[[Batch], Batch]
-) -> Generator[Batch, None, None]:
-    """Read in a background thread, which ends with the iterator: used up, closed, or dropped after an error."""
-    pool = ThreadPoolExecutor(1, "vitadel-feed")
-    waiting: deque[Future[Batch]] = deque()
-    try:
-        for pick in picks:
-            waiting.append(pool.submit(read, pick))
-            if len(waiting) > _AHEAD:
-                yield send(waiting.popleft().result())
-        while waiting:
-            yield send(waiting.popleft().result())
-    finally:
-        pool.shutdown(cancel_futures=True)

@@ -9,7 +9,6 @@ from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
 
 import torch
-import torch.nn.functional as F
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedDataParallelKwargs
@@ -292,15 +291,8 @@ class _Job:
             x = self.plan.augment(x, Draws.of(fold_seed(seed, _AUGMENT), index_B))
         if self.plan.mixing is None:
             return x, y
-        shares_BK = F.one_hot(y, self._num_classes()).float()
-        # half a batch further on: of the processes' places that is the same process, however many there are
-        half = len(x) // 2
-        mix = self.plan.mixing.plan(fold_seed(seed, _MIX), *x.shape[-2:])
-        return mix.apply(x, shares_BK, x.roll(half, 0), shares_BK.roll(half, 0))
-
-    def _num_classes(self) -> int:
         assert self.model.spec is not None
-        return self.model.spec.num_classes
+        return self.plan.mixing(x, y, self.model.spec.num_classes, seed=fold_seed(seed, _MIX))
 
     # -------------------------------------------------------------- watching
 

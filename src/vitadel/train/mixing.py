@@ -52,9 +52,9 @@ class Mixing:
     cuts off goes back to :math:`\lambda`. `mixup` and `cutmix` are the two :math:`\alpha`, 0 for none; with both, a
     batch gets CutMix with probability `switch`. Labels are not smoothed here: the objective does that.
 
-    What is drawn depends on the seed alone, so every rank of a step draws the same. The partner of the image at place p
-    of the whole batch of n is the one at n - 1 - p; a rank that holds only a share of the batch has to fetch the
-    partners and call `plan(...).apply(...)`.
+    What is drawn depends on the seed alone, so every rank of a step draws the same. An image's partner is the one half
+    a batch further on: of ranks that take every nth place of an evenly shared batch, each has the partners of its own.
+    timm pairs from both ends, which comes to the same in a shuffled batch.
     """
 
     mixup: float = 0.0
@@ -93,9 +93,9 @@ class Mixing:
         return MixPlan(1 - (bottom - top) * (right_end - left) / (height * width), (top, bottom, left, right_end))
 
     def __call__(self, x: Tensor, y_B: Tensor, num_classes: int, *, seed: int) -> tuple[Tensor, Tensor]:
-        """A whole batch mixed with itself back to front: images, and label shares that sum to 1."""
-        shares_BK = F.one_hot(y_B, num_classes).to(x.dtype)
-        return self.plan(seed, *x.shape[-2:]).apply(x, shares_BK, x.flip(0), shares_BK.flip(0))
+        """A batch mixed with itself: images, and label shares that sum to 1."""
+        shares_BK, half = F.one_hot(y_B, num_classes).to(x.dtype), len(x) // 2
+        return self.plan(seed, *x.shape[-2:]).apply(x, shares_BK, x.roll(half, 0), shares_BK.roll(half, 0))
 
 
 def _cut(side: int, lam: float, uniform: float) -> tuple[int, int]:

@@ -13,6 +13,7 @@ from vitadel.attacks import APGD, FAB, FGSM, PGD, AutoAttack, Engine, Flag, Squa
 from vitadel.evaluate import Entry, Robustness, robustness, suspicions
 from vitadel.evaluate.cascade import Cascade
 from vitadel.evaluate.journal import Notebook
+from vitadel.evaluate.robustness import InHand
 from vitadel.evaluate.runner import ready
 from vitadel.losses import cross_entropy, dlr, margin
 from vitadel.runs import Rows
@@ -200,29 +201,18 @@ def test_probabilities_are_noticed_in_every_precision(dtype: torch.dtype) -> Non
 def test_a_random_model_is_told_and_computed_as_it_is(engine: Engine) -> None:
     model = Altered(after=lambda z: z + 0.01 * torch.randn(z.shape).to(z))
     x, y = images()
-    held = Cascade(model, _Held(x, y), GRADIENTS, Linf(0.01), Notebook(), 0, engine)
+    held = Cascade(model, InHand(x, y), GRADIENTS, Linf(0.01), Notebook(), 0, engine)
     ready(held, x)
     assert codes(held.doubts()) == ["randomised"]
     assert held.doubts()[0].evidence == {"changed": IMAGES, "images": IMAGES}
     assert held.search is None
     assert (held.engine.precision, held.engine.compile, held.engine.replay) == ("float32", False, False)
-    still = Cascade(Altered(), _Held(x, y), GRADIENTS, Linf(0.01), Notebook(), 0, Engine(precision="fp16"))
+    still = Cascade(Altered(), InHand(x, y), GRADIENTS, Linf(0.01), Notebook(), 0, Engine(precision="fp16"))
     ready(still, x)
     assert still.doubts() == []
     assert still.search is not None
     found = robustness(model, x, y, Linf(1e-6), GRADIENTS[:2], engine=engine)
     assert [flag["code"] for flag in found.flags] == ["randomised"]
-
-
-class _Held:
-    def __init__(self, x: Tensor, y: Tensor) -> None:
-        self.x, self.labels = x, y
-
-    def __len__(self) -> int:
-        return len(self.x)
-
-    def images(self, rows: Tensor) -> Tensor:
-        return self.x[rows]
 
 
 def test_noise_far_below_the_logits_is_not_randomness() -> None:
@@ -424,7 +414,7 @@ def test_what_was_said_before_a_stop_is_said_after_it(tmp_path: Path) -> None:
     journal = Rows(tmp_path / "rows")
 
     def cascade(precision: str, entries: tuple[Entry, ...]) -> Cascade:
-        held = Cascade(Beyond(), _Held(x, y), entries, Linf(0.05), journal, 0, Engine(precision=precision))
+        held = Cascade(Beyond(), InHand(x, y), entries, Linf(0.05), journal, 0, Engine(precision=precision))
         standing = held.classify()
         ready(held, x)
         held.attack(standing)

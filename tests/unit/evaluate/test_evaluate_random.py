@@ -11,6 +11,7 @@ from vitadel.evaluate import Entry, robustness
 from vitadel.evaluate.cascade import Cascade
 from vitadel.evaluate.journal import Notebook
 from vitadel.evaluate.metrics import expected_accuracy
+from vitadel.evaluate.robustness import InHand
 from vitadel.evaluate.verdicts import verdicts
 from vitadel.losses import cross_entropy, dlr
 from vitadel.threat import Linf
@@ -101,7 +102,7 @@ def test_a_model_that_never_changes_its_mind_gets_the_usual_accuracy() -> None:
 def test_choosing_and_scoring_use_other_draws() -> None:
     x, y = pictures(0.55)
     model = Coin(0.1)
-    cascade = Cascade(model, _Held(x, y), rand(2), Linf(1e-6), Notebook(), 0, Engine(rows=100))
+    cascade = Cascade(model, InHand(x, y), rand(2), Linf(1e-6), Notebook(), 0, Engine(rows=100))
     assert cascade.is_random
     standing = cascade.classify()
     lines = cascade.journal.page("clean").read()
@@ -119,7 +120,7 @@ def test_choosing_and_scoring_use_other_draws() -> None:
     assert standing == [row for row, share in enumerate(chosen.tolist()) if share > 0]
 
     cascade.attack(standing)
-    rows = verdicts(cascade.journal, _Held(x, y), [str(row) for row in range(IMAGES)], rand(2), {})
+    rows = verdicts(cascade.journal, InHand(x, y), [str(row) for row in range(IMAGES)], rand(2), {})
     assert rows["clean_right"] == lines["right_scored"]
     pages = [cascade.journal.page(entry.name).read() for entry in rand(2)]
     for row, right in enumerate(rows["right"]):
@@ -135,17 +136,6 @@ def test_choosing_and_scoring_use_other_draws() -> None:
         for row in range(IMAGES)
     )
     assert sum(float(str(right)) for right in rows["right"]) > flattered + 5
-
-
-class _Held:
-    def __init__(self, x: Tensor, y: Tensor) -> None:
-        self.x, self.labels = x, y
-
-    def __len__(self) -> int:
-        return len(self.x)
-
-    def images(self, rows: Tensor) -> Tensor:
-        return self.x[rows]
 
 
 def test_every_step_averages_its_draws_and_no_success_ends_the_search() -> None:

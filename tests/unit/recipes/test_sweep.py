@@ -141,9 +141,9 @@ def test_the_table_says_what_the_run_folders_say(tmp_path: Path) -> None:
         assert (test["clean"], test["robust"], test["n"]) == (summary["clean"], summary["robust"], 64)
         assert test["name"] == "radii-linf-0.05"
         assert (row["state"], row["reason"]) == ("done", None)
-    robust = {row["name"]: row["test"]["robust"]["accuracy"] for row in rows(table)}  # type: ignore[index]
+    robust = {row["name"]: row["holdout"]["robust"] for row in rows(table)}  # type: ignore[index]
     winners = [name for name, share in robust.items() if share == max(robust.values())]
-    assert table["best"] == {"measure": "test.robust", "rows": winners}
+    assert table["best"] == {"measure": "holdout.robust", "rows": winners}
 
 
 def test_the_kept_checkpoint_is_the_one_that_is_told(tmp_path: Path) -> None:
@@ -154,15 +154,17 @@ def test_the_kept_checkpoint_is_the_one_that_is_told(tmp_path: Path) -> None:
     assert room._best_holdout(run) == {"step": 2, "clean": 0.5, "robust": 0.4}
 
 
-def test_the_best_is_found_by_what_tells_most_and_shared_if_equal() -> None:
-    def row(name: str, holdout: float, test: float | None) -> dict[str, object]:
-        told = None if test is None else {"clean": {"accuracy": 0.1}, "robust": {"accuracy": test}}
-        return {"name": name, "holdout": {"clean": 0.9, "robust": holdout}, "test": told}
+def test_the_best_is_found_by_the_hold_out_and_shared_if_equal() -> None:
+    def row(name: str, holdout: float | None, test: float) -> dict[str, object]:
+        kept = None if holdout is None else {"clean": 0.9, "robust": holdout}
+        told = {"clean": {"accuracy": 0.1}, "robust": {"accuracy": test}}
+        return {"name": name, "holdout": kept, "test": told}
 
-    made = [row("a", 0.2, 0.6), row("b", 0.7, 0.5), row("c", 0.1, 0.6)]
-    assert room._best(made) == {"measure": "test.robust", "rows": ["a", "c"]}
-    unjudged = [row("a", 0.2, None), row("b", 0.7, None)]
-    assert room._best(unjudged) == {"measure": "holdout.robust", "rows": ["b"]}
+    made = [row("a", 0.7, 0.5), row("b", 0.2, 0.6), row("c", 0.7, 0.4)]
+    assert room._best(made) == {"measure": "holdout.robust", "rows": ["a", "c"]}
+    # a data set too small for a hold-out
+    unkept = [row("a", None, 0.2), row("b", None, 0.7)]
+    assert room._best(unkept) == {"measure": "test.robust", "rows": ["b"]}
 
 
 def test_finished_combinations_are_passed_over_and_the_cut_off_one_goes_on(tmp_path: Path, trained: list[str]) -> None:

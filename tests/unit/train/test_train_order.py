@@ -106,6 +106,6 @@ def test_a_feed_that_is_dropped_ends_its_thread(digits: Split, made: Shards) -> 
 
     batches = Feed(digits, made, torch.device("cpu")).batches(MIXED.picks(range(100)))
     next(batches)
-    assert any(thread.name.startswith("vitadel-feed") for thread in threading.enumerate())
+    assert any(thread.name.startswith("vitadel-batches") for thread in threading.enumerate())
     batches.close()
-    assert not any(thread.name.startswith("vitadel-feed") for thread in threading.enumerate())
+    assert not any(thread.name.startswith("vitadel-batches") for thread in threading.enumerate())
