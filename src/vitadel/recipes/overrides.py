@@ -5,6 +5,7 @@ import enum
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import get_args, get_type_hints
 
 from vitadel.errors import UsageError, unknown
 from vitadel.recipes.recipe import Recipe
@@ -49,13 +50,20 @@ def _changed(node: object, settings: Sequence[_Setting]) -> object:
         below = [replace(setting, rest=setting.rest[1:]) for setting in settings if setting.rest[0] == name]
         *_, last = below
         new[name] = (
-            _changed(getattr(node, name), [setting for setting in below if setting.rest])
+            _changed(_or_blank(node, name), [setting for setting in below if setting.rest])
             if last.rest
             else _parsed(
                 _as_declared(getattr(node, name), fields[name]), last.text, last.path, optional=_optional(fields[name])
             )
         )
     return replace(node, **new)
+
+
+def _or_blank(node: object, name: str) -> object:
+    """The part of this name; where there is none yet, one with the values its kind has by itself."""
+    part = getattr(node, name)
+    kinds = get_args(get_type_hints(type(node))[name]) if part is None else ()
+    return next((kind() for kind in kinds if isinstance(kind, type) and dataclasses.is_dataclass(kind)), part)
 
 
 def _only_name(setting: _Setting) -> str:

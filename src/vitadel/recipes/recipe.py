@@ -48,7 +48,7 @@ class Selection:
 class SyntheticChoice:
     """A folder made by `vitadel data convert`, and the share of every batch that comes from it."""
 
-    folder: str
+    folder: str = "data/synthetic"
     share: float = 0.8
 
 

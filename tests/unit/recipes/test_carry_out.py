@@ -11,6 +11,7 @@ from vitadel.data import convert
 from vitadel.errors import UsageError
 from vitadel.recipes import RECIPES, Recipe, SyntheticChoice, carry_out, override
 from vitadel.runs import Run, code_hashes
+from vitadel.train import HostAugment, Mixing
 
 SHORT = ["plan.epochs=1", "plan.warmup_epochs=0", "plan.log_every_steps=1"]
 
@@ -72,3 +73,15 @@ def test_synthetic_images_of_more_classes_are_refused(tmp_path: Path) -> None:
     missing = replace(short(), synthetic=SyntheticChoice(str(tmp_path / "nowhere"), 0.5))
     with pytest.raises(UsageError, match="nowhere"):
         carry_out(missing, tmp_path / "run2", data_spec="digits[:32]")
+
+
+def test_a_part_that_a_recipe_lacks_can_be_set() -> None:
+    settings = ["synthetic.folder=made", "plan.mixing.cutmix=1", "plan.host.erase=0.25"]
+    recipe = override(short(), settings)
+    assert recipe.synthetic == SyntheticChoice("made", 0.8)
+    assert recipe.plan.mixing == Mixing(cutmix=1.0)
+    assert recipe.plan.host == HostAugment(erase=0.25)
+    with pytest.raises(UsageError, match="unknown setting of Mixing 'cutmx'. Did you mean 'cutmix'"):
+        override(short(), ["plan.mixing.cutmx=1"])
+    with pytest.raises(UsageError, match="there is nothing below a NoneType"):
+        override(short(), ["plan.ema.x=1"])
