@@ -80,6 +80,7 @@ def test_attacks_reach_the_same_verdicts(threat: Threat) -> None:
         ("cait_xxs24_224", 4),
         ("xcit_nano_12_p16_224", 4),
         ("swin_tiny_patch4_window7_224", 2),
+        ("levit_384_s8", 8),
     ],
 )
 def test_taps_under_autocast(name: str, patch: int) -> None:

@@ -11,6 +11,7 @@ from torch import nn
 
 from vitadel.errors import UsageError, unknown
 from vitadel.models.families import OTHER, Family, check_grid, family_of, family_of_timm_file
+from vitadel.models.pointer import Pointer
 from vitadel.models.spec import RAW_PIXELS, ModelSpec, Normalisation, Option
 from vitadel.models.wide_resnet import WideResNet
 
@@ -34,6 +35,7 @@ OWN: dict[str, _Own] = {
     "resnet50_gelu": _Own(
         "ResNet-50 with GELU", 224, lambda classes: timm.create_model("resnet50", act_layer="gelu", num_classes=classes)
     ),
+    "pointer": _Own("hard attention for 8 px whose gradient is zero; to test attacks with", 8, Pointer),
 }
 
 
@@ -50,6 +52,7 @@ def timm_families() -> dict[str, str]:
         "cait_s24_224": f"CaiT, one of {len(timm.list_models('cait_*'))}; taps, patch surgery",
         "xcit_small_12_p16_224": f"XCiT, one of {len(timm.list_models('xcit_*'))}; taps, patch surgery",
         "swin_tiny_patch4_window7_224": f"Swin, one of {len(timm.list_models('swin_*'))}; taps, image and patch size",
+        "levit_128s": f"LeViT, one of {len(timm.list_models('levit_[0-9]*'))}; taps, image size",
         "resnet50": f"ResNet, one of {len(timm.list_models('resnet*'))}",
         "resnetv2_50x1_bit": f"ResNetV2 and BiT, one of {len(timm.list_models('resnetv2*'))}",
         "...": f"any of timm's {len(timm.list_models())} names, at its own size and without taps inside",
@@ -63,7 +66,7 @@ def complete(name: str, options: Mapping[str, Option]) -> ModelSpec:
         size = _own(arch).image_size
         if options:
             raise UsageError(f"{name} takes no options, got {', '.join(options)}. Leave them out.")
-        return ModelSpec(name, 10 if size == 32 else 1000, size, None, RAW_PIXELS)
+        return ModelSpec(name, 10 if size <= 32 else 1000, size, None, RAW_PIXELS)
     config = _timm_config(arch)
     normalisation = Normalisation(tuple(config.mean), tuple(config.std))
     return ModelSpec(name, config.num_classes, config.input_size[-1], None, normalisation, dict(options))

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from vitadel.errors import UsageError
+from vitadel.models.families import family_of
 from vitadel.models.spec import ModelSpec, Normalisation
 from vitadel.models.taps import Taps
 
@@ -16,6 +17,7 @@ class Model(nn.Module):
 
     def __init__(self, net: nn.Module, normalisation: Normalisation, spec: ModelSpec | None = None) -> None:
         super().__init__()
+        family_of(net).prepare(net)
         self.net = net
         self.normalisation = normalisation
         self.spec = spec

@@ -119,6 +119,7 @@ class Taps:
         """Leave out whole blocks (`blocks.3`), their attention (`blocks.3.attn`) or their MLP (`blocks.3.mlp`)."""
         known = [f"{block.name}{part}" for block in self._blocks() for part in ("", ".attn", ".mlp")]
         names = {name for pattern in patterns for name in _matching(pattern, known, "part to skip")}
+        self._refuse_to_skip_shrinking(names)
         with self._asked(_Request(skips=frozenset(names))):
             yield
 
@@ -253,11 +254,20 @@ class Taps:
     def _blocks(self) -> Sequence[Block]:
         return family_of(self._net).blocks(self._net)
 
+    def _refuse_to_skip_shrinking(self, names: set[str]) -> None:
+        fixed = [name for block in self._blocks() if block.shrinks for name in (block.name, f"{block.name}.attn")]
+        if refused := [name for name in fixed if name in names]:
+            raise UsageError(
+                f"{', '.join(refused)} cannot be skipped: tokens become fewer there, and later blocks count on it. "
+                f"Name the other blocks one by one, or skip its MLP: {refused[0].removesuffix('.attn')}.mlp."
+            )
+
     def _attentions_or_refuse(self) -> list[str]:
         if names := self.attentions():
             return names
         raise UsageError(
-            f"{type(self._net).__name__} has no attention Vitadel knows. Families: ViT, DeiT, CaiT, XCiT, Swin."
+            f"{type(self._net).__name__} has no attention Vitadel knows. "
+            "Families: ViT, DeiT, CaiT, XCiT, Swin, LeViT (not levit_conv_*)."
         )
 
     def _classifier(self) -> nn.Module | None:

@@ -11,6 +11,7 @@ from vitadel.recipes.recipe import ModelChoice, Normalise, Recipe, Selection, Sy
 RECIPES: dict[str, Callable[[], Recipe]] = {
     "digits-standard": digits.digits_standard,
     "digits-adversarial": digits.digits_adversarial,
+    "digits-pointer": digits.digits_pointer,
     "cifar10-vit-tiny-short": cifar10.cifar10_vit_tiny_short,
     "cifar10-xcit-tiny-short": cifar10.cifar10_xcit_tiny_short,
     "cifar10-trades-short": cifar10.cifar10_trades_short,

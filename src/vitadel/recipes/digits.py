@@ -1,7 +1,7 @@
-"""Tiny ViTs on scikit-learn's handwritten digits: what the demo trains.
+"""Tiny networks on scikit-learn's handwritten digits: what the demo trains, and one that hides its gradient.
 
 Source:  our choice throughout; made to show in a minute on a laptop what adversarial training does.
-Differs: from any paper in everything but the idea: a model of 0.26 M parameters on 1293 images of 8 x 8 pixels.
+Differs: from any paper in everything but the idea: a ViT of 0.26 M parameters on 1293 images of 8 x 8 pixels.
 Cost:    see `expect`.
 """
 
@@ -51,4 +51,14 @@ def digits_adversarial() -> Recipe:
         about="tiny ViT on digits, adversarial training",
         objective=Adversarial(PGD(steps=3, step_size=_EPS / 2, keep_best=False), threat, eps_warmup=0.5),
         selection=Selection(PGD(steps=10), threat),
+    )
+
+
+def digits_pointer() -> Recipe:
+    """A network that hides its gradient in its softmax, trained on the same images: a test for attacks, no defence."""
+    return replace(
+        digits_standard(),
+        name="digits-pointer",
+        about="hard attention on digits, standard training; gradients are zero",
+        model=ModelChoice("vitadel:pointer", image_size=8, normalise=Normalise.DATA),
     )

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitadel.models import Model, Option, load
 
@@ -17,6 +17,7 @@ TINY: dict[str, tuple[str, int, dict[str, Option]]] = {
     "cait": ("timm:cait_xxs24_224", 8, {"depth": 2, "embed_dim": 48}),
     "xcit": ("timm:xcit_nano_12_p16_224", 8, {"depth": 2, "embed_dim": 48}),
     "swin": ("timm:swin_tiny_patch4_window7_224", 4, {"embed_dim": 24, "window_size": 4}),
+    "levit": ("timm:levit_128s", 8, {"stem_type": "s8", "num_heads": 2}),
 }
 
 
@@ -34,10 +35,24 @@ def tiny(_built: dict[str, Model]) -> Callable[..., Model]:
             arch, patch, options = TINY[name]
             _built[name] = load(arch, num_classes=5, image_size=32, patch_size=patch, options=options).double()
             _stir(_built[name])
+            if name == "levit":
+                _settle(_built[name], image_size=32)
         model = copy.deepcopy(_built[name])
         for module in model.modules():
             if fused is not None and hasattr(module, "fused_attn"):
                 module.fused_attn = fused  # type: ignore[assignment]
+        return model
+
+    return make
+
+
+@pytest.fixture
+def stirred() -> Callable[[Model, int], Model]:
+    """`stirred(model, image_size)`: a model with BatchNorm, whose every weight now matters."""
+
+    def make(model: Model, image_size: int) -> Model:
+        _stir(model)
+        _settle(model, image_size)
         return model
 
     return make
@@ -54,3 +69,16 @@ def _stir(model: Model) -> None:
     with torch.no_grad():
         for weight in model.parameters():
             weight.add_(0.2 * torch.randn(weight.shape, generator=rng))
+
+
+def _settle(model: Model, image_size: int) -> None:
+    """Where BatchNorm is all that keeps the stream small, stirred weights need its statistics."""
+    norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d)]
+    for norm in norms:
+        norm.momentum = 1.0
+    with torch.no_grad():
+        rng = torch.Generator().manual_seed(5)
+        model.train()(torch.rand(16, 3, image_size, image_size, dtype=torch.float64, generator=rng))
+    for norm in norms:
+        norm.momentum = 0.1
+    model.eval()

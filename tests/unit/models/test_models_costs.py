@@ -49,6 +49,14 @@ def test_resnet_50_at_224_pixels() -> None:
     assert measured.parameters == 25_557_032
 
 
+def test_levit_128s_at_224_pixels() -> None:
+    """Graham et al. 2021 (arXiv:2104.01136) give 7.8 million and 305 million."""
+    with torch.device("meta"):
+        measured = cost(load("timm:levit_128s"), 224)
+    assert measured.macs / 1e6 == pytest.approx(305, abs=0.5)
+    assert measured.parameters / 1e6 == pytest.approx(7.8, abs=0.05)
+
+
 def test_counting_leaves_the_model_as_it_was() -> None:
     model = load("timm:test_resnet", num_classes=5, image_size=32)
     model.train()

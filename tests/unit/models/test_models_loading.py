@@ -58,6 +58,9 @@ def test_sizes_are_those_asked_for() -> None:
         ("timm:xcit_nano_12_p8_224", 1000, 224, 8, "xcit"),
         ("timm:cait_xxs24_224", 1000, 224, 16, "cait"),
         ("timm:swin_tiny_patch4_window7_224", 1000, 224, 4, "swin"),
+        ("timm:levit_128s", 1000, 224, 16, "levit"),
+        ("timm:levit_384_s8", 1000, 224, 8, "levit"),
+        ("timm:levit_conv_128s", 1000, 224, 16, "levit"),
         ("timm:test_resnet", 1000, 160, None, "convolutional"),
         ("vitadel:resnet50_gelu", 1000, 224, None, "convolutional"),
     ],
@@ -159,7 +162,7 @@ def test_nonsense_is_refused() -> None:
 # checkpoints
 
 
-@pytest.mark.parametrize("family", ["vit", "distilled", "cait", "xcit", "swin"])
+@pytest.mark.parametrize("family", ["vit", "distilled", "cait", "xcit", "swin", "levit"])
 def test_checkpoint_gives_the_same_output_to_the_last_bit(tiny: Tiny, x: Tensor, tmp_path: Path, family: str) -> None:
     model = tiny(family).float()
     save(model, tmp_path / "model.safetensors")

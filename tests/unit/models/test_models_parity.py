@@ -13,7 +13,7 @@ from vitadel.models import RAW_PIXELS, Model, Normalisation, load, wrap
 from vitadel.models.wide_resnet import WideResNet
 
 Tiny = Callable[..., Model]
-ATTENTIVE = ("vit", "deit", "distilled", "cait", "xcit", "swin")
+ATTENTIVE = ("vit", "deit", "distilled", "cait", "xcit", "swin", "levit")
 
 
 def normalised(model: Model, x: Tensor) -> Tensor:
@@ -28,7 +28,8 @@ def test_wrapped_is_bare(tiny: Tiny, x: Tensor, family: str, fused: bool) -> Non
     model = tiny(family, fused=fused)
     spec = model.spec
     assert spec is not None
-    sizes = {} if family == "xcit" else {"img_size": spec.image_size, "patch_size": spec.patch_size}
+    asked = {"img_size": spec.image_size, "patch_size": spec.patch_size}
+    sizes = {key: asked[key] for key in {"xcit": (), "levit": ("img_size",)}.get(family, asked)}
     bare = timm.create_model(spec.name.removeprefix("timm:"), num_classes=5, **sizes, **spec.options).double().eval()
     if family == "xcit":  # timm cannot be told; one halving fewer makes 16 into 8
         bare.patch_embed.proj[0][0].stride = (1, 1)

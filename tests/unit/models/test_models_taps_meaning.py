@@ -84,6 +84,30 @@ def in_windows(attn: nn.Module, tokens: Tensor, mask: Tensor | None = None) -> B
     return plain._replace(logits=logits, mixed=logits.softmax(-1))
 
 
+def with_biases(attn: nn.Module, tokens: Tensor) -> ByHand:
+    per_head = attn.get_submodule("qkv")(tokens).unflatten(-1, (heads(attn), -1)).transpose(1, 2)
+    dim = 16
+    return biased(attn, per_head[..., :dim], per_head[..., dim : 2 * dim], per_head[..., 2 * dim :], stride=1)
+
+
+def shrinking(attn: nn.Module, tokens: Tensor) -> ByHand:
+    side, dim = round(tokens.shape[1] ** 0.5), 16
+    every_other = tokens.unflatten(1, (side, side))[:, ::2, ::2].flatten(1, 2)
+    q = attn.get_submodule("q.ln")(every_other).unflatten(-1, (heads(attn), -1)).transpose(1, 2)
+    per_head = attn.get_submodule("kv")(tokens).unflatten(-1, (heads(attn), -1)).transpose(1, 2)
+    return biased(attn, q, per_head[..., :dim], per_head[..., dim:], stride=2)
+
+
+def biased(attn: nn.Module, q: Tensor, k: Tensor, v: Tensor, *, stride: int) -> ByHand:
+    """LeViT's bias is one number for so many rows and so many columns between query and key."""
+    side = round(k.shape[2] ** 0.5)
+    table = attn.get_parameter("attention_biases").unflatten(1, (side, side))
+    apart = (torch.arange(0, side, stride)[:, None] - torch.arange(side)).abs()
+    between = table[:, apart[:, None, :, None], apart[None, :, None, :]].flatten(3).flatten(1, 2)
+    logits = q @ k.mT / q.shape[-1] ** 0.5 + between
+    return ByHand(q, k, v, logits, logits.softmax(-1))
+
+
 CASES: dict[str, tuple[str, str, str, Callable[..., ByHand]]] = {
     "vit": ("vit", "blocks.1.attn", "blocks.1.attn", between_tokens),
     "deit": ("deit", "blocks.0.attn", "blocks.0.attn", between_tokens),
@@ -95,6 +119,10 @@ CASES: dict[str, tuple[str, str, str, Callable[..., ByHand]]] = {
     "swin": ("swin", "blocks.0.attn", "layers.0.blocks.0.attn", in_windows),
     "swin shifted": ("swin", "blocks.1.attn", "layers.0.blocks.1.attn", in_windows),
     "swin stage 2": ("swin", "blocks.4.attn", "layers.2.blocks.0.attn", in_windows),
+    "levit": ("levit", "blocks.1.attn", "stages.0.blocks.1.attn", with_biases),
+    "levit shrinking": ("levit", "blocks.2.attn", "stages.1.downsample.attn_downsample", shrinking),
+    "levit stage 1": ("levit", "blocks.5.attn", "stages.1.blocks.2.attn", with_biases),
+    "levit shrinking to one": ("levit", "blocks.6.attn", "stages.2.downsample.attn_downsample", shrinking),
 }
 
 

@@ -196,7 +196,7 @@ def test_taps_follow_the_model_to_another_precision(small: Model, x: Tensor) -> 
         torch.testing.assert_close(double[name].float(), single[name], rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("family", ["vit", "cait", "xcit", "swin"])
+@pytest.mark.parametrize("family", ["vit", "cait", "xcit", "swin", "levit"])
 @pytest.mark.parametrize("fused", [True, False])
 def test_taps_work_under_autocast(tiny: Tiny, x: Tensor, family: str, fused: bool) -> None:
     model = tiny(family, fused=fused).float()
@@ -336,7 +336,7 @@ def test_compiled_model_is_right_or_refuses(small: Model, x: Tensor, first: str 
     torch.testing.assert_close(compiled(images), small(images))
 
 
-@pytest.mark.parametrize("family", ["vit", "cait", "xcit", "swin"])
+@pytest.mark.parametrize("family", ["vit", "cait", "xcit", "swin", "levit"])
 def test_gradient_checkpointing_is_refused(tiny: Tiny, x: Tensor, family: str) -> None:
     """The backward pass runs the blocks once more, after the `with` block: its gradients would be another model's."""
     model = tiny(family)

@@ -4,11 +4,13 @@ from torch import nn
 
 from vitadel.models.families.base import Block, Family, check_grid
 from vitadel.models.families.cait import CaiT
+from vitadel.models.families.levit import LeViT
+from vitadel.models.families.pointer import Pointing
 from vitadel.models.families.swin import Swin
 from vitadel.models.families.vit import ViT
 from vitadel.models.families.xcit import XCiT
 
-FAMILIES: tuple[Family, ...] = (ViT(), CaiT(), XCiT(), Swin())
+FAMILIES: tuple[Family, ...] = (ViT(), CaiT(), XCiT(), Swin(), LeViT(), Pointing())
 OTHER = Family()
 
 

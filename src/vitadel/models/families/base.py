@@ -13,7 +13,8 @@ from vitadel.errors import UsageError
 class Block:
     """A residual block: its name among the taps, and the modules whose outputs are tapped.
 
-    `stream` says which of the block's arguments carries what the block adds to.
+    `stream` says which of the block's arguments carries what the block adds to. A block that shrinks has nothing to add
+    the output of its attention to: neither can be skipped.
     """
 
     name: str
@@ -21,6 +22,7 @@ class Block:
     attention: nn.Module
     mlp: nn.Module
     stream: int = 0
+    shrinks: bool = False
 
 
 def numbered(name: str, modules: Iterable[nn.Module], *, stream: int = 0) -> list[Block]:
@@ -59,6 +61,9 @@ class Family:
     def grid(self, net: nn.Module, image_size: int) -> tuple[int, int] | None:
         """Rows and columns of tokens for an image of this size, found by running the embedding."""
         return None
+
+    def prepare(self, net: nn.Module) -> None:
+        """Take out of a network what would go wrong here; its answers stay the same."""
 
     def fit(self, state: Mapping[str, Tensor], net: nn.Module) -> dict[str, Tensor]:
         """Weights of another geometry, resampled to this network's."""

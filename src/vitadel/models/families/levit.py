@@ -1,0 +1,81 @@
+"""LeViT: attention with position biases behind a convolutional stem, in stages joined by attention that shrinks."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from timm.models.levit import Attention, AttentionDownsample, Levit, LevitBlock, LevitDownsample
+from torch import Tensor, nn
+
+from vitadel.errors import UsageError
+from vitadel.models.families.base import Block, Family
+
+
+class LeViT(Family):
+    """timm's LeViT. Blocks are numbered through all stages, those between two stages among them.
+
+    A block between two stages has fewer queries than keys, and nothing is added to what its attention gives.
+    """
+
+    name = "levit"
+    architectures = (Levit,)
+    timm_files = ("levit",)
+
+    def blocks(self, net: nn.Module) -> Sequence[Block]:
+        assert isinstance(net, Levit)
+        if net.use_conv:  # there the values stand left of the probabilities, where no tap looks for them
+            return ()
+        modules = (module for module in net.stages.modules() if isinstance(module, LevitBlock | LevitDownsample))
+        return [_block(f"blocks.{i}", module) for i, module in enumerate(modules)]
+
+    def size_options(self, image_size: int | None, patch_size: int | None) -> dict[str, int]:
+        return {} if image_size is None else {"img_size": image_size}
+
+    def set_patch(self, net: nn.Module, patch_size: int) -> None:
+        raise UsageError(
+            f"the stem of this LeViT makes patches of {self.patch_size(net)}, got patch_size={patch_size}. "
+            "Leave it out, or choose a stem of 8 or 16: options={'stem_type': 's8'}."
+        )
+
+    def patch_size(self, net: nn.Module) -> int | None:
+        assert isinstance(net, Levit)
+        return int(net.feature_info[0]["reduction"])
+
+    def grid(self, net: nn.Module, image_size: int) -> tuple[int, int] | None:
+        assert isinstance(net, Levit)
+        rows, columns = next(m for m in net.modules() if isinstance(m, Attention | AttentionDownsample)).resolution
+        return (int(rows), int(columns))
+
+    def prepare(self, net: nn.Module) -> None:
+        for module in net.modules():
+            if type(module) in _WITHOUT_CACHE:
+                module.__class__ = _WITHOUT_CACHE[type(module)]
+
+    def fit(self, state: Mapping[str, Tensor], net: nn.Module) -> dict[str, Tensor]:
+        # old files hold these indices, which follow from the size of the image
+        return {key: value for key, value in state.items() if not key.endswith(".attention_bias_idxs")}
+
+
+def _block(name: str, module: nn.Module) -> Block:
+    shrinks = isinstance(module, LevitDownsample)
+    attention = module.get_submodule("attn_downsample" if shrinks else "attn")
+    return Block(name, module, attention, module.get_submodule("mlp"), shrinks=shrinks)
+
+
+# In evaluation mode timm keeps the biases of the first call, with their graph, until `train` or `eval` is called: a
+# second backward pass and a deepcopy fail, weights that were changed in place or in their type are not noticed.
+
+
+class _Attention(Attention):
+    def get_attention_biases(self, device: torch.device) -> Tensor:
+        return self.attention_biases[:, self.attention_bias_idxs]
+
+
+class _AttentionDownsample(AttentionDownsample):
+    def get_attention_biases(self, device: torch.device) -> Tensor:
+        return self.attention_biases[:, self.attention_bias_idxs]
+
+
+_WITHOUT_CACHE: dict[type[nn.Module], type[nn.Module]] = {
+    Attention: _Attention,
+    AttentionDownsample: _AttentionDownsample,
+}
