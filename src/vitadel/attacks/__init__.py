@@ -1,5 +1,6 @@
 """How an adversary searches: (model, x, goal, threat, seed) -> AttackResult."""
 
+from vitadel.attacks.aas import AAS, Scaled, ScaledWalk, scaled, search_factors
 from vitadel.attacks.apgd import APGD
 from vitadel.attacks.autoattack import VERSIONS, AutoAttack, AutoAttackPlus, AutoAttackRand, Stage
 from vitadel.attacks.base import Attack
@@ -12,7 +13,9 @@ from vitadel.attacks.lowered import FALLBACK, PRECISIONS, lowered, searcher
 from vitadel.attacks.oracle import Model, Oracle
 from vitadel.attacks.pgd import FGSM, PGD
 from vitadel.attacks.pool import Finding, NotFinite, Pool
+from vitadel.attacks.rescaled import Rescaled
 from vitadel.attacks.result import AttackResult, Flag
+from vitadel.attacks.scaling import SCALINGS, Factors, Found, Scaling, find_factors
 from vitadel.attacks.schedule import SCHEDULES, Schedule, constant, cosine, linear
 from vitadel.attacks.square import Square
 from vitadel.attacks.walk import Answer, Items, State, Walk
@@ -30,6 +33,7 @@ ATTACKS: dict[str, type[Attack]] = {
 }
 
 __all__ = [
+    "AAS",
     "APGD",
     "ATTACKS",
     "FAB",
@@ -38,6 +42,7 @@ __all__ = [
     "GAMA",
     "PGD",
     "PRECISIONS",
+    "SCALINGS",
     "SCHEDULES",
     "VERSIONS",
     "Answer",
@@ -47,13 +52,19 @@ __all__ = [
     "AutoAttackPlus",
     "AutoAttackRand",
     "Engine",
+    "Factors",
     "Finding",
     "Flag",
+    "Found",
     "Items",
     "Model",
     "NotFinite",
     "Oracle",
     "Pool",
+    "Rescaled",
+    "Scaled",
+    "ScaledWalk",
+    "Scaling",
     "Schedule",
     "Square",
     "Stage",
@@ -61,9 +72,12 @@ __all__ = [
     "Walk",
     "constant",
     "cosine",
+    "find_factors",
     "frozen",
     "linear",
     "lowered",
+    "scaled",
+    "search_factors",
     "searcher",
     "undisturbed",
     "zero_gradient_flags",

@@ -3,7 +3,8 @@
 Shape letters: B images, K classes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -46,6 +47,15 @@ class Oracle:
                 f"Labels must lie in 0..{z_BK.shape[1] - 1}; is it the model for this data set?"
             )
         return z_BK if z_BK.dtype == torch.float64 else z_BK.float()
+
+    @contextmanager
+    def seen_through(self, view: Callable[[Model], Model]) -> Iterator[None]:
+        """Inside, `view` of the model answers in its place; what it costs is counted with the rest."""
+        model, self._model = self._model, view(self._model)
+        try:
+            yield
+        finally:
+            self._model = model
 
     def gradient(self, x: Tensor, goal: Goal) -> tuple[Tensor, Tensor, Tensor]:
         """Gain [B], its gradient with respect to the pixels, and the logits behind both."""

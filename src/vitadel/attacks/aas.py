@@ -1,0 +1,175 @@
+"""Attacks that learn from a rescaled model and are judged by the model itself.
+
+Shape letters: B images.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from vitadel.attacks.autoattack import AutoAttack
+from vitadel.attacks.base import Attack
+from vitadel.attacks.oracle import Model, Oracle
+from vitadel.attacks.rescaled import Rescaled, tapped
+from vitadel.attacks.result import Flag
+from vitadel.attacks.scaling import Factors, Found, Scaling, find_factors
+from vitadel.attacks.walk import Answer, Items, State, Walk
+from vitadel.draws import Draws
+from vitadel.errors import UsageError
+from vitadel.goals import Goal, Untargeted
+from vitadel.losses import Loss
+from vitadel.threat import Threat
+
+
+@dataclass(frozen=True, slots=True)
+class Scaled(Attack):
+    """`inner` on the rescaled model; what it ends with is judged on the model itself."""
+
+    inner: Attack
+    factors: Factors
+
+    def search(self, model: Oracle, x0: Tensor, goal: Goal, threat: Threat, rng: Draws) -> Tensor:
+        with model.seen_through(self.view):
+            return self.inner.search(model, x0, goal, threat, rng)
+
+    def view(self, model: Model) -> Model:
+        return Rescaled(tapped(model), self.factors.attentions, self.factors.logits)
+
+
+@dataclass(frozen=True, slots=True)
+class ScaledWalk(Walk):
+    """The same step by step: every point on the way is shown to the model itself, and the first that fools it counts.
+
+    A walk that stopped where it fools the rescaled model would stop too early, or never see that it has won.
+    """
+
+    inner: Walk
+    factors: Factors
+
+    def view(self, model: Model) -> Model:
+        return Rescaled(tapped(model), self.factors.attentions, self.factors.logits)
+
+    def start(self, model: Oracle, items: Items) -> State:
+        with model.seen_through(self.view):
+            return self.inner.start(model, items)
+
+    def step(self, model: Oracle, items: Items, state: State) -> tuple[Answer, State]:
+        with model.seen_through(self.view):
+            answer, moved = self.inner.step(model, items, state)
+        with torch.no_grad():
+            return replace(answer, z_BK=model(answer.x)), moved
+
+    def steps_in(self, threat: Threat) -> int:
+        return self.inner.steps_in(threat)
+
+    @property
+    def waves(self) -> int:
+        return self.inner.waves
+
+    @property
+    def leaves_threat(self) -> bool:
+        return self.inner.leaves_threat
+
+    @property
+    def stops_at_success(self) -> bool:
+        return self.inner.stops_at_success
+
+    @property
+    def targets(self) -> int:
+        return self.inner.targets
+
+    def fan(self, classes: int) -> int:
+        return self.inner.fan(classes)
+
+    def aim(self, goal: Goal, rivals_BT: Tensor, classes: int) -> Sequence[Goal]:
+        return self.inner.aim(goal, rivals_BT, classes)
+
+    def doubts(self, goal: Goal, classes: int) -> tuple[Flag, ...]:
+        return self.inner.doubts(goal, classes)
+
+
+def scaled(inner: Attack, factors: Factors) -> Attack:
+    """`inner`, learning from the model with these factors."""
+    if isinstance(inner, AutoAttack):
+        raise UsageError("AutoAttack is scaled attack by attack. Write AAS(AutoAttack(), ...).")
+    if isinstance(inner, Walk) and getattr(inner, "keep_best", True):
+        return ScaledWalk(inner, factors)
+    return Scaled(inner, factors)
+
+
+@dataclass(frozen=True, slots=True)
+class AAS(Attack):
+    """Adaptive attention scaling around `inner`: never weaker than it, since images it fells are not touched again.
+
+    The images that `inner` leaves are attacked once more, by the same attack on the rescaled model, and scored on the
+    model itself. Factors are those given, or found on the images at hand: on another batch, then, they are others;
+    `prepared` finds them once.
+    """
+
+    inner: Attack
+    scaling: Scaling = field(default_factory=Scaling)
+    factors: Factors | None = None
+
+    def prepared(self, model: object, x: Tensor, y: Tensor, threat: Threat, *, seed: int = 0) -> tuple["AAS", Found]:
+        """The same attack with factors found on these images, and how they were found."""
+        found = search_factors(model, x, y, threat, self.scaling, seed=seed)
+        return replace(self, factors=found.best), found
+
+    def search(self, model: Oracle, x0: Tensor, goal: Goal, threat: Threat, rng: Draws) -> Tensor:
+        factors = self.factors or self._found_here(model, x0, goal, threat)
+        x, standing_B = x0.clone(), torch.ones(len(x0), dtype=torch.bool, device=x0.device)
+        for number, (attack, loss) in enumerate(self.halves(threat, factors)):
+            rows = standing_B.nonzero().squeeze(1)
+            if len(rows) == 0:
+                break
+            own = goal.at(rows) if loss is None else Untargeted(_untargeted(goal).label_B[rows], loss)
+            found = attack.search(model, x0[rows], own, threat, rng.at(rows).fold(number // 2))
+            x[rows] = threat.project(found.detach(), x0[rows])
+            with torch.no_grad():
+                standing_B[rows] = ~own.reached(model(x[rows]))
+        return x
+
+    def halves(self, threat: Threat, factors: Factors) -> list[tuple[Attack, Loss | None]]:
+        """Attack after attack, each plain and then scaled, with the loss it climbs if it is not the goal's own."""
+        if isinstance(self.inner, AutoAttack):
+            parts: list[tuple[Attack, Loss | None]] = [(one.attack, one.loss) for one in self.inner.stages(threat)]
+        else:
+            parts = [(self.inner, None)]
+        return [half for attack, loss in parts for half in ((attack, loss), (scaled(attack, factors), loss))]
+
+    def _found_here(self, model: Oracle, x0: Tensor, goal: Goal, threat: Threat) -> Factors:
+        seen: list[Model] = []
+
+        def look(inner: Model) -> Model:
+            seen.append(inner)
+            return inner
+
+        with model.seen_through(look):
+            found = search_factors(seen[0], x0, _untargeted(goal).label_B, threat, self.scaling)
+        return found.best
+
+
+def search_factors(
+    model: object, x: Tensor, y: Tensor, threat: Threat, scaling: Scaling | None = None, *, seed: int = 0
+) -> Found:
+    """Factors for attacks inside `threat`: candidates are tried by a short attack, judged by the model itself."""
+    chosen = scaling or Scaling()
+    held_x, held_y = x[: chosen.held], y[: chosen.held]
+    goal = Untargeted(held_y, type(chosen.probe).usual_loss)
+    with torch.no_grad():
+        right_B = ~goal.reached(tapped(model)(held_x))
+
+    def trial(factors: Factors) -> tuple[int, int]:
+        result = scaled(chosen.probe, factors)(model, held_x, goal, threat, seed=seed)  # type: ignore[arg-type]
+        return int((result.reached & right_B).sum()), int(right_B.sum())
+
+    wanted = chosen.keep == "felled" or bool(chosen.grid)
+    return find_factors(model, x, y, chosen, trial=trial if wanted else None, seed=seed)
+
+
+def _untargeted(goal: Goal) -> Untargeted:
+    if not isinstance(goal, Untargeted):
+        raise UsageError(f"AAS wants an Untargeted goal here, got {type(goal).__name__}.")
+    return goal
