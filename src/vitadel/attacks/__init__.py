@@ -13,7 +13,7 @@ from vitadel.attacks.lowered import FALLBACK, PRECISIONS, lowered, searcher
 from vitadel.attacks.oracle import Model, Oracle
 from vitadel.attacks.pgd import FGSM, PGD
 from vitadel.attacks.pool import Finding, NotFinite, Pool
-from vitadel.attacks.rescaled import Rescaled
+from vitadel.attacks.rescaled import Rescaled, tapped
 from vitadel.attacks.result import AttackResult, Flag
 from vitadel.attacks.scaling import SCALINGS, Factors, Found, Scaling, find_factors
 from vitadel.attacks.schedule import SCHEDULES, Schedule, constant, cosine, linear
@@ -79,6 +79,7 @@ __all__ = [
     "scaled",
     "search_factors",
     "searcher",
+    "tapped",
     "undisturbed",
     "zero_gradient_flags",
 ]

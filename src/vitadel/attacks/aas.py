@@ -119,25 +119,22 @@ class AAS(Attack):
 
     def search(self, model: Oracle, x0: Tensor, goal: Goal, threat: Threat, rng: Draws) -> Tensor:
         factors = self.factors or self._found_here(model, x0, goal, threat)
-        x, standing_B = x0.clone(), torch.ones(len(x0), dtype=torch.bool, device=x0.device)
-        for number, (attack, loss) in enumerate(self.halves(threat, factors)):
-            rows = standing_B.nonzero().squeeze(1)
+        x = threat.project(self.inner.search(model, x0, goal, threat, rng).detach(), x0)
+        for number, (attack, loss) in enumerate(self._parts(threat)):
+            with torch.no_grad():
+                rows = (~goal.reached(model(x))).nonzero().squeeze(1)
             if len(rows) == 0:
                 break
             own = goal.at(rows) if loss is None else Untargeted(_untargeted(goal).label_B[rows], loss)
-            found = attack.search(model, x0[rows], own, threat, rng.at(rows).fold(number // 2))
+            found = scaled(attack, factors).search(model, x0[rows], own, threat, rng.at(rows).fold(number))
             x[rows] = threat.project(found.detach(), x0[rows])
-            with torch.no_grad():
-                standing_B[rows] = ~own.reached(model(x[rows]))
         return x
 
-    def halves(self, threat: Threat, factors: Factors) -> list[tuple[Attack, Loss | None]]:
-        """Attack after attack, each plain and then scaled, with the loss it climbs if it is not the goal's own."""
+    def _parts(self, threat: Threat) -> list[tuple[Attack, Loss | None]]:
+        """What is attacked with once more, and the loss each climbs if it is not the goal's own."""
         if isinstance(self.inner, AutoAttack):
-            parts: list[tuple[Attack, Loss | None]] = [(one.attack, one.loss) for one in self.inner.stages(threat)]
-        else:
-            parts = [(self.inner, None)]
-        return [half for attack, loss in parts for half in ((attack, loss), (scaled(attack, factors), loss))]
+            return [(stage.attack, stage.loss) for stage in self.inner.stages(threat)]
+        return [(self.inner, None)]
 
     def _found_here(self, model: Oracle, x0: Tensor, goal: Goal, threat: Threat) -> Factors:
         seen: list[Model] = []

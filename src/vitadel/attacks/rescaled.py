@@ -60,6 +60,10 @@ def tapped(model: object) -> Tapped:
             f"attention is scaled through a model's taps, and this {type(model).__name__} has none. "
             "Load it with vitadel.models.load, or give its network to vitadel.models.wrap."
         )
+    if type(model).__name__ == "OptimizedModule":  # naming the class would import the whole compiler
+        raise UsageError(
+            "attention is scaled through taps, and compiled code does not see them. Give the model itself."
+        )
     if not model.taps.attentions():
         with model.taps.scale(1.0):  # says which families have one
             pass

@@ -274,13 +274,17 @@ class _Search:
 
     def _inside(self, u_M: Tensor) -> Tensor:
         """Factors, from where the search stands."""
-        u_M = self._clamped(u_M)
+        return self._out_of_space(self._clamped(u_M))
+
+    def _out_of_space(self, u_M: Tensor) -> Tensor:
         return 10**u_M if self.scaling.space == "log" else u_M
 
     def _slope(self, u_M: Tensor, batch: tuple[Tensor, Tensor], reference: Sequence[Tensor]) -> Tensor:
         u_M = u_M.detach().requires_grad_()
+        # a clamp cuts the gradient at its ends too, so where it is to pass nothing is clamped: steps end inside anyway
+        factors = self._out_of_space if self.scaling.through_clamp else self._inside
         with torch.enable_grad():
-            (slope_M,) = torch.autograd.grad(self._value(self._inside(u_M), batch, reference), u_M)
+            (slope_M,) = torch.autograd.grad(self._value(factors(u_M), batch, reference), u_M)
         self.backwards += len(batch[0])
         return slope_M
 

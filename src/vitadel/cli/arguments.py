@@ -10,7 +10,7 @@ import typer
 from vitadel.errors import UsageError, unknown
 
 if TYPE_CHECKING:
-    from vitadel.attacks import Engine
+    from vitadel.attacks import Engine, Scaling
     from vitadel.data import DataSet
     from vitadel.evaluate import Entry
     from vitadel.models import Model
@@ -42,6 +42,14 @@ PrecisionOption = Annotated[
 ]
 KeepOption = Annotated[bool, typer.Option("--keep-images", help="keep the images that fell, as small deltas")]
 CompileOption = Annotated[bool, typer.Option("--compile", help="send the model through torch.compile first")]
+ScalingOption = Annotated[
+    str | None,
+    typer.Option(
+        "--scaling",
+        help="attack what stands once more, learning from a model with scaled attention: aas, aas-paper, aas-literal, "
+        "manual, each with [:key=value,...], or a factor such as 0.01",
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="print the result as JSON and nothing else")]
 
 
@@ -104,6 +112,29 @@ def read_attack(text: str) -> "Entry":
             values[key] = _value(str(fields[key].type), value, f"{name}:{key}")
     chosen = {"loss": kind.usual_loss} | {key: values.pop(key) for key in ("loss", "target") if key in values}
     return Entry(text, kind(**values), **chosen)  # type: ignore[arg-type]
+
+
+def read_scaling(text: str | None) -> "Scaling | None":
+    """What `aas:loss=margin,blocks=4` or `0.01` stands for."""
+    from vitadel.attacks import SCALINGS, Scaling
+    from vitadel.threat import read_number
+
+    if text is None:
+        return None
+    name, _, rest = text.partition(":")
+    if name not in SCALINGS:
+        if not name[:1].isdigit():
+            raise unknown("scaling", name, SCALINGS)
+        return Scaling.manual(read_number(text, "--scaling"))
+    chosen = SCALINGS[name]()
+    kinds = {f.name: str(f.type) for f in dataclasses.fields(Scaling) if f.name not in ("probe", "grid")}
+    values: dict[str, object] = {}
+    for setting in filter(None, rest.split(",")):
+        key, equals, value = setting.partition("=")
+        if not equals or key not in kinds:
+            raise unknown(f"setting of {name}", key, kinds)
+        values[key] = _value(kinds[key], value, f"{name}:{key}")
+    return dataclasses.replace(chosen, **values)  # type: ignore[arg-type]
 
 
 def read_engine(batch: int | None, precision: str | None, compile: bool) -> "Engine":

@@ -15,11 +15,13 @@ from vitadel.cli.arguments import (
     PrecisionOption,
     PreprocessOption,
     RunOption,
+    ScalingOption,
     SeedOption,
     SplitOption,
     ThreatOption,
     read_attack,
     read_engine,
+    read_scaling,
 )
 from vitadel.cli.evaluate import Subject, judge
 
@@ -38,6 +40,7 @@ def attack(
     precision: PrecisionOption = None,
     compile: CompileOption = False,
     keep_images: KeepOption = False,
+    scaling: ScalingOption = None,
     json: JsonOption = False,
 ) -> None:
     """Attack a model with one attack of your making."""
@@ -52,5 +55,6 @@ def attack(
         seed=seed,
         engine=read_engine(batch, precision, compile),
         keep_images=keep_images,
+        scaling=read_scaling(scaling),
         json=json,
     )

@@ -19,16 +19,18 @@ from vitadel.cli.arguments import (
     PrecisionOption,
     PreprocessOption,
     RunOption,
+    ScalingOption,
     SeedOption,
     SplitOption,
     ThreatOption,
     model_part,
     open_model_and_data,
     read_engine,
+    read_scaling,
 )
 
 if TYPE_CHECKING:
-    from vitadel.attacks import Engine
+    from vitadel.attacks import Engine, Scaling
     from vitadel.evaluate import Suite
 
 
@@ -46,6 +48,7 @@ def evaluate(
     precision: PrecisionOption = None,
     compile: CompileOption = False,
     keep_images: KeepOption = False,
+    scaling: ScalingOption = None,
     json: JsonOption = False,
 ) -> None:
     """Evaluate a model; an image that fell is not attacked again, finished rows are never redone."""
@@ -65,6 +68,7 @@ def evaluate(
         seed=seed,
         engine=read_engine(batch, precision, compile),
         keep_images=keep_images,
+        scaling=read_scaling(scaling),
         json=json,
     )
 
@@ -90,6 +94,7 @@ def judge(
     seed: int,
     engine: "Engine",
     keep_images: bool,
+    scaling: "Scaling | None",
     json: bool,
 ) -> None:
     """Carry out suites into a run folder and show what came of it."""
@@ -107,6 +112,7 @@ def judge(
         "suite": suites,
         "threat": radius,
         "seed": seed,
+        **({} if scaling is None else {"scaling": scaling}),
     }
     claimed = ranks.claim(run, kind, parts, device=device_name())
     summaries = []
@@ -123,6 +129,7 @@ def judge(
                 engine=engine,
                 ranks=ranks,
                 keep_images=keep_images,
+                scaling=scaling,
                 notify=notify,
             )
     if json:
@@ -138,12 +145,29 @@ def _show_summaries(title: str, summaries: Sequence[Mapping[str, object]]) -> No
         assert isinstance(flags, list)
         text = str(threat["text"]) if isinstance(threat, dict) else "-"
         rows.append([text, str(summary["n"]), _percent(summary["clean"]), _percent(summary["robust"]), str(len(flags))])
-    show.table(title, ["threat", "images", "clean", "robust", "flags"], rows)
+    columns = ["threat", "images", "clean", "robust", "flags"]
+    if any("scaling" in summary for summary in summaries):
+        rows = [[_scored_on(summary), *row] for summary, row in zip(summaries, rows, strict=True)]
+        columns.insert(0, "scored on")
+    show.table(title, columns, rows)
     for summary in summaries:
-        flags = summary["flags"]
+        flags, scaling = summary["flags"], summary.get("scaling")
         assert isinstance(flags, list)
+        if isinstance(scaling, dict):
+            show.line(f"{summary['name']}: {_factors(scaling['factors'])}; `rescaled` is the paper's protocol")
         for flag in flags:
             show.line(f"{summary['name']}: {flag['sentence']} ({flag['code']})")
+
+
+def _scored_on(summary: Mapping[str, object]) -> str:
+    return "model" if "scaling" in summary else "rescaled"
+
+
+def _factors(factors: Mapping[str, object]) -> str:
+    each = factors["attentions"]
+    assert isinstance(each, list)
+    probe = "" if factors["felled"] is None else f"; a short attack felled {factors['felled']} of {factors['of']}"
+    return f"{len(each)} attentions scaled by {min(each):.2g} to {max(each):.2g}{probe}"
 
 
 def _percent(value: object) -> str:

@@ -2,19 +2,20 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from vitadel import threat as threats
-from vitadel.attacks import Engine
+from vitadel.attacks import Engine, Factors, Rescaled, Scaling, tapped
 from vitadel.errors import UsageError, unknown
 from vitadel.evaluate.cascade import Cascade
 from vitadel.evaluate.device import device_of
 from vitadel.evaluate.journal import Notebook
 from vitadel.evaluate.metrics import Accuracy
 from vitadel.evaluate.runner import ready
+from vitadel.evaluate.scaled import PAPER_PROTOCOL, find, in_float32, with_scaled
 from vitadel.evaluate.suites import SUITES, Entry, Suite
 from vitadel.evaluate.summary import summarise
 from vitadel.evaluate.verdicts import verdicts
@@ -27,7 +28,8 @@ class Robustness:
     """What a suite found out about a model on some images.
 
     `fell_to` names, per image, the attack it fell to first: "clean" if it was wrong before any, "" if it stands. `x`
-    are the images found, or the last attempts on those that stand.
+    are the images found, or the last attempts on those that stand. Of scaled attacks, `factors` are those found, and
+    `paper_protocol` is what the paper reports: the accuracy of the rescaled model, attacked in the model's place.
     """
 
     clean: Accuracy
@@ -39,6 +41,8 @@ class Robustness:
     attacks: Sequence[Mapping[str, object]]
     flags: Sequence[Mapping[str, object]]
     seconds: float
+    factors: Factors | None = None
+    paper_protocol: Accuracy | None = None
 
 
 def robustness(
@@ -50,33 +54,43 @@ def robustness(
     *,
     seed: int = 0,
     engine: Engine | None = None,
+    scaling: Scaling | None = None,
     notify: Notify = silent,
 ) -> Robustness:
     """Attack the images `x` with pixels in [0, 1] and labels `y`; the default suite is AutoAttack.
 
-    `suite` is a name or attacks of your own, one after the other. The model decides where the work is done.
+    `suite` is a name or attacks of your own, one after the other. The model decides where the work is done. With
+    `scaling`, images that stand are attacked once more by attacks that learn from the rescaled model.
     """
     if isinstance(suite, str) and suite not in SUITES:
         raise unknown("suite", suite, SUITES)
     chosen = SUITES[suite] if isinstance(suite, str) else Suite("own", "", tuple(suite))
     if len(chosen.shares) > 1:
         raise UsageError(f"robustness judges one radius, and the suite {chosen.name!r} has several. Use `evaluate`.")
+    radius = threats.read(threat) if isinstance(threat, str) else threat
+    images, entries, engine = InHand(x, y), chosen.cascade(radius), engine or Engine()
     with torch.inference_mode(False):
-        return _judged(model, x, y, threat, chosen, seed, engine or Engine(), notify)
+        if scaling is None:
+            return _judged(model, images, radius, chosen.name, entries, seed, engine, notify)
+        engine = in_float32(engine)
+        factors = find(model, images, radius, scaling, seed).best
+        rescaled = Rescaled(tapped(model), factors.attentions, factors.logits)
+        paper = _judged(rescaled, images, radius, PAPER_PROTOCOL, entries, seed, engine, notify).robust
+        result = _judged(model, images, radius, chosen.name, with_scaled(entries, factors), seed, engine, notify)
+        return replace(result, factors=factors, paper_protocol=paper)
 
 
 def _judged(
     model: nn.Module,
-    x: Tensor,
-    y: Tensor,
-    threat: Threat | str,
-    chosen: Suite,
+    images: "InHand",
+    radius: Threat,
+    name: str,
+    entries: tuple[Entry, ...],
     seed: int,
     engine: Engine,
     notify: Notify,
 ) -> Robustness:
-    radius = threats.read(threat) if isinstance(threat, str) else threat
-    images, entries, name = InHand(x, y), chosen.cascade(radius), chosen.name
+    x = images.pixels
     found, notebook = x.detach().float().cpu().clone(), Notebook()
     attempts: dict[int, list[Tensor]] = defaultdict(list)
 
@@ -125,10 +139,11 @@ class InHand:
                 "Normalisation belongs inside the model: vitadel.models.wrap(net, mean=..., std=...)."
             )
         # made by a caller in inference mode, they would be of no use in a gradient
-        self._x, self.labels = x.detach().clone() if x.is_inference() else x.detach(), y.detach().cpu().long().clone()
+        self.pixels = x.detach().clone() if x.is_inference() else x.detach()
+        self.labels = y.detach().cpu().long().clone()
 
     def __len__(self) -> int:
-        return len(self._x)
+        return len(self.pixels)
 
     def images(self, rows: Tensor) -> Tensor:
-        return self._x[rows.to(self._x.device)].float()
+        return self.pixels[rows.to(self.pixels.device)].float()

@@ -1,6 +1,6 @@
 """A suite on a split: one row per image in the run folder, resumed where a kill left it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -8,14 +8,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vitadel.attacks import Engine, Flag, Walk, searcher, undisturbed
+from vitadel.attacks import Engine, Flag, Rescaled, Scaling, Walk, searcher, tapped, undisturbed
 from vitadel.data import DataSet, Split
 from vitadel.errors import UsageError
 from vitadel.evaluate.cascade import Cascade, logits
 from vitadel.evaluate.device import device_of
 from vitadel.evaluate.found import Found
 from vitadel.evaluate.ranks import Ranks
-from vitadel.evaluate.suites import Suite
+from vitadel.evaluate.scaled import PAPER_PROTOCOL, factors_of, find_once, in_float32, with_scaled
+from vitadel.evaluate.suites import Entry, Suite
 from vitadel.evaluate.summary import summarise
 from vitadel.evaluate.suspicion import suspicions
 from vitadel.evaluate.verdicts import STANDING, WRONG, Fall, verdicts
@@ -42,6 +43,7 @@ def evaluate(
     engine: Engine | None = None,
     ranks: Ranks | None = None,
     keep_images: bool = False,
+    scaling: Scaling | None = None,
     notify: Notify = silent,
 ) -> list[dict[str, object]]:
     """Carry out `suite` and return the summaries that are also written to the run folder, one per radius.
@@ -49,29 +51,69 @@ def evaluate(
     Robust accuracy counts an image only if it is classified rightly and no attack of the cascade changed that: an
     upper bound on the true one. Killed and called again, nothing that was found is searched for again. `ranks` share
     the images of one run folder. `keep_images` keeps the images that fell in its folder `found`, for `read_found`.
+    With `scaling`, images that stand are attacked once more by attacks that learn from the rescaled model; beside it,
+    as an evaluation of its own, the rescaled model takes the model's place, which is how the paper scores.
     """
     if batch is not None and batch < 1:
         raise UsageError(f"the batch must be at least 1, got {batch}.")
     images = data.split(split)
     if len(images) == 0:
         raise UsageError(f"the {split} split of {data.spec} is empty, so there is nothing to evaluate.")
-    summaries: list[dict[str, object]] = []
-    fallen: dict[int, Fall] = {}
-    folder: Path | None = None
-    for radius in _radii(suite, threat):
-        name = suite.name if radius is None else f"{suite.name}-{spell(radius).replace(':', '-').replace('/', '_')}"
-        entries = () if radius is None else suite.cascade(radius)
-        cascade = Cascade(model, images, entries, radius, run.rows(name), seed, engine or Engine(rows=batch))
-        cascade.fallen, cascade.ranks = frozenset(fallen), ranks or Ranks()
-        cascade.notify, cascade.name = notify, name
-        found = Found(run.rows(name).folder / "found", model, images) if keep_images else None
-        job = _Job(cascade, images, run.rows(name), suite.name, fallen, folder, data.classes, found)
-        if not job.rows.done:
-            job.carry_out()
-        cascade.ranks.wait()
-        summaries.append(job.rows.summary)
-        fallen, folder = _fallen(job.rows), job.rows.folder
-    return summaries
+    radii, ranks, engine = _radii(suite, threat), ranks or Ranks(), engine or Engine(rows=batch)
+    course = _Course(model, images, data.classes, suite, run, seed, engine, ranks, notify, keep_images)
+    if scaling is None or threat is None or not suite.entries:
+        return course.over(radii)
+    course = replace(course, engine=in_float32(engine))
+    words = find_once(model, images, threat, scaling, seed, run.folder / "factors.json", ranks)
+    factors = factors_of(words)
+    rescaled = Rescaled(tapped(model), factors.attentions, factors.logits)
+    paper = replace(course, model=rescaled, suffix=f"-{PAPER_PROTOCOL}", keep_images=False)
+    return [*replace(course, scaling=words).over(radii), *paper.over(radii)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Course:
+    """One suite on one model, radius after radius; `scaling` is what is known of the factors of scaled attacks."""
+
+    model: nn.Module
+    images: Split
+    classes: Sequence[str]
+    suite: Suite
+    run: Run
+    seed: int
+    engine: Engine
+    ranks: Ranks
+    notify: Notify
+    keep_images: bool
+    suffix: str = ""
+    scaling: Mapping[str, object] | None = None
+
+    def over(self, radii: Sequence[Threat | None]) -> list[dict[str, object]]:
+        """The summaries, smallest radius first; what fell to a smaller one is not attacked again."""
+        summaries: list[dict[str, object]] = []
+        fallen: dict[int, Fall] = {}
+        folder: Path | None = None
+        for radius in radii:
+            job = self._job(radius, fallen, folder)
+            if not job.rows.done:
+                job.carry_out()
+            self.ranks.wait()
+            summaries.append(job.rows.summary)
+            fallen, folder = _fallen(job.rows), job.rows.folder
+        return summaries
+
+    def _job(self, radius: Threat | None, fallen: dict[int, Fall], smaller: Path | None) -> "_Job":
+        name = self.suite.name if radius is None else f"{self.suite.name}-{_in_a_file_name(radius)}"
+        rows = self.run.rows(name + self.suffix)
+        cascade = Cascade(self.model, self.images, self._entries(radius), radius, rows, self.seed, self.engine)
+        cascade.fallen, cascade.ranks = frozenset(fallen), self.ranks
+        cascade.notify, cascade.name = self.notify, name + self.suffix
+        found = Found(rows.folder / "found", self.model, self.images) if self.keep_images else None
+        return _Job(cascade, self.images, rows, self.suite.name, fallen, smaller, self.classes, found, self.scaling)
+
+    def _entries(self, radius: Threat | None) -> tuple[Entry, ...]:
+        plain = () if radius is None else self.suite.cascade(radius)
+        return plain if self.scaling is None else with_scaled(plain, factors_of(self.scaling))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +128,7 @@ class _Job:
     smaller: Path | None
     classes: Sequence[str]
     found: Found | None
+    scaling: Mapping[str, object] | None = None
 
     def carry_out(self) -> None:
         cascade = self.cascade
@@ -102,9 +145,8 @@ class _Job:
             self._write_gallery(columns)
             self.rows.add(columns)
             doubts, precision = cascade.doubts(), cascade.precision
-            self.rows.close(
-                summarise(cascade.name, self.suite, cascade.entries, cascade.threat, columns, doubts, precision)
-            )
+            summary = summarise(cascade.name, self.suite, cascade.entries, cascade.threat, columns, doubts, precision)
+            self.rows.close(summary if self.scaling is None else {**summary, "scaling": self.scaling})
 
     def _keep(self, row: int, x: Tensor, fell: bool) -> None:
         """What the report will show is kept as soon as it is found."""
@@ -203,6 +245,10 @@ def _fallen(rows: Rows) -> dict[int, Fall]:
         for row, to, prediction, size in zip(*columns, strict=True)
         if to not in (STANDING, WRONG)
     }
+
+
+def _in_a_file_name(threat: Threat) -> str:
+    return spell(threat).replace(":", "-").replace("/", "_")
 
 
 def _pictures(x: Tensor) -> Tensor:

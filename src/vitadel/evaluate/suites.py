@@ -10,6 +10,8 @@ from vitadel.threat import Threat
 
 # names of pages that are no attack's
 _TAKEN = ("clean", "flags")
+# how the name of an attack ends that learned from a rescaled model
+SCALED = "+scaled"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 from vitadel.attacks import Flag, zero_gradient_flags
 from vitadel.evaluate.book import COSTS
 from vitadel.evaluate.metrics import accuracy, expected_accuracy
-from vitadel.evaluate.suites import Entry
+from vitadel.evaluate.suites import SCALED, Entry
 from vitadel.threat import Threat, spell
 
 Columns = Mapping[str, Sequence[object]]
@@ -75,7 +75,8 @@ def _doubts(attacks: Sequence[Mapping[str, object]], n: int) -> list[Flag]:
         for attack in attacks
         for flag in zero_gradient_flags(int(str(attack["zero_gradients"])), int(str(attack["backwards"])))
     ]
-    blind = [attack for attack in attacks if attack["backwards"] == 0 and attack["forwards"]]
+    plain = [attack for attack in attacks if not str(attack["name"]).endswith(SCALED)]
+    blind = [attack for attack in plain if attack["backwards"] == 0 and attack["forwards"]]
     for attack in blind:
         fell = int(str(attack["fell"]))
         if fell > _SQUARE_MARGIN * n and any(other["backwards"] for other in attacks[: attacks.index(attack)]):
@@ -83,4 +84,11 @@ def _doubts(attacks: Sequence[Mapping[str, object]], n: int) -> list[Flag]:
                 f"{attack['name']} felled {fell} images that every gradient attack had left: the gradients mislead"
             )
             flags.append(Flag("square-stronger", sentence, {"images": fell, "of": n}))
+    fell = sum(int(str(attack["fell"])) for attack in attacks if attack not in plain)
+    if fell > _SQUARE_MARGIN * n:
+        sentence = (
+            f"attacks that learned from the rescaled model felled {fell} images that all others had left: "
+            "its attention hides gradients, or a second try was all it took"
+        )
+        flags.append(Flag("scaled-stronger", sentence, {"images": fell, "of": n}))
     return flags

@@ -1,0 +1,219 @@
+"""Attacks that learn from a rescaled model: judged by the model itself, never weaker, exactly counted."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from vitadel import data
+from vitadel.attacks import (
+    AAS,
+    APGD,
+    FAB,
+    FGSM,
+    GAMA,
+    PGD,
+    Attack,
+    AutoAttack,
+    Engine,
+    Factors,
+    Items,
+    Oracle,
+    Rescaled,
+    ScaledWalk,
+    Scaling,
+    Square,
+    Walk,
+    scaled,
+)
+from vitadel.draws import Draws
+from vitadel.errors import UsageError
+from vitadel.goals import Targeted, Untargeted
+from vitadel.losses import Loss, cross_entropy, margin
+from vitadel.models import Model, load
+from vitadel.recipes import RECIPES, carry_out
+from vitadel.threat import L2, Linf
+
+EPS = Linf(8 / 255)
+SMALL = {"depth": 2, "embed_dim": 24, "num_heads": 2}
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    net = load("timm:vit_tiny_patch16_224", num_classes=5, image_size=8, patch_size=4, options=SMALL)
+    rng = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for weight in net.parameters():
+            weight.add_(0.1 * torch.randn(weight.shape, generator=rng))
+    return net.eval()
+
+
+@pytest.fixture(scope="module")
+def x() -> Tensor:
+    return torch.rand(24, 3, 8, 8, generator=torch.Generator().manual_seed(7))
+
+
+@pytest.fixture(scope="module")
+def label_B(model: Model, x: Tensor) -> Tensor:
+    """What the model says, so that every image is right before the attack."""
+    return model(x).argmax(1)
+
+
+INNER = [
+    (FGSM(), cross_entropy),
+    (PGD(steps=8), cross_entropy),
+    (PGD(steps=8), margin),
+    (PGD(steps=4, keep_best=False), cross_entropy),
+    (PGD(steps=4, targets=2), margin),
+    (GAMA(steps=8), margin),
+    (APGD(steps=8), cross_entropy),
+    (APGD(steps=6, targets=3), margin),
+    (FAB(steps=4), margin),
+    (Square(queries=20), margin),
+]
+
+
+@pytest.mark.parametrize(("inner", "loss"), INNER)
+def test_never_weaker_than_its_inner_attack(
+    model: Model, x: Tensor, label_B: Tensor, inner: Attack, loss: Loss
+) -> None:
+    goal = Untargeted(label_B, loss)
+    plain = inner(model, x, goal, EPS, seed=1)
+    both = AAS(inner, factors=Factors((0.1, 0.3)))(model, x, goal, EPS, seed=1)
+    assert bool((both.reached | ~plain.reached).all())
+    assert torch.equal(both.x[plain.reached], plain.x[plain.reached])
+    assert float(both.size.max()) <= EPS.eps * (1 + 1e-5)
+    assert torch.equal(both.reached, goal.reached(model(both.x)))
+
+
+@pytest.mark.parametrize(("inner", "loss"), INNER)
+def test_factors_of_one_change_nothing(model: Model, x: Tensor, label_B: Tensor, inner: Attack, loss: Loss) -> None:
+    goal, rng, same = Untargeted(label_B, loss), Draws.of(2, torch.arange(len(x))), scaled(inner, Factors((1.0, 1.0)))
+    if isinstance(inner, Walk) and isinstance(same, ScaledWalk):
+        found = [Engine().search(walk, Oracle(model), x, goal, EPS, rng) for walk in (inner, same)]
+    else:
+        found = [attack.search(Oracle(model), x, goal, EPS, rng) for attack in (inner, same)]
+    assert torch.equal(*found)
+
+
+def test_a_walk_and_its_scaled_self_cost_what_they_should(model: Model, x: Tensor, label_B: Tensor) -> None:
+    """Every point is asked about twice: the rescaled model with its gradient, the model itself without."""
+    goal, nearly_nothing = Untargeted(label_B), Linf(1e-6)
+    result = scaled(PGD(steps=5), Factors((0.5, 0.5)))(model, x, goal, nearly_nothing, seed=0)
+    assert not result.reached.any()
+    assert result.backwards == len(x) * 6
+    assert result.forwards == len(x) * (2 * 6 + 1)  # and once for the judgement
+
+
+def test_gradients_are_those_of_the_rescaled_model(model: Model, x: Tensor, label_B: Tensor) -> None:
+    factors = Factors((0.2, 3.0))
+    found = scaled(FGSM(), factors)(model, x, Untargeted(label_B), EPS, seed=0)
+    by_hand = FGSM()(Rescaled(model, factors.attentions), x, Untargeted(label_B), EPS, seed=0)
+    assert torch.equal(found.x, by_hand.x)
+    assert torch.equal(found.reached, model(by_hand.x).argmax(1) != label_B)
+    assert not torch.equal(found.x, FGSM()(model, x, Untargeted(label_B), EPS, seed=0).x)
+
+
+def test_a_walk_is_shown_to_the_model_itself_at_every_step(model: Model, x: Tensor, label_B: Tensor) -> None:
+    """The first of its points that fools the model counts, whatever the rescaled model thinks of it."""
+    factors, goal, threat = Factors((0.05, 0.05)), Untargeted(label_B), Linf(12 / 255)
+    rng, inner = Draws.of(0, torch.arange(len(x))), PGD(steps=12)
+    seen: list[Tensor] = []
+
+    def watched(pixels: Tensor) -> Tensor:
+        seen.append(pixels.detach())
+        return Rescaled(model, factors.attentions)(pixels)
+
+    endless = Linf(threat.eps)
+    with torch.no_grad():
+        for row in range(8):  # alone and to its end, on a rescaled model that never gives in
+            seen.clear()
+            one = rng.at(torch.tensor([row]))
+            items = Items(
+                x[row : row + 1],
+                goal.at(torch.tensor([row])),
+                endless,
+                one.fold(0).fold(0),
+                *[torch.zeros(1).long()] * 2,
+            )
+            state = inner.start(Oracle(watched), items)
+            for step in range(inner.steps_in(threat)):
+                _, state = inner.step(Oracle(watched), replace(items, step_B=torch.tensor([step])), state)
+            fools = [bool(goal.at(torch.tensor([row])).reached(model(point))) for point in seen]
+            found = Engine().search(
+                ScaledWalk(inner, factors), Oracle(model), x[row : row + 1], goal.at(torch.tensor([row])), threat, one
+            )
+            if any(fools):
+                torch.testing.assert_close(found, threat.project(seen[fools.index(True)], x[row : row + 1]))
+            else:
+                assert not goal.at(torch.tensor([row])).reached(model(found))
+
+
+def test_no_verdict_depends_on_the_batch(model: Model, x: Tensor, label_B: Tensor) -> None:
+    attack, index_B = AAS(PGD(steps=6), factors=Factors((0.3, 0.1))), torch.arange(len(x))
+    whole = attack(model, x, Untargeted(label_B), EPS, seed=3, index_B=index_B)
+    for size in (1, 5, 24):
+        parts = [attack(model, x[at], Untargeted(label_B[at]), EPS, seed=3, index_B=at) for at in index_B.split(size)]
+        assert torch.equal(torch.cat([part.reached for part in parts]), whole.reached)
+
+
+def test_leaves_no_trace(model: Model, x: Tensor, label_B: Tensor) -> None:
+    before = model(x)
+    AAS(PGD(steps=2), Scaling(batches=1, batch=8, held=8))(model, x, Untargeted(label_B), EPS, seed=0)
+    assert torch.equal(model(x), before)
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+def test_a_whole_autoattack_is_scaled_attack_by_attack(model: Model, x: Tensor, label_B: Tensor) -> None:
+    small, goal = AAS(AutoAttack(), factors=Factors((0.3, 0.1))), Untargeted(label_B[:2])
+    result = small(model, x[:2], goal, Linf(48 / 255), seed=0)
+    plain = AutoAttack()(model, x[:2], goal, Linf(48 / 255), seed=0)
+    assert bool((result.reached | ~plain.reached).all())
+    with pytest.raises(UsageError, match=r"attack by attack. Write AAS\(AutoAttack\(\)"):
+        scaled(AutoAttack(), Factors((1.0, 1.0)))
+
+
+def test_other_norms(model: Model, x: Tensor, label_B: Tensor) -> None:
+    result = AAS(APGD(steps=6), factors=Factors((0.3, 0.1)))(model, x, Untargeted(label_B), L2(0.5), seed=0)
+    assert float(result.size.max()) <= 0.5 * (1 + 1e-5)
+
+
+def test_a_goal_without_labels_needs_factors_given(model: Model, x: Tensor, label_B: Tensor) -> None:
+    towards = Targeted((label_B + 1) % 5)
+    with pytest.raises(UsageError, match="AAS wants an Untargeted goal here, got Targeted"):
+        AAS(PGD(steps=2))(model, x, towards, EPS, seed=0)
+    AAS(PGD(steps=2), factors=Factors((0.5, 0.5)))(model, x, towards, EPS, seed=0)
+
+
+def test_prepared_finds_factors_once(model: Model, x: Tensor, label_B: Tensor) -> None:
+    ready, found = AAS(PGD(steps=3), Scaling(batches=2, batch=8, held=8)).prepared(model, x, label_B, EPS)
+    assert ready.factors == found.best
+    assert len(found.best.attentions) == 2
+
+
+def test_the_engine_moves_scaled_walks_like_any_other(model: Model, x: Tensor, label_B: Tensor) -> None:
+    walk, rng = ScaledWalk(APGD(steps=6, targets=2), Factors((0.3, 0.1))), Draws.of(0, torch.arange(len(x)))
+    goal = Untargeted(label_B, margin)
+    few, many = (Engine(rows=rows).search(walk, Oracle(model), x, goal, EPS, rng) for rows in (6, 256))
+    assert torch.equal(few, many)
+
+
+@pytest.mark.slow
+def test_planted_masking_is_found(tmp_path: Path) -> None:
+    """Gradients are exactly zero: PGD-100 finds nothing, Square plenty, and AAS at least 80% of what Square finds."""
+    pointer = carry_out(RECIPES["digits-pointer"](), tmp_path / "run")
+    test = data.load("digits", preprocess=data.Squash(8)).split("test")
+    x, y = test.images(torch.arange(len(test))), test.labels
+    right_B, threat = pointer(x).argmax(1) == y, Linf(24 / 255)
+    assert right_B.float().mean() > 0.9
+    plain = PGD(steps=100)(pointer, x, Untargeted(y), threat, seed=0)
+    square = Square(queries=2000)(pointer, x, Untargeted(y, margin), threat, seed=0)
+    ready, _ = AAS(PGD(steps=100)).prepared(pointer, x, y, threat)
+    aas = ready(pointer, x, Untargeted(y), threat, seed=0)
+    assert plain.zero_gradients > 0.99 * plain.backwards
+    assert (plain.reached & right_B).sum() < 0.02 * right_B.sum()
+    of_square_B = square.reached & right_B
+    assert of_square_B.sum() > 0.4 * right_B.sum()
+    assert (aas.reached & of_square_B).sum() >= 0.8 * of_square_B.sum()

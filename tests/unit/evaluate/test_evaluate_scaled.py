@@ -1,0 +1,130 @@
+"""Scaled attacks in a cascade: factors found once, plain attacks first, the paper's protocol beside."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from vitadel import data
+from vitadel.attacks import PGD, Engine, Factors, Found, Rescaled, Scaling, Square
+from vitadel.errors import UsageError
+from vitadel.evaluate import SUITES, Entry, Suite, evaluate, robustness, scaled
+from vitadel.losses import margin
+from vitadel.models import Model, load
+from vitadel.runs import Run, read_json
+from vitadel.threat import Linf
+
+THREAT = "linf:48/255"
+SMALL = Scaling(batches=6, batch=16, held=16, probe=PGD(steps=5))
+PLAIN = Entry("pgd", PGD(steps=10, random_start=False))
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return load("vitadel:pointer", seed=0).eval()
+
+
+@pytest.fixture(scope="module")
+def x() -> Tensor:
+    return torch.rand(24, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture(scope="module")
+def y(model: Model, x: Tensor) -> Tensor:
+    """What the model says, but for one image that is wrong from the start."""
+    y = model(x).argmax(1)
+    y[3] = (y[3] + 1) % 10
+    return y
+
+
+def test_what_stands_is_attacked_again_and_scored_on_the_model_itself(model: Model, x: Tensor, y: Tensor) -> None:
+    result = robustness(model, x, y, THREAT, [PLAIN], scaling=SMALL)
+    assert result.fell_to[3] == "clean"
+    assert "pgd" not in result.fell_to  # its gradient is zero, and it starts where the image is
+    fell = [row for row, to in enumerate(result.fell_to) if to == "pgd+scaled"]
+    assert fell
+    assert bool((model(result.x[fell]).argmax(1) != y[fell]).all())
+    assert (model(result.x).argmax(1) != y).tolist() == [to != "" for to in result.fell_to]
+    assert {flag["code"] for flag in result.flags} >= {"zero-gradients", "scaled-stronger"}
+    (told,) = [flag for flag in result.flags if flag["code"] == "scaled-stronger"]
+    assert told["evidence"] == {"images": len(fell), "of": 24}
+
+
+def test_the_papers_protocol_is_the_rescaled_model_in_the_models_place(model: Model, x: Tensor, y: Tensor) -> None:
+    result = robustness(model, x, y, THREAT, [PLAIN], scaling=SMALL)
+    assert result.factors is not None
+    assert result.factors.of == 15
+    rescaled = Rescaled(model, result.factors.attentions, result.factors.logits)
+    assert result.paper_protocol == robustness(rescaled, x, y, THREAT, [PLAIN]).robust
+    assert robustness(model, x, y, THREAT, [PLAIN]).paper_protocol is None
+
+
+def test_a_scaled_square_is_no_evidence_against_gradients(model: Model, x: Tensor, y: Tensor) -> None:
+    suite = [PLAIN, Entry("square", Square(queries=1), margin)]
+    result = robustness(model, x, y, THREAT, suite, scaling=SMALL)
+    assert [attack["name"] for attack in result.attacks] == ["pgd", "square", "pgd+scaled", "square+scaled"]
+    about_square = [str(flag["sentence"]) for flag in result.flags if flag["code"] == "square-stronger"]
+    assert not any("square+scaled" in sentence for sentence in about_square)
+
+
+@pytest.mark.parametrize(
+    ("engine", "words"),
+    [(Engine(precision="bf16"), "float32, got precision='bf16'"), (Engine(compile=True), "Leave compile out")],
+)
+def test_lower_precision_and_compiling_are_refused(
+    model: Model, x: Tensor, y: Tensor, engine: Engine, words: str
+) -> None:
+    with pytest.raises(UsageError, match=words):
+        robustness(model, x, y, THREAT, [PLAIN], scaling=SMALL, engine=engine)
+
+
+@pytest.fixture
+def digits() -> data.DataSet:
+    return data.load("digits[:40]", preprocess=data.Squash(8))
+
+
+def claimed(folder: Path) -> Run:
+    return Run.claim(folder, "evaluate", {"x": 1}, device="cpu")
+
+
+def test_factors_are_written_down_and_not_searched_for_again(
+    model: Model, digits: data.DataSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suite, threat = Suite("own", "", (PLAIN,)), Linf(48 / 255)
+    whole = evaluate(model, digits, suite, claimed(tmp_path / "a"), threat=threat, scaling=SMALL)
+    kept = read_json(tmp_path / "a" / "factors.json")
+    assert [summary["name"] for summary in whole] == ["own-linf-48_255", "own-linf-48_255-paper-protocol"]
+    assert whole[0]["scaling"] == kept
+    assert "scaling" not in whole[1]
+
+    other_run = claimed(tmp_path / "b")
+    (tmp_path / "b" / "factors.json").write_bytes((tmp_path / "a" / "factors.json").read_bytes())
+    monkeypatch.setattr(scaled, "search_factors", lambda *args, **kwargs: pytest.fail("searched again"))
+    again = evaluate(model, digits, suite, other_run, threat=threat, scaling=SMALL)
+    for one, other in zip(whole, again, strict=True):
+        assert one["robust"] == other["robust"]
+
+
+def test_all_radii_of_a_curve_share_the_factors_of_the_threat(
+    model: Model, digits: data.DataSet, tmp_path: Path
+) -> None:
+    suite = Suite("own", "", (PLAIN,), (0.5, 1.0))
+    told = evaluate(model, digits, suite, claimed(tmp_path / "a"), threat=Linf(48 / 255), scaling=SMALL)
+    assert len(told) == 4
+    assert told[0]["scaling"] == told[1]["scaling"]
+
+
+def test_a_suite_without_attacks_needs_no_factors(model: Model, digits: data.DataSet, tmp_path: Path) -> None:
+    (told,) = evaluate(model, digits, SUITES["clean"], claimed(tmp_path / "a"), scaling=SMALL)
+    assert told["robust"] is None
+    assert not (tmp_path / "a" / "factors.json").exists()
+
+
+def test_factors_survive_being_written_down() -> None:
+    factors = Factors((1e-7, 0.3333333333333333), 0.5, 1.25, 3, 7)
+    found = scaled.told(Found(factors, (factors,), 1, 2, 0.5))
+    assert scaled.factors_of(found) == factors
+    assert scaled.with_scaled((PLAIN,), factors)[0] is PLAIN
+    assert replace(PLAIN, name="pgd+scaled").name == scaled.with_scaled((PLAIN,), factors)[1].name
