@@ -9,7 +9,7 @@ from pathlib import Path
 SRC = Path(__file__).parents[2] / "src" / "vitadel"
 
 FLOORS = [
-    {"errors", "draws"},
+    {"errors", "draws", "intervals"},
     {"threat", "losses", "shifts", "models", "data", "runs"},
     {"goals"},
     {"attacks"},
@@ -19,7 +19,7 @@ FLOORS = [
     {"cli"},
 ]
 # narrower than the floors allow
-SEES_ONLY = {"report": {"runs", "errors"}, "errors": set(), "draws": set()}
+SEES_ONLY = {"report": {"runs", "errors"}, "errors": set(), "draws": set(), "intervals": {"errors"}}
 NEVER = {"attacks": {"models"}}
 
 DOORS = {

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from vitadel.attacks.autoattack import AutoAttack
 from vitadel.attacks.base import Attack
+from vitadel.attacks.frozen import undisturbed
 from vitadel.attacks.oracle import Model, Oracle
 from vitadel.attacks.rescaled import Rescaled, tapped
 from vitadel.attacks.result import Flag
@@ -155,7 +156,7 @@ def search_factors(
     chosen = scaling or Scaling()
     held_x, held_y = x[: chosen.held], y[: chosen.held]
     goal = Untargeted(held_y, type(chosen.probe).usual_loss)
-    with torch.no_grad():
+    with undisturbed(model, seed, x.device), torch.no_grad():
         right_B = ~goal.reached(tapped(model)(held_x))
 
     def trial(factors: Factors) -> tuple[int, int]:

@@ -54,12 +54,13 @@ _CHOICES = {
     "keep": ("felled", "distance", "last"),
 }
 _GUIDE = 50.0  # GAMA's weight of the distance between answers
+_MILD = 1 / 3  # of a decade between two batches lies above the first factor
 _TRIES = 100  # normal starts drawn before giving up on one inside the range
 
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """How factors are found, with the choices of the table above.
+    """Factors of all magnitudes, moved uphill and tried by a short attack; the choices are those of the table above.
 
     `batches` of `batch` images each give a start and `steps` steps uphill of `loss`, which is the distance between
     features or, as in the paper's Table 2, a loss of the logits. Of the candidates one is kept; `probe` is the attack
@@ -248,9 +249,12 @@ class _Search:
         return [*points, self._measured(self._inside(u_M), batch, reference)]
 
     def _decade(self, number: int) -> Tensor:
-        """The same factor for all, a tenth of the last batch's; the first is a tenth of the greatest."""
+        """The same factor for all, smaller from batch to batch and evenly so in magnitude; the first is mild.
+
+        Where nothing is hidden, a mild factor is the best there is; where much is, it can hardly be small enough.
+        """
         span = math.log10(self.scaling.high / self.scaling.low)
-        down = span * (number % self.scaling.batches + 1) / self.scaling.batches
+        down = span * (number % self.scaling.batches + _MILD) / self.scaling.batches
         return _all(self._count, self.scaling.high * 10**-down)
 
     def _start(self, number: int, reference_M: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from vitadel.cli import attack, catalogue, data, demo, evaluate, report, sweep, train
+from vitadel.cli import analyse, attack, catalogue, data, demo, evaluate, report, sweep, train
 from vitadel.errors import Stopped, UsageError
 
 app = typer.Typer(
@@ -21,11 +21,14 @@ app.command()(train.train)
 app.command()(sweep.sweep)
 app.command()(attack.attack)
 app.command()(evaluate.evaluate)
+app.command()(analyse.analyse)
 app.command()(report.report)
 app.command()(catalogue.recipes)
 app.command()(catalogue.models)
 app.command()(catalogue.attacks)
+app.command()(catalogue.scalings)
 app.command()(catalogue.suites)
+app.command()(catalogue.studies)
 app.command()(sweep.sweeps)
 app.add_typer(data.app, name="data")
 

@@ -155,7 +155,7 @@ def _value(kind: str, text: str, what: str) -> object:
         if not text.isdecimal():
             raise UsageError(f"{what} wants a whole number, got {text!r}.")
         return int(text)
-    return text if kind == "str" else read_number(text, what)
+    return text if "str" in kind else read_number(text, what)
 
 
 def _part(tree: object, name: str) -> dict[str, object]:

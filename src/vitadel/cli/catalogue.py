@@ -1,4 +1,4 @@
-"""`vitadel recipes | models | attacks | suites`: what there is; with a name, all about that one."""
+"""`vitadel recipes | models | attacks | scalings | suites | studies`: what there is; with a name, all about one."""
 
 import dataclasses
 import inspect
@@ -135,6 +135,27 @@ def attacks(name: NameArgument = None, json: JsonOption = False) -> None:
     show.table("", ["setting", "default", "choices"], rows)
 
 
+def scalings(name: NameArgument = None, json: JsonOption = False) -> None:
+    """List the ways to scale attention while crafting, or the settings of one."""
+    from vitadel.attacks import SCALINGS, Scaling
+    from vitadel.errors import unknown
+    from vitadel.runs import describe
+
+    if name is None:
+        about = {known: inspect.cleandoc(make.__doc__ or "").splitlines()[0] for known, make in SCALINGS.items()}
+        show.as_json(about) if json else show.table("", ["scaling", "about"], [[k, v] for k, v in about.items()])
+        return
+    if name not in SCALINGS:
+        raise unknown("scaling", name, SCALINGS)
+    chosen = SCALINGS[name]()
+    if json:
+        show.as_json(describe(chosen))
+        return
+    show.line(_module_doc(Scaling))
+    fields = dataclasses.fields(Scaling)
+    show.table("", ["setting", "value"], [[f.name, _setting(getattr(chosen, f.name))] for f in fields])
+
+
 def suites(name: NameArgument = None, json: JsonOption = False) -> None:
     """List the suites, or the attacks in one."""
     from vitadel.errors import unknown
@@ -149,3 +170,38 @@ def suites(name: NameArgument = None, json: JsonOption = False) -> None:
         raise unknown("suite", name, SUITES)
     described = describe(SUITES[name])
     show.as_json(described) if json else show.line(json_text.dumps(described, indent=2))
+
+
+def studies(name: NameArgument = None, json: JsonOption = False) -> None:
+    """List the studies, or the settings of one."""
+    from vitadel.analyse import STUDIES
+    from vitadel.errors import unknown
+    from vitadel.runs import describe
+
+    if name is None:
+        about = {
+            known: make().about if isinstance(make, type) else inspect.cleandoc(make.__doc__ or "").splitlines()[0]
+            for known, make in STUDIES.items()
+        }
+        show.as_json(about) if json else show.table("", ["study", "about"], [[k, v] for k, v in about.items()])
+        return
+    if name not in STUDIES:
+        raise unknown("study", name, STUDIES)
+    study = STUDIES[name]()
+    if json:
+        show.as_json(describe(study))
+        return
+    show.line(inspect.cleandoc(type(study).__doc__ or ""))
+    fields = dataclasses.fields(study)  # type: ignore[arg-type]
+    show.table("", ["setting", "value"], [[f.name, _setting(getattr(study, f.name))] for f in fields])
+    show.line(_module_doc(type(study)))
+
+
+def _setting(value: object) -> str:
+    """A setting as `NAME:key=value` takes it; of an object, what differs from the usual one."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        usual = type(value)()
+        pairs = ((f.name, getattr(value, f.name), getattr(usual, f.name)) for f in dataclasses.fields(value))
+        changed = (f"{key}={_setting(here)}" for key, here, there in pairs if here != there)
+        return f"{type(value).__name__}({', '.join(changed)})"
+    return "+".join(map(str, value)) if isinstance(value, tuple) else getattr(value, "__name__", str(value))

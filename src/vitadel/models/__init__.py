@@ -1,22 +1,28 @@
 """Pixels in [0, 1] to logits: timm's networks with the normalisation inside, and taps to see inside them."""
 
+from vitadel.models import scales
 from vitadel.models.build import own_models, timm_families
 from vitadel.models.costs import Cost, cost
 from vitadel.models.families import family_of
-from vitadel.models.loading import load, save
-from vitadel.models.model import Model, wrap
+from vitadel.models.loading import add_adapters, answering, load, save, save_adapters, tora
+from vitadel.models.model import Model, set_attention_scales, wrap
 from vitadel.models.spec import RAW_PIXELS, ModelSpec, Normalisation, Option
 from vitadel.models.taps import Taps
+from vitadel.models.tora import Adapted, Tuning
 from vitadel.models.weights import fingerprint, read_tensors, write_tensors
 
 __all__ = [
     "RAW_PIXELS",
+    "Adapted",
     "Cost",
     "Model",
     "ModelSpec",
     "Normalisation",
     "Option",
     "Taps",
+    "Tuning",
+    "add_adapters",
+    "answering",
     "cost",
     "family_of",
     "fingerprint",
@@ -24,7 +30,11 @@ __all__ = [
     "own_models",
     "read_tensors",
     "save",
+    "save_adapters",
+    "scales",
+    "set_attention_scales",
     "timm_families",
+    "tora",
     "wrap",
     "write_tensors",
 ]

@@ -35,7 +35,10 @@ class Desk(Protocol):
 
 
 class AttentionMode(TorchFunctionMode):
-    """Shows a desk the inside of whichever attention module runs; `enter` and `leave` say which that is."""
+    """Shows a desk the inside of whichever attention module runs; `enter` and `leave` say which that is.
+
+    It is on only meanwhile: a mode costs every torch function that is called, and most are called elsewhere.
+    """
 
     def __init__(self, desk: Desk) -> None:
         super().__init__()
@@ -44,11 +47,20 @@ class AttentionMode(TorchFunctionMode):
         self._products = 0
 
     def enter(self, attention: str) -> None:
+        if not self._running:
+            self.__enter__()
         self._running.append(attention)
         self._products = 0
 
     def leave(self) -> None:
         self._running.pop()
+        if not self._running:
+            self.__exit__(None, None, None)
+
+    def leave_all(self) -> None:
+        """After what no hook sees, such as Ctrl-C inside an attention."""
+        while self._running:
+            self.leave()
 
     def __torch_function__(
         self,

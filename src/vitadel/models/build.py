@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import timm
 import torch
@@ -13,6 +13,7 @@ from vitadel.errors import UsageError, unknown
 from vitadel.models.families import OTHER, Family, check_grid, family_of, family_of_timm_file
 from vitadel.models.pointer import Pointer
 from vitadel.models.spec import RAW_PIXELS, ModelSpec, Normalisation, Option
+from vitadel.models.tora import adapt
 from vitadel.models.wide_resnet import WideResNet
 
 
@@ -77,6 +78,11 @@ def build(spec: ModelSpec, *, seed: int) -> nn.Module:
     for what in ("num_classes", "image_size", "patch_size"):
         if (value := getattr(spec, what)) is not None and value < 1:
             raise UsageError(f"{what} must be at least 1, got {value}.")
+    if spec.tuning is not None:
+        frozen = build(_frozen(spec), seed=seed)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return adapt(frozen, spec.tuning, spec.num_classes).eval()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         net = _construct(spec)
@@ -86,6 +92,11 @@ def build(spec: ModelSpec, *, seed: int) -> nn.Module:
     net.eval()
     check_grid(family, net, spec.image_size)
     return net
+
+
+def _frozen(spec: ModelSpec) -> ModelSpec:
+    kept = spec.num_classes if spec.kept_classes is None else spec.kept_classes
+    return replace(spec, num_classes=kept, tuning=None, kept_classes=None)
 
 
 def _construct(spec: ModelSpec) -> nn.Module:

@@ -1,20 +1,25 @@
 """One way in for every model: by architecture, from a run folder, from a file of ours or of others."""
 
+import copy
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import timm
+import torch
 from torch import Tensor, nn
 
 from vitadel.errors import UsageError, unknown
+from vitadel.models import scales
 from vitadel.models.build import build, complete
 from vitadel.models.families import family_of
 from vitadel.models.model import Model
 from vitadel.models.spec import ModelSpec, Normalisation, Option
-from vitadel.models.weights import check_keys, read_foreign, read_tensors, strip_prefix, write_tensors
+from vitadel.models.tora import ANSWERS, Adapted, Tuning, adapt
+from vitadel.models.weights import check_keys, fingerprint, read_foreign, read_tensors, strip_prefix, write_tensors
 
 SPEC_KEY = "vitadel.model"
+BACKBONE_KEY = "vitadel.backbone"  # a file of adapters says on which frozen weights they were trained
 ZOO = Path(__file__).parents[3] / "zoo"
 
 
@@ -32,13 +37,20 @@ def load(
     """A model on pixels in [0, 1], in evaluation mode.
 
     `model` is `timm:NAME` or `vitadel:NAME`, either with `@FILE` for weights in a file (safetensors, or a `.pth` of
-    which only tensors are read), `zoo:NAME`, a run folder, or a checkpoint of ours.
+    which only tensors are read), `zoo:NAME`, a run folder, or a checkpoint of ours; `MODEL+FILE` adds adapters that
+    `save_adapters` wrote, and `MODEL#HEAD` chooses the head that a model with adapters answers with.
 
     What is left out keeps its value: from the checkpoint if there is one, else from the architecture. Another
     `num_classes` replaces the head by a fresh one; another `image_size` or `patch_size` resamples patch kernel and
     positions. `normalisation` defaults to timm's for the architecture; `RAW_PIXELS` is none. `seed` draws the weights
     that no file provides.
     """
+    if (named := _with_head(str(model))) is not None:
+        keep = {"num_classes": num_classes, "image_size": image_size, "patch_size": patch_size}
+        more = {"normalisation": normalisation, "options": options, "pretrained": pretrained, "seed": seed}
+        return answering(load(named[0], **keep, **more), named[1])  # type: ignore[arg-type]
+    if (added := _with_adapters(str(model))) is not None:
+        return add_adapters(load(added[0]), added[1])
     name, at, file = str(model).partition("@")
     if at and not file:  # an unset variable in a script would train from nothing without a word
         raise UsageError(f"no file follows the @ in {model!r}. Write {name}@FILE, or leave out the @.")
@@ -72,7 +84,77 @@ def save(
     if model.spec is None:
         raise UsageError("only models made by `load` know how to be built again; save this one's state dict instead.")
     values = model.net.state_dict() if tensors is None else tensors
-    write_tensors(path, values, {SPEC_KEY: model.spec.to_json(), **(about or {})})
+    write_tensors(path, scales.without_training(values), {SPEC_KEY: model.spec.to_json(), **(about or {})})
+
+
+def tora(backbone: Model, tuning: Tuning | None = None, *, num_classes: int | None = None, seed: int = 0) -> Model:
+    """A model with the backbone's weights, copied and frozen, and adapters beside them that change nothing yet.
+
+    New heads have as many classes as the old one, whose weights they start from, or `num_classes`, drawn from `seed`.
+    """
+    if backbone.spec is None or backbone.spec.tuning is not None:
+        raise UsageError("adapters are added to a model that `load` made and that has none yet.")
+    classes, chosen = num_classes or backbone.spec.num_classes, tuning or Tuning()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        net = adapt(backbone.net, chosen, classes).train(backbone.training)
+    kept = backbone.spec.num_classes
+    return Model(
+        net, backbone.normalisation, replace(backbone.spec, tuning=chosen, num_classes=classes, kept_classes=kept)
+    )
+
+
+def save_adapters(model: Model, path: Path, about: Mapping[str, str] | None = None) -> None:
+    """What was added to a frozen network, without it: a small file, to be added to the same network again."""
+    net = _adapted(model)
+    assert model.spec is not None
+    added = {key: value for key, value in net.state_dict().items() if not key.startswith("backbone.")}
+    known = {SPEC_KEY: model.spec.to_json(), BACKBONE_KEY: fingerprint(net.backbone.state_dict())}
+    write_tensors(path, added, {**known, **(about or {})})
+
+
+def add_adapters(backbone: Model, path: str | Path) -> Model:
+    """A frozen network with the adapters of a file; another network's are refused."""
+    state, about = read_tensors(Path(path))
+    if SPEC_KEY not in about or BACKBONE_KEY not in about:
+        raise UsageError(f"{path} holds no adapters. Write them with vitadel.models.save_adapters.")
+    spec = ModelSpec.from_json(about[SPEC_KEY])
+    if about[BACKBONE_KEY] != fingerprint(backbone.net.state_dict()):
+        raise UsageError(
+            f"the adapters in {path} were trained on another network ({spec.name} with other weights, or another one). "
+            "Add them to the network they belong to."
+        )
+    model = tora(backbone, spec.tuning, num_classes=spec.num_classes)
+    wanted = {key: value for key, value in model.net.state_dict().items() if not key.startswith("backbone.")}
+    check_keys(state, wanted, str(path))
+    model.net.load_state_dict(state, strict=False)
+    return model
+
+
+def answering(model: Model, head: str) -> Model:
+    """The same weights, answering with one head: `joint`, `acc`, `rob` or `kept`."""
+    net = _adapted(model)
+    assert model.spec is not None
+    tuning = replace(net.tuning, answer=head)
+    shown = copy.copy(net)  # of its own, with the same modules inside
+    shown.tuning = tuning
+    return Model(shown, model.normalisation, replace(model.spec, tuning=tuning))
+
+
+def _adapted(model: Model) -> Adapted:
+    if not isinstance(model.net, Adapted):
+        raise UsageError(f"this {type(model.net).__name__} has no adapters. Make them with vitadel.models.tora.")
+    return model.net
+
+
+def _with_head(text: str) -> tuple[str, str] | None:
+    name, mark, head = text.rpartition("#")
+    return (name, head) if mark and head in ANSWERS and not Path(text).exists() else None
+
+
+def _with_adapters(text: str) -> tuple[str, str] | None:
+    name, mark, file = text.rpartition("+")
+    return (name, file) if mark and file.endswith(".safetensors") and not Path(text).exists() else None
 
 
 def _assemble(spec: ModelSpec, state: Mapping[str, Tensor] | None, source: str, *, new_head: bool, seed: int) -> Model:
@@ -84,7 +166,9 @@ def _assemble(spec: ModelSpec, state: Mapping[str, Tensor] | None, source: str, 
 
 def _fill(net: nn.Module, state: Mapping[str, Tensor], source: str, *, new_head: bool) -> None:
     fresh = net.state_dict()
-    fitted = family_of(net).fit(strip_prefix(state, fresh), net)
+    stripped = strip_prefix(state, fresh)
+    factors_M = stripped.pop(scales.ATTENTION, None)
+    fitted = family_of(net).fit(stripped, net)
     for key, value in fresh.items():
         other_classes = key in fitted and fitted[key].shape != value.shape and _in_head(net, key)
         # old files lack BatchNorm's counter, which evaluation never reads
@@ -92,6 +176,8 @@ def _fill(net: nn.Module, state: Mapping[str, Tensor], source: str, *, new_head:
             fitted[key] = value
     check_keys(fitted, fresh, source)
     net.load_state_dict(fitted)
+    if factors_M is not None:
+        scales.hold_factors(net, scales.ATTENTION, factors_M)
 
 
 def _in_head(net: nn.Module, key: str) -> bool:
@@ -124,6 +210,8 @@ def _checkpoint_path(text: str) -> Path:
 
 def _read_checkpoint(path: Path) -> tuple[dict[str, Tensor], ModelSpec]:
     state, about = read_tensors(path)
+    if BACKBONE_KEY in about:
+        raise UsageError(f"{path} holds adapters without their network. Write MODEL+{path}.")
     if SPEC_KEY not in about:
         raise UsageError(f"{path} does not say what it is. Name its architecture: timm:NAME@{path}.")
     return state, ModelSpec.from_json(about[SPEC_KEY])

@@ -1,16 +1,23 @@
 """Pixels in [0, 1] to logits, with the normalisation inside."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
 from vitadel.errors import UsageError
+from vitadel.models import scales
 from vitadel.models.families import family_of
 from vitadel.models.spec import ModelSpec, Normalisation
 from vitadel.models.taps import Taps
 
 
 class Model(nn.Module):
-    """A network and its normalisation: a plain module that any attack library can use unchanged."""
+    """A network and its normalisation: a plain module that any attack library can use unchanged.
+
+    A network that keeps factors for its attention (`set_attention_scales`) answers with them; what taps scale comes on
+    top.
+    """
 
     mean: Tensor
     std: Tensor
@@ -27,6 +34,11 @@ class Model(nn.Module):
         self.taps = Taps(self, net)
         self.training = net.training  # a new module would call itself in training, whatever it holds
 
+    @property
+    def attention_scales(self) -> Tensor | None:
+        """One factor per attention, if the network keeps any."""
+        return scales.held(self.net, scales.ATTENTION)
+
     def forward(self, x: Tensor) -> Tensor:
         if x.ndim != 4 or x.shape[1] != self.mean.shape[1]:
             raise UsageError(f"the model takes images of shape [B, {self.mean.shape[1]}, H, W], got {list(x.shape)}.")
@@ -36,7 +48,12 @@ class Model(nn.Module):
                 f"the model takes {size} x {size} images, got {x.shape[-2]} x {x.shape[-1]}. "
                 f"Load the data at {size}, or the model with image_size={x.shape[-1]}."
             )
-        return self.net(x if self.normalisation.identity else (x - self.mean) / self.std)
+        return scales.answer(self.net, self.taps, x if self.normalisation.identity else (x - self.mean) / self.std)
+
+
+def set_attention_scales(model: Model, factors: float | Tensor | Sequence[float]) -> None:
+    """From now on the model answers with these factors on its attention's scores: one for all, or one for each."""
+    scales.hold_factors(model.net, scales.ATTENTION, factors)
 
 
 def wrap(net: nn.Module, *, mean: tuple[float, ...], std: tuple[float, ...]) -> Model:

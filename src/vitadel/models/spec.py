@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 
 from vitadel.errors import UsageError
+from vitadel.models.tora import Tuning
 
 Option = str | int | float | bool
 
@@ -32,7 +33,10 @@ RAW_PIXELS = Normalisation((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """The architecture by name, its geometry, its normalisation, and what it was built with beyond the name."""
+    """The architecture by name, its geometry, its normalisation, and what it was built with beyond the name.
+
+    With `tuning`, that architecture is frozen, with a head of `kept_classes`, and has adapters and heads of their own.
+    """
 
     name: str
     num_classes: int
@@ -40,6 +44,8 @@ class ModelSpec:
     patch_size: int | None
     normalisation: Normalisation
     options: Mapping[str, Option] = field(default_factory=dict)
+    tuning: Tuning | None = None
+    kept_classes: int | None = None
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), sort_keys=True)
@@ -54,8 +60,13 @@ class ModelSpec:
             if not all(isinstance(size, int) for size in sizes):
                 raise ValueError(f"sizes are {sizes}")
             mean, std = (tuple(map(float, values["normalisation"][key])) for key in ("mean", "std"))
+            tuning = None if values.get("tuning") is None else Tuning(**values["tuning"])
             return replace(
-                spec, name=str(spec.name), normalisation=Normalisation(mean, std), options=dict(spec.options)
+                spec,
+                name=str(spec.name),
+                normalisation=Normalisation(mean, std),
+                options=dict(spec.options),
+                tuning=tuning,
             )
         except (TypeError, KeyError, ValueError) as error:
             raise UsageError(f"the model description in the file is damaged ({error}). Use an intact file.") from error

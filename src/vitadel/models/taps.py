@@ -160,31 +160,28 @@ class Taps:
 
     @contextmanager
     def _asked(self, request: _Request) -> Iterator[None]:
-        """Keep a request open; the mode is entered by the outermost block that needs it, so modes close in order."""
-        if torch.is_grad_enabled() and any(getattr(m, "grad_checkpointing", False) for m in self._net.modules()):
+        """Keep a request open."""
+        if torch.is_grad_enabled() and any(vars(m).get("grad_checkpointing") for m in self._net.modules()):
             raise UsageError(
                 "taps do not go with gradient checkpointing: the backward pass would run blocks again, without them. "
                 "Switch it off: model.net.set_grad_checkpointing(False)."
             )
-        needs_mode = request.inside_attention and not any(other.inside_attention for other in self._open)
-        self._called = False
+        called, self._called = self._called, False
         self._open.append(request)
         self._rewire()
         try:
-            if needs_mode:
-                with self._mode:
-                    yield
-            else:
-                yield
+            yield
         finally:
+            self._mode.leave_all()
             self._open.remove(request)
             self._rewire()
         if silent := sorted(request.names - request.fired):
             raise UsageError(self._why_silent(silent))
+        self._called = self._called or called
 
     def _why_silent(self, silent: Sequence[str]) -> str:
         shown = ", ".join(silent[:3]) + (f" and {len(silent) - 3} more" if len(silent) > 3 else "")
-        if any(_is_compiled(module) for module in self._model.modules()):
+        if any(is_compiled(module) for module in self._model.modules()):
             return f"taps never fired: {shown}. The model is compiled, and compiled code does not see taps."
         if not self._called:
             return f"taps never fired: {shown}. The model was not called inside the `with` block."
@@ -300,6 +297,7 @@ def _matching(pattern: str, known: Sequence[str], kind: str) -> list[str]:
     return found
 
 
-def _is_compiled(module: nn.Module) -> bool:
+def is_compiled(module: nn.Module) -> bool:
+    """Whether calls of this module run compiled code."""
     # naming the class would import the whole compiler
     return type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None

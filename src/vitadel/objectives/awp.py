@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from vitadel.errors import UsageError
+from vitadel.objectives.attention_scaling import AttentionScaling
 from vitadel.objectives.base import Examples, Objective, Step, undistributed
 from vitadel.objectives.moment import Moment
 
@@ -38,6 +39,15 @@ class AWP(Objective):
             raise UsageError(f"AWP.gamma must be positive, got {self.gamma:g}. Train without AWP for none.")
         if self.start < 0:
             raise UsageError(f"AWP.start must not be negative, got {self.start}: it is an epoch.")
+        if isinstance(self.inner, AttentionScaling):
+            raise UsageError("AWP cannot hold AttentionScaling. Write AttentionScaling(AWP(...)).")
+
+    def begin(self, model: nn.Module) -> None:
+        self.inner.begin(model)
+
+    @property
+    def selective(self) -> bool:
+        return self.inner.selective
 
     def at(self, moment: Moment) -> Objective:
         inner = self.inner.at(moment)
@@ -55,20 +65,29 @@ class AWP(Objective):
         return self.inner.prepare(model, x, y, seed=seed, index_B=index_B)
 
     def loss(self, model: nn.Module, examples: Examples) -> Step:
-        undo = _move_weights(model, lambda local: self.inner.loss(local, examples).loss, self.gamma)
-        return replace(self.inner.loss(model, examples), undo=undo)
+        back = _move_weights(model, lambda local: self.inner.loss(local, examples), self.gamma)
+        step = self.inner.loss(model, examples)
+
+        def undo() -> None:
+            step.undo()
+            back()
+
+        return replace(step, undo=undo)
 
 
-def _move_weights(model: nn.Module, loss: Callable[[nn.Module], Tensor], gamma: float) -> Callable[[], None]:
+def _move_weights(model: nn.Module, look: Callable[[nn.Module], Step], gamma: float) -> Callable[[], None]:
     """Move the weights to where the loss is worse; returns what takes them back."""
     local = undistributed(model)
-    weights = [
-        parameter
-        for name, parameter in local.named_parameters()
-        if name.endswith("weight") and parameter.ndim > 1 and parameter.requires_grad
-    ]
     with _same_buffers(local):
-        grads = torch.autograd.grad(loss(local), weights, allow_unused=True)
+        seen = look(local)
+        # after the look, which may leave weights out
+        weights = [
+            parameter
+            for name, parameter in local.named_parameters()
+            if name.endswith("weight") and parameter.ndim > 1 and parameter.requires_grad
+        ]
+        grads = torch.autograd.grad(seen.loss, weights, allow_unused=True)
+        seen.undo()
     before = [weight.detach().clone() for weight in weights]
     with torch.no_grad():
         for weight, grad in zip(weights, grads, strict=True):

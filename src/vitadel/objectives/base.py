@@ -25,6 +25,7 @@ class Step:
     """The scalar that weights are trained on, numbers worth logging, and the logits that were computed anyway.
 
     `undo` is to be called after the backward pass: an objective that looks elsewhere than at the weights moves them.
+    Where `trains` is false the batch served something else, and weights, optimiser and average stay as they are.
     """
 
     loss: Tensor
@@ -32,6 +33,7 @@ class Step:
     clean_logits: Tensor | None = None
     adv_logits: Tensor | None = None
     undo: Callable[[], None] = _nothing
+    trains: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,15 @@ class Objective(ABC):
     def passes(self) -> float:
         """What an image costs in all, in forward passes."""
         return self.loss_passes
+
+    @property
+    def selective(self) -> bool:
+        """Whether some updates leave weights alone that others train; processes that share gradients must know."""
+        return False
+
+    def begin(self, model: nn.Module) -> None:
+        """Give the model what it has to hold before the first update, and so before it is copied or wrapped."""
+        return
 
     def at(self, moment: Moment) -> "Objective":
         """The objective at this point of training: where schedules live."""

@@ -14,15 +14,21 @@ class Each(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One update of a training: `epoch` is how far it will be, in epochs, when the update is made."""
+    """One update of a training: `epoch` is how far it will be, in epochs of `updates` each, when the update is made."""
 
     epoch: float
     epochs: float
+    updates: int = 1
 
     @property
     def whole_epoch(self) -> int:
         """The number of the running epoch, the first being 0."""
         return math.ceil(self.epoch) - 1
+
+    @property
+    def update_in_epoch(self) -> int:
+        """The number of the update within the running epoch, the first being 0."""
+        return round((self.epoch - self.whole_epoch) * self.updates) - 1
 
     def grown(self, share: float, each: Each) -> float:
         """From 0 to 1 over the first `share` of training: evenly, or in stairs whose first step is at 0."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from vitadel.recipes import cifar10, digits, heavy_augmentation, light_recipe, vit_beats_wrn
+from vitadel.recipes import attention_scaling, cifar10, digits, heavy_augmentation, light_recipe, vit_beats_wrn
 from vitadel.recipes.carry_out import carry_out
 from vitadel.recipes.overrides import override
 from vitadel.recipes.provenance import Leaf, leaves
@@ -12,9 +12,11 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "digits-standard": digits.digits_standard,
     "digits-adversarial": digits.digits_adversarial,
     "digits-pointer": digits.digits_pointer,
+    "digits-aas": digits.digits_aas,
     "cifar10-vit-tiny-short": cifar10.cifar10_vit_tiny_short,
     "cifar10-xcit-tiny-short": cifar10.cifar10_xcit_tiny_short,
     "cifar10-trades-short": cifar10.cifar10_trades_short,
+    "cifar10-aas-short": cifar10.cifar10_aas_short,
     "xcit-s12-imagenet": light_recipe.xcit_s12_imagenet,
     "xcit-m12-imagenet": light_recipe.xcit_m12_imagenet,
     "xcit-l12-imagenet": light_recipe.xcit_l12_imagenet,
@@ -51,6 +53,32 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "wrn-28-10-cifar10-lion": vit_beats_wrn.wrn_28_10_cifar10_lion,
     "vit-s-imagenet-singh": heavy_augmentation.vit_s_imagenet_singh,
     "vit-b-imagenet-ares": heavy_augmentation.vit_b_imagenet_ares,
+    "vit-b-cifar10-at": attention_scaling.vit_b_cifar10_at,
+    "vit-b-cifar10-at-aas": attention_scaling.vit_b_cifar10_at_aas,
+    "vit-b-cifar10-trades": attention_scaling.vit_b_cifar10_trades,
+    "vit-b-cifar10-trades-aas": attention_scaling.vit_b_cifar10_trades_aas,
+    "vit-b-cifar10-trades-awp": attention_scaling.vit_b_cifar10_trades_awp,
+    "vit-b-cifar10-trades-awp-aas": attention_scaling.vit_b_cifar10_trades_awp_aas,
+    "vit-b-cifar10-mart": attention_scaling.vit_b_cifar10_mart,
+    "vit-b-cifar10-mart-aas": attention_scaling.vit_b_cifar10_mart_aas,
+    "vit-b-cifar100-at": attention_scaling.vit_b_cifar100_at,
+    "vit-b-cifar100-at-aas": attention_scaling.vit_b_cifar100_at_aas,
+    "vit-b-cifar100-trades": attention_scaling.vit_b_cifar100_trades,
+    "vit-b-cifar100-trades-aas": attention_scaling.vit_b_cifar100_trades_aas,
+    "vit-b-cifar100-trades-awp": attention_scaling.vit_b_cifar100_trades_awp,
+    "vit-b-cifar100-trades-awp-aas": attention_scaling.vit_b_cifar100_trades_awp_aas,
+    "vit-b-cifar100-mart": attention_scaling.vit_b_cifar100_mart,
+    "vit-b-cifar100-mart-aas": attention_scaling.vit_b_cifar100_mart_aas,
+    "vit-b-imagenet100-at": attention_scaling.vit_b_imagenet100_at,
+    "vit-b-imagenet100-at-aas": attention_scaling.vit_b_imagenet100_at_aas,
+    "vit-b-imagenet100-trades": attention_scaling.vit_b_imagenet100_trades,
+    "vit-b-imagenet100-trades-aas": attention_scaling.vit_b_imagenet100_trades_aas,
+    "xcit-s12-cifar10-sgd": attention_scaling.xcit_s12_cifar10_sgd,
+    "xcit-s12-cifar10-aas": attention_scaling.xcit_s12_cifar10_aas,
+    "xcit-s12-cifar100-sgd": attention_scaling.xcit_s12_cifar100_sgd,
+    "xcit-s12-cifar100-aas": attention_scaling.xcit_s12_cifar100_aas,
+    "xcit-s12-imagenet100-sgd": attention_scaling.xcit_s12_imagenet100_sgd,
+    "xcit-s12-imagenet100-aas": attention_scaling.xcit_s12_imagenet100_aas,
 }
 
 __all__ = [

@@ -74,15 +74,18 @@ def _start(recipe: Recipe, dataset: DataSet) -> models.Model:
         Normalise.NONE: models.RAW_PIXELS,
         Normalise.HALF: models.Normalisation((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
     }[choice.normalise]
-    return models.load(
+    start = models.load(
         choice.start,
-        num_classes=dataset.num_classes,
+        num_classes=dataset.num_classes if choice.tuning is None else None,  # what is frozen keeps its own
         image_size=choice.image_size,
         patch_size=choice.patch_size,
         normalisation=normalisation,
         options=choice.options or None,
         seed=recipe.seed,
     )
+    if choice.tuning is None:
+        return start
+    return models.tora(start, choice.tuning, num_classes=dataset.num_classes, seed=recipe.seed)
 
 
 def _check(recipe: Recipe, dataset: DataSet) -> Check | None:

@@ -7,9 +7,9 @@ Cost:    see `expect`.
 
 from dataclasses import replace
 
-from vitadel.attacks import PGD
+from vitadel.attacks import PGD, Scaling
 from vitadel.models import Option
-from vitadel.objectives import Adversarial, Standard
+from vitadel.objectives import Adversarial, AttentionScaling, Standard
 from vitadel.recipes.recipe import ModelChoice, Normalise, Recipe, Selection
 from vitadel.threat import Linf
 from vitadel.train import AdamW, Plan
@@ -61,4 +61,16 @@ def digits_pointer() -> Recipe:
         name="digits-pointer",
         about="hard attention on digits, standard training; gradients are zero",
         model=ModelChoice("vitadel:pointer", image_size=8, normalise=Normalise.DATA),
+    )
+
+
+def digits_aas() -> Recipe:
+    """digits-adversarial with factors for the attention, searched for twice on the way."""
+    base = digits_adversarial()
+    scaling = replace(Scaling.paper(), batches=1, batch=32)
+    return replace(
+        base,
+        name="digits-aas",
+        about="tiny ViT on digits, adversarial training with AAS-AT",
+        objective=AttentionScaling(base.objective, period=5, scaling=scaling, batches=10),
     )

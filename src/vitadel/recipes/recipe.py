@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from vitadel.attacks import Attack
-from vitadel.models import Option
+from vitadel.models import Option, Tuning
 from vitadel.objectives import Objective
 from vitadel.threat import Threat
 from vitadel.train import Plan
@@ -22,13 +22,17 @@ class Normalise(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class ModelChoice:
-    """The architecture to train, and from which weights; `start` is anything `models.load` takes."""
+    """The architecture to train, and from which weights; `start` is anything `models.load` takes.
+
+    With `tuning` that network is frozen, with its head as it is, and what is trained are adapters and heads beside it.
+    """
 
     start: str
     image_size: int
     patch_size: int | None = None
     normalise: Normalise = Normalise.MODEL
     options: Mapping[str, Option] = field(default_factory=dict)
+    tuning: Tuning | None = None
 
 
 @dataclass(frozen=True, slots=True)

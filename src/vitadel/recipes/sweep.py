@@ -63,6 +63,7 @@ AXES: dict[str, str | Callable[[Recipe, str], Recipe]] = {
     "beta": "objective.beta",
     "eps-warmup": "objective.eps_warmup",
     "eps-warmup-epochs": _eps_warmed_up,
+    "lambda": "objective.weight",
     "mix": "synthetic.share",
     "smoothing": "objective.smoothing",
     "weight-decay": "plan.optimiser.weight_decay",

@@ -11,6 +11,7 @@ import numpy as np
 
 from vitadel.errors import UsageError
 from vitadel.report.describe import compact
+from vitadel.report.masking import read_masking
 from vitadel.report.records import (
     Accuracy,
     Alarm,
@@ -63,13 +64,15 @@ def _record(folder: Path) -> Record:
     evaluations = sorted((_evaluation(run, name) for name in run.evaluations()), key=_by_threat)
     training = (*_series(run, "step"), *_series(run, "holdout"))
     sweep = _sweep(folder / "table.json") if manifest.get("kind") == "sweep" else None
-    if not evaluations and not training and not sweep:
+    masking = read_masking(folder) if manifest.get("kind") == "analyse" else None
+    if not evaluations and not training and not sweep and not masking:
         raise UsageError(
-            f"{folder} has nothing to report: no training log and no finished evaluation. "
+            f"{folder} has nothing to report: no training log, no finished evaluation, no finished study. "
             "Let its command finish (the same command resumes it), or leave it out."
         )
     name = folder.resolve().name
-    return Record(_model_name(manifest) or name, name, manifest, tuple(evaluations), training, sweep, _alarms(run))
+    label = _model_name(manifest) or name
+    return Record(label, name, manifest, tuple(evaluations), training, sweep, _alarms(run), masking)
 
 
 def _alarms(run: Run) -> tuple[Alarm, ...]:
@@ -105,7 +108,8 @@ def _with_unique_labels(records: Sequence[Record]) -> tuple[Record, ...]:
 
 
 def _shows(record: Record) -> list[str]:
-    kinds = {"evaluations": record.evaluations, "training": record.training, "sweep": record.sweep}
+    kinds: dict[str, object] = {"evaluations": record.evaluations, "training": record.training}
+    kinds |= {"sweep": record.sweep, "masking": record.masking}
     return [what for what, there in kinds.items() if there]
 
 

@@ -37,6 +37,7 @@ def _what(run: Record) -> tuple[str, ...]:
         _architecture(_mapping(recipe.get("model")) or _mapping(model.get("spec"))),
         f"trained{where}{_objective(_mapping(recipe.get('objective')))}" if run.training else "",
         f"measured{where}" if run.evaluations else "",
+        f"studied{where}" if run.masking else "",
         f"weights {str(model['sha256'])[:12]}" if model.get("sha256") else "",
     )
 

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 # Okabe and Ito's colours, which people with any colour vision can tell apart; their yellow is lost on white
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#7a7a7a")
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _GLYPHS = ("●", "■", "▲", "◆", "▼", "✚", "✖")
-_INK = "#010203"  # a colour nobody chooses, so that it can be found again and handed to the page
+INK = "#010203"  # a colour nobody chooses, so that it can be found again and handed to the page
 _POINTS = 300
 _PANELS = 6
 _WIDE_SWEEP = 20
@@ -27,8 +27,8 @@ _STYLE: dict[str, object] = {
     "svg.fonttype": "none",
     "text.parse_math": False,
     "font.size": 9,
-    **dict.fromkeys(("axes.edgecolor", "axes.labelcolor", "text.color", "xtick.color", "ytick.color"), _INK),
-    "grid.color": _INK,
+    **dict.fromkeys(("axes.edgecolor", "axes.labelcolor", "text.color", "xtick.color", "ytick.color"), INK),
+    "grid.color": INK,
     "grid.alpha": 0.12,
     "grid.linewidth": 0.6,
     "axes.grid": True,
@@ -104,7 +104,7 @@ def _draw_curve(axes: "Axes", curve: Curve, number: int, scale: float) -> None:
     )
     place = number % len(PALETTE)
     axes.fill_between(eps, low, high, color=PALETTE[place], alpha=0.16, linewidth=0)
-    axes.plot(eps, value, color=PALETTE[place], marker=_MARKERS[place], linestyle=_dashes(number))
+    axes.plot(eps, value, color=PALETTE[place], marker=MARKERS[place], linestyle=_dashes(number))
 
 
 def _dashes(number: int) -> str:
@@ -127,7 +127,7 @@ def _training_drawing(title: str, lines: Sequence[tuple[int, Series]]) -> Drawin
         for line, (number, series) in enumerate(lines):
             steps, values = _thinned(series)
             place = number % len(PALETTE)
-            marker = _MARKERS[place] if len(steps) <= 12 else ""
+            marker = MARKERS[place] if len(steps) <= 12 else ""
             dashed = series.name == "robust" if percent else title == "learning rate" and line > 0
             shown = 100 * values if percent else values
             axes.plot(
@@ -159,27 +159,31 @@ def _thinned(series: Series) -> tuple[np.ndarray, np.ndarray]:
 @contextmanager
 def _axes(name: str, inches: tuple[float, float]) -> Iterator[tuple["Axes", list[str]]]:
     """Axes to draw on in the house style; on leaving, the list holds the SVG."""
+    with styled(name, inches) as figure:
+        drawn: list[str] = []
+        yield figure.add_subplot(), drawn
+        drawn.append(svg(figure))
+
+
+@contextmanager
+def styled(name: str, inches: tuple[float, float]) -> Iterator["Figure"]:
+    """An empty figure; what is drawn inside comes in the house style."""
     import matplotlib.style
     from matplotlib.figure import Figure
 
     # the salt names the figure, so that no two drawings of one page share an id
     with matplotlib.style.context({**_STYLE, "svg.hashsalt": name}, after_reset=True):
-        figure = Figure(figsize=inches, layout="constrained")
-        svg: list[str] = []
-        yield figure.add_subplot(), svg
-        svg.append(_svg(figure))
+        yield Figure(figsize=inches, layout="constrained")
 
 
-def _svg(figure: "Figure") -> str:
+def svg(figure: "Figure") -> str:
     """The figure as a bare element: no date, no namespace, no fixed size, colours left to the page."""
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     text = buffer.getvalue()
     text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", text[text.index("<svg") :], flags=re.DOTALL)
     text = re.sub(r' xmlns(:xlink)?="[^"]*"| (width|height)="[^"]*pt"| id="[\w.]+_\d+[^"]*"', "", text)
-    text = (
-        text.replace("xlink:href", "href").replace("<svg", '<svg aria-hidden="true"', 1).replace(_INK, "currentColor")
-    )
+    text = text.replace("xlink:href", "href").replace("<svg", '<svg aria-hidden="true"', 1).replace(INK, "currentColor")
     for place, shade in enumerate(PALETTE):
         text = text.replace(shade, f"var(--line-{place}, {shade})")
     return text

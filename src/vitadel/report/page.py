@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitadel.errors import UsageError
-from vitadel.report import checks, figures, pictures, tables
+from vitadel.report import checks, figures, masking_figures, pictures, tables
 from vitadel.report.collect import collect, curves
 from vitadel.report.describe import provenance, sentence
+from vitadel.report.masking import Masking
 from vitadel.report.records import Curve, Evaluation, Record
 from vitadel.runs import write_whole
 
@@ -123,6 +124,10 @@ def _content(records: Sequence[Record]) -> dict[str, object]:
         "measured": [block for block in blocks if block.lines],
         "trained": [block for block in blocks if block.record.training],
         "sweeps": [block for block in blocks if block.record.sweep],
+        "studied": [block for block in blocks if block.record.masking],
+        "evidence_codes": list(dict.fromkeys(e.code for _, study in _studies(blocks) for e in study.evidence)),
+        "gap_drawings": _gap_drawings(blocks),
+        "masking_drawings": masking_figures.curve_drawings(_studies(blocks)),
         "legend": _attack_legend(blocks),
         "curve_drawings": figures.curve_drawings([c for block in blocks for c, _ in block.curves], numbers),
         "holdout_robust": any(s.event == "holdout" and s.name == "robust" for r in records for s in r.training),
@@ -134,6 +139,17 @@ def _content(records: Sequence[Record]) -> dict[str, object]:
         "PASS": checks.State.PASS,
         "FAIL": checks.State.FAIL,
     }
+
+
+def _studies(blocks: Sequence[Block]) -> list[tuple[int, Masking]]:
+    return [(block.number, block.record.masking) for block in blocks if block.record.masking is not None]
+
+
+def _gap_drawings(blocks: Sequence[Block]) -> list[figures.Drawing]:
+    """One drawing per study; two and more stand side by side, so each is narrower."""
+    studies = _studies(blocks)
+    widest = 4 if len(studies) == 1 else 2
+    return [masking_figures.gap_drawing(one, number, min(widest, len(one.plain))) for number, one in studies]
 
 
 def _title(labels: Sequence[str]) -> str:

@@ -2,9 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from vitadel.report.masking import Masking
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +170,7 @@ class Record:
     training: tuple[Series, ...]
     sweep: Sweep | None = None
     alarms: tuple[Alarm, ...] = ()
+    masking: "Masking | None" = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from vitadel.data import Split
 from vitadel.draws import Draws, fold_seed
 from vitadel.errors import Stopped, UsageError
-from vitadel.models import Model, save
+from vitadel.models import Model, save, scales
 from vitadel.objectives import Moment, Objective
 from vitadel.runs import Notify, Run, Scalars, silent, write_whole
 from vitadel.train.alarms import Alarm, alarms
@@ -28,7 +28,13 @@ from vitadel.train.feed import Batch, Feed
 from vitadel.train.meters import Meter, achieved_flops, forward_flops, peak_flops
 from vitadel.train.order import Order, Pick
 from vitadel.train.plan import Plan, Precision, ema_decay, learning_rate
-from vitadel.train.preparation import Synthetic, checkpoint_activations, order_of, refuse_what_cannot_be_cut
+from vitadel.train.preparation import (
+    Synthetic,
+    checkpoint_activations,
+    order_of,
+    refuse_what_cannot_be_cut,
+    refuse_what_hides_attention,
+)
 from vitadel.train.sharding import all_finite, shard, whole
 from vitadel.train.signals import Bell, listening
 from vitadel.train.understudy import Understudy
@@ -68,10 +74,14 @@ def fit(
     accelerator = Accelerator(
         mixed_precision="bf16" if plan.precision is Precision.BF16 else "no",
         # an objective may make two passes before its backward one; buffers sent in between would undo the first
-        kwargs_handlers=[DistributedDataParallelKwargs(broadcast_buffers=False)],
+        kwargs_handlers=[
+            DistributedDataParallelKwargs(broadcast_buffers=False, find_unused_parameters=objective.selective)
+        ],
     )
     refuse_what_cannot_be_cut(plan, objective)
     order = order_of(train, synthetic, plan, seed, accelerator.num_processes)
+    objective.begin(model)
+    refuse_what_hides_attention(plan, model)
     model.to(accelerator.device)
     if plan.checkpoint_activations:
         checkpoint_activations(model)
@@ -92,6 +102,7 @@ def fit(
         job.understudy = Understudy(model, plan.compile)
     with listening() as bell:
         job.run_all(bell)
+    scales.forget_training(job.deployed.net)
     return job.deployed
 
 
@@ -253,13 +264,14 @@ class _Job:
         torch.manual_seed(fold_seed(seed, self.accelerator.process_index))
         index_B = pick.index_B.to(x.device, non_blocking=True)
         x, y = self._augmented(x, y, seed, index_B)
-        objective = self.objective.at(Moment((step + 1) / self.steps_per_epoch, self.plan.all_epochs))
+        objective = self.objective.at(self._moment(step))
         for group in self.optimiser.param_groups:
             group["lr"] = learning_rate(self.plan, step, self.steps_per_epoch)
         self.wrapped.train()
         if self.understudy is not None:
             self.understudy.learn()
         told: list[Mapping[str, Tensor]] = []
+        trains = True
         parts = list(zip(*(each.chunk(self.plan.accumulate) for each in (x, y, index_B)), strict=True))
         for number, (x_part, y_part, index_part) in enumerate(parts):
             last = number == len(parts) - 1
@@ -267,19 +279,34 @@ class _Job:
                 with self.accelerator.autocast():
                     examples = objective.prepare(self.crafter, x_part, y_part, seed=seed, index_B=index_part)
                     result = objective.loss(self.wrapped, examples)
-                self.accelerator.backward(result.loss * (len(x_part) / len(x)))
+                if trains := result.trains:
+                    self.accelerator.backward(result.loss * (len(x_part) / len(x)))
                 result.undo()
-            told.append({"loss": result.loss.detach(), **result.logs})
+            told.append({**({"loss": result.loss.detach()} if trains else {}), **result.logs})
+        if trains:
+            moved = self._move_weights(step)
+            told = [{**one, **moved} for one in told]
+        if self.average is not None:
+            scales.copy(self.model.net, self.average.module.net)
+        self.window.add(len(x), {name: torch.stack([one[name] for one in told]).mean() for name in told[0]})
+        self.notify("training", step + 1, self.total, self.window.latest)
+
+    def _move_weights(self, step: int) -> dict[str, Tensor]:
+        """One step of the optimiser and of the average; the gradient's norm if it is clipped."""
+        told: dict[str, Tensor] = {}
         if self.plan.clip_norm is not None:
             norm = self.accelerator.clip_grad_norm_(self.wrapped.parameters(), self.plan.clip_norm)
-            told = [{**one, **whole({"gradient_norm": norm.detach()})} for one in told]
+            told = whole({"gradient_norm": norm.detach()})
         self.optimiser.step()
         self.optimiser.zero_grad()
         if self.average is not None:
             self.average.decay = ema_decay(self.plan, step, self.total)
             self.average.update(self.model)
-        self.window.add(len(x), {name: torch.stack([one[name] for one in told]).mean() for name in told[0]})
-        self.notify("training", step + 1, self.total, self.window.latest)
+        return told
+
+    def _moment(self, step: int) -> Moment:
+        """Where training stands at update number `step`."""
+        return Moment((step + 1) / self.steps_per_epoch, self.plan.all_epochs, self.steps_per_epoch)
 
     @property
     def crafter(self) -> nn.Module:
@@ -322,7 +349,9 @@ class _Job:
         if progress.joules:
             numbers["kilowatt_hours"] = round(progress.joules / 3.6e6, 6)
         if self.peak is not None:
-            done = achieved_flops(means["images_per_second"], self.flops, self.objective.passes)
+            done = achieved_flops(
+                means["images_per_second"], self.flops, self.objective.at(self._moment(step - 1)).passes
+            )
             numbers["flop_utilisation"] = round(done / (self.peak * self.accelerator.num_processes), 4)
         self._write("step", step, numbers)
         return progress

@@ -6,10 +6,10 @@ import torch
 
 from vitadel.data import Shards, Split
 from vitadel.errors import UsageError
-from vitadel.models import Model
+from vitadel.models import Model, scales
 from vitadel.objectives import AWP, Objective
 from vitadel.train.order import Order
-from vitadel.train.plan import Plan
+from vitadel.train.plan import Compile, Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,27 @@ def order_of(train: Split, synthetic: Synthetic | None, plan: Plan, seed: int, w
 def refuse_what_cannot_be_cut(plan: Plan, objective: Objective) -> None:
     if plan.shard and isinstance(objective, AWP):
         raise UsageError("AWP moves whole weights, and plan.shard cuts them. Set plan.shard=false.")
+    if plan.shard and objective.selective:
+        raise UsageError(
+            f"{type(objective).__name__} trains other weights at every update, and plan.shard cuts all of them alike. "
+            "Set plan.shard=false."
+        )
+
+
+def refuse_what_hides_attention(plan: Plan, model: Model) -> None:
+    """Factors for the attention work through taps, which not every way of computing a network sees."""
+    if not scales.has_factors(model.net):
+        return
+    hidden = {
+        "plan.compile=off": plan.compile is not Compile.OFF,
+        "plan.shard=false": plan.shard,
+        "plan.checkpoint_activations=false": plan.checkpoint_activations,
+    }
+    if wanted := [setting for setting, hides in hidden.items() if hides]:
+        raise UsageError(
+            "the attention of this model is scaled, and neither compiled code nor cut weights nor recomputed "
+            f"activations go with that. Set {' and '.join(wanted)}."
+        )
 
 
 def checkpoint_activations(model: Model) -> None:

@@ -5,7 +5,7 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from vitadel.models import Model
+from vitadel.models import Model, Taps, scales
 from vitadel.train.plan import Compile
 
 
@@ -20,6 +20,7 @@ class Understudy(nn.Module):
         super().__init__()
         self.mean, self.std = model.mean, model.std
         self.net = copy.deepcopy(model.net).to(torch.bfloat16).eval().requires_grad_(False)
+        self.taps = Taps(self, self.net)
         self._pairs = _pairs(model.net, self.net)
         compile.applied(self.net)
 
@@ -31,8 +32,8 @@ class Understudy(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         with torch.autocast(x.device.type, enabled=False):
-            z_BK: Tensor = self.net(((x - self.mean) / self.std).to(torch.bfloat16))
-            return z_BK.float()
+            pixels = ((x - self.mean) / self.std).to(torch.bfloat16)
+            return scales.answer(self.net, self.taps, pixels).float()
 
 
 def _pairs(model: nn.Module, copied: nn.Module) -> tuple[list[Tensor], list[Tensor]]:

@@ -1,6 +1,7 @@
 """Means over the updates since the last log line."""
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -16,7 +17,7 @@ class Window:
 
     def _open(self) -> None:
         self._sums: dict[str, Tensor] = {}
-        self._updates = 0
+        self._updates: Counter[str] = Counter()
         self._images = 0
         self._started = time.perf_counter()
         self.latest: Mapping[str, float] = {}
@@ -24,7 +25,7 @@ class Window:
     def add(self, images: int, values: Mapping[str, Tensor]) -> None:
         for name, value in values.items():
             self._sums[name] = self._sums.get(name, torch.zeros_like(value)) + value
-        self._updates += 1
+        self._updates.update(values.keys())  # by name: not every update has something to say about everything
         self._images += images
 
     @contextmanager
@@ -38,7 +39,8 @@ class Window:
         return all(bool(total.isfinite().all()) for total in self._sums.values())
 
     def close(self) -> dict[str, float]:
-        means = {name: round(float(total) / self._updates, 6) for name, total in self._sums.items()}
+        # by digits that count, because a factor of attention may be 1e-7
+        means = {name: float(f"{float(total) / self._updates[name]:.7g}") for name, total in self._sums.items()}
         rate = self._images / (time.perf_counter() - self._started)
         means["images_per_second"] = round(rate, 2)
         self._open()

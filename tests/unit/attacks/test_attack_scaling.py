@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vitadel.attacks import SCALINGS, Factors, Rescaled, Scaling, find_factors, search_factors, tapped
+from vitadel.attacks import PGD, SCALINGS, Factors, Rescaled, Scaling, find_factors, search_factors, tapped
 from vitadel.attacks.scaling import _Search
 from vitadel.errors import UsageError
 from vitadel.losses import cross_entropy, margin
@@ -107,7 +107,7 @@ def test_steps_go_uphill_and_stay_in_range() -> None:
     assert end.value is not None
     assert start.value is not None
     assert end.value > start.value
-    assert decade.attentions[0] == decade.attentions[1] == pytest.approx(10 ** (-7 / 8))
+    assert decade.attentions[0] == decade.attentions[1] == pytest.approx(10 ** (-7 / 24))
 
 
 def test_a_clamp_without_gradient_holds_its_factor_and_one_passed_through_does_not() -> None:
@@ -206,6 +206,15 @@ def test_a_search_inside_a_threat_tries_its_candidates_on_the_model_itself() -> 
     y[0] = (y[0] + 1) % 5  # wrong before any attack, so nobody fells it
     found = search_factors(model, x, y, Linf(8 / 255), Scaling.manual(0.5, 1e-3))
     assert all(one.of == 5 and one.felled is not None and 0 <= one.felled <= 5 for one in found.tried)
+
+
+def test_a_model_in_training_is_judged_in_evaluation_and_left_as_it_was() -> None:
+    """LeViT's BatchNorm would remember the images, and refuse a single one."""
+    model, (x, y) = network("levit").train(), images(1)
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    search_factors(model, x, y, Linf(8 / 255), Scaling(batches=1, batch=1, held=1, steps=1, probe=PGD(steps=1)))
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+    assert model.training
 
 
 class Plain(nn.Module):

@@ -24,7 +24,7 @@ from vitadel.runs import describe
 from vitadel.train import Precision
 
 ROOT = Path(__file__).parents[3]
-_OWN = ("digits-standard", "digits-adversarial", "digits-pointer")
+_OWN = ("digits-standard", "digits-adversarial", "digits-pointer", "digits-aas")
 
 
 def architecture(recipe: Recipe) -> tuple[str, Mapping[str, Option]]:

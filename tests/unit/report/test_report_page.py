@@ -287,7 +287,7 @@ def test_bad_runs_are_refused_with_what_to_do(make: Any, tmp_path: Path, spoilt:
     told = {
         "none": r"at least one run, got none\. Write: vitadel report",
         "stranger": r"is not a run folder: it has no manifest\.json",
-        "empty": "nothing to report: no training log and no finished evaluation. Let its command finish",
+        "empty": "nothing to report: no training log, no finished evaluation, no finished study. Let its",
         "summary": r"should give 'clean' as .*, got None\. Run the evaluation again",
         "gallery": r"cannot read .*gallery\.npz: .*Delete it to report without its pictures",
     }

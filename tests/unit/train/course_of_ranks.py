@@ -10,8 +10,8 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.nn.parallel import DistributedDataParallel
 
 from vitadel import data, models
-from vitadel.attacks import PGD
-from vitadel.objectives import AWP, Adversarial, Examples, Objective, Standard, Step, Trades
+from vitadel.attacks import PGD, Scaling
+from vitadel.objectives import AWP, Adversarial, AttentionScaling, Examples, Objective, Standard, Step, Trades
 from vitadel.threat import Linf
 from vitadel.train import SGD, Mixing, PadCrop, Plan, claim_together, fit
 
@@ -47,6 +47,11 @@ KINDS: dict[str, tuple[Objective, Plan]] = {
     "shard": (Trades(ATTACK, Linf(0.1), smoothing=0.1), replace(PLAN, shard=True)),
     "steps-1": (Adversarial(replace(ATTACK, steps=1), Linf(0.1)), replace(PLAN, epochs=1)),
     "steps-4": (Adversarial(replace(ATTACK, steps=4), Linf(0.1)), replace(PLAN, epochs=1)),
+    "scaling": (
+        # cut into candidates of 4 images: two for each of two ranks and of two parts
+        AttentionScaling(AWP(Trades(ATTACK, Linf(0.1))), 1, scaling=replace(Scaling.paper(), batches=1, batch=4)),
+        replace(PLAN, accumulate=2),
+    ),
     "broken": (BrokenOnce(), replace(PLAN, log_every_steps=1)),
     "parts-2": (Adversarial(ATTACK, Linf(0.1)), replace(PLAN, epochs=1, accumulate=2)),
 }

@@ -2,6 +2,7 @@
 
 from torch import nn
 
+from vitadel.models.families.adapting import Adapting
 from vitadel.models.families.base import Block, Family, check_grid
 from vitadel.models.families.cait import CaiT
 from vitadel.models.families.levit import LeViT
@@ -10,7 +11,7 @@ from vitadel.models.families.swin import Swin
 from vitadel.models.families.vit import ViT
 from vitadel.models.families.xcit import XCiT
 
-FAMILIES: tuple[Family, ...] = (ViT(), CaiT(), XCiT(), Swin(), LeViT(), Pointing())
+FAMILIES: tuple[Family, ...] = (ViT(), CaiT(), XCiT(), Swin(), LeViT(), Pointing(), Adapting())
 OTHER = Family()
 
 

@@ -19,7 +19,7 @@ class ViT(Patched):
 
     name = "vit"
     architectures = (VisionTransformer,)
-    timm_files = ("vision_transformer", "deit")
+    timm_files: tuple[str, ...] = ("vision_transformer", "deit")
 
     def blocks(self, net: nn.Module) -> Sequence[Block]:
         assert isinstance(net, VisionTransformer)

@@ -1,0 +1,179 @@
+"""What scaling attention does to attacks: the tables of the AAS paper, scored on the model and on the rescaled one.
+
+    python benchmarks/attention_scaling.py MODEL --data folder:DIR -n 1000 [--threat linf:8/255] [--out FILE.jsonl]
+
+First the factors: the same for all attentions over a grid, chosen by PGD-20, and those that AAS finds by three
+readings of its algorithm, on 256 images of the training split, as in the paper, or of another. Then every attack, one
+JSON line each: plain, the same once more with another seed (what a mere second try brings), with the best manual factor
+and with AAS. Per way: accuracy of the model itself under images made on the rescaled model (`original`), what is left
+if both tries count (`union`), and of the rescaled model attacked in its place (`rescaled`, the paper's protocol), each
+with its interval; and how likely chance alone is to make a scaled attack so much better than plain, and than the second
+try.
+
+With --saturation, instead: queries multiplied by growing factors, the model so made attacked for itself.
+"""
+
+import argparse
+from pathlib import Path
+
+import torch
+from record import bits, clock, hardware, load, tell, versions
+from torch import Tensor, nn
+
+from vitadel import threat as threats
+from vitadel.attacks import FGSM, GAMA, PGD, SCALINGS, Engine, Factors, Rescaled, Scaling, scaled, search_factors
+from vitadel.evaluate import Entry, accuracy, robustness
+from vitadel.intervals import chance_of
+from vitadel.losses import dlr, margin
+from vitadel.threat import Threat
+
+GRID = (10.0, 0.1, 0.01, 1e-3, 1e-4, 1e-5)
+READINGS = ("aas", "aas-paper", "aas-literal")
+SATURATION = (1.0, 2.0, 4.0, 16.0, 64.0, 256.0, 1e3, 1e4, 1e6)
+
+
+def attacks(steps: int) -> list[Entry]:
+    return [
+        Entry("fgsm", FGSM()),
+        Entry("pgd-20", PGD(steps=20)),
+        Entry(f"pgd-{steps}", PGD(steps=steps)),
+        Entry("cw", PGD(steps=steps), margin),
+        Entry("dlr", PGD(steps=steps), dlr),
+        Entry("gama", GAMA(steps=steps), margin),
+    ]
+
+
+class Bench:
+    """One model, one set of images, one threat."""
+
+    def __init__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> None:
+        self.model, self.x, self.y, self.threat = model, x, y, threat
+        self.engine = Engine(precision="float32")
+
+    def stands(self, entry: Entry, model: nn.Module | None = None, seed: int = 0) -> tuple[Tensor, float, float]:
+        """Which images stand, how many gradients were zero, and what it took in seconds."""
+        device = next(self.model.parameters()).device
+        started = clock(device)
+        result = robustness(model or self.model, self.x, self.y, self.threat, [entry], seed=seed, engine=self.engine)
+        zero = sum(float(str(one["zero_gradients"])) for one in result.attacks)
+        made = sum(float(str(one["backwards"])) for one in result.attacks)
+        return torch.tensor([to == "" for to in result.fell_to]), zero / max(1.0, made), clock(device) - started
+
+    def rescaled(self, factors: Factors) -> nn.Module:
+        return Rescaled(self.model, factors.attentions, factors.logits)  # type: ignore[arg-type]
+
+
+def told(stands: Tensor) -> dict[str, float]:
+    one = accuracy(int(stands.sum()), len(stands))
+    return {"accuracy": round(one.accuracy, 4), "low": round(one.low, 4), "high": round(one.high, 4)}
+
+
+def compare(bench: Bench, entry: Entry, ways: dict[str, Factors]) -> dict[str, object]:
+    """One attack, plain, again and by every way of scaling."""
+    plain, zero, seconds = bench.stands(entry)
+    again, _, _ = bench.stands(entry, seed=1)
+    record: dict[str, object] = {
+        "attack": entry.name,
+        "plain": {**told(plain), "seconds": round(seconds, 2), "zero_gradients": round(zero, 6), "stands": bits(plain)},
+        "again": {"original": told(again), "union": told(plain & again)},
+    }
+    for name, factors in ways.items():
+        original, _, seconds = bench.stands(Entry(entry.name, scaled(entry.attack, factors), entry.loss))
+        rescaled, _, _ = bench.stands(entry, bench.rescaled(factors))
+        with torch.no_grad():
+            device = next(bench.model.parameters()).device
+            parts = zip(bench.x.split(500), bench.y.split(500), strict=True)
+            model = bench.rescaled(factors)
+            right = torch.cat([model(x.to(device)).argmax(1).cpu() == y for x, y in parts])
+        only = [int((first & ~second).sum()) for first, second in ((plain, original), (original, plain))]
+        gain = [int((plain & one).sum()) for one in (~original, ~again)]
+        record[name] = {
+            "original": told(original),
+            "union": told(plain & original),
+            "rescaled": told(rescaled),
+            "rescaled_clean": told(right),
+            "seconds": round(seconds, 2),
+            "only_scaled_fells": only[0],
+            "only_plain_fells": only[1],
+            "chance_against_plain": chance_of(*only),
+            "new_by_scaling": gain[0],
+            "new_by_second_try": gain[1],
+            "chance_against_second_try": chance_of(
+                int((plain & again & ~original).sum()), int((plain & ~again & original).sum())
+            ),
+        }
+    return record
+
+
+def find_ways(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> tuple[dict[str, Factors], dict[str, object]]:
+    """The factors to compare, and what finding them cost."""
+    device = next(model.parameters()).device
+    x, y = x.to(device), y.to(device)
+    manual = search_factors(model, x, y, threat, Scaling.manual(*GRID))
+    ways = {"manual": manual.best}
+    notes: dict[str, object] = {"manual": {f"{one.attentions[0]:g}": one.felled for one in manual.tried}}
+    for name in READINGS:
+        found = search_factors(model, x, y, threat, SCALINGS[name]())
+        ways[name] = found.best
+        notes[name] = {
+            "factors": [float(f"{one:.4g}") for one in found.best.attentions],
+            "logits": found.best.logits,
+            "forwards": found.forwards,
+            "backwards": found.backwards,
+            "seconds": round(found.seconds, 2),
+        }
+    return ways, notes
+
+
+def saturate(bench: Bench, factor: float, steps: int) -> dict[str, object]:
+    factors = Factors((factor,) * len(bench.model.taps.attentions()))  # type: ignore[operator, union-attr]
+    model = bench.rescaled(factors)
+    stands, zero, _ = bench.stands(Entry("pgd", PGD(steps=steps)), model)
+    clean = robustness(model, bench.x, bench.y, bench.threat, [], engine=bench.engine).clean
+    return {
+        "factor": factor,
+        "clean": round(clean.accuracy, 4),
+        f"pgd_{steps}": told(stands),
+        "zero_gradients": round(zero, 6),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("--data", required=True)
+    parser.add_argument("-n", type=int, default=1000)
+    parser.add_argument("--threat", default="linf:8/255")
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--only", help="attacks, with commas")
+    parser.add_argument("--held", default="train", help="the split to find factors on; of test, images beyond -n")
+    parser.add_argument("--saturation", action="store_true")
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model, x, y = load(args.model, args.data, args.n, device)
+    threat = threats.read(args.threat)
+    about: dict[str, object] = {
+        "benchmark": "saturation" if args.saturation else "attention-scaling",
+        "model": Path(args.model).stem,
+        "data": Path(args.data).name,
+        "threat": args.threat,
+        "n": len(x),
+        **hardware(device),
+        "versions": versions("timm"),
+    }
+    bench = Bench(model, x, y, threat)
+    if args.saturation:
+        for factor in SATURATION:
+            tell({**about, **saturate(bench, factor, 20)}, args.out)
+        return
+    chosen = [one for one in attacks(args.steps) if args.only is None or one.name in args.only.split(",")]
+    _, held_x, held_y = load(args.model, args.data, 256, device, args.held, first=args.n if args.held == "test" else 0)
+    ways, notes = find_ways(model, held_x, held_y, threat)
+    tell({**about, "attack": None, "factors": notes}, args.out)
+    for entry in chosen:
+        tell({**about, **compare(bench, entry, ways)}, args.out)
+
+
+if __name__ == "__main__":
+    main()

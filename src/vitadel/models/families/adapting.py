@@ -1,0 +1,38 @@
+"""A frozen ViT with adapters: its blocks are the frozen network's."""
+
+from collections.abc import Mapping, Sequence
+
+from torch import Tensor, nn
+
+from vitadel.models.families.base import Block
+from vitadel.models.families.vit import ViT
+from vitadel.models.tora import Adapted
+
+_FROZEN = "backbone."
+
+
+class Adapting(ViT):
+    """`blocks.i.out` is what block i gives, before adapters and fusion."""
+
+    name = "adapted vit"
+    architectures = (Adapted,)
+    timm_files = ()
+
+    def blocks(self, net: nn.Module) -> Sequence[Block]:
+        assert isinstance(net, Adapted)
+        return super().blocks(net.backbone)
+
+    def patch_size(self, net: nn.Module) -> int | None:
+        assert isinstance(net, Adapted)
+        return super().patch_size(net.backbone)
+
+    def grid(self, net: nn.Module, image_size: int) -> tuple[int, int] | None:
+        assert isinstance(net, Adapted)
+        return super().grid(net.backbone, image_size)
+
+    def fit(self, state: Mapping[str, Tensor], net: nn.Module) -> dict[str, Tensor]:
+        assert isinstance(net, Adapted)
+        frozen = {key.removeprefix(_FROZEN): value for key, value in state.items() if key.startswith(_FROZEN)}
+        fitted = super().fit(frozen, net.backbone)
+        rest = {key: value for key, value in state.items() if not key.startswith(_FROZEN)}
+        return {**rest, **{f"{_FROZEN}{key}": value for key, value in fitted.items()}}

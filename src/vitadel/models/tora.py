@@ -1,0 +1,241 @@
+r"""TORA-ViT: a frozen ViT, an accuracy and a robustness adapter after every block, and a gate that fuses them.
+
+A reconstruction: Li & Xu (2023, "Trade-off between Robustness and Accuracy of Vision Transformers") publish no code.
+The figures they give, 111.2 M parameters and 26.0 GMAC on ViT-B/16, leave one bottleneck of D / 16 and one Q, K and V
+per block. What they leave open is our choice:
+
+* Adapters are `z + up(gelu(down(norm(z))))`, with `up` starting at zero.
+* :math:`[ACC]_l` and :math:`[ROB]_l` start as the class token and take, besides what their adapter adds, what block l
+  adds to the class token: an adapter looks at one token at a time, so nothing of the image would reach them otherwise.
+* The gate is :math:`G_i = \mathrm{softmax}_i(Q K_i^\top)` over the two adapters, entry by entry, so that a row of it
+  weighs N tokens and not one: the sum is divided by N. What is fused is added to the stream, with V starting at zero.
+* New heads start as copies of the old one, where they have as many classes.
+
+So at the start every head answers exactly as the frozen network does (tests/unit/models/test_models_tora.py).
+
+Shape letters: B images, N tokens, D numbers per token, H heads, d numbers per head, A adapters.
+"""
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from timm.models.vision_transformer import VisionTransformer
+from torch import Tensor, nn
+
+from vitadel.errors import UsageError, unknown
+
+NAMES = ("acc", "rob")
+ANSWERS = ("joint", *NAMES, "kept")
+_CHOICES = {
+    "tuning": ("tora", "single", "head"),
+    "gate": ("token-to-token", "per-token"),
+    "softmax": ("adapter", "token", "joint"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """What is added to a frozen network.
+
+    `tuning` is `tora`, or one of the paper's baselines: a `single` adapter after every block with one new head, or two
+    new heads and nothing else (`head`). The third baseline, AdapterFusion, is `gate="per-token"`. `softmax` says over
+    what the scores of the gate sum to one: the adapters, each adapter's tokens, or all of both. `reduction` divides the
+    width of a token to give that of an adapter. The model answers with the mean of the new heads, or with the head that
+    `answer` names: `acc`, `rob`, or `kept`, the frozen network's own.
+    """
+
+    tuning: str = "tora"
+    reduction: int = 16
+    gate: str = "token-to-token"
+    softmax: str = "adapter"
+    answer: str = "joint"
+
+    def __post_init__(self) -> None:
+        for name, known in _CHOICES.items():
+            if (value := getattr(self, name)) not in known:
+                raise unknown(f"Tuning.{name}", value, known)
+        if self.reduction < 1:
+            raise UsageError(f"Tuning.reduction must be at least 1, got {self.reduction}.")
+        if self.gate == "per-token" and self.softmax != "adapter":
+            raise UsageError(f"a gate per token weighs adapters only, got softmax={self.softmax!r}. Leave it out.")
+        if self.answer not in ("joint", *self.names, "kept"):
+            raise unknown("head", self.answer, ("joint", *self.names, "kept"))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The new heads."""
+        return NAMES[:1] if self.tuning == "single" else NAMES
+
+
+class Adapter(nn.Module):
+    """A bottleneck beside the stream."""
+
+    def __init__(self, dim: int, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(dim)
+        self.down = nn.Linear(dim, width)
+        self.act = nn.GELU()
+        self.up = nn.Linear(width, dim)
+        nn.init.zeros_(self.up.weight)
+        nn.init.zeros_(self.up.bias)
+
+    def forward(self, z_BND: Tensor) -> Tensor:
+        added: Tensor = self.up(self.act(self.down(self.norm(z_BND))))
+        return z_BND + added
+
+
+class Fusion(nn.Module):
+    """What both adapters found, weighed by how the stream scores them; one Q, K and V for both."""
+
+    def __init__(self, dim: int, heads: int, gate: str, softmax: str) -> None:
+        super().__init__()
+        self.heads, self.gate, self.softmax = heads, gate, softmax
+        self.scale = (dim // heads) ** -0.5
+        self.q = nn.Linear(dim, dim)
+        self.k = nn.Linear(dim, dim)
+        self.v = nn.Linear(dim, dim)
+        self.gates = nn.Identity()  # where whoever wants to see the weights can look
+        nn.init.zeros_(self.v.weight)
+        nn.init.zeros_(self.v.bias)
+
+    def forward(self, z_BND: Tensor, found_ABND: Tensor) -> Tensor:
+        q_BHNd = self._split(self.q(z_BND)) * self.scale
+        k_ABHNd, v_ABHNd = self._split(self.k(found_ABND)), self._split(self.v(found_ABND))
+        mixed = self._per_token if self.gate == "per-token" else self._token_to_token
+        return mixed(q_BHNd, k_ABHNd, v_ABHNd).transpose(-3, -2).flatten(-2)
+
+    def _per_token(self, q_BHNd: Tensor, k_ABHNd: Tensor, v_ABHNd: Tensor) -> Tensor:
+        g_ABHN = self.gates((q_BHNd * k_ABHNd).sum(-1).softmax(0))
+        return (g_ABHN.unsqueeze(-1) * v_ABHNd).sum(0)
+
+    def _token_to_token(self, q_BHNd: Tensor, k_ABHNd: Tensor, v_ABHNd: Tensor) -> Tensor:
+        s_ABHNN = q_BHNd @ k_ABHNd.transpose(-2, -1)
+        if self.softmax == "adapter":
+            g_ABHNN = self.gates(s_ABHNN.softmax(0))
+            return (g_ABHNN @ v_ABHNd).sum(0) / s_ABHNN.shape[-1]
+        if self.softmax == "token":
+            return (self.gates(s_ABHNN.softmax(-1)) @ v_ABHNd).mean(0)
+        both = s_ABHNN.movedim(0, -2).flatten(-2).softmax(-1).unflatten(-1, (len(s_ABHNN), -1)).movedim(-2, 0)
+        return (self.gates(both) @ v_ABHNd).sum(0)
+
+    def _split(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (self.heads, -1)).transpose(-3, -2)
+
+
+class Adapted(nn.Module):
+    """A frozen ViT and what was added to it."""
+
+    def __init__(self, backbone: VisionTransformer, tuning: Tuning, num_classes: int) -> None:
+        super().__init__()
+        _check(backbone)
+        dim, depth, self.tuning = backbone.embed_dim, len(backbone.blocks), tuning
+        self.backbone = backbone.requires_grad_(False)
+        width = dim // tuning.reduction
+        if width < 1:
+            raise UsageError(
+                f"a reduction by {tuning.reduction} leaves nothing of {dim} numbers. Choose a smaller one."
+            )
+        self.heads = nn.ModuleDict({name: _head(backbone, num_classes) for name in tuning.names})
+        adapted = tuning.names if tuning.tuning != "head" else ()
+        self.tokens = nn.ParameterDict({name: nn.Parameter(_class_token(backbone)) for name in adapted})
+        self.adapters = nn.ModuleDict(
+            {name: nn.ModuleList(Adapter(dim, width) for _ in range(depth)) for name in adapted}
+        )
+        fused = depth if tuning.tuning == "tora" else 0
+        heads = backbone.blocks[0].attn.num_heads
+        self.fusions = nn.ModuleList(Fusion(dim, heads, tuning.gate, tuning.softmax) for _ in range(fused))
+        self.num_classes = num_classes
+        self.pretrained_cfg = {"classifier": (*(f"heads.{name}" for name in tuning.names), "backbone.head")}
+
+    def parts(self, *names: str) -> Iterator[nn.Parameter]:
+        """The weights of some parts: `acc`, `rob` (adapters, token and head), `fusion`."""
+        for name in names:
+            if name == "fusion":
+                yield from self.fusions.parameters()
+            else:
+                for room in (self.tokens, self.adapters, self.heads):
+                    if name in room:
+                        part = room[name]
+                        yield from [part] if isinstance(part, nn.Parameter) else part.parameters()
+
+    def train(self, mode: bool = True) -> "Adapted":
+        """What is frozen stays as it is in evaluation: dropout in it would be noise that nobody trains against."""
+        super().train(mode)
+        self.backbone.eval()
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.chosen(self.answers(x))
+
+    def chosen(self, answers: dict[str, Tensor]) -> Tensor:
+        """Of the logits of every head, what the model answers with."""
+        if self.tuning.answer != "joint":
+            return answers[self.tuning.answer]
+        return torch.stack([answers[name] for name in self.tuning.names]).mean(0)
+
+    def answers(self, x: Tensor) -> dict[str, Tensor]:
+        """The logits of every head, the kept one of the frozen network among them."""
+        net = self.backbone
+        z_BND = net.norm_pre(net.patch_drop(net._pos_embed(net.patch_embed(x))))
+        tokens = {name: token.expand(len(x), -1, -1) for name, token in self.tokens.items()}
+        if self.tuning.tuning == "single":  # there the new token takes the class token's place in the stream
+            z_BND = torch.cat([tokens["acc"], z_BND[:, 1:]], 1)
+        for at, block in enumerate(net.blocks):
+            z_BND, tokens = self._after(at, z_BND, block(z_BND), tokens)
+        z_BND = net.norm(z_BND)
+        read = {name: net.norm(token)[:, 0] for name, token in tokens.items()} if self.fusions else {}
+        logits = {name: head(read.get(name, z_BND[:, 0])) for name, head in self.heads.items()}
+        return {**logits, "kept": net.forward_head(z_BND)}
+
+    def _after(
+        self, at: int, before_BND: Tensor, z_BND: Tensor, tokens: dict[str, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The stream that the next block sees, and the tokens, after block number `at`."""
+        if not self.adapters:
+            return z_BND, tokens
+        if not self.fusions:
+            return self.adapters["acc"][at](z_BND), tokens  # type: ignore[index]
+        added_B1D = z_BND[:, :1] - before_BND[:, :1]
+        found = {
+            name: self.adapters[name][at](torch.cat([token + added_B1D, z_BND[:, 1:]], 1))  # type: ignore[index]
+            for name, token in tokens.items()
+        }
+        fused_BND = self.fusions[at](z_BND, torch.stack(list(found.values())))
+        return z_BND + fused_BND, {name: one[:, :1] for name, one in found.items()}
+
+
+def adapt(backbone: nn.Module, tuning: Tuning, num_classes: int) -> Adapted:
+    """The network with what is added to it; the network itself is copied and frozen."""
+    if not isinstance(backbone, VisionTransformer):
+        raise UsageError(f"adapters are for timm's ViT and DeiT, got {type(backbone).__name__}.")
+    return Adapted(copy.deepcopy(backbone), tuning, num_classes)
+
+
+def _check(backbone: VisionTransformer) -> None:
+    if backbone.cls_token is None or backbone.global_pool != "token":
+        raise UsageError(
+            "adapters take the place of the class token, and this network has none or does not read it "
+            f"(global_pool={backbone.global_pool!r}). Choose a ViT with a class token."
+        )
+    if not all(hasattr(block, "attn") for block in backbone.blocks):
+        raise UsageError("adapters follow blocks with one attention and one MLP. Choose a plain ViT or DeiT.")
+
+
+def _class_token(backbone: VisionTransformer) -> Tensor:
+    """[1, 1, D]: the class token with its position, as it enters the first block."""
+    with torch.no_grad():
+        side = backbone.patch_embed.img_size[0] if backbone.patch_embed.img_size is not None else 224
+        grid = backbone.patch_embed(
+            torch.zeros(1, backbone.patch_embed.proj.in_channels, side, side).to(backbone.cls_token)
+        )
+        return backbone.norm_pre(backbone._pos_embed(grid))[:, :1].clone()
+
+
+def _head(backbone: VisionTransformer, num_classes: int) -> nn.Linear:
+    head = nn.Linear(backbone.embed_dim, num_classes)
+    old = backbone.head
+    if isinstance(old, nn.Linear) and old.weight.shape == head.weight.shape:
+        head.load_state_dict(old.state_dict())
+    return head

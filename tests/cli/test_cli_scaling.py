@@ -1,0 +1,101 @@
+"""`--scaling`: how it is spelt, what it shows, what it refuses."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from vitadel.attacks import AutoAttack, Scaling
+from vitadel.cli.arguments import read_attack, read_scaling
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.mark.parametrize(
+    ("text", "scaling"),
+    [
+        (None, None),
+        ("aas", Scaling()),
+        ("aas-literal", Scaling.literal()),
+        ("aas:loss=margin,blocks=4,step_size=1/2", Scaling(loss="margin", blocks=4, step_size=0.5)),
+        ("aas-paper:logits=true,rule=sign", replace(Scaling.paper(), logits=True, rule="sign")),
+        ("0.01", Scaling.manual(0.01)),
+        ("1/8", Scaling.manual(0.125)),
+        ("1e-6", Scaling.manual(1e-6)),
+        ("manual", Scaling.manual()),
+    ],
+)
+def test_spellings(text: str | None, scaling: Scaling | None) -> None:
+    assert read_scaling(text) == scaling
+
+
+def test_model_and_rescaled_model_are_told_apart(vitadel: Command, trained: Path, tmp_path: Path) -> None:
+    words: tuple[str | Path, ...] = (
+        "attack",
+        trained,
+        "--data",
+        "digits[:16]",
+        "--threat",
+        "linf:24/255",
+        "--attack",
+        "pgd:steps=3",
+    )
+    words = (*words, "--run", tmp_path / "run")
+    scaling = ("--scaling", "aas:batches=2,batch=8,held=8,steps=2")
+    code, out, _ = vitadel(*words, *scaling)
+    assert code == 0
+    assert "scored on" in out
+    assert "rescaled" in out
+    assert "attentions scaled by" in out
+    code, out, _ = vitadel(*words, *scaling, "--json")
+    assert code == 0
+    itself, paper = json.loads(out)["evaluations"]
+    assert [one["name"] for one in itself["attacks"]] == ["pgd:steps=3", "pgd:steps=3+scaled"]
+    assert [one["name"] for one in paper["attacks"]] == ["pgd:steps=3"]
+    assert paper["name"].endswith("-paper-protocol")
+    assert itself["search_precision"] == "float32"
+    code, _, err = vitadel(*words)
+    assert code == 2
+    assert "scaling" in err
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (("--scaling", "lpips"), "unknown scaling 'lpips'. Known: aas"),
+        (("--scaling", "aas:step=3"), "unknown setting of aas 'step'"),
+        (("--scaling", "aas:steps=few"), "aas:steps wants a whole number, got 'few'"),
+        (("--scaling", "aas:keep=best"), "unknown Scaling.keep 'best'"),
+        (("--scaling", "0"), "factors above 0"),
+        (("--scaling", "aas", "--precision", "fp16"), "float32, got precision='fp16'. Leave it out"),
+        (("--scaling", "aas", "--compile"), "compiled code does not see taps. Leave compile out"),
+    ],
+)
+def test_mistakes(vitadel: Command, trained: Path, tmp_path: Path, more: tuple[str, ...], words: str) -> None:
+    common = ("attack", trained, "--data", "digits[:8]", "--attack", "fgsm", "--run", tmp_path / "run")
+    code, _, err = vitadel(*common, *more)
+    assert code == 2
+    assert words in err
+
+
+def test_networks_without_attention_are_refused(vitadel: Command, tmp_path: Path) -> None:
+    common = ("--classes", "10", "--data", "digits[:8]", "--attack", "fgsm", "--run", tmp_path / "run")
+    code, _, err = vitadel("attack", "timm:resnet18", *common, "--scaling", "aas")
+    assert code == 2
+    assert "ResNet has no attention Vitadel knows" in err
+
+
+def test_catalogue(vitadel: Command) -> None:
+    code, out, _ = vitadel("scalings", "--json")
+    assert code == 0
+    assert set(json.loads(out)) == {"aas", "aas-paper", "aas-literal", "manual"}
+    code, out, _ = vitadel("scalings", "aas-literal")
+    assert code == 0
+    assert "drifting" in out
+    assert vitadel("scalings", "aas-figurative")[0] == 2
+
+
+def test_settings_that_are_words_are_read_as_words() -> None:
+    assert read_attack("autoattack:version=plus").attack == AutoAttack("plus")

@@ -1,0 +1,179 @@
+"""Factors that a network keeps: used in every answer, carried by every copy and file, never lost on the way."""
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from vitadel import models
+from vitadel.attacks import Rescaled, searcher
+from vitadel.errors import UsageError
+from vitadel.models import Model, Option, fingerprint, scales, set_attention_scales
+
+FACTORS = (0.05, 3.0)
+
+
+def fresh() -> Model:
+    options: dict[str, Option] = {"depth": 2, "embed_dim": 32, "num_heads": 2, "global_pool": "avg"}
+    model = models.load("timm:test_vit", num_classes=10, image_size=8, patch_size=2, options=options)
+    with torch.no_grad():  # or every score is next to nothing, and factors change next to nothing
+        for name, weight in model.named_parameters():
+            if "qkv" in name:
+                weight.mul_(20)
+    return model
+
+
+def scaled() -> Model:
+    model = fresh()
+    set_attention_scales(model, FACTORS)
+    return model
+
+
+@pytest.fixture
+def x() -> Tensor:
+    return torch.rand(5, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+
+
+@torch.no_grad()
+def test_the_answer_is_that_of_taps_by_hand(x: Tensor) -> None:
+    plain, model = fresh(), scaled()
+    with plain.taps.scale(FACTORS):
+        by_hand = plain(x)
+    assert torch.equal(model(x), by_hand)
+    assert not torch.allclose(model(x), plain(x), atol=1e-3)
+    assert model.attention_scales is not None
+    assert plain.attention_scales is None
+
+
+@torch.no_grad()
+def test_what_an_attack_scales_comes_on_top(x: Tensor) -> None:
+    plain, model = fresh(), scaled()
+    with plain.taps.scale([factor * more for factor, more in zip(FACTORS, (0.5, 0.25), strict=True)]):
+        product = plain(x)
+    torch.testing.assert_close(Rescaled(model, [0.5, 0.25])(x), product)
+    with model.taps.read("blocks.1.attn.logits") as seen:
+        model(x)
+    with plain.taps.scale(FACTORS), plain.taps.read("blocks.1.attn.logits") as by_hand:
+        plain(x)
+    torch.testing.assert_close(seen["blocks.1.attn.logits"], by_hand["blocks.1.attn.logits"])
+    assert not model.taps._handles
+
+
+def test_factors_can_be_changed_and_one_stands_for_all(x: Tensor) -> None:
+    model = scaled()
+    set_attention_scales(model, 1.0)
+    with torch.no_grad():
+        assert torch.equal(model(x), fresh()(x))
+    assert model.attention_scales is not None
+    assert model.attention_scales.tolist() == [1.0, 1.0]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", ["file", "copy", "foreign"])
+def test_files_and_copies_hold_them(x: Tensor, tmp_path: Path, kind: str) -> None:
+    model = scaled()
+    ways: dict[str, Callable[[], Model]] = {
+        "file": lambda: _through_file(model, tmp_path / "model.safetensors"),
+        "copy": lambda: copy.deepcopy(model),
+        "foreign": lambda: _through_pickle(model, tmp_path / "model.pth"),
+    }
+    back = ways[kind]()
+    assert torch.equal(back(x), model(x))
+    assert fingerprint(back.net.state_dict()) == fingerprint(model.net.state_dict())
+    assert fingerprint(fresh().net.state_dict()) != fingerprint(model.net.state_dict())
+
+
+def _through_file(model: Model, path: Path) -> Model:
+    models.save(model, path)
+    return models.load(path)
+
+
+def _through_pickle(model: Model, path: Path) -> Model:
+    """As a distributed run of somebody else would have saved it."""
+    torch.save({"state_dict": {f"module.{key}": value for key, value in model.net.state_dict().items()}}, path)
+    assert model.spec is not None
+    return models.load(
+        f"timm:test_vit@{path}", num_classes=10, image_size=8, patch_size=2, options=dict(model.spec.options)
+    )
+
+
+def test_what_only_training_needs_is_in_no_file(tmp_path: Path) -> None:
+    model = fresh()
+    scales.hold_factors(model.net, scales.ATTACK, FACTORS)
+    scales.hold(model.net, scales.RECORD, torch.zeros(2))
+    models.save(model, tmp_path / "model.safetensors")
+    assert fingerprint(models.load(tmp_path / "model.safetensors").net.state_dict()) == fingerprint(
+        fresh().net.state_dict()
+    )
+    scales.forget_training(model.net)
+    assert model.net.state_dict().keys() == fresh().net.state_dict().keys()
+
+
+def test_a_file_with_the_factors_of_another_depth_is_refused(tmp_path: Path) -> None:
+    state = {**fresh().net.state_dict(), scales.ATTENTION: torch.ones(3)}
+    models.save(fresh(), tmp_path / "model.safetensors", tensors=state)
+    with pytest.raises(UsageError, match="this network has 2 attentions, got 3 factors"):
+        models.load(tmp_path / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("factors", "message"),
+    [
+        ([1.0], "this network has 2 attentions, got 1 factors. Give one, or one each"),
+        ([1.0, -0.5], r"must be numbers from 0 up, got \[1.0, -0.5\]"),
+        ([1.0, float("nan")], "must be numbers from 0 up"),
+    ],
+)
+def test_factors_that_cannot_be_are_refused(factors: list[float], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        set_attention_scales(fresh(), factors)
+
+
+def test_a_network_without_attention_is_refused() -> None:
+    model = models.load("timm:resnet18", num_classes=10, image_size=32)
+    with pytest.raises(UsageError, match="ResNet has no attention Vitadel knows, so there is nothing to scale"):
+        set_attention_scales(model, 0.5)
+
+
+# ------------------------------------------------------------------ compilers
+
+
+@pytest.mark.parametrize("first", ["plain", "scaled"])
+def test_a_compiled_model_uses_them(x: Tensor, first: str) -> None:
+    """Whatever the compiler saw before: a model without factors that gets some, or one with them."""
+    model = scaled() if first == "scaled" else fresh()
+    fast = torch.compile(model, backend="eager", dynamic=True)
+    with torch.no_grad():
+        torch.testing.assert_close(fast(x), model(x))
+        for factors in (FACTORS, (2.0, 0.01)):
+            set_attention_scales(model, factors)
+            for rows in (x, x[:2]):
+                by_hand = fresh()
+                with by_hand.taps.scale(factors):
+                    torch.testing.assert_close(fast(rows), by_hand(rows))
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_a_compiled_search_sees_them(x: Tensor, monkeypatch: pytest.MonkeyPatch, precision: str) -> None:
+    """Logits and slopes of what an engine searches on are those of the model that is defended."""
+    build = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda model, **options: build(model, **options, backend="eager"))
+    model = scaled()
+    fast, flags = searcher(model, x, precision, compile=True)
+    plain, _ = searcher(model, x, precision)
+    assert not flags
+    pixels = x.clone().requires_grad_()
+    slopes = [torch.autograd.grad(one(pixels)[:, 0].sum(), pixels)[0] for one in (fast, plain)]
+    torch.testing.assert_close(fast(x), plain(x))
+    torch.testing.assert_close(*slopes)
+    assert not torch.allclose(fast(x).float(), fresh()(x), atol=1e-2)
+
+
+def test_a_compiled_network_is_refused(x: Tensor) -> None:
+    model = scaled()
+    model.net.compile(backend="eager")
+    with pytest.raises(UsageError, match="compiled code does not see them. Do not compile it"):
+        model(x)

@@ -1,0 +1,302 @@
+"""TORA: the published sizes, the frozen network at the start, gates that sum to one, and who learns what.
+
+Shape letters: A adapters, B images, H heads, N tokens.
+"""
+
+import copy
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+from timm.models.vision_transformer import VisionTransformer
+from torch import Tensor, nn
+
+from vitadel.errors import UsageError
+from vitadel.models import Model, Option, add_adapters, answering, load, save, save_adapters, tora
+from vitadel.models.tora import Adapted, Fusion, Tuning, adapt
+
+WAYS = [
+    Tuning(),
+    Tuning(softmax="token"),
+    Tuning(softmax="joint"),
+    Tuning(gate="per-token"),
+    Tuning(tuning="single"),
+    Tuning(tuning="head"),
+]
+
+
+def backbone(**options: object) -> VisionTransformer:
+    settings = {
+        "img_size": 16,
+        "patch_size": 4,
+        "embed_dim": 32,
+        "depth": 3,
+        "num_heads": 4,
+        "num_classes": 5,
+        **options,
+    }
+    torch.manual_seed(0)
+    net = timm.create_model("vit_tiny_patch16_224", **settings).eval()
+    assert isinstance(net, VisionTransformer)
+    for weight in net.parameters():  # timm starts its head and its class token at almost nothing
+        nn.init.normal_(weight, std=0.2)
+    return net.double()
+
+
+@pytest.fixture
+def x() -> Tensor:
+    return torch.rand(3, 3, 16, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+
+def stirred(net: Adapted) -> Adapted:
+    rng = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for weight in net.parameters():
+            if weight.requires_grad:
+                weight.add_(0.1 * torch.randn(weight.shape, generator=rng, dtype=weight.dtype))
+    return net.double().eval()
+
+
+@pytest.mark.parametrize(
+    ("tuning", "parameters", "published"),
+    [
+        (Tuning(tuning="head"), 88_105_656, 88.1),
+        (Tuning(tuning="single"), 88_250_384, 88.3),
+        (Tuning(gate="per-token"), 111_194_424, 111.2),
+        (Tuning(), 111_194_424, 111.2),
+    ],
+)
+def test_sizes_are_the_published_ones(tuning: Tuning, parameters: int, published: float) -> None:
+    net = Adapted(timm.create_model("vit_base_patch16_224"), tuning, 1000)
+    counted = sum(weight.numel() for weight in net.parameters())
+    assert counted == parameters
+    assert round(counted / 1e6, 1) == published
+
+
+@pytest.mark.parametrize("tuning", WAYS)
+@pytest.mark.parametrize("options", [{}, {"pre_norm": True}, {"reg_tokens": 2}, {"no_embed_class": True}], ids=str)
+def test_at_the_start_every_head_answers_as_the_frozen_network(
+    x: Tensor, tuning: Tuning, options: dict[str, object]
+) -> None:
+    net = backbone(**options)
+    adapted = adapt(net, tuning, 5).double().eval()
+    answers = adapted.answers(x)
+    assert set(answers) == {*tuning.names, "kept"}
+    for logits in (*answers.values(), adapted(x)):
+        torch.testing.assert_close(logits, net(x), rtol=1e-9, atol=1e-9)
+
+
+def test_distilled_networks_too(x: Tensor) -> None:
+    net = timm.create_model("deit_tiny_distilled_patch16_224", img_size=16, patch_size=4, num_classes=5).double().eval()
+    adapted = adapt(net, Tuning(), 5).double().eval()
+    torch.testing.assert_close(adapted.answers(x)["kept"], net(x))
+
+
+def test_heads_with_other_classes_are_fresh_and_the_kept_one_stays(x: Tensor) -> None:
+    adapted = adapt(backbone(), Tuning(), 7).double().eval()
+    assert {name: logits.shape[1] for name, logits in adapted.answers(x).items()} == {"acc": 7, "rob": 7, "kept": 5}
+
+
+@pytest.mark.parametrize("tuning", WAYS[:4])
+def test_gates_sum_to_one(x: Tensor, tuning: Tuning) -> None:
+    adapted = stirred(adapt(backbone(), tuning, 5))
+    seen: list[Tensor] = []
+    for fusion in adapted.fusions:
+        fusion.get_submodule("gates").register_forward_hook(lambda module, args, out: seen.append(out))
+    adapted(x)
+    assert len(seen) == 3
+    for gates in seen:
+        assert gates.shape == ((2, 3, 4, 17) if tuning.gate == "per-token" else (2, 3, 4, 17, 17))
+        over = {"adapter": (0,), "token": (-1,), "joint": (0, -1)}[tuning.softmax]
+        torch.testing.assert_close(gates.sum(over), torch.ones_like(gates.sum(over)))
+        assert gates.std() > 1e-3
+
+
+def by_hand(fusion: Fusion, z_ND: Tensor, found: tuple[Tensor, Tensor]) -> Tensor:
+    """One head, one query and one key after the other."""
+    rows = []
+    for q_D in fusion.q(z_ND):
+        heads = []
+        for part in torch.arange(32).split(8):
+            out = torch.zeros(8, dtype=torch.float64)
+            for j in range(len(z_ND)):
+                scores = torch.stack([q_D[part] @ fusion.k(one)[j, part] / 8**0.5 for one in found])
+                weights = scores.softmax(0)
+                out = out + sum(w * fusion.v(one)[j, part] for w, one in zip(weights, found, strict=True)) / len(z_ND)
+            heads.append(out)
+        rows.append(torch.cat(heads))
+    return torch.stack(rows)
+
+
+def test_fusion_is_the_formula() -> None:
+    torch.manual_seed(0)
+    fusion = Fusion(32, 4, "token-to-token", "adapter").double()
+    nn.init.normal_(fusion.v.weight)
+    z_ND, a_ND, r_ND = torch.randn(3, 5, 32, dtype=torch.float64)
+    out = fusion(z_ND[None], torch.stack([a_ND, r_ND])[:, None])
+    torch.testing.assert_close(out[0], by_hand(fusion, z_ND, (a_ND, r_ND)))
+
+
+def test_equal_adapters_make_the_gate_a_half_and_the_fusion_a_mean() -> None:
+    torch.manual_seed(0)
+    fusion = Fusion(32, 4, "token-to-token", "adapter").double()
+    nn.init.normal_(fusion.v.weight)
+    z_BND, a_BND = torch.randn(2, 3, 5, 32, dtype=torch.float64)
+    out = fusion(z_BND, torch.stack([a_BND, a_BND]))
+    torch.testing.assert_close(out, fusion.v(a_BND).mean(1, keepdim=True).expand_as(out))
+
+
+def test_the_joint_answer_is_the_mean_of_the_two(x: Tensor) -> None:
+    adapted = stirred(adapt(backbone(), Tuning(), 5))
+    answers = adapted.answers(x)
+    assert not torch.allclose(answers["acc"], answers["rob"])
+    torch.testing.assert_close(adapted(x), (answers["acc"] + answers["rob"]) / 2)
+    for name in ("acc", "rob", "kept"):
+        adapted.tuning = Tuning(answer=name)
+        assert torch.equal(adapted(x), answers[name])
+
+
+@pytest.mark.parametrize("tuning", WAYS)
+def test_frozen_is_frozen(x: Tensor, tuning: Tuning) -> None:
+    net = backbone()
+    before = copy.deepcopy(net.state_dict())
+    adapted = stirred(adapt(net, tuning, 5)).train()
+    assert not adapted.backbone.training
+    optimiser = torch.optim.AdamW(adapted.parameters(), lr=0.1, weight_decay=0.5)
+    for _ in range(2):
+        adapted(x).square().sum().backward()
+        optimiser.step()
+    for state in (net.state_dict(), adapted.backbone.state_dict()):
+        assert all(torch.equal(value, before[key]) for key, value in state.items())
+
+
+def test_parts_name_every_weight_that_learns_once() -> None:
+    adapted = adapt(backbone(), Tuning(), 5)
+    parts = [{id(one) for one in adapted.parts(name)} for name in ("acc", "rob", "fusion")]
+    assert sum(map(len, parts)) == len(set().union(*parts))
+    assert set().union(*parts) == {id(one) for one in adapted.parameters() if one.requires_grad}
+
+
+def test_the_image_reaches_both_heads_in_every_way(x: Tensor) -> None:
+    for tuning in WAYS:
+        answers = stirred(adapt(backbone(), tuning, 5)).answers(x)
+        assert all((logits[0] - logits[1]).abs().max() > 1e-3 for logits in answers.values())
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"class_token": False, "global_pool": "avg"}, "has none or does not read it"),
+        ({"global_pool": "avg"}, r"global_pool='avg'\). Choose a ViT with a class token"),
+    ],
+)
+def test_networks_that_do_not_read_a_class_token_are_refused(options: dict[str, object], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        adapt(backbone(**options), Tuning(), 5)
+
+
+def test_other_families_are_refused() -> None:
+    with pytest.raises(UsageError, match="adapters are for timm's ViT and DeiT, got ResNet"):
+        adapt(timm.create_model("resnet18"), Tuning(), 5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"tuning": "lora"}, "Tuning.tuning"),
+        ({"softmax": "all"}, "Tuning.softmax"),
+        ({"reduction": 0}, "at least 1"),
+        ({"gate": "per-token", "softmax": "token"}, "weighs adapters only"),
+        ({"answer": "best"}, "unknown head 'best'"),
+        ({"tuning": "single", "answer": "rob"}, "unknown head 'rob'"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings: dict[str, object], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        Tuning(**settings)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="leaves nothing of 32"):
+        adapt(backbone(), Tuning(reduction=64), 5)
+
+
+@pytest.fixture
+def base() -> Model:
+    options: dict[str, Option] = {"embed_dim": 32, "depth": 3, "num_heads": 4}
+    return load("timm:vit_tiny_patch16_224", num_classes=5, image_size=16, patch_size=4, options=options, seed=1)
+
+
+@pytest.mark.parametrize("tuning", WAYS)
+def test_saved_whole_and_loaded_it_answers_alike(base: Model, tuning: Tuning, x: Tensor, tmp_path: Path) -> None:
+    model = tora(base, tuning, num_classes=7, seed=3)
+    stirred(model.net.double())  # type: ignore[arg-type]
+    save(model.float(), tmp_path / "whole.safetensors")
+    loaded = load(tmp_path / "whole.safetensors")
+    assert loaded.spec == model.spec
+    assert loaded.spec is not None
+    assert (loaded.spec.num_classes, loaded.spec.kept_classes) == (7, 5)
+    assert torch.equal(loaded(x.float()), model.eval()(x.float()))
+    assert sum(one.requires_grad for one in loaded.parameters()) == sum(one.requires_grad for one in model.parameters())
+
+
+def test_adapters_alone_are_a_small_file_for_one_network(base: Model, x: Tensor, tmp_path: Path) -> None:
+    model = tora(base, Tuning(), seed=3)
+    stirred(model.net.double())  # type: ignore[arg-type]
+    model.float().eval()
+    save(base, tmp_path / "base.safetensors")
+    save_adapters(model, tmp_path / "added.safetensors")
+    added = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
+    assert (tmp_path / "added.safetensors").stat().st_size < 4 * added + 20_000
+    text = f"{tmp_path}/base.safetensors+{tmp_path}/added.safetensors"
+    assert torch.equal(load(text)(x.float()), model(x.float()))
+    assert torch.equal(load(f"{text}#rob")(x.float()), answering(model, "rob")(x.float()))
+    with pytest.raises(UsageError, match="holds adapters without their network. Write MODEL"):
+        load(tmp_path / "added.safetensors")
+    with pytest.raises(UsageError, match="were trained on another network"):
+        add_adapters(tora_base(seed=2), tmp_path / "added.safetensors")
+    with pytest.raises(UsageError, match="holds no adapters"):
+        add_adapters(base, tmp_path / "base.safetensors")
+
+
+def tora_base(seed: int) -> Model:
+    options: dict[str, Option] = {"embed_dim": 32, "depth": 3, "num_heads": 4}
+    return load("timm:vit_tiny_patch16_224", num_classes=5, image_size=16, patch_size=4, options=options, seed=seed)
+
+
+def test_heads_share_their_weights_and_have_specs_of_their_own(base: Model, x: Tensor) -> None:
+    model = tora(base)
+    views = {head: answering(model, head) for head in ("acc", "rob", "kept", "joint")}
+    assert len({view.spec.tuning.answer for view in views.values() if view.spec and view.spec.tuning}) == 4
+    with torch.no_grad():
+        model.net.get_parameter("heads.acc.bias").add_(1.0)
+    assert torch.equal(views["acc"](x.float()), views["rob"](x.float()) + 1)
+    assert torch.allclose(views["joint"](x.float()), views["rob"](x.float()) + 0.5)
+    with pytest.raises(UsageError, match="unknown head 'best'"):
+        answering(model, "best")
+    with pytest.raises(UsageError, match="has no adapters. Make them with vitadel.models.tora"):
+        answering(base, "acc")
+    with pytest.raises(UsageError, match="that has none yet"):
+        tora(model)
+
+
+def test_taps_reach_the_frozen_blocks(base: Model, x: Tensor) -> None:
+    model = tora(base)
+    with model.taps.read("*") as seen:
+        model(x.float())
+    assert sorted(seen) == sorted(model.taps.names())
+    assert len(model.taps.attentions()) == 3
+    with model.taps.scale(0.1):
+        assert not torch.allclose(model(x.float()), base(x.float()))
+    torch.testing.assert_close(model(x.float()), base(x.float()))
+
+
+def test_loaded_for_other_classes_the_kept_head_stays(base: Model, tmp_path: Path) -> None:
+    save(tora(base), tmp_path / "m.safetensors")
+    other = load(tmp_path / "m.safetensors", num_classes=9)
+    shapes = {name: other.net.get_parameter(f"{name}.weight").shape[0] for name in ("heads.acc", "backbone.head")}
+    assert shapes == {"heads.acc": 9, "backbone.head": 5}
+
+
+def test_loaded_at_another_size_positions_are_resampled(base: Model, tmp_path: Path) -> None:
+    save(tora(base), tmp_path / "m.safetensors")
+    larger = load(tmp_path / "m.safetensors", image_size=32)
+    assert larger(torch.rand(1, 3, 32, 32)).shape == (1, 5)

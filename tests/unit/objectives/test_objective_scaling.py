@@ -1,0 +1,229 @@
+"""AAS-AT: when factors are searched for, which are kept, who works with them."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from vitadel import models
+from vitadel.attacks import PGD, Rescaled, Scaling, find_factors
+from vitadel.draws import fold_seed
+from vitadel.errors import UsageError
+from vitadel.models import Model, scales, set_attention_scales
+from vitadel.objectives import AWP, Adversarial, AttentionScaling, Mart, Moment, Objective, Scope, Standard, Trades
+from vitadel.threat import Linf
+
+ATTACK = PGD(steps=2, step_size=0.05, keep_best=False)
+ADVERSARIAL = Adversarial(ATTACK, Linf(0.1))
+ONE = replace(Scaling.paper(), batches=1, batch=4, steps=2)
+
+
+def fresh() -> Model:
+    options = {"depth": 2, "embed_dim": 32, "num_heads": 2}
+    model = models.load("timm:test_vit", num_classes=10, image_size=8, patch_size=2, options=options)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "qkv" in name:
+                weight.mul_(20)
+    return model.train()
+
+
+@pytest.fixture
+def batch() -> tuple[Tensor, Tensor]:
+    rng = torch.Generator().manual_seed(0)
+    return torch.rand(8, 3, 8, 8, generator=rng), torch.arange(8)
+
+
+def epochs_of(objective: AttentionScaling, epochs: int, updates: int = 3) -> list[tuple[int, int]]:
+    """Every update that searches, as (epoch, number within it)."""
+    moments = [Moment((step + 1) / updates, epochs, updates) for step in range(epochs * updates)]
+    return [(one.whole_epoch, one.update_in_epoch) for one in moments if objective.scales_at(one)]
+
+
+def test_epochs_of_scaling() -> None:
+    objective = AttentionScaling(ADVERSARIAL, period=10)
+    assert [e for e, number in epochs_of(objective, 110) if number == 0] == [10, 20, 30, 40, 50, 60, 70, 80, 90, 100]
+    assert len(epochs_of(objective, 110)) == 3 * 10
+    # the last epoch always trains
+    assert {e for e, _ in epochs_of(objective, 31)} == {10, 20}
+    assert {e for e, _ in epochs_of(objective, 32)} == {10, 20, 30}
+    assert epochs_of(AttentionScaling(ADVERSARIAL, period=40), 40) == []
+    assert {e for e, _ in epochs_of(AttentionScaling(ADVERSARIAL, period=1), 4)} == {1, 2}
+
+
+def test_only_the_first_batches_of_an_epoch_where_asked() -> None:
+    objective = AttentionScaling(ADVERSARIAL, period=2, batches=2)
+    assert epochs_of(objective, 6) == [(2, 0), (2, 1), (4, 0), (4, 1)]
+    assert len(epochs_of(replace(objective, batches=100), 6)) == 6
+
+
+@pytest.mark.parametrize("scope", list(Scope))
+@pytest.mark.parametrize(
+    "inner",
+    [
+        Standard(),
+        ADVERSARIAL,
+        Trades(ATTACK, Linf(0.1)),
+        Mart(ATTACK, Linf(0.1)),
+        AWP(Trades(ATTACK, Linf(0.1)), gamma=0.05),
+    ],
+    ids=lambda inner: type(inner).__name__,
+)
+def test_with_factors_of_one_it_is_the_inner_objective(
+    batch: tuple[Tensor, Tensor], inner: Objective, scope: Scope
+) -> None:
+    plain, model = fresh(), fresh()
+    objective = AttentionScaling(inner, scope=scope)
+    objective.begin(model)
+    now = Moment(1.0, 30.0)
+    one, other = inner.at(now)(plain, *batch, seed=3), objective.at(now)(model, *batch, seed=3)
+    assert torch.equal(one.loss, other.loss)
+    assert other.trains
+    one.undo()
+    other.undo()
+
+
+@pytest.mark.parametrize("inner", [ADVERSARIAL, Trades(ATTACK, Linf(0.1))], ids=["adversarial", "trades"])
+def test_deployed_factors_are_in_attack_and_loss(batch: tuple[Tensor, Tensor], inner: Objective) -> None:
+    model = fresh()
+    objective = AttentionScaling(inner)
+    objective.begin(model)
+    set_attention_scales(model, [0.1, 3.0])
+    by_hand = fresh()
+    found = objective.at(Moment(1.0, 30.0))(model, *batch, seed=3)
+    with by_hand.taps.scale([0.1, 3.0]):
+        assert torch.equal(found.loss, inner(by_hand, *batch, seed=3).loss)
+
+
+def test_the_attacks_factors_are_in_the_attack_alone(batch: tuple[Tensor, Tensor]) -> None:
+    model, plain = fresh(), fresh()
+    objective = AttentionScaling(ADVERSARIAL, scope=Scope.ATTACK)
+    objective.begin(model)
+    scales.hold_factors(model.net, scales.ATTACK, [0.1, 3.0])
+    now = objective.at(Moment(1.0, 30.0))
+    examples = now.prepare(model, *batch, seed=3)
+    by_hand = ADVERSARIAL.prepare(Rescaled(plain, [0.1, 3.0]), *batch, seed=3)
+    assert torch.equal(examples.x_adv, by_hand.x_adv)
+    assert not torch.equal(examples.x_adv, ADVERSARIAL.prepare(plain, *batch, seed=3).x_adv)
+    assert torch.equal(now.loss(model, examples).loss, ADVERSARIAL.loss(plain, by_hand).loss)
+    assert torch.equal(model(batch[0]), plain(batch[0]))
+    assert model.attention_scales is None
+
+
+def searched(model: Model, batch: tuple[Tensor, Tensor], objective: AttentionScaling, epoch: int, seed: int) -> Tensor:
+    step = objective.at(Moment(epoch + 0.5, 30.0, 2))(model, *batch, seed=seed, index_B=torch.arange(8) + 40)
+    assert not step.trains
+    assert "loss" not in step.logs
+    return step.loss
+
+
+def test_the_greatest_distance_of_an_epoch_is_kept(batch: tuple[Tensor, Tensor]) -> None:
+    """Four images give a candidate, measured from the network without factors, whatever it has at the time."""
+    x, y = batch
+    model, plain = fresh(), fresh()
+    objective = AttentionScaling(ADVERSARIAL, period=5, scaling=ONE)
+    objective.begin(model)
+    candidates = {
+        seed: [
+            find_factors(plain, x[at : at + 4], y[at : at + 4], ONE, seed=fold_seed(seed, 40 + at)).best
+            for at in (0, 4)
+        ]
+        for seed in range(4)
+    }
+    for seed in range(4):
+        value = searched(model, batch, objective, 5, seed)
+        so_far = [one for done in range(seed + 1) for one in candidates[done]]
+        best = max(so_far, key=lambda one: one.value or 0.0)
+        assert best.value is not None
+        assert value.item() == pytest.approx(best.value)
+        assert model.attention_scales is not None
+        assert model.attention_scales.tolist() == pytest.approx(best.attentions)
+    # another epoch begins anew, also where its distance is smaller
+    worst = min(range(4), key=lambda seed: max(one.value or 0.0 for one in candidates[seed]))
+    searched(model, batch, objective, 10, worst)
+    expected = max(candidates[worst], key=lambda one: one.value or 0.0)
+    assert model.attention_scales is not None
+    assert model.attention_scales.tolist() == pytest.approx(expected.attentions)
+
+
+def test_a_batch_in_parts_gives_the_same_candidates(batch: tuple[Tensor, Tensor]) -> None:
+    x, y = batch
+    objective = AttentionScaling(ADVERSARIAL, period=5, scaling=ONE)
+    whole, cut = fresh(), fresh()
+    for model in (whole, cut):
+        objective.begin(model)
+    now, index_B = objective.at(Moment(5.5, 30.0, 2)), torch.arange(8)
+    now(whole, x, y, seed=1, index_B=index_B)
+    for rows in (slice(0, 4), slice(4, 8)):
+        now(cut, x[rows], y[rows], seed=1, index_B=index_B[rows])
+    assert whole.attention_scales is not None
+    assert cut.attention_scales is not None
+    assert torch.equal(whole.attention_scales, cut.attention_scales)
+
+
+def test_the_last_is_kept_where_asked(batch: tuple[Tensor, Tensor]) -> None:
+    model, x = fresh(), batch[0]
+    objective = AttentionScaling(ADVERSARIAL, period=5, scaling=replace(ONE, keep="last"))
+    objective.begin(model)
+    for seed in range(3):
+        searched(model, batch, objective, 5, seed)
+    last = find_factors(fresh(), x[4:], batch[1][4:], ONE, seed=fold_seed(2, 44)).best
+    assert model.attention_scales is not None
+    assert model.attention_scales.tolist() == pytest.approx(last.attentions)
+
+
+def test_a_search_leaves_no_trace_but_the_factors(batch: tuple[Tensor, Tensor]) -> None:
+    model = fresh()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    objective = AttentionScaling(ADVERSARIAL, period=5, scaling=ONE)
+    objective.begin(model)
+    searched(model, batch, objective, 5, 0)
+    assert all(torch.equal(model.state_dict()[name], value) for name, value in before.items())
+    assert all(weight.grad is None and weight.requires_grad for weight in model.parameters())
+    assert all(module.training for module in model.modules())
+    assert set(model.state_dict()) - set(before) == {"net.attention_scales", "net.scaling_record"}
+
+
+def test_costs() -> None:
+    """Three passes to measure and ten steps of two; PGD with ten steps costs as much, so every epoch costs the same."""
+    ten = Adversarial(PGD(steps=10, step_size=0.01), Linf(0.1))
+    assert ten.passes == 23
+    assert AttentionScaling(ten).at(Moment(10.5, 30.0)).passes == 23
+    assert AttentionScaling(ten).passes == 23
+    assert AttentionScaling(Trades(PGD(steps=10, step_size=0.01), Linf(0.1))).passes == pytest.approx(26.6)
+    assert AttentionScaling(ADVERSARIAL, batches=3).passes == ADVERSARIAL.passes
+
+
+def test_the_search_costs_what_it_says(batch: tuple[Tensor, Tensor]) -> None:
+    for scaling in (ONE, replace(Scaling(), batches=2, steps=3), Scaling.manual(0.1, 0.01)):
+        found = find_factors(fresh(), *batch, replace(scaling, batch=8))
+        told = AttentionScaling(ADVERSARIAL, scaling=scaling).at(Moment(10.5, 30.0)).passes
+        assert (found.forwards + found.backwards) / 8 == told
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"period": 0}, "AttentionScaling.period must be at least 1, got 0: it counts epochs"),
+        ({"batches": 0}, "AttentionScaling.batches must be at least 1, got 0. Write null for all"),
+        ({"scaling": Scaling.literal()}, "factors for its attention alone. Write scaling.logits=false"),
+        ({"scaling": replace(Scaling.literal(), logits=False)}, "Write scaling.reference=original"),
+        ({"inner": AttentionScaling(ADVERSARIAL)}, "cannot hold another one"),
+    ],
+)
+def test_what_cannot_be_is_refused(values: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        AttentionScaling(**{"inner": ADVERSARIAL, **values})  # type: ignore[arg-type]
+
+
+def test_awp_goes_inside() -> None:
+    with pytest.raises(UsageError, match=r"Write AttentionScaling\(AWP\(\.\.\.\)\)"):
+        AWP(AttentionScaling(ADVERSARIAL))
+
+
+def test_models_that_cannot_be_scaled_are_refused() -> None:
+    with pytest.raises(UsageError, match="ResNet has no attention"):
+        AttentionScaling(ADVERSARIAL).begin(models.load("timm:resnet18", num_classes=10, image_size=32))
+    with pytest.raises(UsageError, match="this Linear is none. Load it with vitadel.models.load"):
+        AttentionScaling(ADVERSARIAL).begin(torch.nn.Linear(2, 2))

@@ -1,0 +1,230 @@
+"""Training with factors on the attention: what stays, what changes, and that a run goes on where it was."""
+
+import json
+import os
+import signal
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from vitadel import data, models
+from vitadel.attacks import PGD, Scaling
+from vitadel.data import Split, Squash
+from vitadel.errors import Stopped, UsageError
+from vitadel.models import Model, read_tensors, scales, set_attention_scales
+from vitadel.objectives import AWP, Adversarial, AttentionScaling, Mart, Objective, Scope, Standard, Trades
+from vitadel.runs import Run
+from vitadel.threat import Linf
+from vitadel.train import AdamW, Compile, Plan, Precision, fit
+from vitadel.train.understudy import Understudy
+
+ATTACK = PGD(steps=2, step_size=0.05, keep_best=False)
+ADVERSARIAL = Adversarial(ATTACK, Linf(0.1))
+ONE = replace(Scaling.paper(), batches=1, batch=16, steps=2)
+SCALING = AttentionScaling(ADVERSARIAL, period=2, scaling=ONE)
+# four updates an epoch, of which number 2 is the one of scaling: updates 9 to 12
+PLAN = Plan(
+    epochs=4, batch=16, optimiser=AdamW(lr=2e-3), ema=0.9, clip_norm=1.0, checkpoint_every_steps=1, log_every_steps=2
+)
+
+
+@pytest.fixture(scope="module")
+def train() -> Split:
+    split = data.load("digits[:64]", preprocess=Squash(8)).train
+    assert split is not None
+    return split
+
+
+def fresh() -> Model:
+    options = {"depth": 2, "embed_dim": 32, "num_heads": 2}
+    return models.load("timm:test_vit", num_classes=10, image_size=8, patch_size=2, options=options)
+
+
+def claimed(folder: Path) -> Run:
+    return Run.claim(folder, "train", {"seed": 0}, device="cpu")
+
+
+def final(run: Run) -> dict[str, Tensor]:
+    return read_tensors(run.checkpoints / "final.safetensors")[0]
+
+
+def same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
+
+
+class Course:
+    """The whole training state after every update, read from the checkpoints."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.states: dict[int, dict[str, Tensor]] = {}
+
+    def __call__(self, what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
+        for path in self.run.checkpoints.glob("step-*.safetensors"):
+            self.states.setdefault(int(path.stem.removeprefix("step-")), read_tensors(path)[0])
+
+    def moves(self, kind: str) -> set[int]:
+        """The updates that changed any tensor of a kind: weights, average, optimiser or factors."""
+        return {
+            step
+            for step in range(1, max(self.states) + 1)
+            if any(not torch.equal(value, self.states[step][key]) for key, value in self.of(kind, step - 1).items())
+        }
+
+    def of(self, kind: str, step: int) -> dict[str, Tensor]:
+        state = self.states[step]
+        if kind in ("optimiser", "average", "model"):
+            return {key: value for key, value in state.items() if key.startswith(kind) and "scal" not in key}
+        return {key: value for key, value in state.items() if key.endswith(kind)}
+
+
+@pytest.mark.parametrize("scope", list(Scope))
+@pytest.mark.parametrize("batches", [None, 1])
+def test_an_epoch_of_scaling_moves_the_factors_alone(
+    train: Split, tmp_path: Path, scope: Scope, batches: int | None
+) -> None:
+    run = claimed(tmp_path / "run")
+    course = Course(run)
+    fit(fresh(), replace(SCALING, scope=scope, batches=batches), train, PLAN, run, seed=1, notify=course)
+    course("", 0, 0, {})
+    still = {9, 10, 11, 12} if batches is None else {9}
+    every = set(range(1, 17))
+    assert {kind: every - course.moves(kind) for kind in ("model", "average", "optimiser")} == {
+        "model": still,
+        "average": still,
+        # the first update of the optimiser makes its state, which is not there to be compared before
+        "optimiser": still | {1},
+    }
+    name = "attention_scales" if scope is Scope.DEPLOYED else "attack_scales"
+    assert course.moves(name) <= still
+    assert 9 in course.moves(name)
+    for state in course.states.values():  # never a mean of two
+        assert torch.equal(state[f"model.net.{name}"], state[f"average.net.{name}"])
+
+
+@pytest.mark.parametrize("killed", [10, 13], ids=["in the epoch of scaling", "after it"])
+@pytest.mark.parametrize("scope", list(Scope))
+def test_a_run_goes_on_where_it_was(train: Split, tmp_path: Path, scope: Scope, killed: int) -> None:
+    def ask(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
+        if done == killed:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    objective, plan = replace(SCALING, scope=scope), replace(PLAN, checkpoint_every_steps=100)
+    whole, broken = claimed(tmp_path / "whole"), claimed(tmp_path / "broken")
+    one = fit(fresh(), objective, train, plan, whole, seed=1)
+    with pytest.raises(Stopped):
+        fit(fresh(), objective, train, plan, broken, seed=1, notify=ask)
+    other = fit(fresh(), objective, train, plan, broken, seed=1)
+    assert same(final(whole), final(broken))
+    assert same(one.net.state_dict(), other.net.state_dict())
+
+
+@pytest.mark.parametrize(
+    "inner", [Mart(ATTACK, Linf(0.1)), AWP(Trades(ATTACK, Linf(0.1)), gamma=0.01, start=1)], ids=["mart", "awp"]
+)
+def test_the_file_is_the_model_and_holds_its_factors(train: Split, tmp_path: Path, inner: Objective) -> None:
+    run = claimed(tmp_path / "run")
+    model = fit(fresh(), replace(SCALING, inner=inner), train, PLAN, run, seed=1)
+    back = models.load(run.checkpoints / "final.safetensors")
+    assert back.attention_scales is not None
+    assert bool((back.attention_scales != 1).any())
+    assert same(back.net.state_dict(), model.net.state_dict())
+    x, _ = _images(train)
+    plain = fresh()
+    plain.net.load_state_dict({key: value for key, value in final(run).items() if key != scales.ATTENTION})
+    with torch.no_grad(), plain.taps.scale(back.attention_scales):
+        by_hand = plain(x)
+    with torch.no_grad():
+        assert torch.equal(back(x), by_hand)
+
+
+def test_a_model_trained_on_scaled_attacks_is_a_plain_model(train: Split, tmp_path: Path) -> None:
+    run = claimed(tmp_path / "run")
+    model = fit(fresh(), replace(SCALING, scope=Scope.ATTACK), train, PLAN, run, seed=1)
+    assert final(run).keys() == fresh().net.state_dict().keys() == model.net.state_dict().keys()
+    # what the attack found with its factors was trained on
+    plain = claimed(tmp_path / "plain")
+    fit(fresh(), replace(SCALING, scope=Scope.ATTACK, period=100), train, PLAN, plain, seed=1)
+    assert not same(final(run), final(plain))
+
+
+def test_without_an_epoch_of_scaling_it_is_the_inner_objective(train: Split, tmp_path: Path) -> None:
+    for scope in Scope:
+        objective = replace(SCALING, scope=scope, period=100)
+        fit(fresh(), objective, train, PLAN, claimed(tmp_path / scope.name), seed=1)
+    fit(fresh(), ADVERSARIAL, train, PLAN, claimed(tmp_path / "plain"), seed=1)
+    plain, attack, deployed = (final(Run.open(tmp_path / name)) for name in ("plain", "ATTACK", "DEPLOYED"))
+    assert same(plain, attack)
+    assert deployed.pop(scales.ATTENTION).tolist() == [1.0, 1.0]
+    assert same(plain, deployed)
+
+
+def test_what_is_logged(train: Split, tmp_path: Path) -> None:
+    run = claimed(tmp_path / "run")
+    fit(fresh(), replace(SCALING, batches=3), train, PLAN, run, seed=1)
+    lines = [json.loads(line) for line in (run.folder / "log.jsonl").read_text().splitlines()]
+    steps = {line["step"]: line for line in lines if line["event"] == "step"}
+    assert sorted(steps) == list(range(2, 17, 2))
+    told = {"attention_scale_min", "attention_scale_mean", "attention_distance"}
+    assert {step for step, line in steps.items() if told <= line.keys()} == {10, 12}
+    assert {step for step, line in steps.items() if "loss" not in line} == {10}
+    # one update of two trained, and its loss is not halved
+    assert steps[12]["loss"] > 0.7 * steps[8]["loss"]
+    assert 0 <= steps[10]["attention_scale_min"] <= steps[10]["attention_scale_mean"] <= 1
+    assert steps[10]["attention_distance"] > 0
+
+
+def test_a_start_with_factors_keeps_them(train: Split, tmp_path: Path) -> None:
+    """Fine-tuning with any objective: the average has them too, unchanged."""
+    model = fresh()
+    set_attention_scales(model, [0.3, 0.7])
+    tuned = fit(model, Standard(), train, replace(PLAN, epochs=1), claimed(tmp_path / "run"), seed=1)
+    assert tuned.attention_scales is not None
+    assert tuned.attention_scales.tolist() == pytest.approx([0.3, 0.7])
+
+
+@pytest.mark.parametrize("scope", list(Scope))
+def test_a_copy_in_bf16_answers_with_the_factors(train: Split, tmp_path: Path, scope: Scope) -> None:
+    model = fresh()
+    set_attention_scales(model, [0.5, 0.25])
+    understudy = Understudy(model)
+    x, _ = _images(train)
+    with torch.no_grad():
+        torch.testing.assert_close(understudy(x), model.eval()(x), rtol=0.05, atol=0.05)
+        set_attention_scales(model, [0.0, 0.0])
+        understudy.learn()
+        torch.testing.assert_close(understudy(x), model(x), rtol=0.05, atol=0.05)
+    plan = replace(PLAN, precision=Precision.BF16, understudy=True)
+    run = claimed(tmp_path / "run")
+    fit(fresh(), replace(SCALING, scope=scope), train, plan, run, seed=1)
+    assert (scales.ATTENTION in final(run)) == (scope is Scope.DEPLOYED)
+
+
+@pytest.mark.parametrize("scope", list(Scope))
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"compile": Compile.FAST}, "Set plan.compile=off."),
+        ({"shard": True}, "Set plan.shard=false."),
+        (
+            {"checkpoint_activations": True, "compile": Compile.FAST},
+            "Set plan.compile=off and plan.checkpoint_activations=false.",
+        ),
+    ],
+)
+def test_what_hides_attention_is_refused_before_the_first_update(
+    train: Split, tmp_path: Path, scope: Scope, settings: dict[str, object], message: str
+) -> None:
+    run, plan = claimed(tmp_path / "run"), replace(PLAN, **settings)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=message):
+        fit(fresh(), replace(SCALING, scope=scope), train, plan, run, seed=1)
+    assert not list(run.checkpoints.glob("*.safetensors"))
+
+
+def _images(train: Split) -> tuple[Tensor, Tensor]:
+    rows = torch.arange(8)
+    return train.pixels.read(rows).float() / 255, train.labels[rows]
