@@ -15,7 +15,7 @@ from vitadel.evaluate.cascade import Cascade, logits
 from vitadel.evaluate.device import device_of
 from vitadel.evaluate.found import Found
 from vitadel.evaluate.ranks import Ranks
-from vitadel.evaluate.scaled import PAPER_PROTOCOL, factors_of, find_once, in_float32, with_scaled
+from vitadel.evaluate.scaled import ANOTHER_NETWORK, PAPER_PROTOCOL, factors_of, find_once, in_float32, with_scaled
 from vitadel.evaluate.suites import Entry, Suite
 from vitadel.evaluate.summary import summarise
 from vitadel.evaluate.suspicion import suspicions
@@ -109,7 +109,8 @@ class _Course:
         cascade.fallen, cascade.ranks = frozenset(fallen), self.ranks
         cascade.notify, cascade.name = self.notify, name + self.suffix
         found = Found(rows.folder / "found", self.model, self.images) if self.keep_images else None
-        return _Job(cascade, self.images, rows, self.suite.name, fallen, smaller, self.classes, found, self.scaling)
+        suite = self.suite.name + self.suffix  # a name of its own, or its numbers would join the model's curve
+        return _Job(cascade, self.images, rows, suite, fallen, smaller, self.classes, found, self.scaling)
 
     def _entries(self, radius: Threat | None) -> tuple[Entry, ...]:
         plain = () if radius is None else self.suite.cascade(radius)
@@ -138,6 +139,8 @@ class _Job:
         standing = cascade.classify()
         first = self.images.images(torch.arange(min(_ASKED, len(self.images)))).to(device_of(cascade.model))
         ready(cascade, first)
+        if isinstance(cascade.model, Rescaled):
+            cascade.doubt([ANOTHER_NETWORK])
         cascade.attack(standing)
         cascade.ranks.wait()
         if cascade.ranks.rank == 0:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from vitadel.attacks import Engine, Factors, Found, Scaling, scaled, search_factors
+from vitadel.attacks import Engine, Factors, Flag, Found, Scaling, scaled, search_factors
 from vitadel.errors import UsageError
 from vitadel.evaluate.cascade import Images
 from vitadel.evaluate.device import device_of
@@ -17,6 +17,11 @@ from vitadel.threat import Threat
 
 # what the paper reports: the rescaled model, attacked and scored in the place of the model itself
 PAPER_PROTOCOL = "paper-protocol"
+ANOTHER_NETWORK = Flag(
+    "rescaled-model",
+    "these are the numbers of the rescaled model, which nobody deploys: the paper's protocol, not the model's accuracy",
+    {},
+)
 
 
 def with_scaled(entries: tuple[Entry, ...], factors: Factors) -> tuple[Entry, ...]:

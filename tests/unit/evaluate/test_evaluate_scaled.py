@@ -98,6 +98,9 @@ def test_factors_are_written_down_and_not_searched_for_again(
     assert [summary["name"] for summary in whole] == ["own-linf-48_255", "own-linf-48_255-paper-protocol"]
     assert whole[0]["scaling"] == kept
     assert "scaling" not in whole[1]
+    assert [summary["suite"] for summary in whole] == ["own", "own-paper-protocol"]
+    assert "rescaled-model" in {flag["code"] for flag in whole[1]["flags"]}  # type: ignore[attr-defined]
+    assert "rescaled-model" not in {flag["code"] for flag in whole[0]["flags"]}  # type: ignore[attr-defined]
 
     other_run = claimed(tmp_path / "b")
     (tmp_path / "b" / "factors.json").write_bytes((tmp_path / "a" / "factors.json").read_bytes())
