@@ -184,7 +184,9 @@ def _tried(factors: Factors, trial: Trial | None) -> Factors:
 def _by(keep: str, trial: Trial | None) -> Callable[[Factors], tuple[float, ...]]:
     def worth(factors: Factors) -> tuple[float, ...]:
         value = -math.inf if factors.value is None else factors.value
-        return (float(factors.felled or 0), value) if keep == "felled" and trial is not None else (value,)
+        if keep != "felled" or trial is None:
+            return (value,)
+        return (float(factors.felled or 0), -value)  # of two that fell as much, the one that changes less
 
     return worth
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from vitadel.recipes import attention_scaling, cifar10, digits, heavy_augmentation, light_recipe, vit_beats_wrn
+from vitadel.recipes import attention_scaling, cifar10, digits, heavy_augmentation, light_recipe, tora, vit_beats_wrn
 from vitadel.recipes.carry_out import carry_out
 from vitadel.recipes.overrides import override
 from vitadel.recipes.provenance import Leaf, leaves
@@ -13,10 +13,17 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "digits-adversarial": digits.digits_adversarial,
     "digits-pointer": digits.digits_pointer,
     "digits-aas": digits.digits_aas,
+    "digits-class-token": digits.digits_class_token,
+    "digits-tora": tora.digits_tora,
     "cifar10-vit-tiny-short": cifar10.cifar10_vit_tiny_short,
     "cifar10-xcit-tiny-short": cifar10.cifar10_xcit_tiny_short,
     "cifar10-trades-short": cifar10.cifar10_trades_short,
     "cifar10-aas-short": cifar10.cifar10_aas_short,
+    "cifar10-vit-tiny-standard-short": tora.cifar10_vit_tiny_standard_short,
+    "cifar10-tora-short": tora.cifar10_tora_short,
+    "cifar10-single-adapter-short": tora.cifar10_single_adapter_short,
+    "cifar10-head-only-short": tora.cifar10_head_only_short,
+    "cifar10-adapter-fusion-short": tora.cifar10_adapter_fusion_short,
     "xcit-s12-imagenet": light_recipe.xcit_s12_imagenet,
     "xcit-m12-imagenet": light_recipe.xcit_m12_imagenet,
     "xcit-l12-imagenet": light_recipe.xcit_l12_imagenet,
@@ -79,6 +86,11 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "xcit-s12-cifar100-aas": attention_scaling.xcit_s12_cifar100_aas,
     "xcit-s12-imagenet100-sgd": attention_scaling.xcit_s12_imagenet100_sgd,
     "xcit-s12-imagenet100-aas": attention_scaling.xcit_s12_imagenet100_aas,
+    "tora-vit-b16-imagenet": tora.tora_vit_b16_imagenet,
+    "tora-vit-b16-imagenet-eps4": tora.tora_vit_b16_imagenet_eps4,
+    "head-only-vit-b16-imagenet": tora.head_only_vit_b16_imagenet,
+    "single-adapter-vit-b16-imagenet": tora.single_adapter_vit_b16_imagenet,
+    "adapter-fusion-vit-b16-imagenet": tora.adapter_fusion_vit_b16_imagenet,
 }
 
 __all__ = [

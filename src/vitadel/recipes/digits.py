@@ -54,6 +54,18 @@ def digits_adversarial() -> Recipe:
     )
 
 
+def digits_class_token() -> Recipe:
+    """digits-standard with a class token, which adapters need: what digits-tora freezes. It learns more slowly."""
+    base = digits_standard()
+    return replace(
+        base,
+        name="digits-class-token",
+        about="tiny ViT with a class token on digits, standard training",
+        model=replace(base.model, options={"depth": 3, "embed_dim": 96, "num_heads": 3}),
+        plan=replace(base.plan, epochs=30, optimiser=AdamW(lr=2e-3, weight_decay=0.05)),
+    )
+
+
 def digits_pointer() -> Recipe:
     """A network that hides its gradient in its softmax, trained on the same images: a test for attacks, no defence."""
     return replace(

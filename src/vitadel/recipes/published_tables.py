@@ -4,6 +4,7 @@ Thesis:  Debenedetti 2022, chapter 4.1. Tables 1 to 4 are on 100 classes of Imag
          chosen by FGSM accuracy on the test images, which our recipes do not do.
 ViT-WRN: the paper that pits ViT-B/2 and ViT-L/2 against WideResNets on CIFAR-10 with generated images. Its last
          checkpoints are scored, and nothing is held out.
+TORA:    Li & Xu 2023, slides. The joint answer, FGSM left out; the threat is not said, and 1/255 is most likely.
 
 All accuracies are in percent. A cell that the paper leaves empty is None.
 """
@@ -20,6 +21,7 @@ from vitadel.train import SGD, Lion, OptimiserChoice
 
 _THESIS = "Debenedetti 2022, thesis, table {}"
 _VIT_WRN = "ViTs against WideResNets on CIFAR (paper 004), table {}"
+_TORA = "Li & Xu 2023, TORA, slides, table {}"
 _APGD = "APGD-CE, 100 steps, 5 restarts"
 _AUTOATTACK = "AutoAttack"
 _SUBSET = "ImageNet-100: another draw of 100 classes gives other accuracies"
@@ -120,6 +122,19 @@ _VIT_OPTIMISERS = Axis(
         Value("lion", change=partial(_with_optimiser, Lion(lr=1e-4, weight_decay=0.5))),
     ),
 )
+
+_TUNINGS = Axis(
+    "tuning",
+    (
+        Value("head only", ("model.tuning.tuning=head",)),
+        # one adapter cannot take turns with another
+        Value("single adapter", ("model.tuning.tuning=single", "objective.independent=0")),
+        Value("adapter fusion", ("model.tuning.gate=per-token",)),
+        Value("tora"),
+    ),
+)
+_LIKELY = "The slides do not say the threat; 1/255 and 5 steps of 0.5/255 are those of the RVT paper's code."
+_TORA_PGD = "PGD, 5 steps"
 
 
 SWEEPS: dict[str, Published] = {
@@ -299,5 +314,53 @@ SWEEPS: dict[str, Published] = {
         rows={("sgd",): Numbers(75.06, None), ("lion",): Numbers(94.35, 71.31)},
         settings=("plan.epochs=2000",),
         note="The paper gives no robust accuracy for SGD, whose run had no weight decay: not a tuned comparison.",
+    ),
+    "tora-table2": Published(
+        source=_TORA.format(2),
+        about="lambda, the weight of the robust loss",
+        recipe="tora-vit-b16-imagenet",
+        axes=(Axis.of("lambda", ("0.1", "0.3", "0.5", "0.7", "0.9")),),
+        threat="linf:1/255",
+        attack=_TORA_PGD,
+        rows={
+            ("0.1",): Numbers(84.10, 23.26),
+            ("0.3",): Numbers(84.03, 33.84),
+            ("0.5",): Numbers(83.66, 37.99),
+            ("0.7",): Numbers(81.11, 50.99),
+            ("0.9",): Numbers(80.34, 57.50),
+        },
+        note=_LIKELY,
+    ),
+    "tora-table3-low": Published(
+        source=_TORA.format("3, lambda 0.1"),
+        about="what is added to a frozen ViT, lambda 0.1",
+        recipe="tora-vit-b16-imagenet",
+        axes=(_TUNINGS,),
+        threat="linf:1/255",
+        attack=_TORA_PGD,
+        rows={
+            ("head only",): Numbers(80.2, 15.5),
+            ("single adapter",): Numbers(82.5, 15.1),
+            ("adapter fusion",): Numbers(82.2, 22.6),
+            ("tora",): Numbers(84.1, 23.3),
+        },
+        settings=("objective.weight=0.1",),
+        note=_LIKELY,
+    ),
+    "tora-table3-high": Published(
+        source=_TORA.format("3, lambda 0.9"),
+        about="what is added to a frozen ViT, lambda 0.9",
+        recipe="tora-vit-b16-imagenet",
+        axes=(_TUNINGS,),
+        threat="linf:1/255",
+        attack=_TORA_PGD,
+        rows={
+            ("head only",): Numbers(79.0, 16.3),
+            ("single adapter",): Numbers(72.3, 30.1),
+            ("adapter fusion",): Numbers(79.5, 55.3),
+            ("tora",): Numbers(80.3, 57.5),
+        },
+        settings=("objective.weight=0.9",),
+        note=_LIKELY,
     ),
 }

@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from vitadel.data import Split
 from vitadel.draws import Draws, fold_seed
 from vitadel.errors import Stopped, UsageError
-from vitadel.models import Model, save, scales
+from vitadel.models import Adapted, Model, save, scales
 from vitadel.objectives import Moment, Objective
 from vitadel.runs import Notify, Run, Scalars, silent, write_whole
 from vitadel.train.alarms import Alarm, alarms
@@ -73,9 +73,13 @@ def fit(
     AcceleratorState._reset_state()
     accelerator = Accelerator(
         mixed_precision="bf16" if plan.precision is Precision.BF16 else "no",
-        # an objective may make two passes before its backward one; buffers sent in between would undo the first
         kwargs_handlers=[
-            DistributedDataParallelKwargs(broadcast_buffers=False, find_unused_parameters=objective.selective)
+            DistributedDataParallelKwargs(
+                # an objective may make two passes before its backward one; buffers sent in between would undo the first
+                broadcast_buffers=False,
+                # of a network with adapters, the last fusion reaches no answer that is trained
+                find_unused_parameters=objective.selective or isinstance(model.net, Adapted),
+            )
         ],
     )
     refuse_what_cannot_be_cut(plan, objective)

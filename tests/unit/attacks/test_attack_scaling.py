@@ -159,6 +159,12 @@ def test_what_is_kept(keep: str, expected: int) -> None:
     assert found.best.of == 6
 
 
+def test_of_two_that_fell_as_much_the_milder_is_kept() -> None:
+    model, (x, y) = network(), images()
+    found = find_factors(model, x, y, Scaling.manual(1e-3, 0.9, 0.5), trial=lambda factors: (4, 6))
+    assert found.best.attentions == (0.9, 0.9)
+
+
 def test_without_a_trial_felled_goes_by_the_distance() -> None:
     model, (x, y) = network(), images()
     found = find_factors(model, x, y, Scaling.manual(0.9, 1e-3, 0.5))

@@ -24,7 +24,7 @@ from vitadel.runs import describe
 from vitadel.train import Precision
 
 ROOT = Path(__file__).parents[3]
-_OWN = ("digits-standard", "digits-adversarial", "digits-pointer", "digits-aas")
+_OWN = ("digits-standard", "digits-adversarial", "digits-pointer", "digits-aas", "digits-class-token")
 
 
 def architecture(recipe: Recipe) -> tuple[str, Mapping[str, Option]]:
@@ -129,6 +129,7 @@ def test_the_page_of_recipes_lists_every_one() -> None:
 _VIT: dict[str, Option] = {"depth": 1, "embed_dim": 32, "num_heads": 2}
 _SMALL = {
     "vit": ("timm:test_vit", 8, _VIT),
+    "test_vit": ("timm:test_vit", 8, _VIT),
     "deit": ("timm:deit_tiny_patch16_224", 8, _VIT),
     "cait": ("timm:cait_xxs24_224", 8, {**_VIT, "depth": 1}),
     "xcit": ("timm:xcit_nano_12_p16_224", 8, {**_VIT, "cls_attn_layers": 1}),
@@ -150,6 +151,8 @@ def shrunk(recipe: Recipe, generated: Path) -> Recipe:
     """The same objective, optimiser, averaging and augmentation on a model and images that take no time."""
     arch = architecture(recipe)[0].partition(":")[2]
     start, patch_size, options = next(small for key, small in _SMALL.items() if arch.startswith(key))
+    if recipe.model.tuning is not None:  # what a fusion makes is for the next block
+        options = {**options, "depth": 2}
     objective = recipe.objective
     if isinstance(objective, Hostile):  # or a single epoch would be a clean one
         objective = replace(objective, eps_warmup=0.0, step_warmup=0.0)
@@ -166,7 +169,7 @@ def shrunk(recipe: Recipe, generated: Path) -> Recipe:
     )
     return replace(
         recipe,
-        model=ModelChoice(start, 16, patch_size, recipe.model.normalise, options),
+        model=ModelChoice(start, 16, patch_size, recipe.model.normalise, options, recipe.model.tuning),
         preprocess="squash:16",
         objective=objective,
         plan=plan,
@@ -186,6 +189,8 @@ def test_every_recipe_makes_an_update(name: str, generated: Path, tmp_path: Path
         options=recipe.model.options,
         seed=recipe.seed,
     )
+    if recipe.model.tuning is not None:
+        before = models.tora(before, recipe.model.tuning, seed=recipe.seed)
     carry_out(recipe, tmp_path / "run", data_spec="digits[:8]")
     after = models.load(tmp_path / "run" / "checkpoints" / "final.safetensors")
     pairs = zip(before.parameters(), after.parameters(), strict=True)

@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from vitadel import data, models
 from vitadel.attacks import PGD, Scaling
-from vitadel.objectives import AWP, Adversarial, AttentionScaling, Examples, Objective, Standard, Step, Trades
+from vitadel.objectives import AWP, Adversarial, AttentionScaling, Examples, Objective, Standard, Step, TradeOff, Trades
 from vitadel.threat import Linf
 from vitadel.train import SGD, Mixing, PadCrop, Plan, claim_together, fit
 
@@ -52,6 +52,9 @@ KINDS: dict[str, tuple[Objective, Plan]] = {
         AttentionScaling(AWP(Trades(ATTACK, Linf(0.1))), 1, scaling=replace(Scaling.paper(), batches=1, batch=4)),
         replace(PLAN, accumulate=2),
     ),
+    "tradeoff": (TradeOff(ATTACK, Linf(0.1)), replace(PLAN, accumulate=2)),
+    "tradeoff-awp": (AWP(TradeOff(ATTACK, Linf(0.1)), gamma=0.05), PLAN),
+    "tora-standard": (Standard(), PLAN),
     "broken": (BrokenOnce(), replace(PLAN, log_every_steps=1)),
     "parts-2": (Adversarial(ATTACK, Linf(0.1)), replace(PLAN, epochs=1, accumulate=2)),
 }
@@ -86,6 +89,9 @@ def main() -> None:
     assert split is not None
     options = {"depth": 2, "embed_dim": 32, "num_heads": 2}
     model = models.load("timm:test_vit", num_classes=10, image_size=8, patch_size=2, options=options)
+
+    if kind.startswith(("tradeoff", "tora")):
+        model = models.tora(model)
 
     def kill(what: str, done: int, total: int, numbers: object) -> None:
         if last and done == int(last[0]):

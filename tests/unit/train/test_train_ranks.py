@@ -49,7 +49,9 @@ def course(folder: Path, kind: str, ranks: int, last: int | None = None) -> dict
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["trades", "awp", "scaling", "shard", "broken"])
+@pytest.mark.parametrize(
+    "kind", ["trades", "awp", "scaling", "shard", "tradeoff", "tradeoff-awp", "tora-standard", "broken"]
+)
 def test_every_way_of_training_is_the_same_on_two_ranks(tmp_path: Path, kind: str) -> None:
     one, two = course(tmp_path / "one", kind, 1), course(tmp_path / "two", kind, 2)
     assert one.keys() == two.keys()
@@ -59,7 +61,8 @@ def test_every_way_of_training_is_the_same_on_two_ranks(tmp_path: Path, kind: st
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "first", "then"), [("trades", 2, 1), ("trades", 1, 2), ("scaling", 2, 1), ("shard", 2, 1)]
+    ("kind", "first", "then"),
+    [("trades", 2, 1), ("trades", 1, 2), ("scaling", 2, 1), ("shard", 2, 1), ("tradeoff", 2, 1)],
 )
 def test_a_run_goes_on_with_another_number_of_ranks(tmp_path: Path, kind: str, first: int, then: int) -> None:
     """Killed in the middle of an epoch, no image is lost or seen twice: the weights are those of the whole run."""

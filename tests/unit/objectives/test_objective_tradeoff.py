@@ -1,0 +1,257 @@
+"""TORA's objective: whose turn it is, what learns in it, and the losses by hand."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitadel.attacks import PGD
+from vitadel.errors import UsageError
+from vitadel.goals import Untargeted
+from vitadel.models import Adapted, Model, Option, Tuning, answering, load, tora
+from vitadel.objectives import AWP, Adversarial, Moment, Objective, Standard, TradeOff
+from vitadel.threat import Linf
+
+ATTACK, THREAT = PGD(steps=2, step_size=0.05, keep_best=False), Linf(0.1)
+OBJECTIVE = TradeOff(ATTACK, THREAT, smoothing=0.1, weight=0.3)
+TORA, FUSION, SINGLE, HEAD = Tuning(), Tuning(gate="per-token"), Tuning(tuning="single"), Tuning(tuning="head")
+
+
+def base(depth: int = 3) -> Model:
+    options: dict[str, Option] = {"embed_dim": 32, "depth": depth, "num_heads": 2}
+    return load("timm:vit_tiny_patch16_224", num_classes=5, image_size=8, patch_size=2, options=options)
+
+
+def adapted(tuning: Tuning = TORA) -> Model:
+    """With weights that nobody left at zero, so that every part has a say."""
+    model = tora(base(), tuning).train()
+    rng = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(0.1 * torch.randn(weight.shape, generator=rng))
+    return model
+
+
+@pytest.fixture
+def batch() -> tuple[Tensor, Tensor]:
+    return torch.rand(4, 3, 8, 8, generator=torch.Generator().manual_seed(1)), torch.tensor([0, 1, 2, 3])
+
+
+def update(objective: Objective, number: int, of: int = 8) -> Objective:
+    """The objective at update `number` of a training of two epochs, counted from 0."""
+    return objective.at(Moment((number + 1) / (of // 2), 2, of // 2))
+
+
+def moved(model: Model, objective: Objective, batch: tuple[Tensor, Tensor]) -> set[str]:
+    """The names of the weights that get a gradient; flags and gradients are as before afterwards."""
+    flags = [weight.requires_grad for weight in model.parameters()]
+    step = objective(model, *batch, seed=3)
+    step.loss.backward()
+    step.undo()
+    assert [weight.requires_grad for weight in model.parameters()] == flags
+    found = {name for name, weight in model.net.named_parameters() if weight.grad is not None}
+    model.zero_grad()
+    return found
+
+
+def names(model: Model, *parts: str) -> set[str]:
+    """The weights of some parts, by their names."""
+    return {name for name, _ in model.net.named_parameters() if name.startswith(parts)}
+
+
+# the fusion after the last block works for a block that is not there: it reaches the kept head alone
+LEARNING_FUSION = ("fusions.0.", "fusions.1.")
+
+
+@pytest.mark.parametrize("tuning", [TORA, FUSION], ids=["tora", "adapter fusion"])
+def test_exactly_the_named_parts_learn(tuning: Tuning, batch: tuple[Tensor, Tensor]) -> None:
+    model = adapted(tuning)
+    rob = names(model, "tokens.rob", "adapters.rob.", "heads.rob.", *LEARNING_FUSION)
+    acc = names(model, "tokens.acc", "adapters.acc.", "heads.acc.", *LEARNING_FUSION)
+    for number, expected in enumerate([rob, acc, rob, acc, *[names(model, *LEARNING_FUSION)] * 4]):
+        assert moved(model, update(OBJECTIVE, number), batch) == expected, number
+    heads = replace(OBJECTIVE, heads_learn=True)
+    assert moved(model, update(heads, 6), batch) == names(model, "heads.", *LEARNING_FUSION)
+    assert moved(model, update(heads, 0), batch) == rob
+
+
+def test_without_a_fusion_all_that_was_added_learns_in_phase_2(batch: tuple[Tensor, Tensor]) -> None:
+    heads = adapted(HEAD)
+    learnt = [moved(heads, update(OBJECTIVE, number), batch) for number in (0, 1, 4, 5)]
+    assert learnt == [names(heads, part) for part in ("heads.rob.", "heads.acc.", "heads.", "heads.")]
+    single, at_once = adapted(SINGLE), replace(OBJECTIVE, independent=0.0)
+    for number in (0, 1, 7):
+        assert moved(single, update(at_once, number), batch) == names(single, "tokens.", "adapters.", "heads.")
+
+
+@pytest.mark.parametrize(
+    ("independent", "updates", "turns"),
+    [
+        (0.5, 8, "rarajjjj"),
+        (0.0, 8, "jjjjjjjj"),
+        (1.0, 8, "rararara"),
+        (0.25, 8, "rajjjjjj"),
+        (0.5, 6, "rarjjj"),
+        (0.3, 10, "rarjjjjjjj"),
+    ],
+)
+def test_where_the_phases_meet(independent: float, updates: int, turns: str) -> None:
+    objective = replace(OBJECTIVE, independent=independent)
+    found = [update(objective, number, updates) for number in range(updates)]
+    letters = "".join("j" if isinstance(one, TradeOff) else str(getattr(one, "name"))[0] for one in found)  # noqa: B009
+    assert letters == turns
+
+
+def test_turns_go_on_across_epochs_of_odd_length() -> None:
+    objective = replace(OBJECTIVE, independent=1.0)
+    moments = [Moment((number + 1) / 3, 3, 3) for number in range(9)]
+    assert "".join(getattr(objective.at(moment), "name")[0] for moment in moments) == "rarararar"  # noqa: B009
+
+
+def found_by(model: Model, x: Tensor, y: Tensor) -> Tensor:
+    """What the attack finds when it differentiates the joint answer."""
+    return ATTACK.craft(answering(model, "joint"), x, Untargeted(y), THREAT, seed=3)
+
+
+def test_losses_by_hand(batch: tuple[Tensor, Tensor]) -> None:
+    x, y = batch
+    model = adapted()
+    x_adv = found_by(model, x, y)
+
+    def loss(head: str, images: Tensor) -> Tensor:
+        return F.cross_entropy(answering(model, head)(images), y, label_smoothing=0.1)
+
+    steps = {number: update(OBJECTIVE, number)(model, x, y, seed=3) for number in (0, 1, 6)}
+    for step in steps.values():
+        step.undo()
+    torch.testing.assert_close(steps[0].loss, loss("rob", x_adv))
+    torch.testing.assert_close(steps[1].loss, loss("acc", x))
+    torch.testing.assert_close(steps[6].loss, 0.3 * loss("joint", x_adv) + 0.7 * loss("joint", x))
+    assert {number: sorted(step.logs) for number, step in steps.items()} == {
+        0: ["adversarial_accuracy", "adversarial_loss"],
+        1: ["clean_accuracy", "clean_loss"],
+        6: ["adversarial_accuracy", "adversarial_loss", "clean_accuracy", "clean_loss"],
+    }
+    assert len({round(step.loss.item(), 4) for step in steps.values()}) == 3
+    net = model.net
+    assert isinstance(net, Adapted)
+    assert net.tuning == TORA
+
+
+@pytest.mark.parametrize(
+    ("weight", "plain"),
+    [(0.0, Standard(smoothing=0.1)), (1.0, Adversarial(ATTACK, THREAT, smoothing=0.1))],
+    ids=["clean", "adversarial"],
+)
+def test_at_the_ends_it_is_plain_training_of_the_joint_answer(
+    weight: float, plain: Objective, batch: tuple[Tensor, Tensor]
+) -> None:
+    model = adapted()
+    passes: list[bool] = []
+    model.register_forward_hook(lambda module, args, out: passes.append(args[0].requires_grad))
+    step = replace(OBJECTIVE, weight=weight)(model, *batch, seed=3)
+    step.undo()
+    # the half that does not count costs nothing
+    assert passes == ([False] if weight == 0 else [True, True, False])
+    assert torch.equal(step.loss, plain(model, *batch, seed=3).loss)
+
+
+def test_passes_are_counted(batch: tuple[Tensor, Tensor]) -> None:
+    model = adapted()
+    seen: list[bool] = []
+    model.register_forward_hook(lambda module, args, out: seen.append(args[0].requires_grad))
+    for number, passes in ((0, 2 * 2 + 2), (1, 2), (6, 2 * 2 + 4)):
+        seen.clear()
+        now = update(OBJECTIVE, number)
+        now(model, *batch, seed=3).undo()
+        # there and back, to pixels in the attack and to what learns in the loss
+        assert now.passes == passes == 2 * len(seen)
+    assert OBJECTIVE.passes == ((6 + 2) / 2 + 8) / 2
+    assert replace(OBJECTIVE, weight=0.0).passes == ((6 + 2) / 2 + 2) / 2
+
+
+def test_the_radius_grows_in_both_phases() -> None:
+    warmed = replace(OBJECTIVE, eps_warmup=1.0)
+    radii = []
+    for number in (0, 3, 5, 7):
+        now = update(warmed, number)
+        whole = getattr(now, "whole", now)  # a turn of phase 1 knows what it is a part of
+        assert isinstance(whole, TradeOff)
+        radii.append(whole.threat.eps)
+    assert radii == pytest.approx([0.1 / 8, 0.1 / 2, 0.1 * 6 / 8, 0.1])
+
+
+class Boom(Exception):
+    pass
+
+
+def test_flags_and_head_are_restored_after_an_error(batch: tuple[Tensor, Tensor]) -> None:
+    model = adapted()
+    flags = [weight.requires_grad for weight in model.parameters()]
+
+    def fail(module: nn.Module, args: object) -> None:
+        raise Boom
+
+    for number in (1, 6):
+        now = update(OBJECTIVE, number)
+        examples = now.prepare(model, *batch, seed=3)
+        with pytest.raises(Boom), model.net.get_submodule("fusions.1").register_forward_pre_hook(fail):
+            now.loss(model, examples)
+        assert [weight.requires_grad for weight in model.parameters()] == flags
+        assert isinstance(model.net, Adapted)
+        assert model.net.tuning == TORA
+
+
+def test_worst_weights_nearby_are_those_that_learn(batch: tuple[Tensor, Tensor]) -> None:
+    model = adapted()
+    before = {name: weight.detach().clone() for name, weight in model.net.named_parameters()}
+    flags = [weight.requires_grad for weight in model.parameters()]
+    objective = AWP(OBJECTIVE, gamma=0.1)
+    assert objective.selective
+    for number, parts in ((0, ("adapters.rob.", "heads.rob.", *LEARNING_FUSION)), (6, LEARNING_FUSION)):
+        step = update(objective, number)(model, *batch, seed=3)
+        elsewhere = {name for name, weight in model.net.named_parameters() if not torch.equal(weight, before[name])}
+        matrices = {name for name in names(model, *parts) if name.endswith("weight") and before[name].ndim > 1}
+        assert elsewhere == matrices
+        step.loss.backward()
+        step.undo()
+        assert all(torch.equal(weight, before[name]) for name, weight in model.net.named_parameters())
+        assert [weight.requires_grad for weight in model.parameters()] == flags
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"weight": -0.1}, r"TradeOff.weight must lie in \[0, 1\], got -0.1: it is lambda of the robust loss"),
+        ({"weight": 1.1}, r"TradeOff.weight must lie in \[0, 1\], got 1.1"),
+        ({"independent": 2.0}, r"TradeOff.independent must lie in \[0, 1\], got 2: it is a share of training"),
+        ({"smoothing": 1.0}, r"TradeOff.smoothing must lie in \[0, 1\)"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings: dict[str, float], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        TradeOff(ATTACK, THREAT, **settings)  # type: ignore[arg-type]
+
+
+def test_models_that_have_nothing_to_train_are_refused() -> None:
+    with pytest.raises(UsageError, match="this VisionTransformer has none. Set model.tuning.tuning=tora in the recipe"):
+        OBJECTIVE.begin(base())
+    with pytest.raises(UsageError, match="this Linear has none"):
+        OBJECTIVE.begin(nn.Linear(2, 2))
+    with pytest.raises(UsageError, match="this model answers with 'acc'. Leave out the head"):
+        OBJECTIVE.begin(answering(adapted(), "acc"))
+    with pytest.raises(UsageError, match="cannot take turns with another. Set objective.independent=0"):
+        OBJECTIVE.begin(adapted(SINGLE))
+    shallow = tora(base(depth=1))
+    with pytest.raises(UsageError, match="this network has one block alone"):
+        OBJECTIVE.begin(shallow)
+    for model, objective in [
+        (adapted(), OBJECTIVE),
+        (adapted(HEAD), OBJECTIVE),
+        (adapted(SINGLE), replace(OBJECTIVE, independent=0.0)),
+        (shallow, replace(OBJECTIVE, heads_learn=True)),
+        (shallow, replace(OBJECTIVE, independent=1.0)),
+    ]:
+        objective.begin(model)

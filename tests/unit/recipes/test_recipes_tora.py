@@ -1,0 +1,192 @@
+"""TORA's recipes: the paper's numbers, baselines that differ in what is added, and a backbone from a run folder."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from vitadel import models
+from vitadel.errors import UsageError
+from vitadel.models import Adapted, Tuning, read_tensors
+from vitadel.objectives import Standard, TradeOff
+from vitadel.recipes import RECIPES, Recipe, carry_out, override
+from vitadel.recipes.published_tables import SWEEPS
+from vitadel.recipes.sweep import Axis, Sweep, carry_out_sweep
+
+_ADAPTED = [name for name, make in RECIPES.items() if make().model.tuning is not None]
+SHORT = ("plan.epochs=2", "plan.warmup_epochs=0", "selection.images=8")
+DATA = "digits[:64]"
+
+
+def objective(recipe: Recipe) -> TradeOff:
+    assert isinstance(recipe.objective, TradeOff)
+    return recipe.objective
+
+
+@pytest.mark.parametrize("name", _ADAPTED)
+def test_what_all_have_in_common(name: str) -> None:
+    recipe = RECIPES[name]()
+    assert objective(recipe).weight == 0.5
+    single = recipe.model.tuning is not None and recipe.model.tuning.tuning == "single"
+    assert objective(recipe).independent == (0.0 if single else 0.5)
+    attack, eps = objective(recipe).attack, objective(recipe).threat.eps
+    assert (getattr(attack, "steps", 0), getattr(attack, "step_size", 0)) == (3, pytest.approx(2 * eps / 3))
+    # a choice among weights of both phases by robustness would prefer those that know no lambda
+    assert recipe.plan.check_every_epochs == recipe.plan.all_epochs
+    assert recipe.plan.ema is None
+
+
+@pytest.mark.parametrize(
+    ("name", "base", "tuning"),
+    [
+        (f"{kind}-vit-b16-imagenet", "tora-vit-b16-imagenet", tuning)
+        for kind, tuning in [
+            ("head-only", Tuning(tuning="head")),
+            ("single-adapter", Tuning(tuning="single")),
+            ("adapter-fusion", Tuning(gate="per-token")),
+        ]
+    ]
+    + [
+        (f"cifar10-{kind}-short", "cifar10-tora-short", tuning)
+        for kind, tuning in [
+            ("head-only", Tuning(tuning="head")),
+            ("single-adapter", Tuning(tuning="single", reduction=4)),
+            ("adapter-fusion", Tuning(gate="per-token", reduction=4)),
+        ]
+    ],
+)
+def test_baselines_get_the_same_updates(name: str, base: str, tuning: Tuning) -> None:
+    one, other = RECIPES[base](), RECIPES[name]()
+    assert other.model == replace(one.model, tuning=tuning)
+    assert replace(objective(other), independent=0.5) == objective(one)
+    assert (other.plan, other.data, other.preprocess, other.selection, other.seed) == (
+        *(one.plan, one.data, one.preprocess, one.selection, one.seed),
+    )
+
+
+def test_radii_and_phases() -> None:
+    small, usual = RECIPES["tora-vit-b16-imagenet"](), RECIPES["tora-vit-b16-imagenet-eps4"]()
+    assert [objective(one).threat.eps for one in (small, usual)] == [1 / 255, 4 / 255]
+    assert small.model.tuning == Tuning()
+    assert small.plan.epochs == 20
+    assert small.plan.peak_lr == 1e-3
+    assert objective(small).passes == 7.5
+    assert objective(RECIPES["single-adapter-vit-b16-imagenet"]()).passes == 10
+    backbone = RECIPES["cifar10-vit-tiny-standard-short"]()
+    assert isinstance(backbone.objective, Standard)
+    assert RECIPES["cifar10-tora-short"]().model.start == f"runs/{backbone.name}"
+    assert RECIPES["digits-tora"]().model.start == "runs/digits-class-token"
+
+
+def test_published_numbers_agree_with_each_other() -> None:
+    by_lambda, low, high = (SWEEPS[name].rows for name in ("tora-table2", "tora-table3-low", "tora-table3-high"))
+    for weight, rows in (("0.1", low), ("0.9", high)):
+        told = by_lambda[(weight,)]
+        assert told.clean is not None
+        assert told.robust is not None
+        assert (round(told.clean, 1), round(told.robust, 1)) == (rows[("tora",)].clean, rows[("tora",)].robust)
+    curve = [by_lambda[(weight,)] for weight in ("0.1", "0.3", "0.5", "0.7", "0.9")]
+    assert [one.clean for one in curve] == sorted([one.clean for one in curve], reverse=True)  # type: ignore[type-var]
+    assert [one.robust for one in curve] == sorted(one.robust for one in curve)  # type: ignore[type-var]
+
+
+@pytest.mark.parametrize(
+    ("table", "label", "name"),
+    [
+        ("tora-table3-low", "head only", "head-only-vit-b16-imagenet"),
+        ("tora-table3-high", "single adapter", "single-adapter-vit-b16-imagenet"),
+        ("tora-table3-low", "adapter fusion", "adapter-fusion-vit-b16-imagenet"),
+        ("tora-table2", "0.9", "tora-vit-b16-imagenet"),
+    ],
+)
+def test_rows_of_the_tables_are_the_recipes(table: str, label: str, name: str) -> None:
+    published = SWEEPS[table]
+    sweep = Sweep(RECIPES[published.recipe](), published.axes, settings=published.settings)
+    member = next(member for member in sweep.members() if member.labels == (label,))
+    weight = 0.1 if table.endswith("low") else 0.9
+    wanted = RECIPES[name]()
+    assert member.recipe.model == wanted.model
+    assert member.recipe.objective == replace(objective(wanted), weight=weight)
+    assert member.recipe.plan == wanted.plan
+
+
+def test_settings_reach_what_is_added() -> None:
+    recipe = override(RECIPES["tora-vit-b16-imagenet"](), ["model.tuning.reduction=8", "objective.weight=0.9"])
+    assert recipe.model.tuning == Tuning(reduction=8)
+    assert objective(recipe).weight == 0.9
+    # a recipe without adapters gets some
+    plain = override(RECIPES["digits-class-token"](), ["model.tuning.tuning=single"])
+    assert plain.model.tuning == Tuning(tuning="single")
+    assert override(recipe, ["model.tuning=null"]).model.tuning is None
+    with pytest.raises(UsageError, match=r"TradeOff.weight must lie in \[0, 1\], got 1.5"):
+        override(recipe, ["objective.weight=1.5"])
+    with pytest.raises(UsageError, match="unknown Tuning.gate 'per-tokn'"):
+        override(recipe, ["model.tuning.gate=per-tokn"])
+
+
+@pytest.fixture(scope="module")
+def backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "digits-class-token"
+    carry_out(override(RECIPES["digits-class-token"](), [*SHORT, "plan.epochs=1"]), folder, data_spec=DATA)
+    return folder
+
+
+def test_from_a_run_folder_to_adapters(backbone: Path, tmp_path: Path) -> None:
+    recipe = override(RECIPES["digits-tora"](), [*SHORT, f"model.start={backbone}", "objective.weight=0.9"])
+    model = carry_out(recipe, tmp_path / "run", data_spec=DATA)
+    assert model.spec is not None
+    assert model.spec.tuning == Tuning(reduction=2)
+    state, _ = read_tensors(tmp_path / "run" / "checkpoints" / "final.safetensors")
+    before = models.load(backbone).net.state_dict()
+    assert all(torch.equal(state[f"backbone.{name}"], value) for name, value in before.items())
+    assert isinstance(model.net, Adapted)
+    # and as a small file beside the backbone's
+    models.save_adapters(model, tmp_path / "adapters.safetensors")
+    again = models.load(f"{backbone}+{tmp_path / 'adapters.safetensors'}#rob")
+    x = torch.rand(2, 3, 8, 8)
+    assert torch.equal(again(x), models.answering(model.eval(), "rob")(x))
+
+
+def test_what_is_frozen_keeps_its_classes(backbone: Path, tmp_path: Path) -> None:
+    """On data with other classes the new heads are fresh, and the old one is still that of the old data."""
+    other = models.load(backbone, num_classes=7)
+    models.save(other, tmp_path / "seven.safetensors")
+    recipe = override(RECIPES["digits-tora"](), [*SHORT, f"model.start={tmp_path / 'seven.safetensors'}"])
+    model = carry_out(recipe, tmp_path / "run", data_spec=DATA)
+    assert model.spec is not None
+    assert (model.spec.num_classes, model.spec.kept_classes) == (10, 7)
+    assert torch.equal(model.net.get_parameter("backbone.head.weight"), other.net.get_parameter("head.weight"))
+
+
+def test_a_curve_over_lambda(backbone: Path, tmp_path: Path) -> None:
+    sweep = Sweep(
+        RECIPES["digits-tora"](),
+        (Axis.read("lambda=0.1,0.9"),),
+        settings=(*SHORT, f"model.start={backbone}"),
+        data=DATA,
+    )
+    assert [objective(member.recipe).weight for member in sweep.members()] == [0.1, 0.9]
+    table = carry_out_sweep(sweep, tmp_path / "sweep")
+    rows = table["rows"]
+    assert isinstance(rows, list)
+    assert [(row["name"], row["state"]) for row in rows] == [("lambda=0.1", "done"), ("lambda=0.9", "done")]
+    one, other = (read_tensors(tmp_path / "sweep" / row["name"] / "checkpoints/final.safetensors")[0] for row in rows)
+    # lambda has its say in phase 2 alone, which trains the fusion
+    assert {name.split(".")[0] for name in one if not torch.equal(one[name], other[name])} == {"fusions"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["model.tuning=null"], "has none. Set model.tuning.tuning=tora"),
+        (["model.tuning.tuning=single"], "Set objective.independent=0"),
+        (["model.tuning.answer=acc"], "this model answers with 'acc'"),
+        (["model.start=timm:xcit_nano_12_p16_224"], "adapters are for timm's ViT and DeiT, got Xcit"),
+        (["model.start=nowhere"], "'nowhere' is no model"),
+    ],
+)
+def test_what_cannot_be_is_refused(backbone: Path, tmp_path: Path, settings: list[str], message: str) -> None:
+    recipe = override(RECIPES["digits-tora"](), [*SHORT, f"model.start={backbone}", *settings])
+    with pytest.raises(UsageError, match=message):
+        carry_out(recipe, tmp_path / "run", data_spec=DATA)

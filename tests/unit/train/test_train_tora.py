@@ -1,0 +1,233 @@
+"""Training of adapters: what is frozen stays bit for bit, what waits for its turn too, and runs go on."""
+
+import os
+import signal
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from vitadel import data, models
+from vitadel.attacks import PGD
+from vitadel.data import Split, Squash
+from vitadel.errors import Stopped, UsageError
+from vitadel.models import Adapted, Model, Tuning, read_tensors
+from vitadel.objectives import AWP, Objective, TradeOff
+from vitadel.runs import Run
+from vitadel.threat import Linf
+from vitadel.train import SGD, AdamW, Compile, Lion, OptimiserChoice, Plan, Precision, fit
+from vitadel.train.understudy import Understudy
+
+ATTACK = PGD(steps=2, step_size=0.05, keep_best=False)
+OBJECTIVE = TradeOff(ATTACK, Linf(0.1))
+# eight updates: rob, acc, rob, acc, and four of the joint answer
+PLAN = Plan(
+    epochs=2,
+    batch=16,
+    optimiser=AdamW(lr=5e-3, weight_decay=0.5),
+    ema=0.9,
+    clip_norm=1.0,
+    checkpoint_every_steps=1,
+    log_every_steps=2,
+)
+
+
+@pytest.fixture(scope="module")
+def train() -> Split:
+    split = data.load("digits[:64]", preprocess=Squash(8)).train
+    assert split is not None
+    return split
+
+
+def backbone() -> Model:
+    options = {"depth": 2, "embed_dim": 32, "num_heads": 2, "drop_rate": 0.3}
+    return models.load("timm:test_vit", num_classes=10, image_size=8, patch_size=2, options=options)
+
+
+def fresh(tuning: Tuning | None = None) -> Model:
+    return models.tora(backbone(), tuning)
+
+
+def claimed(folder: Path) -> Run:
+    return Run.claim(folder, "train", {"seed": 0}, device="cpu")
+
+
+def final(run: Run) -> dict[str, Tensor]:
+    return read_tensors(run.checkpoints / "final.safetensors")[0]
+
+
+def same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
+
+
+def frozen(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {key.removeprefix("backbone."): value for key, value in state.items() if key.startswith("backbone.")}
+
+
+@pytest.mark.parametrize(
+    ("tuning", "independent"),
+    [
+        (Tuning(), 0.5),
+        (Tuning(gate="per-token"), 0.5),
+        (Tuning(tuning="head"), 0.5),
+        (Tuning(tuning="single"), 0.0),
+    ],
+    ids=["tora", "adapter fusion", "head", "single"],
+)
+@pytest.mark.parametrize("precision", list(Precision))
+def test_what_is_frozen_is_the_same_bit_for_bit(
+    train: Split, tmp_path: Path, tuning: Tuning, independent: float, precision: Precision
+) -> None:
+    run, before = claimed(tmp_path / "run"), backbone().net.state_dict()
+    model = fresh(tuning)
+    start = {name: value.clone() for name, value in model.net.state_dict().items()}
+    plan = replace(PLAN, precision=precision, understudy=precision is Precision.BF16)
+    average = fit(model, replace(OBJECTIVE, independent=independent), train, plan, run, seed=1)
+    assert average is not model
+    for state in (model.net.state_dict(), average.net.state_dict(), final(run)):
+        assert same(frozen(state), before)
+    # and what is not frozen has moved, but for a fusion whose result nobody reads
+    still = {name for name, value in model.net.state_dict().items() if torch.equal(value, start[name])}
+    assert {name for name in still if not name.startswith(("backbone.", "fusions.1."))} == set()
+    assert {name for name in start if name.startswith("fusions.1.")} <= still
+
+
+class Course:
+    """The whole training state after every update, read from the checkpoints."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.states: dict[int, dict[str, Tensor]] = {}
+
+    def __call__(self, what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
+        for path in self.run.checkpoints.glob("step-*.safetensors"):
+            self.states.setdefault(int(path.stem.removeprefix("step-")), read_tensors(path)[0])
+
+    def moved(self, step: int, kind: str) -> set[str]:
+        """What update `step`, counted from 1, changed or made."""
+        old, new = self.states[step - 1], self.states[step]
+        own = {name: value for name, value in new.items() if name.startswith(f"{kind}.")}
+        return {name for name, value in own.items() if name not in old or not torch.equal(value, old[name])}
+
+
+@pytest.mark.parametrize(
+    "optimiser",
+    [AdamW(lr=5e-3, weight_decay=0.5), Lion(lr=1e-3, weight_decay=0.5), SGD(lr=0.1, weight_decay=0.1)],
+    ids=["adamw", "lion", "sgd"],
+)
+def test_what_waits_for_its_turn_is_neither_moved_nor_decayed(
+    train: Split, tmp_path: Path, optimiser: OptimiserChoice
+) -> None:
+    run = claimed(tmp_path / "run")
+    course = Course(run)
+    fit(fresh(), OBJECTIVE, train, replace(PLAN, optimiser=optimiser), run, seed=1, notify=course)
+    course("", 0, 0, {})
+    kinds = [("rob", "fusions.0"), ("acc", "fusions.0")] * 2 + [("fusions.0",)] * 4
+    for step, expected in enumerate(kinds, 1):
+        for part in ("rob", "acc", "fusions.0", "fusions.1", "backbone"):
+            names = {name for name in course.moved(step, "model") if f".{part}" in name}
+            assert bool(names) == (part in expected), (step, part)
+    # of the optimiser: as many slots as there are weights in the parts that learn
+    slots = [len({name.split(".")[1] for name in course.moved(step, "optimiser")}) for step in range(1, 9)]
+    net = fresh().net
+    assert isinstance(net, Adapted)
+    fusion = len(list(net.fusions[0].parameters()))
+    turn = len(list(net.parts("rob"))) + fusion
+    assert max(slots[:4]) <= turn
+    assert max(slots[4:]) <= fusion
+
+
+@pytest.mark.parametrize("killed", [3, 4, 6], ids=["in phase 1", "between", "in phase 2"])
+def test_a_run_goes_on_where_it_was(train: Split, tmp_path: Path, killed: int) -> None:
+    def ask(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
+        if done == killed:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    plan = replace(PLAN, checkpoint_every_steps=100)
+    whole, broken = claimed(tmp_path / "whole"), claimed(tmp_path / "broken")
+    one = fit(fresh(), OBJECTIVE, train, plan, whole, seed=1)
+    with pytest.raises(Stopped):
+        fit(fresh(), OBJECTIVE, train, plan, broken, seed=1, notify=ask)
+    other = fit(fresh(), OBJECTIVE, train, plan, broken, seed=1)
+    assert same(final(whole), final(broken))
+    assert same(one.net.state_dict(), other.net.state_dict())
+
+
+def test_a_batch_in_parts_is_the_same_batch(train: Split, tmp_path: Path) -> None:
+    plan = replace(PLAN, optimiser=SGD(lr=0.05), ema=None)
+    fit(fresh(), OBJECTIVE, train, plan, claimed(tmp_path / "one"), seed=1)
+    fit(fresh(), OBJECTIVE, train, replace(plan, accumulate=4), claimed(tmp_path / "four"), seed=1)
+    one, four = (final(Run.open(tmp_path / name)) for name in ("one", "four"))
+    for name in one:
+        torch.testing.assert_close(one[name], four[name], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("objective", [OBJECTIVE, AWP(OBJECTIVE, gamma=0.01)], ids=["alone", "with AWP"])
+def test_the_file_is_the_model_and_answers_with_every_head(train: Split, tmp_path: Path, objective: Objective) -> None:
+    run = claimed(tmp_path / "run")
+    model = fit(fresh(), objective, train, PLAN, run, seed=1)
+    path = run.checkpoints / "final.safetensors"
+    x = train.pixels.read(torch.arange(8)).float() / 255
+    with torch.no_grad():
+        told = {head: models.load(f"{path}#{head}")(x) for head in ("acc", "rob", "joint", "kept")}
+        assert torch.equal(models.load(path)(x), model(x))
+        assert torch.equal(told["joint"], model(x))
+        torch.testing.assert_close(told["joint"], (told["acc"] + told["rob"]) / 2)
+        assert not torch.allclose(told["acc"], told["rob"])
+
+
+def test_attacks_are_crafted_on_a_copy_that_gives_the_joint_answer(
+    train: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+    forward = Understudy.forward
+
+    def spy(self: Understudy, x: Tensor) -> Tensor:
+        assert isinstance(self.net, Adapted)
+        seen.append(self.net.tuning.answer)
+        return forward(self, x)
+
+    monkeypatch.setattr(Understudy, "forward", spy)
+    plan = replace(PLAN, precision=Precision.BF16, understudy=True)
+    fit(fresh(), OBJECTIVE, train, plan, claimed(tmp_path / "run"), seed=1)
+    # two steps for two updates of phase 1 and four of phase 2
+    assert seen == ["joint"] * 12
+
+
+@pytest.mark.slow
+def test_compiled_it_learns_the_same(train: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph for the attack and for each head's turn; without the last stage of the compiler, which takes minutes."""
+    monkeypatch.setattr(Compile, "applied", lambda self, net: net.compile(backend="aot_eager") if self.value else None)
+    torch._dynamo.reset()
+    plan = replace(PLAN, optimiser=SGD(lr=0.05))
+    fit(fresh(), OBJECTIVE, train, plan, claimed(tmp_path / "plain"), seed=1)
+    fit(fresh(), OBJECTIVE, train, replace(plan, compile=Compile.FAST), claimed(tmp_path / "compiled"), seed=1)
+    plain, compiled = (final(Run.open(tmp_path / name)) for name in ("plain", "compiled"))
+    for name in plain:
+        torch.testing.assert_close(plain[name], compiled[name], rtol=0, atol=1e-5)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] >= 4
+    assert not torch._dynamo.utils.counters["graph_break"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"shard": True}, "TradeOff trains other weights at every update.*Set plan.shard=false"),
+        ({"checkpoint_activations": True}, "Adapted cannot recompute activations"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_the_first_update(
+    train: Split, tmp_path: Path, settings: dict[str, object], message: str
+) -> None:
+    run, plan = claimed(tmp_path / "run"), replace(PLAN, **settings)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=message):
+        fit(fresh(), OBJECTIVE, train, plan, run, seed=1)
+    assert not list(run.checkpoints.glob("*.safetensors"))
+
+
+def test_a_model_without_adapters_is_refused(train: Split, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="this VisionTransformer has none"):
+        fit(backbone(), OBJECTIVE, train, PLAN, claimed(tmp_path / "run"), seed=1)
