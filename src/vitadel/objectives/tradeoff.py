@@ -65,7 +65,7 @@ class TradeOff(Hostile):
 
     @property
     def loss_passes(self) -> float:
-        """There and back for each half: the way back ends at activations, since most weights are frozen."""
+        """There and back for each half: most weights are frozen and need no gradient. Heads alone cost half of it."""
         return 2.0 * (self._attacks + (self.weight < 1))
 
     @property

@@ -24,6 +24,7 @@ _VIT_WRN = "ViTs against WideResNets on CIFAR (paper 004), table {}"
 _TORA = "Li & Xu 2023, TORA, slides, table {}"
 _APGD = "APGD-CE, 100 steps, 5 restarts"
 _AUTOATTACK = "AutoAttack"
+_PGD = "PGD"
 _SUBSET = "ImageNet-100: another draw of 100 classes gives other accuracies"
 
 _PRINTED = ("erase", "base", "mixup", "mixup+erase", "mixup+cutmix", "rand", "rand+erase", "mixup+cutmix+rand+erase")
@@ -134,7 +135,6 @@ _TUNINGS = Axis(
     ),
 )
 _LIKELY = "The slides do not say the threat; 1/255 and 5 steps of 0.5/255 are those of the RVT paper's code."
-_TORA_PGD = "PGD, 5 steps"
 
 
 SWEEPS: dict[str, Published] = {
@@ -321,7 +321,7 @@ SWEEPS: dict[str, Published] = {
         recipe="tora-vit-b16-imagenet",
         axes=(Axis.of("lambda", ("0.1", "0.3", "0.5", "0.7", "0.9")),),
         threat="linf:1/255",
-        attack=_TORA_PGD,
+        attack=_PGD,
         rows={
             ("0.1",): Numbers(84.10, 23.26),
             ("0.3",): Numbers(84.03, 33.84),
@@ -337,7 +337,7 @@ SWEEPS: dict[str, Published] = {
         recipe="tora-vit-b16-imagenet",
         axes=(_TUNINGS,),
         threat="linf:1/255",
-        attack=_TORA_PGD,
+        attack=_PGD,
         rows={
             ("head only",): Numbers(80.2, 15.5),
             ("single adapter",): Numbers(82.5, 15.1),
@@ -353,7 +353,7 @@ SWEEPS: dict[str, Published] = {
         recipe="tora-vit-b16-imagenet",
         axes=(_TUNINGS,),
         threat="linf:1/255",
-        attack=_TORA_PGD,
+        attack=_PGD,
         rows={
             ("head only",): Numbers(79.0, 16.3),
             ("single adapter",): Numbers(72.3, 30.1),

@@ -6,9 +6,9 @@ Source:  Li & Xu (2023), "Trade-off between Robustness and Accuracy of Vision Tr
 Differs: - All of the plan, the training attack and the length of the phases are our choice.
          - The slides do not say the threat. Their other rows look like those of the RVT paper, whose code attacks at
            1/255: FGSM without a random start, and PGD with 5 steps of 0.5/255. Do not compare with 4/255.
-         - The last weights are kept. By robust accuracy phase 1 would win, in which lambda has no say.
+         - The last weights are kept. By robust accuracy those of phase 1 could win, in which lambda has no say.
          - Baselines get as many updates on as many images. A single adapter has no phase 1: it learns from both losses
-           at every update, which costs 10 passes where the two of TORA cost 5 each time they take turns.
+           at every update, which costs 10 passes an image throughout, where TORA's phases cost 5 and 10.
 Cost:    estimates are passes x 2 x multiply-accumulates x images, on one H200 at an assumed 400 TFLOP/s in bf16. A pass
          back to activations counts as one forward, weight gradients of the little that learns are not counted.
 
