@@ -7,7 +7,21 @@ import pytest
 import torch
 
 from vitadel import data, models
-from vitadel.attacks import APGD, FAB, FGSM, GAMA, PGD, Engine, Oracle, Pool, Square, Walk, searcher
+from vitadel.attacks import (
+    APGD,
+    FAB,
+    FGSM,
+    GAMA,
+    PGD,
+    Engine,
+    Factors,
+    Oracle,
+    Pool,
+    ScaledWalk,
+    Square,
+    Walk,
+    searcher,
+)
 from vitadel.data import Split, Squash
 from vitadel.draws import Draws
 from vitadel.evaluate import SUITES, Entry, evaluate, robustness
@@ -144,6 +158,7 @@ WALKS: dict[str, Walk] = {
     "fab-t": FAB(steps=20, targets=3),
     "square": Square(queries=150),
     "gama": GAMA(steps=20),
+    "scaled": ScaledWalk(APGD(steps=20), Factors((0.3,) * 6)),
 }
 
 

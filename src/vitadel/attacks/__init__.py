@@ -1,6 +1,6 @@
 """How an adversary searches: (model, x, goal, threat, seed) -> AttackResult."""
 
-from vitadel.attacks.aas import AAS, Scaled, ScaledWalk, scaled, search_factors
+from vitadel.attacks.aas import AAS, Scaled, ScaledWalk, rescaled, scaled, search_factors
 from vitadel.attacks.apgd import APGD
 from vitadel.attacks.autoattack import VERSIONS, AutoAttack, AutoAttackPlus, AutoAttackRand, Stage
 from vitadel.attacks.base import Attack
@@ -76,6 +76,7 @@ __all__ = [
     "frozen",
     "linear",
     "lowered",
+    "rescaled",
     "scaled",
     "search_factors",
     "searcher",

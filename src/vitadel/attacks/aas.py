@@ -5,6 +5,7 @@ Shape letters: B images.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -24,6 +25,11 @@ from vitadel.losses import Loss
 from vitadel.threat import Threat
 
 
+def rescaled(model: object, factors: Factors) -> Rescaled:
+    """The model with these factors on its attention and its logits."""
+    return Rescaled(tapped(model), factors.attentions, factors.logits)
+
+
 @dataclass(frozen=True, slots=True)
 class Scaled(Attack):
     """`inner` on the rescaled model; what it ends with is judged on the model itself."""
@@ -32,11 +38,8 @@ class Scaled(Attack):
     factors: Factors
 
     def search(self, model: Oracle, x0: Tensor, goal: Goal, threat: Threat, rng: Draws) -> Tensor:
-        with model.seen_through(self.view):
+        with model.seen_through(partial(rescaled, factors=self.factors)):
             return self.inner.search(model, x0, goal, threat, rng)
-
-    def view(self, model: Model) -> Model:
-        return Rescaled(tapped(model), self.factors.attentions, self.factors.logits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +52,12 @@ class ScaledWalk(Walk):
     inner: Walk
     factors: Factors
 
-    def view(self, model: Model) -> Model:
-        return Rescaled(tapped(model), self.factors.attentions, self.factors.logits)
-
     def start(self, model: Oracle, items: Items) -> State:
-        with model.seen_through(self.view):
+        with model.seen_through(partial(rescaled, factors=self.factors)):
             return self.inner.start(model, items)
 
     def step(self, model: Oracle, items: Items, state: State) -> tuple[Answer, State]:
-        with model.seen_through(self.view):
+        with model.seen_through(partial(rescaled, factors=self.factors)):
             answer, moved = self.inner.step(model, items, state)
         with torch.no_grad():
             return replace(answer, z_BK=model(answer.x)), moved
@@ -159,12 +159,17 @@ def search_factors(
     with undisturbed(model, seed, x.device), torch.no_grad():
         right_B = ~goal.reached(tapped(model)(held_x))
 
+    forwards, backwards = len(held_x), 0
+
     def trial(factors: Factors) -> tuple[int, int]:
+        nonlocal forwards, backwards
         result = scaled(chosen.probe, factors)(model, held_x, goal, threat, seed=seed)  # type: ignore[arg-type]
+        forwards, backwards = forwards + result.forwards, backwards + result.backwards
         return int((result.reached & right_B).sum()), int(right_B.sum())
 
     wanted = chosen.keep == "felled" or bool(chosen.grid)
-    return find_factors(model, x, y, chosen, trial=trial if wanted else None, seed=seed)
+    found = find_factors(model, x, y, chosen, trial=trial if wanted else None, seed=seed)
+    return replace(found, forwards=found.forwards + forwards, backwards=found.backwards + backwards)
 
 
 def _untargeted(goal: Goal) -> Untargeted:

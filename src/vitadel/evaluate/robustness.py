@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from vitadel import threat as threats
-from vitadel.attacks import Engine, Factors, Rescaled, Scaling, tapped
+from vitadel.attacks import Engine, Factors, Scaling, rescaled
 from vitadel.errors import UsageError, unknown
 from vitadel.evaluate.cascade import Cascade
 from vitadel.evaluate.device import device_of
@@ -74,8 +74,7 @@ def robustness(
             return _judged(model, images, radius, chosen.name, entries, seed, engine, notify)
         engine = in_float32(engine)
         factors = find(model, images, radius, scaling, seed).best
-        rescaled = Rescaled(tapped(model), factors.attentions, factors.logits)
-        paper = _judged(rescaled, images, radius, PAPER_PROTOCOL, entries, seed, engine, notify).robust
+        paper = _judged(rescaled(model, factors), images, radius, PAPER_PROTOCOL, entries, seed, engine, notify).robust
         result = _judged(model, images, radius, chosen.name, with_scaled(entries, factors), seed, engine, notify)
         return replace(result, factors=factors, paper_protocol=paper)
 

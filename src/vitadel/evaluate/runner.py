@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vitadel.attacks import Engine, Flag, Rescaled, Scaling, Walk, searcher, tapped, undisturbed
+from vitadel.attacks import Engine, Flag, Rescaled, Scaling, Walk, rescaled, searcher, undisturbed
 from vitadel.data import DataSet, Split
 from vitadel.errors import UsageError
 from vitadel.evaluate.cascade import Cascade, logits
@@ -65,9 +65,8 @@ def evaluate(
         return course.over(radii)
     course = replace(course, engine=in_float32(engine))
     words = find_once(model, images, threat, scaling, seed, run.folder / "factors.json", ranks)
-    factors = factors_of(words)
-    rescaled = Rescaled(tapped(model), factors.attentions, factors.logits)
-    paper = replace(course, model=rescaled, suffix=f"-{PAPER_PROTOCOL}", keep_images=False)
+    other = rescaled(model, factors_of(words))
+    paper = replace(course, model=other, suffix=f"-{PAPER_PROTOCOL}", keep_images=False)
     return [*replace(course, scaling=words).over(radii), *paper.over(radii)]
 
 

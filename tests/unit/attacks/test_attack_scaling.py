@@ -206,6 +206,15 @@ def test_costs_are_counted() -> None:
     assert (found.forwards, found.backwards) == (2 * 3 * (4 + 4), 2 * 3 * 4)
 
 
+def test_the_costs_of_trials_are_counted_too() -> None:
+    model, (x, _) = network(), images()
+    scaling = replace(Scaling.manual(0.5, 0.1), probe=PGD(steps=3))
+    found = search_factors(model, x, model(x).argmax(1), Linf(1e-6), scaling)  # where nothing falls
+    measured = 2 * (6 + 6)  # per candidate a reference and a value
+    tried = 2 * 6 * (2 * 4 + 1)  # four points, each shown to both models, and the judgement
+    assert (found.forwards, found.backwards) == (measured + tried + 6, 2 * 6 * 4)
+
+
 def test_a_search_inside_a_threat_tries_its_candidates_on_the_model_itself() -> None:
     model, (x, _) = network(), images()
     y = model(x).argmax(1)
