@@ -61,6 +61,14 @@ def test_model_and_rescaled_model_are_told_apart(vitadel: Command, trained: Path
     assert "scaling" in err
 
 
+def test_clean_accuracy_is_the_models_own(vitadel: Command, trained: Path, tmp_path: Path) -> None:
+    words = ("evaluate", trained, "--data", "digits[:16]", "--threat", "linf:4/255", "--suite", "clean,quick")
+    code, out, _ = vitadel(*words, "--scaling", "0.5", "--run", tmp_path / "run")
+    assert code == 0
+    rows = [line.split("│")[1].strip() for line in out.splitlines() if line.startswith("│")]
+    assert [row for row in rows if row] == ["model", "model", "rescaled"]
+
+
 @pytest.mark.parametrize(
     ("more", "words"),
     [

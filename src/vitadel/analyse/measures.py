@@ -13,7 +13,7 @@ from vitadel.analyse import verdict as judge
 from vitadel.analyse.gaps import EDGES, LINES, gaps
 from vitadel.analyse.strikes import Field
 from vitadel.analyse.study import Parts
-from vitadel.attacks import PGD, Factors, Rescaled, Square, Walk, frozen, scaled, search_factors
+from vitadel.attacks import PGD, Factors, Rescaled, Square, Walk, scaled, search_factors
 from vitadel.intervals import accuracy
 from vitadel.losses import Loss, cross_entropy, margin
 from vitadel.models import Model
@@ -120,9 +120,8 @@ class Work:
                 self.field.images.labels[at].to(self.field.device),
             )
             self.field.notify("search for factors", 0, 1, {})
-            with frozen(self.model):
-                chosen = replace(scaling, held=held)
-                found = search_factors(self.model, x, y, self.threat, chosen, seed=self.field.seed)
+            chosen = replace(scaling, held=held)
+            found = search_factors(self.model, x, y, self.threat, chosen, seed=self.field.seed)
             self.field.notify("search for factors", 1, 1, {})
             cost = {"forwards": found.forwards, "backwards": found.backwards}
             return {**asdict(found.best), "tried": len(found.tried), "held": held, **cost}

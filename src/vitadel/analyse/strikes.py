@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from vitadel.analyse.study import Images, device_of, in_batches
-from vitadel.attacks import Engine, Oracle, Pool, Walk, undisturbed
+from vitadel.attacks import Engine, Oracle, Pool, Walk, is_zero, undisturbed
 from vitadel.draws import Draws, fold_seed
 from vitadel.errors import UsageError
 from vitadel.goals import Goal, Untargeted, rivals
@@ -117,6 +117,6 @@ class Field:
                     x = threat.sample(x, Draws.of(seed, rows.to(self.device)))
                 goal = Untargeted(self.images.labels[rows].to(self.device), loss)
                 _, grad, _ = Oracle(self.model).gradient(x, goal)
-            return int((grad.flatten(1) == 0).all(1).sum())
+            return int(is_zero(grad).sum())
 
         return sum(found for _, found in in_batches(torch.arange(len(self.images)), self.rows_at_once(), count))

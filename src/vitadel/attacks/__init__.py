@@ -4,7 +4,7 @@ from vitadel.attacks.aas import AAS, Scaled, ScaledWalk, rescaled, scaled, searc
 from vitadel.attacks.apgd import APGD
 from vitadel.attacks.autoattack import VERSIONS, AutoAttack, AutoAttackPlus, AutoAttackRand, Stage
 from vitadel.attacks.base import Attack
-from vitadel.attacks.counted import zero_gradient_flags
+from vitadel.attacks.counted import is_zero, zero_gradient_flags
 from vitadel.attacks.engine import Engine
 from vitadel.attacks.fab import FAB
 from vitadel.attacks.frozen import frozen, undisturbed
@@ -74,6 +74,7 @@ __all__ = [
     "cosine",
     "find_factors",
     "frozen",
+    "is_zero",
     "linear",
     "lowered",
     "rescaled",

@@ -57,10 +57,14 @@ class ScaledWalk(Walk):
             return self.inner.start(model, items)
 
     def step(self, model: Oracle, items: Items, state: State) -> tuple[Answer, State]:
-        with model.seen_through(partial(rescaled, factors=self.factors)):
+        with model.seen_through(self._again):
             answer, moved = self.inner.step(model, items, state)
         with torch.no_grad():
             return replace(answer, z_BK=model(answer.x)), moved
+
+    def _again(self, model: Model) -> Model:
+        """What `start` has looked at once: every step would otherwise go through all weights."""
+        return Rescaled(model, self.factors.attentions, self.factors.logits)  # type: ignore[arg-type]
 
     def steps_in(self, threat: Threat) -> int:
         return self.inner.steps_in(threat)
@@ -138,15 +142,7 @@ class AAS(Attack):
         return [(self.inner, None)]
 
     def _found_here(self, model: Oracle, x0: Tensor, goal: Goal, threat: Threat) -> Factors:
-        seen: list[Model] = []
-
-        def look(inner: Model) -> Model:
-            seen.append(inner)
-            return inner
-
-        with model.seen_through(look):
-            found = search_factors(seen[0], x0, _untargeted(goal).label_B, threat, self.scaling)
-        return found.best
+        return search_factors(model.model, x0, _untargeted(goal).label_B, threat, self.scaling).best
 
 
 def search_factors(
@@ -158,7 +154,6 @@ def search_factors(
     goal = Untargeted(held_y, type(chosen.probe).usual_loss)
     with undisturbed(model, seed, x.device), torch.no_grad():
         right_B = ~goal.reached(tapped(model)(held_x))
-
     forwards, backwards = len(held_x), 0
 
     def trial(factors: Factors) -> tuple[int, int]:

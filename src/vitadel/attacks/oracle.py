@@ -48,6 +48,11 @@ class Oracle:
             )
         return z_BK if z_BK.dtype == torch.float64 else z_BK.float()
 
+    @property
+    def model(self) -> Model:
+        """What answers."""
+        return self._model
+
     @contextmanager
     def seen_through(self, view: Callable[[Model], Model]) -> Iterator[None]:
         """Inside, `view` of the model answers in its place; what it costs is counted with the rest."""

@@ -160,7 +160,9 @@ def _show_summaries(title: str, summaries: Sequence[Mapping[str, object]]) -> No
 
 
 def _scored_on(summary: Mapping[str, object]) -> str:
-    return "model" if "scaling" in summary else "rescaled"
+    from vitadel.evaluate import PAPER_PROTOCOL
+
+    return "rescaled" if str(summary["suite"]).endswith(PAPER_PROTOCOL) else "model"
 
 
 def _factors(factors: Mapping[str, object]) -> str:

@@ -7,10 +7,12 @@ from vitadel.evaluate.quick import quick_scores
 from vitadel.evaluate.ranks import Ranks, best_device
 from vitadel.evaluate.robustness import Robustness, robustness
 from vitadel.evaluate.runner import evaluate
+from vitadel.evaluate.scaled import PAPER_PROTOCOL
 from vitadel.evaluate.suites import SUITES, Entry, Suite
 from vitadel.evaluate.suspicion import suspicions
 
 __all__ = [
+    "PAPER_PROTOCOL",
     "SUITES",
     "Accuracy",
     "Entry",

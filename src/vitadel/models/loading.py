@@ -50,6 +50,8 @@ def load(
         more = {"normalisation": normalisation, "options": options, "pretrained": pretrained, "seed": seed}
         return answering(load(named[0], **keep, **more), named[1])  # type: ignore[arg-type]
     if (added := _with_adapters(str(model))) is not None:
+        if any(one is not None for one in (num_classes, image_size, patch_size, normalisation, options)) or pretrained:
+            raise UsageError(f"the adapters in {added[1]} fit one network as it is. Leave its classes and sizes out.")
         return add_adapters(load(added[0]), added[1])
     name, at, file = str(model).partition("@")
     if at and not file:  # an unset variable in a script would train from nothing without a word

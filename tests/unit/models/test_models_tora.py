@@ -249,6 +249,8 @@ def test_adapters_alone_are_a_small_file_for_one_network(base: Model, x: Tensor,
     text = f"{tmp_path}/base.safetensors+{tmp_path}/added.safetensors"
     assert torch.equal(load(text)(x.float()), model(x.float()))
     assert torch.equal(load(f"{text}#rob")(x.float()), answering(model, "rob")(x.float()))
+    with pytest.raises(UsageError, match="fit one network as it is. Leave its classes and sizes out"):
+        load(text, num_classes=9)
     with pytest.raises(UsageError, match="holds adapters without their network. Write MODEL"):
         load(tmp_path / "added.safetensors")
     with pytest.raises(UsageError, match="were trained on another network"):
