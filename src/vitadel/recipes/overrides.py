@@ -82,7 +82,7 @@ def _guessed(text: str) -> object:
 
 def _as_declared(old: object, f: "dataclasses.Field[object]") -> object:
     """A float that happens to be written as a whole number is still a float."""
-    return float(old) if type(old) is int and str(f.type) in ("float", "float | None") else old
+    return float(old) if type(old) is int and f.type in (float, float | None) else old
 
 
 def _optional(f: "dataclasses.Field[object]") -> bool:

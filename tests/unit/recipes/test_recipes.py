@@ -256,6 +256,12 @@ def test_one_value_changes_and_nothing_else() -> None:
     assert before == RECIPES["digits-adversarial"]()
 
 
+def test_a_float_that_a_recipe_writes_as_a_whole_number_takes_a_fraction() -> None:
+    before = RECIPES["cifar10-vit-tiny-short"]()
+    assert type(before.plan.warmup_epochs) is int
+    assert override(before, ["plan.warmup_epochs=0.5"]).plan.warmup_epochs == 0.5
+
+
 def test_settings_are_applied_together_whatever_their_order() -> None:
     # two warm-up epochs of two would be refused on the way
     for settings in (["plan.epochs=2", "plan.warmup_epochs=1"], ["plan.warmup_epochs=1", "plan.epochs=2"]):
