@@ -1,0 +1,127 @@
+"""A corruption at one severity, applied to batches of images."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from zlib import crc32
+
+import torch
+from torch import Tensor
+
+from vitadel.draws import Draws, fold_seed
+from vitadel.errors import UsageError, unknown
+from vitadel.shifts.filters import whole
+from vitadel.shifts.frost import photos_in
+from vitadel.shifts.jpeg import jpeg
+from vitadel.shifts.tables import CORRUPTIONS, TABLES
+
+SEVERITIES = (1, 2, 3, 4, 5)
+_SMALLEST = 16
+_CIFAR_SIDE = 32
+# values worked on at a time: what the cache of one core holds, and what a GPU has plenty of memory for
+_VALUES = {"cpu": 1 << 18}
+_VALUES_ON_GPU = 1 << 25
+# the CIFAR sets were made with the photographs of frost at a fifth of their size
+_FROST_STRIDE = {"imagenet": 1, "cifar": 5}
+
+
+@dataclass(frozen=True, slots=True)
+class Corruption:
+    """One cell of ImageNet-C: a corruption by name at a severity from 1 to 5.
+
+    `table` is `imagenet` or `cifar`; None takes the CIFAR table for 32 px images and ImageNet's for all others.
+    `jpeg` adds a round trip through JPEG of that quality: 85 is what the released files of ImageNet-C went through.
+    `frost` names a folder of photographs for the corruption of that name; without one its ice is procedural, which is
+    not ImageNet-C's.
+
+    What is drawn for an image depends on the seed, its row in the data set, the corruption and the severity, and
+    never on its batch (tests/unit/shifts/test_corruption.py).
+    """
+
+    name: str
+    severity: int
+    table: str | None = None
+    jpeg: int | None = None
+    frost: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.name not in CORRUPTIONS:
+            raise unknown("corruption", self.name, CORRUPTIONS)
+        if self.severity not in SEVERITIES:
+            raise UsageError(f"a corruption's severity is one of 1 2 3 4 5, got {self.severity}.")
+        if self.table is not None and self.table not in TABLES:
+            raise unknown("table of severities", self.table, TABLES)
+        if self.jpeg is not None and not 1 <= self.jpeg <= 100:
+            raise UsageError(f"a JPEG quality lies between 1 and 100, got {self.jpeg}. ImageNet-C's files have 85.")
+        if self.frost is not None:
+            if self.name != "frost":
+                raise UsageError(f"only the corruption frost takes a folder of photographs, got one for {self.name}.")
+            photos_in(self.frost)
+
+    def table_for(self, height: int, width: int) -> str:
+        """The table that images of this size are corrupted by."""
+        return self.table or ("cifar" if height == width == _CIFAR_SIDE else "imagenet")
+
+    def describe(self, height: int, width: int) -> dict[str, object]:
+        """All that decides the pixels besides image and seed, for the record beside a result."""
+        table = self.table_for(height, width)
+        known: dict[str, object] = {"corruption": self.name, "severity": self.severity, "table": table}
+        known["parameters"] = list(CORRUPTIONS[self.name].parameters(table, self.severity))
+        known["jpeg"] = self.jpeg
+        if self.name == "frost":
+            known["frost"] = "procedural" if self.frost is None else [path.name for path in photos_in(self.frost)]
+        return known
+
+    @torch.no_grad()
+    def __call__(self, x: Tensor, rows: Tensor, *, seed: int) -> Tensor:
+        """Corrupt images [B, 3, H, W] in [0, 1], which are rows `rows` [B] of their data set.
+
+        The images are taken to the nearest of 256 grey levels first, and the result is cut down to one: 8-bit images
+        in, 8-bit images out, as in the original.
+        """
+        _refuse(x, rows)
+        out = torch.empty_like(x)
+        streams = Draws.of(fold_seed(seed, crc32(self.name.encode()), self.severity), rows.to(x.device))
+        many = max(1, _VALUES.get(x.device.type, _VALUES_ON_GPU) // x[0].numel())
+        if self.name == "jpeg_compression":
+            many = len(x)  # spreads images, not pixels, over the threads
+        for first in range(0, len(x), many):
+            part = slice(first, first + many)
+            out[part] = self._apply(x[part].float(), streams.at(torch.arange(len(x), device=x.device)[part]))
+        return jpeg(out.float(), self.jpeg).to(x.dtype) if self.jpeg else out
+
+    def _apply(self, x: Tensor, draws: Draws) -> Tensor:
+        kind, table = CORRUPTIONS[self.name], self.table_for(*x.shape[-2:])
+        files = (self.frost, _FROST_STRIDE[table]) if self.name == "frost" else ()
+        grey = (x * 255).round_().div_(255)
+        return whole(kind.apply(grey, draws, *kind.parameters(table, self.severity), *files))
+
+
+def _refuse(x: Tensor, rows: Tensor) -> None:
+    if not x.is_floating_point():
+        raise UsageError(f"corruptions take float images in [0, 1], got {x.dtype}. Write x.float() / 255.")
+    if x.ndim != 4 or x.shape[1] != 3 or min(x.shape[2:]) < _SMALLEST or not len(x):
+        raise UsageError(
+            f"corruptions take images [B, 3, H, W] of at least {_SMALLEST} px a side, got {list(x.shape)}. "
+            "Repeat the channel of a grey image: x.expand(-1, 3, -1, -1)."
+        )
+    if rows.shape != (len(x),) or rows.is_floating_point():
+        raise UsageError(
+            f"corruptions take one whole number per image, its row in the data set: {len(x)} images, "
+            f"got rows of shape {list(rows.shape)} and {rows.dtype}. Write torch.arange(len(x)) for a set of its own."
+        )
+    if not (x.min() >= 0 and x.max() <= 1):
+        raise UsageError(
+            f"corruptions take pixels in [0, 1], got [{x.min():.3g}, {x.max():.3g}]. "
+            "Normalisation belongs inside the model, after the corruption."
+        )
+
+
+def grid(
+    *, extra: bool = False, table: str | None = None, jpeg: int | None = None, frost: Path | None = None
+) -> Iterator[Corruption]:
+    """The 75 cells of the benchmark, severity by severity within each corruption; 95 with the extra four."""
+    for name, kind in CORRUPTIONS.items():
+        if extra or kind.group != "extra":
+            for severity in SEVERITIES:
+                yield Corruption(name, severity, table, jpeg, frost if name == "frost" else None)

@@ -1,0 +1,129 @@
+"""Frost on the window: from photographs, or procedural. B images, H rows, W columns, P photographs."""
+
+import math
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from vitadel.draws import Draws
+from vitadel.errors import UsageError
+from vitadel.shifts.streams import normal
+
+ORIGINAL = ("frost1.png", "frost2.png", "frost3.png", "frost4.jpg", "frost5.jpg", "frost6.jpg")
+_ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".webp"}
+# mean and spread of R, G, B in each photograph of the original; the second lies there twice
+_TINTS = (
+    ((78, 149, 166), (27, 17, 15)),
+    ((201, 205, 215), (22, 22, 22)),
+    ((201, 205, 215), (22, 22, 22)),
+    ((138, 153, 165), (29, 29, 29)),
+    ((112, 123, 135), (44, 43, 42)),
+)
+# power falls as frequency to the -1.6 in the photographs; the ridges' kinks lift the high end, hence a little more
+_SLOPE = -1.75
+_RIDGES = 0.6
+
+
+def frost(x: Tensor, draws: Draws, keep: float, add: float, folder: Path | None, stride: int) -> Tensor:
+    """keep x + add ice, with the ice of a random window of a photograph from `folder`, or made up if that is None."""
+    ice = made_up(x, draws) if folder is None else photographed(x, draws, folder, stride)
+    return x * keep + ice * add
+
+
+def photos_in(folder: Path) -> list[Path]:
+    """The photographs to draw from; of the original six only five, since its draw never reaches the last."""
+    if not folder.is_dir():
+        raise UsageError(
+            f"there is no folder {str(folder)!r} of frost photographs. Leave frost out for procedural ice."
+        )
+    if all((folder / name).is_file() for name in ORIGINAL):
+        return [folder / name for name in ORIGINAL[:-1]]
+    found = sorted(path for path in folder.iterdir() if path.suffix.lower() in _ENDINGS)
+    if not found:
+        raise UsageError(f"the frost folder {str(folder)!r} holds no photographs. Put .png or .jpg files there.")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Photos:
+    """Photographs of different sizes end to end: pixels [3, all]; start, height and width of each [P]."""
+
+    pixels: Tensor
+    start: Tensor
+    height: Tensor
+    width: Tensor
+
+
+@cache
+def _opened(folder: Path, stride: int, height: int, width: int, device: torch.device) -> Photos:
+    photos = [_photo(path, stride, height, width) for path in photos_in(folder)]
+    sizes = torch.tensor([photo.shape[1:] for photo in photos])
+    areas = sizes.prod(1)
+    pixels = torch.cat([photo.flatten(1) for photo in photos], 1).float() / 255
+    return Photos(*(part.to(device) for part in (pixels, areas.cumsum(0) - areas, sizes[:, 0], sizes[:, 1])))
+
+
+def _photo(path: Path, stride: int, height: int, width: int) -> Tensor:
+    """[3, H, W]; every `stride`-th pixel from the middle of the first, enlarged if it is no larger than the image."""
+    image = Image.open(path).convert("RGB")
+    wide, high = (side // stride for side in image.size)
+    grow = max((width + 1) / wide, (height + 1) / high)
+    if grow > 1:
+        size = (math.ceil(wide * grow) * stride, math.ceil(high * grow) * stride)
+        image = image.resize(size, Image.Resampling.BICUBIC)
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1)[:, stride // 2 :: stride, stride // 2 :: stride]
+
+
+def photographed(x: Tensor, draws: Draws, folder: Path, stride: int) -> Tensor:
+    photos = _opened(folder, stride, *x.shape[-2:], x.device)
+    which = draws.fold(0).below(len(photos.start))
+    width = photos.width[which]
+    top = draws.fold(1).below(photos.height[which] - x.shape[-2])
+    left = draws.fold(2).below(width - x.shape[-1])
+    rows = top[:, None] + torch.arange(x.shape[-2], device=x.device)
+    cols = left[:, None] + torch.arange(x.shape[-1], device=x.device)
+    place = photos.start[which][:, None, None] + rows[:, :, None] * width[:, None, None] + cols[:, None]
+    return photos.pixels[:, place].transpose(0, 1)
+
+
+def made_up(x: Tensor, draws: Draws) -> Tensor:
+    """Cloudy noise with ridges, in the tint and the spread of one of the original's photographs."""
+    height, width = x.shape[-2:]
+    clouds, crystals = (normal(draws.fold(0), 2, height, width)).unbind(1)
+    clouds, crystals = _coloured(clouds), _coloured(crystals)
+    ice = _standard(clouds - _RIDGES * _standard(crystals.abs()))
+    mean, spread = _tints(x.device)
+    which = draws.fold(1).below(len(mean))
+    return (mean[which] + spread[which] * ice[:, None]).clamp_(0, 1)
+
+
+def _coloured(noise: Tensor) -> Tensor:
+    """White noise with its power made to fall as a power of the frequency, at spread one."""
+    height, width = noise.shape[-2:]
+    falling = _falling(height, width, noise.device)
+    return _standard(torch.fft.irfft2(torch.fft.rfft2(noise) * falling, s=(height, width)))
+
+
+def _standard(plane: Tensor) -> Tensor:
+    centred = plane - plane.mean((-2, -1), keepdim=True)
+    return centred / centred.square().mean((-2, -1), keepdim=True).sqrt()
+
+
+@cache
+def _falling(height: int, width: int, device: torch.device) -> Tensor:
+    down, across = torch.fft.fftfreq(height)[:, None], torch.fft.rfftfreq(width)
+    frequency = torch.hypot(down.expand(-1, len(across)), across.expand(height, -1))
+    frequency[0, 0] = torch.inf
+    return frequency.pow(_SLOPE / 2).to(device)
+
+
+@cache
+def _tints(device: torch.device) -> tuple[Tensor, Tensor]:
+    values = torch.tensor(_TINTS) / 255  # [P, 2, 3]
+    mean, spread = values[:, :, :, None, None].to(device).unbind(1)
+    return mean, spread

@@ -1,0 +1,63 @@
+"""Noise: every pixel value on its own."""
+
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from vitadel.draws import Draws
+from vitadel.shifts.streams import normal, uniform
+
+
+def gaussian_noise(x: Tensor, draws: Draws, sigma: float) -> Tensor:
+    return normal(draws, *x.shape[1:]).mul_(sigma).add_(x)
+
+
+def speckle_noise(x: Tensor, draws: Draws, sigma: float) -> Tensor:
+    return normal(draws, *x.shape[1:]).mul_(sigma).add_(1).mul_(x)
+
+
+def impulse_noise(x: Tensor, draws: Draws, amount: float) -> Tensor:
+    """Salt and pepper in equal shares; the three channels of a pixel are hit independently."""
+    u = uniform(draws, *x.shape[1:])
+    return torch.where(u < amount, (u < amount / 2).to(x.dtype), x)
+
+
+def shot_noise(x: Tensor, draws: Draws, count: float) -> Tensor:
+    """Poisson(count x) / count, exact in distribution: one draw from a table per grey level.
+
+    An 8-bit image has 256 rates, and a count above `count` is white whatever it is, so 256 finite distributions
+    cover everything. Walker's alias method (1977) draws from each with one uniform number: its leading part picks a
+    column, the rest decides between the column's own count and its alias.
+    """
+    own, alias = _alias_tables(int(count), x.device)
+    columns = int(count) + 1
+    u = uniform(draws, x[0].numel()).mul_(columns).flatten()
+    column = u.floor()
+    place = (x * 255).round_().flatten().mul_(columns).add_(column).int()
+    counts = torch.where(u.sub_(column) < own.index_select(0, place), column, alias.index_select(0, place))
+    return counts.div_(count).view_as(x)
+
+
+@cache
+def _alias_tables(count: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """For each grey level: the share of a column that is its own count's, and the count that has the rest."""
+    left = _poisson_up_to(torch.arange(256, dtype=torch.float64) * count / 255, count) * (count + 1)
+    own, alias = torch.ones_like(left), torch.arange(count + 1.0).repeat(256, 1)
+    done, level = torch.zeros_like(left, dtype=torch.bool), torch.arange(256)
+    for _ in range(count):  # the column with least left is filled up by the one with most
+        poor = left.masked_fill(done, torch.inf).argmin(1)
+        rich = left.masked_fill(done, -torch.inf).argmax(1)
+        own[level, poor] = left[level, poor].clamp(0, 1)
+        alias[level, poor] = rich.float()
+        left[level, rich] -= 1 - left[level, poor]
+        done[level, poor] = True
+    return own.float().flatten().to(device), alias.flatten().to(device)
+
+
+def _poisson_up_to(rate: Tensor, most: int) -> Tensor:
+    """[*rate, most + 1] probabilities of 0 ... most, the last one of `most` or more."""
+    counts = torch.arange(most + 1, dtype=torch.float64)
+    logs = torch.special.xlogy(counts, rate[:, None]) - rate[:, None] - torch.lgamma(counts + 1)
+    below = logs.exp()[:, :most]
+    return torch.cat([below, (1 - below.sum(1, keepdim=True)).clamp_min(0)], 1)

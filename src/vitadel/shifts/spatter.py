@@ -1,0 +1,138 @@
+"""Water or mud on the lens, and the three classical steps that water takes: edges, distances, an even histogram.
+
+Planes are [B, H, W]; 8-bit planes hold whole numbers in [0, 255] as floats.
+"""
+
+import math
+from itertools import product
+
+import torch
+from torch import Tensor
+from torch.nn.functional import max_pool2d, pad
+
+from vitadel.draws import Draws
+from vitadel.shifts.filters import gaussian_blur
+from vitadel.shifts.streams import normal
+
+_WATER = (175 / 255, 238 / 255, 238 / 255)
+_MUD = (63 / 255, 42 / 255, 20 / 255)
+_FARTHEST = 20.0
+_SLANT = ((-2, -1, 0), (-1, 1, 1), (0, 1, 2))
+_SOLID = 0.8
+# OpenCV's lengths of a step along an axis, along a diagonal and like a knight, for its 5 x 5 mask
+_STEPS = (((0, 1), 1.0), ((1, 1), 1.4), ((1, 2), 2.1969))
+
+
+def spatter(
+    x: Tensor, draws: Draws, mean: float, spread: float, sigma: float, threshold: float, amount: float, muddy: bool
+) -> Tensor:
+    liquid = gaussian_blur(normal(draws, *x.shape[-2:]) * spread + mean, sigma)
+    if muddy:
+        cover = gaussian_blur((liquid > threshold).to(x.dtype), amount)
+        cover = cover.masked_fill(cover < _SOLID, 0)[:, None]
+        return x * (1 - cover) + cover * _colour(_MUD, x)
+    liquid = (liquid.masked_fill(liquid < threshold, 0) * 255).clamp_(0, 255).floor_()
+    depth = liquid * relief(liquid)
+    depth = depth / depth.amax((1, 2), keepdim=True).clamp_min(1) * amount
+    return x + depth[:, None] * _colour(_WATER, x)
+
+
+def _colour(rgb: tuple[float, float, float], like: Tensor) -> Tensor:
+    return torch.stack([torch.full_like(like[:1, 0], value) for value in rgb], 1)
+
+
+def relief(liquid: Tensor) -> Tensor:
+    """Light and shade near the shores of the drops."""
+    near = distances(edges(liquid, 50, 150), _FARTHEST)
+    soft = box(near).add_(2.0**-10).floor_()  # a sum of nine thirds may end a hair below its whole number
+    slant = _window(equalised(soft))
+    lit = sum(slant[i, j] * float(_SLANT[i][j]) for i, j in product(range(3), range(3)) if _SLANT[i][j])
+    assert isinstance(lit, Tensor)
+    return box(lit.clamp(0, 255)).round_()
+
+
+def box(plane: Tensor) -> Tensor:
+    """The mean over 3 x 3 pixels."""
+    return _window(plane).sum((0, 1)) / 9
+
+
+def _window(plane: Tensor) -> Tensor:
+    """[3, 3, B, H, W]: the plane shifted by up to one pixel each way, mirrored about its outermost pixels."""
+    return pad(plane, (1, 1, 1, 1), mode="reflect").unfold(1, 3, 1).unfold(2, 3, 1).permute(3, 4, 0, 1, 2)
+
+
+def edges(plane: Tensor, low: float, high: float) -> Tensor:
+    """Canny's edges (1986) as OpenCV draws them: Sobel gradients, thin ridges, strong ones and what hangs on them."""
+    wide = pad(plane[:, None], (1, 1, 1, 1), mode="replicate")[:, 0]
+    above, middle, below = (wide[:, i : i + plane.shape[1]] for i in range(3))
+    down = _smooth(below - above)
+    across = _slope(above) + 2 * _slope(middle) + _slope(below)
+    size = across.abs() + down.abs()
+    thin = _ridge(size, across, down) & (size > low)
+    strong = thin & (size > high)
+    while True:  # strong edges spread along weak ones; few turns, since a drop's shore is steep all along
+        grown = (max_pool2d(strong.to(plane.dtype), 3, 1, 1) > 0) & thin
+        if torch.equal(grown, strong):
+            return strong
+        strong = grown
+
+
+def _smooth(rows: Tensor) -> Tensor:
+    return rows[..., :-2] + 2 * rows[..., 1:-1] + rows[..., 2:]
+
+
+def _slope(rows: Tensor) -> Tensor:
+    return rows[..., 2:] - rows[..., :-2]
+
+
+def _ridge(size: Tensor, across: Tensor, down: Tensor) -> Tensor:
+    """Where a gradient is larger than its neighbours uphill and downhill; the direction is rounded to 45 degrees."""
+    wide = pad(size, (1, 1, 1, 1))
+    height, width = size.shape[-2:]
+
+    def beside(row: int, col: int) -> Tensor:
+        return wide[:, 1 + row : 1 + row + height, 1 + col : 1 + col + width]
+
+    steep, flat = math.tan(math.radians(67.5)), math.tan(math.radians(22.5))
+    level, upright = down.abs() < flat * across.abs(), down.abs() > steep * across.abs()
+    falling = (across < 0) == (down < 0)
+    horizontal = (size > beside(0, -1)) & (size >= beside(0, 1))
+    vertical = (size > beside(-1, 0)) & (size >= beside(1, 0))
+    diagonal = torch.where(
+        falling,
+        (size > beside(-1, -1)) & (size > beside(1, 1)),
+        (size > beside(-1, 1)) & (size > beside(1, -1)),
+    )
+    return torch.where(level, horizontal, torch.where(upright, vertical, diagonal))
+
+
+def distances(marked: Tensor, farthest: float) -> Tensor:
+    """How far the nearest marked pixel is, by steps of the 5 x 5 mask, cut off at `farthest`.
+
+    A shortest way needs steps in two neighbouring directions only, all of one before all of the other. So it is enough
+    to walk each of the 16 directions once, for up to 2, 4, 8, ... steps at a time.
+    """
+    field = torch.where(marked, 0.0, farthest)
+    for (one, two), length in _STEPS:
+        for row, col in {(s * a, t * b) for a, b in ((one, two), (two, one)) for s in (1, -1) for t in (1, -1)}:
+            for many in (1 << power for power in range(int(farthest / length).bit_length())):
+                field = torch.minimum(field, _moved(field, row * many, col * many, farthest) + length * many)
+    return field
+
+
+def _moved(field: Tensor, row: int, col: int, fill: float) -> Tensor:
+    if abs(row) >= field.shape[1] or abs(col) >= field.shape[2]:
+        return torch.full_like(field, fill)
+    shifted = pad(field, (max(col, 0), max(-col, 0), max(row, 0), max(-row, 0)), value=fill)
+    top, left = max(-row, 0), max(-col, 0)
+    return shifted[:, top : top + field.shape[1], left : left + field.shape[2]]
+
+
+def equalised(plane: Tensor) -> Tensor:
+    """Grey levels stretched so that each takes as much of [0, 255] as it takes of the plane; the lowest becomes 0."""
+    level = plane.long().flatten(1)
+    counts = torch.zeros(len(plane), 256, device=plane.device).scatter_add_(1, level, torch.ones_like(plane).flatten(1))
+    lowest = counts.gather(1, level.amin(1, keepdim=True))
+    rest = level.shape[1] - lowest
+    table = ((counts.cumsum(1) - lowest) * (255 / rest.clamp_min(1))).round_().clamp_(0, 255)
+    return torch.where(rest[:, :, None] > 0, table.gather(1, level).view_as(plane), plane)

@@ -1,0 +1,60 @@
+"""Weather: snow and fog. B images, H rows, W columns."""
+
+import torch
+from torch import Tensor
+
+from vitadel.draws import Draws
+from vitadel.shifts.blur import magnified, smear
+from vitadel.shifts.filters import rounded, whole
+from vitadel.shifts.streams import normal, uniform
+
+_LUMA = (0.299, 0.587, 0.114)
+
+
+def snow(
+    x: Tensor,
+    draws: Draws,
+    mean: float,
+    spread: float,
+    zoom: float,
+    threshold: float,
+    radius: int,
+    sigma: float,
+    keep: float,
+) -> Tensor:
+    """Blots of magnified noise, blown in one direction, over an image grown paler."""
+    flakes = magnified(normal(draws.fold(0), 1, *x.shape[-2:]) * spread + mean, zoom)
+    flakes = whole(flakes.masked_fill(flakes < threshold, 0))
+    flakes = rounded(smear(flakes, uniform(draws.fold(1)) * 90 - 135, radius, sigma))
+    red, green, blue = (weight * x[:, channel, None] for channel, weight in enumerate(_LUMA))
+    paler = keep * x + (1 - keep) * torch.maximum(x, (red + green + blue) * 1.5 + 0.5)
+    return paler + flakes + flakes.flip(-2, -1)
+
+
+def fog(x: Tensor, draws: Draws, thickness: float, decay: float) -> Tensor:
+    """Plasma added, and everything scaled so that the brightest value an image has stays the brightest possible."""
+    size = 1 << (max(x.shape[-2:]) - 1).bit_length()
+    cloud = plasma(size, decay, uniform(draws, size * size - 1))
+    brightest = x.amax((1, 2, 3), keepdim=True)
+    return (x + thickness * cloud[:, None, : x.shape[-2], : x.shape[-1]]) * (brightest / (brightest + thickness))
+
+
+def plasma(size: int, decay: float, u: Tensor) -> Tensor:
+    """[B, size, size] heights in [0, 1] by diamond-square on a torus, from uniform numbers [B, size * size - 1].
+
+    The noise of a level is w U(-w, w) with w = 100 at first and divided by `decay` at each halving: the original's w
+    enters twice, so heights fall off with the square of the decay.
+    """
+    heights, wobble = torch.zeros(len(u), 1, 1, dtype=u.dtype, device=u.device), 100.0
+    while (side := heights.shape[1]) < size:
+        now, u = u.split([3 * side * side, u.shape[1] - 3 * side * side], 1)
+        centre, top, left = now.mul(2).sub_(1).mul_(wobble**2).view(-1, 3, side, side).unbind(1)
+        right, below = heights.roll(-1, 2), heights.roll(-1, 1)
+        centres = (heights + right + below + right.roll(-1, 1)) / 4 + centre
+        tops = (centres + centres.roll(1, 1) + heights + right) / 4 + top
+        lefts = (centres + centres.roll(1, 2) + heights + below) / 4 + left
+        upper, lower = torch.stack([heights, tops], 3).flatten(2), torch.stack([lefts, centres], 3).flatten(2)
+        heights = torch.stack([upper, lower], 2).flatten(1, 2)
+        wobble /= decay
+    heights = heights - heights.amin((1, 2), keepdim=True)
+    return heights / heights.amax((1, 2), keepdim=True)

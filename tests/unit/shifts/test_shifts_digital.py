@@ -1,0 +1,80 @@
+"""Elastic distortion against scipy, coarse pixels against Pillow."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from scipy import ndimage
+from torch import Tensor
+
+from vitadel.draws import Draws
+from vitadel.shifts import CORRUPTIONS
+from vitadel.shifts.digital import _places, affine, elastic_transform, pixelate, sample
+from vitadel.shifts.streams import uniform
+
+CPU = torch.device("cpu")
+DRAWS = Draws.of(0, torch.arange(2))
+
+
+def images(*shape: int) -> Tensor:
+    return (torch.rand(shape, generator=torch.Generator().manual_seed(1)) * 255).round() / 255
+
+
+@pytest.mark.parametrize(("once", "mode"), [(True, "mirror"), (False, "reflect")])
+def test_sampling_is_scipy_s(once: bool, mode: str) -> None:
+    x = images(2, 3, 21, 34)
+    place = torch.rand(2, 2, 21, 34, generator=torch.Generator().manual_seed(2)) * 60 - 15  # well outside too
+    ours = sample(x, place, outermost_once=once)
+    for image in range(2):
+        for channel in range(3):
+            where = place[image].flip(0).double().numpy()
+            slow = ndimage.map_coordinates(x[image, channel].double().numpy(), where, order=1, mode=mode)
+            torch.testing.assert_close(ours[image, channel].double(), torch.from_numpy(slow), rtol=0, atol=1e-5)
+
+
+def test_affine_takes_the_moved_points_back() -> None:
+    jitter = uniform(DRAWS, 3, 2) * 20 - 10
+    height, width = 60, 90
+    still = torch.tensor([[65.0, 50.0], [65.0, 10.0], [25.0, 10.0]])  # 45 +- 20 across, 30 +- 20 down
+    back = affine(_places(height, width, CPU), jitter).double()
+    for image in range(2):
+        moved = (still + jitter[image]).double()
+        design = torch.cat([moved, torch.ones(3, 1)], 1).double()
+        matrix = torch.linalg.solve(design, still.double())  # (x, y, 1) of a moved point -> where it lay
+        y, x = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
+        expected = torch.stack([x, y, torch.ones_like(x)], 2).double() @ matrix
+        torch.testing.assert_close(back[image], expected.permute(2, 0, 1), rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "rung", CORRUPTIONS["elastic_transform"].imagenet[1:3] + CORRUPTIONS["elastic_transform"].cifar
+)
+def test_elastic_transform_step_by_step(rung: tuple[float, float, float]) -> None:
+    strength, sigma, jitter = rung
+    x = images(2, 3, 64, 64)
+    y = elastic_transform(x, DRAWS, *rung)
+    moved = sample(
+        x, affine(_places(64, 64, CPU), (uniform(DRAWS.fold(0), 3, 2) * 2 - 1) * jitter), outermost_once=True
+    )
+    noise = (uniform(DRAWS.fold(1), 2, 64, 64) * 2 - 1).double().numpy()
+    rows, cols = np.meshgrid(np.arange(64), np.arange(64), indexing="ij")
+    for image in range(2):
+        right, down = (
+            ndimage.gaussian_filter(plane, sigma, mode="reflect", truncate=3) * strength for plane in noise[image]
+        )
+        for channel in range(3):
+            plane = moved[image, channel].double().numpy()
+            slow = ndimage.map_coordinates(plane, [rows + down, cols + right], order=1, mode="reflect")
+            torch.testing.assert_close(y[image, channel].double(), torch.from_numpy(slow), rtol=0, atol=2e-4)
+
+
+@pytest.mark.parametrize("shape", [(224, 224), (32, 32), (50, 75)])
+def test_pixelate_is_pillow_s_box_down_and_up(shape: tuple[int, int]) -> None:
+    x = images(1, 3, *shape)
+    image = Image.fromarray((x[0] * 255).round().byte().permute(1, 2, 0).numpy())
+    height, width = shape
+    for (factor,) in CORRUPTIONS["pixelate"].imagenet + CORRUPTIONS["pixelate"].cifar:
+        small = image.resize((int(width * factor), int(height * factor)), Image.Resampling.BOX)
+        theirs = np.asarray(small.resize((width, height), Image.Resampling.BOX))
+        ours = (pixelate(x, DRAWS, factor)[0] * 255).round().byte().permute(1, 2, 0).numpy()
+        assert np.array_equal(ours, theirs), factor

@@ -1,0 +1,96 @@
+"""Frost from photographs and made up."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from vitadel.draws import Draws
+from vitadel.errors import UsageError
+from vitadel.shifts import Corruption
+from vitadel.shifts.frost import ORIGINAL, frost, made_up, photographed, photos_in
+
+
+def photo(path: Path, height: int, width: int, blue: int) -> None:
+    """Red counts rows, green columns: a window of it says where it was cut out."""
+    rows, cols = np.meshgrid(np.arange(height), np.arange(width), indexing="ij")
+    Image.fromarray(np.stack([rows, cols, np.full_like(rows, blue)], 2).astype(np.uint8)).save(path)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    photo(tmp_path / "a.png", 60, 90, 10)
+    photo(tmp_path / "b.png", 100, 41, 20)
+    (tmp_path / "readme.txt").write_text("not a photograph")
+    return tmp_path
+
+
+def test_windows_are_cut_from_all_photographs_evenly(folder: Path) -> None:
+    draws = Draws.of(0, torch.arange(2000))
+    ice = (photographed(torch.zeros(2000, 3, 40, 40), draws, folder, 1) * 255).round()
+    for image in ice[:50]:
+        assert torch.equal(image[0] - image[0, :1, :1], torch.arange(40.0)[:, None].expand(40, 40))
+        assert torch.equal(image[1] - image[1, :1, :1], torch.arange(40.0).expand(40, 40))
+    top, left, blue = ice[:, 0, 0, 0], ice[:, 1, 0, 0], ice[:, 2, 0, 0]
+    assert abs((blue == 10).double().mean().item() - 0.5) < 4 * 0.5 / 2000**0.5
+    assert top[blue == 10].unique().tolist() == list(range(20))  # the last place is never drawn, as in the original
+    assert left[blue == 10].unique().tolist() == list(range(50))
+    assert left[blue == 20].unique().tolist() == [0]
+
+
+def test_the_cifar_table_takes_every_fifth_pixel(folder: Path, tmp_path: Path) -> None:
+    photo(tmp_path / "a.png", 250, 255, 10)
+    (tmp_path / "b.png").unlink()
+    ice = (photographed(torch.zeros(9, 3, 32, 32), Draws.of(0, torch.arange(9)), folder, 5) * 255).round()
+    assert (ice[:, 0, 1:] - ice[:, 0, :-1]).unique().item() == 5
+    assert (ice[:, 0] % 5).unique().item() == 2
+
+
+def test_a_small_photograph_is_enlarged(folder: Path) -> None:
+    ice = photographed(torch.zeros(3, 3, 120, 130), Draws.of(0, torch.arange(3)), folder, 1)
+    assert ice.shape == (3, 3, 120, 130)
+    assert (ice[:, 2] * 255).round().unique().tolist() == [10, 20]
+
+
+def test_of_the_original_six_the_last_is_never_drawn(tmp_path: Path) -> None:
+    for number, name in enumerate(ORIGINAL):
+        photo(tmp_path / name, 40, 40, number)
+    assert [path.name for path in photos_in(tmp_path)] == list(ORIGINAL[:5])
+    assert Corruption("frost", 1, frost=tmp_path).describe(32, 32)["frost"] == list(ORIGINAL[:5])
+
+
+def test_shares_of_image_and_ice(folder: Path) -> None:
+    x, draws = torch.rand(2, 3, 32, 32), Draws.of(0, torch.arange(2))
+    ice = photographed(x, draws, folder, 1)
+    torch.testing.assert_close(frost(x, draws, 0.8, 0.6, folder, 1), 0.8 * x + 0.6 * ice)
+
+
+def test_a_folder_without_photographs_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="holds no photographs"):
+        Corruption("frost", 1, frost=tmp_path)
+    with pytest.raises(UsageError, match="no folder"):
+        Corruption("frost", 1, frost=tmp_path / "none")
+    with pytest.raises(UsageError, match="only the corruption frost"):
+        Corruption("fog", 1, frost=tmp_path)
+
+
+def test_made_up_ice_has_the_photographs_colours_and_spectrum() -> None:
+    x = torch.zeros(60, 3, 224, 224)
+    ice = made_up(x, Draws.of(0, torch.arange(60)))
+    means = (ice.mean((2, 3)) * 255).round()
+    tints = torch.tensor([[78.0, 149, 166], [201, 205, 215], [138, 153, 165], [112, 123, 135]])
+    nearest = torch.cdist(means, tints).argmin(1)
+    assert (means - tints[nearest]).abs().max() <= 6  # white cuts the brightest tint a little
+    shares = nearest.bincount(minlength=4) / 60
+    assert (shares - torch.tensor([0.2, 0.4, 0.2, 0.2])).abs().max() < 4 * (0.24 / 60) ** 0.5
+    spread = ice[nearest == 3].std((2, 3)).mean(0) * 255
+    torch.testing.assert_close(spread, torch.tensor([44.0, 43, 42]), rtol=0.05, atol=0)
+    power = torch.fft.fft2(ice[nearest == 2][:, 0].double()).abs().square().mean(0)
+    frequency = torch.hypot(torch.fft.fftfreq(224)[:, None], torch.fft.fftfreq(224)) * 224
+    rings = torch.arange(2, 100)
+    level = torch.stack([power[(frequency >= ring - 0.5) & (frequency < ring + 0.5)].mean() for ring in rings]).log()
+    place = rings.double().log()
+    slope = ((place - place.mean()) * (level - level.mean())).sum() / (place - place.mean()).square().sum()
+    assert slope.item() == pytest.approx(-1.6, abs=0.1)

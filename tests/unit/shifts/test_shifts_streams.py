@@ -1,0 +1,62 @@
+"""Fast draws: the right distributions, and a function of image and place alone."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from vitadel.draws import Draws
+from vitadel.shifts.streams import normal, uniform
+
+COUNT = 200_001  # odd: the last pair is used by half
+
+
+def draws(*rows: int) -> Draws:
+    return Draws.of(3, torch.tensor(rows))
+
+
+def z(values: Tensor, mean: float, variance: float) -> float:
+    """How many standard errors the sample mean lies off."""
+    return float((values.double().mean() - mean) / math.sqrt(variance / values.numel()))
+
+
+def test_uniform_moments_and_grid() -> None:
+    u = uniform(draws(0, 1), COUNT)
+    assert u.min() >= 0
+    assert u.max() < 1
+    assert torch.equal(u * 2**24, (u * 2**24).round())
+    assert abs(z(u, 1 / 2, 1 / 12)) < 4
+    assert abs(z((u.double() - 0.5).square(), 1 / 12, 1 / 180)) < 4
+    shares = torch.histc(u, 64, 0, 1) / u.numel()
+    chi2 = float((u.numel() * 64 * (shares - 1 / 64).square()).sum())
+    assert abs(chi2 - 63) < 4 * math.sqrt(2 * 63)
+
+
+def test_normal_moments_and_tails() -> None:
+    n = normal(draws(0, 1), COUNT)
+    assert abs(z(n, 0, 1)) < 4
+    assert abs(z(n.double().square(), 1, 2)) < 4
+    assert abs(z(n.double() ** 3, 0, 15)) < 4
+    assert abs(z(n.double() ** 4, 3, 96)) < 4
+    for limit in (1.0, 2.0, 3.0, 4.0):
+        share = math.erfc(limit / math.sqrt(2))
+        assert abs(z((n.abs() > limit).float(), share, share * (1 - share))) < 4
+
+
+def test_the_two_numbers_of_a_pair_are_independent() -> None:
+    n = normal(draws(0), 2 * 100_000)[0].double()
+    first, second = n[:100_000], n[100_000:]
+    assert abs(z(first * second, 0, 1)) < 4
+    assert abs(z(first.square() * second.square(), 1, 8)) < 4
+    u = uniform(draws(0), 2 * 100_000)[0].double() - 0.5
+    assert abs(z(u[::2] * u[1::2], 0, 1 / 144)) < 4  # two halves of one word
+
+
+@pytest.mark.parametrize("draw", [uniform, normal])
+def test_a_number_depends_on_image_and_place_alone(draw) -> None:  # type: ignore[no-untyped-def]
+    together, alone = draw(draws(5, 9), 3, 7, 5), draw(draws(9), 3, 7, 5)
+    assert together.shape == (2, 3, 7, 5)
+    assert torch.equal(together[1], alone[0])
+    assert not torch.equal(together[0], together[1])
+    assert not torch.equal(draw(draws(9).fold(1), 3, 7, 5), alone)
