@@ -1,11 +1,17 @@
 """`vitadel analyse` and `vitadel studies`: results, figures, resuming, mistakes."""
 
+import enum
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from vitadel.analyse import STUDIES
+from vitadel.cli.analyse import read_study
+from vitadel.errors import UsageError
+from vitadel.models import Option, load, save, tora
 from vitadel.runs import Run
 
 Command = Callable[..., tuple[int, str, str]]
@@ -56,7 +62,7 @@ def test_a_study_from_beginning_to_page(
 
 
 def test_what_there_is(vitadel: Command) -> None:
-    assert set(json.loads(vitadel("studies", "--json")[1])) == {"masking", "masking-quick"}
+    assert {"gates", "masking", "masking-quick"} <= set(json.loads(vitadel("studies", "--json")[1]))
     assert "masking-quick" in vitadel("studies")[1]
     assert json.loads(vitadel("studies", "masking", "--json")[1])["queries"] == 5000
     about = vitadel("studies", "masking")[1]
@@ -81,3 +87,102 @@ def test_mistakes(vitadel: Command, trained: Path, tmp_path: Path) -> None:
     assert "unknown split 'validation'" in told("masking", trained, "--split", "validation")
     assert "unknown study 'maskin'" in vitadel("studies", "maskin")[2]
     assert not (tmp_path / "run").exists()
+
+
+@pytest.fixture(scope="module")
+def gated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A TORA model for the digits, fresh."""
+    options: dict[str, Option] = {"depth": 2, "embed_dim": 48}
+    base = load("timm:deit_tiny_patch16_224", num_classes=10, image_size=8, patch_size=2, options=options)
+    save(tora(base), path := tmp_path_factory.mktemp("gated") / "model.safetensors")
+    return path
+
+
+def test_a_study_with_exhibits_from_beginning_to_page(vitadel: Command, gated: Path, tmp_path: Path) -> None:
+    words = ("analyse", "gates:images=2,blocks=1", gated, "--data", "digits[:9]", "--run")
+    code, out, err = vitadel(*words, tmp_path / "one")
+    assert code == 0, err
+    assert out.startswith(f"Gates of the adapters: {gated}\nOn 9 images the gates give the robustness adapter 0.500")
+    assert "Shares in numbers" in out
+    assert "0.5000" in out
+    names = ["share-of-the-accuracy-adapter", "share-of-the-robustness-adapter", "mean-share-per-block"]
+    files = {f"{number:02d}-{name}.{kind}" for number, name in enumerate(names, 1) for kind in ("png", "pdf")}
+    assert {path.name for path in (tmp_path / "one" / "figures").iterdir()} == files
+    parts = Run.open(tmp_path / "one").manifest["parts"]
+    assert isinstance(parts, dict)
+    assert parts["study"] == {"is": "Gates", "images": 2, "blocks": [1]}
+    assert "threat" not in parts
+
+    code, told, _ = vitadel(*words, tmp_path / "one", "--json", "--batch", "4")
+    assert code == 0
+    assert "base64" not in told
+    result = json.loads(told)
+    assert result["shares"]["rob"]["mean"] == [0.5, 0.5]
+    assert [one["kind"] for one in result["exhibits"]] == ["pictures", "pictures", "lines", "table"]
+    assert "base64" in (tmp_path / "one" / "study" / "result.json").read_text()
+
+    assert vitadel("analyse", "gates", f"{gated}#rob", "--data", "digits[:9]", "--run", tmp_path / "two")[0] == 0
+    assert vitadel("report", tmp_path / "one", tmp_path / "two", "--out", tmp_path / "page.html")[0] == 0
+    page = (tmp_path / "page.html").read_text()
+    assert page.count("<h3>Share of the robustness adapter</h3>") == 1
+    assert page.count("<figcaption>") == 6  # three figures of each run, each under its name
+    assert f"{gated.name}#rob" in page
+    assert f"{gated.name}#joint" in page
+
+
+def test_what_has_no_gates_is_refused(vitadel: Command, trained: Path, gated: Path, tmp_path: Path) -> None:
+    words = ("--data", "digits[:8]", "--run", tmp_path / "run")
+    code, _, err = vitadel("analyse", "gates", trained, *words)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "looks at the gates of a TORA model" in err
+    code, _, err = vitadel("analyse", "gates", gated, *words, "--threat", "linf:8/255")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "the study gates attacks nothing, got --threat linf:8/255. Leave it out" in err
+    assert "has 2 blocks" in vitadel("analyse", "gates:blocks=7", gated, *words)[2]
+    assert not (tmp_path / "run").exists()
+
+
+class Per(enum.Enum):
+    ROW = "row"
+    HEAD = "head"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Every kind of setting that can be written."""
+
+    count: int = 1
+    share: float = 0.5
+    deep: bool = False
+    against: str | None = None
+    names: tuple[str, ...] = ("a",)
+    shares: tuple[float, ...] = (0.5,)
+    per: Per = Per.ROW
+    limit: int | None = 3
+
+
+def test_settings_of_every_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(STUDIES, "every", Settings)
+
+    def read(text: str) -> object:
+        return read_study(f"every:{text}")
+
+    assert read("") == Settings()
+    assert read("count=4,share=1/4,deep=true") == Settings(count=4, share=0.25, deep=True)
+    assert read("against=timm:vit@w.pth+a#rob") == Settings(against="timm:vit@w.pth+a#rob")
+    assert read("names=fog+snow,shares=1/2+2") == Settings(names=("fog", "snow"), shares=(0.5, 2.0))
+    assert read("names=,per=head") == Settings(names=(), per=Per.HEAD)
+    assert read("against=none,limit=none") == Settings(against=None, limit=None)
+    assert read("limit=7") == Settings(limit=7)
+    for text, told in {
+        "deep=yes": "every:deep wants true or false, got 'yes'",
+        "per=haed": "unknown every:per 'haed'. Did you mean 'head'? Known: head, row",
+        "limit=x": "every:limit wants a whole number, got 'x'",
+        "share=half": "every:share",
+        "names=a+": "every:names wants a word, got nothing",
+        "deeper=true": "unknown setting of every 'deeper'. Did you mean 'deep'?",
+        "deep": "unknown setting of every 'deep'",
+    }.items():
+        with pytest.raises(UsageError) as raised:
+            read(text)
+        assert told in str(raised.value)

@@ -33,6 +33,7 @@ class Masking:
     """
 
     about: ClassVar[str] = "is the gradient hidden in the attention? Gaps, zero gradients, curves, controls, a verdict"
+    needs_threat: ClassVar[bool] = True
 
     steps: int = 100
     iterations: tuple[int, ...] = (10, 20, 50, 100, 200, 500, 1000)

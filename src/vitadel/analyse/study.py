@@ -14,8 +14,9 @@ from typing import ClassVar, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
+from vitadel import threat as threats
 from vitadel.errors import UsageError
-from vitadel.runs import Notify, Run, read_json, write_json
+from vitadel.runs import Notify, Run, read_json, silent, write_json
 from vitadel.threat import Threat
 
 Made = TypeVar("Made")
@@ -35,9 +36,10 @@ class Images(Protocol):
 
 
 class Study(Protocol):
-    """Settings that know how to be carried out."""
+    """Settings that know how to be carried out; one that needs no threat is given one and does not look at it."""
 
     about: ClassVar[str]
+    needs_threat: ClassVar[bool]
 
     def refuse(self, model: nn.Module) -> None:
         """Raise if this model cannot be studied; called before anything is written."""
@@ -113,6 +115,23 @@ class InHand:
 
     def images(self, rows: Tensor) -> Tensor:
         return self._x[rows.to(self._x.device)].float()
+
+
+def study(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    settings: Study,
+    *,
+    threat: Threat | str = "linf:8/255",
+    seed: int = 0,
+    batch: int | None = None,
+    notify: Notify = silent,
+) -> dict[str, object]:
+    """Any study of `model` on the images `x` with labels `y`: `study(model, x, y, Gates())`."""
+    settings.refuse(model)
+    radius = threats.read(threat) if isinstance(threat, str) else threat
+    return settings.carry_out(model, InHand(x, y), Parts(), radius, seed=seed, batch=batch, notify=notify)
 
 
 def device_of(model: nn.Module) -> torch.device:

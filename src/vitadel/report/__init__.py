@@ -1,8 +1,19 @@
 """Tables, figures and pages from run folders alone; the only room that draws."""
 
-from vitadel.report.masking_figures import write_figures
+from vitadel.report.exhibits import Findings
 from vitadel.report.page import write_report
 from vitadel.report.records import Accuracy
+from vitadel.report.studies import read_study, write_figures
 from vitadel.report.tables import SummaryRow, latex, markdown, summarise
 
-__all__ = ["Accuracy", "SummaryRow", "latex", "markdown", "summarise", "write_figures", "write_report"]
+__all__ = [
+    "Accuracy",
+    "Findings",
+    "SummaryRow",
+    "latex",
+    "markdown",
+    "read_study",
+    "summarise",
+    "write_figures",
+    "write_report",
+]

@@ -11,7 +11,8 @@ import numpy as np
 
 from vitadel.errors import UsageError
 from vitadel.report.describe import compact
-from vitadel.report.masking import read_masking
+from vitadel.report.exhibits import Findings
+from vitadel.report.masking import Masking
 from vitadel.report.records import (
     Accuracy,
     Alarm,
@@ -26,6 +27,7 @@ from vitadel.report.records import (
     SweepRow,
     Threat,
 )
+from vitadel.report.studies import read_study
 from vitadel.runs import Run, read_json
 
 _NOT_SERIES = {"event", "time", "step", "epoch"}
@@ -36,7 +38,7 @@ def collect(runs: Sequence[Path]) -> tuple[Record, ...]:
     if not runs:
         raise UsageError("a report needs at least one run, got none. Write: vitadel report RUN... --out report.html")
     folders = list({path.resolve(): path for path in runs}.values())
-    return _with_unique_labels([_record(folder) for folder in folders])
+    return _with_unique_labels(_with_heads([_record(folder) for folder in folders]))
 
 
 def curves(record: Record) -> tuple[Curve, ...]:
@@ -64,15 +66,25 @@ def _record(folder: Path) -> Record:
     evaluations = sorted((_evaluation(run, name) for name in run.evaluations()), key=_by_threat)
     training = (*_series(run, "step"), *_series(run, "holdout"))
     sweep = _sweep(folder / "table.json") if manifest.get("kind") == "sweep" else None
-    masking = read_masking(folder) if manifest.get("kind") == "analyse" else None
-    if not evaluations and not training and not sweep and not masking:
+    study = read_study(folder) if manifest.get("kind") == "analyse" else None
+    if not evaluations and not training and not sweep and not study:
         raise UsageError(
             f"{folder} has nothing to report: no training log, no finished evaluation, no finished study. "
             "Let its command finish (the same command resumes it), or leave it out."
         )
     name = folder.resolve().name
     label = _model_name(manifest) or name
-    return Record(label, name, manifest, tuple(evaluations), training, sweep, _alarms(run), masking)
+    return Record(
+        label,
+        name,
+        manifest,
+        tuple(evaluations),
+        training,
+        sweep,
+        _alarms(run),
+        masking=study if isinstance(study, Masking) else None,
+        findings=study if isinstance(study, Findings) else None,
+    )
 
 
 def _alarms(run: Run) -> tuple[Alarm, ...]:
@@ -89,6 +101,38 @@ def _model_name(manifest: Mapping[str, object]) -> str:
     parts = _mapping(manifest.get("parts"))
     names = (_mapping(parts.get(part)).get("name") for part in ("model", "recipe"))
     return next((name for name in names if isinstance(name, str) and name), "")
+
+
+def _with_heads(records: Sequence[Record]) -> list[Record]:
+    """Of a model with several heads the name and the head: whoever measured one by its folder's name meant the same.
+
+    The mean of the heads is what a model answers with if nobody chooses, and is named only beside others.
+    """
+    groups: dict[str, list[Record]] = {}
+    for record in records:
+        weights, head = _head(record)
+        if head:
+            groups.setdefault(weights, []).append(record)
+    names = {weights: _shared_name([record.label for record in group]) for weights, group in groups.items()}
+    several = {weights for weights, group in groups.items() if len({_head(record)[1] for record in group}) > 1}
+    labelled = []
+    for record in records:
+        weights, head = _head(record)
+        named = bool(head) and (head != "joint" or weights in several)
+        labelled.append(replace(record, label=f"{names[weights]}#{head}") if named else record)
+    return labelled
+
+
+def _shared_name(labels: Sequence[str]) -> str:
+    return next((label for label in labels if "#" not in label), labels[0].rpartition("#")[0])
+
+
+def _head(record: Record) -> tuple[str, str]:
+    """The weights, and which of several heads answers; two empty texts for a model with one head."""
+    model = _mapping(_mapping(record.manifest.get("parts")).get("model"))
+    tuning = _mapping(_mapping(model.get("spec")).get("tuning"))
+    answer, weights = tuning.get("answer"), model.get("sha256")
+    return (weights, answer) if isinstance(answer, str) and isinstance(weights, str) else ("", "")
 
 
 def _with_unique_labels(records: Sequence[Record]) -> tuple[Record, ...]:
@@ -110,6 +154,7 @@ def _with_unique_labels(records: Sequence[Record]) -> tuple[Record, ...]:
 def _shows(record: Record) -> list[str]:
     kinds: dict[str, object] = {"evaluations": record.evaluations, "training": record.training}
     kinds |= {"sweep": record.sweep, "masking": record.masking}
+    kinds |= {f"study {record.findings.study}": record.findings} if record.findings else {}
     return [what for what, there in kinds.items() if there]
 
 

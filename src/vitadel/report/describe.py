@@ -5,6 +5,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from vitadel.report.records import Record
 
 _LONG = 12
+_HEADS = {
+    "joint": "answers with the mean of its heads",
+    "acc": "answers with its accurate head",
+    "rob": "answers with its robust head",
+    "kept": "answers with the frozen network's head",
+}
 _IN_GREY_LEVELS = {"eps", "step_size"}
 
 
@@ -35,9 +41,10 @@ def _what(run: Record) -> tuple[str, ...]:
     return (
         compact(recipe.get("about") or ""),
         _architecture(_mapping(recipe.get("model")) or _mapping(model.get("spec"))),
+        _head(_mapping(_mapping(model.get("spec")).get("tuning"))),
         f"trained{where}{_objective(_mapping(recipe.get('objective')))}" if run.training else "",
         f"measured{where}" if run.evaluations else "",
-        f"studied{where}" if run.masking else "",
+        f"studied{where}" if run.masking or run.findings else "",
         f"weights {str(model['sha256'])[:12]}" if model.get("sha256") else "",
     )
 
@@ -47,6 +54,12 @@ def _architecture(spec: Mapping[str, object]) -> str:
     name = spec.get("name") or spec.get("start")
     sizes = (("image_size", " at {} px"), ("patch_size", ", patch {}"))
     return f"{name}{''.join(form.format(spec[key]) for key, form in sizes if spec.get(key))}" if name else ""
+
+
+def _head(tuning: Mapping[str, object]) -> str:
+    """Which of its heads a model with adapters answers with."""
+    answer = "" if tuning.get("tuning") == "single" and tuning.get("answer") == "joint" else tuning.get("answer")
+    return _HEADS.get(str(answer), "")
 
 
 def _objective(objective: Mapping[str, object]) -> str:

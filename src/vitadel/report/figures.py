@@ -5,11 +5,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from vitadel.report.records import Curve, Record, Series
+from vitadel.runs import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,11 +45,12 @@ _STYLE: dict[str, object] = {
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A figure with its title and the words that stand in for it."""
+    """A figure with its title and the words that stand in for it; `width` is what it was drawn for, in inches."""
 
     title: str
     svg: str
     alt: str
+    width: float = 0.0
 
 
 def glyph(number: int) -> str:
@@ -187,3 +190,17 @@ def svg(figure: "Figure") -> str:
     for place, shade in enumerate(PALETTE):
         text = text.replace(shade, f"var(--line-{place}, {shade})")
     return text
+
+
+def save(figure: "Figure", path: Path) -> list[Path]:
+    """The figure as PNG and PDF, named like `path`."""
+    paths = [path.with_suffix(suffix) for suffix in (".png", ".pdf")]
+    for one in paths:
+        # a date would make the same study give other bytes
+        metadata = {"CreationDate": None} if one.suffix == ".pdf" else {"Software": None}
+
+        def write(beside: Path, one: Path = one, metadata: Mapping[str, None] = metadata) -> None:
+            figure.savefig(beside, format=one.suffix[1:], dpi=200, facecolor="white", metadata=dict(metadata))
+
+        write_whole(one, write)
+    return paths

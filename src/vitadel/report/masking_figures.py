@@ -1,6 +1,6 @@
 """Figures of a study of gradient masking, for the page and as files beside the run."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from vitadel.report.figures import INK, MARKERS, PALETTE, Drawing, styled, svg
-from vitadel.report.masking import Gaps, Masking, Points, read_masking
-from vitadel.runs import write_whole
+from vitadel.report.figures import INK, MARKERS, PALETTE, Drawing, save, styled, svg
+from vitadel.report.masking import Gaps, Masking, Points
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,35 +41,19 @@ def curve_drawings(studies: Sequence[tuple[int, Masking]]) -> list[Drawing]:
     return drawn
 
 
-def write_figures(folder: Path) -> list[Path]:
-    """The figures of the study in a run folder, as PNG and PDF beside it; none if there is no finished study."""
-    study = read_masking(folder)
-    if study is None:
-        return []
+def write_masking(study: Masking, folder: Path) -> list[Path]:
+    """The figures of a study as PNG and PDF."""
     written = []
     with _gap_figure(study, 0, 4 if len(study.plain) > 4 else len(study.plain), legend=True) as figure:
-        written += _save(figure, folder / "figures" / "gaps")
+        written += save(figure, folder / "gaps")
     for kind, (_, draw) in _CURVES.items():
         with styled(f"file-{kind}", (4.6, 3.1)) as figure:
             axes = figure.add_subplot()
             draw(axes, [(0, study)])
             if len(axes.get_lines()) > 1:
                 axes.legend(frameon=False, fontsize=7.5, handlelength=3.5)
-            written += _save(figure, folder / "figures" / kind)
+            written += save(figure, folder / kind)
     return written
-
-
-def _save(figure: "Figure", path: Path) -> list[Path]:
-    paths = [path.with_suffix(suffix) for suffix in (".png", ".pdf")]
-    for one in paths:
-        # a date would make the same study give other bytes
-        metadata = {"CreationDate": None} if one.suffix == ".pdf" else {"Software": None}
-
-        def write(beside: Path, one: Path = one, metadata: Mapping[str, None] = metadata) -> None:
-            figure.savefig(beside, format=one.suffix[1:], dpi=200, facecolor="white", metadata=dict(metadata))
-
-        write_whole(one, write)
-    return paths
 
 
 @contextmanager

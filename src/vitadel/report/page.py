@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitadel.errors import UsageError
-from vitadel.report import checks, figures, masking_figures, pictures, tables
+from vitadel.report import checks, exhibit_figures, figures, masking_figures, pictures, tables
 from vitadel.report.collect import collect, curves
 from vitadel.report.describe import provenance, sentence
+from vitadel.report.exhibits import Exhibit, Findings, Table, alike
 from vitadel.report.masking import Masking
 from vitadel.report.records import Curve, Evaluation, Record
 from vitadel.runs import write_whole
@@ -84,6 +85,34 @@ class Block:
         return figures.colour(self.number)
 
 
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One exhibit of one run: a figure or a table."""
+
+    block: Block
+    drawing: figures.Drawing | None
+    table: Table | None
+
+
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """The same exhibit of every run that has it; runs that say the same of it share the caption."""
+
+    title: str
+    panels: tuple[Panel, ...]
+    captions: tuple[tuple[Block, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Chapter:
+    """One study, of all the runs that carried it out."""
+
+    study: str
+    title: str
+    summaries: tuple[tuple[Block, str], ...]
+    stands: tuple[Stand, ...]
+
+
 def write_report(runs: Sequence[Path], out: Path) -> Path:
     """Write the page about `runs` to `out` and return it; the same runs always give the same bytes."""
     if out.is_dir() or (out.parent.exists() and not out.parent.is_dir()):
@@ -128,6 +157,7 @@ def _content(records: Sequence[Record]) -> dict[str, object]:
         "evidence_codes": list(dict.fromkeys(e.code for _, study in _studies(blocks) for e in study.evidence)),
         "gap_drawings": _gap_drawings(blocks),
         "masking_drawings": masking_figures.curve_drawings(_studies(blocks)),
+        "chapters": _chapters(blocks),
         "legend": _attack_legend(blocks),
         "curve_drawings": figures.curve_drawings([c for block in blocks for c, _ in block.curves], numbers),
         "holdout_robust": any(s.event == "holdout" and s.name == "robust" for r in records for s in r.training),
@@ -150,6 +180,37 @@ def _gap_drawings(blocks: Sequence[Block]) -> list[figures.Drawing]:
     studies = _studies(blocks)
     widest = 4 if len(studies) == 1 else 2
     return [masking_figures.gap_drawing(one, number, min(widest, len(one.plain))) for number, one in studies]
+
+
+def _chapters(blocks: Sequence[Block]) -> list[Chapter]:
+    told: dict[str, list[tuple[Block, Findings]]] = {}
+    for block in blocks:
+        if block.record.findings is not None:
+            told.setdefault(block.record.findings.study, []).append((block, block.record.findings))
+    return [_chapter(study, found) for study, found in told.items()]
+
+
+def _chapter(study: str, found: Sequence[tuple[Block, Findings]]) -> Chapter:
+    shown: dict[tuple[type[Exhibit], str], list[tuple[Block, Exhibit]]] = {}
+    for block, findings in found:
+        for exhibit in findings.exhibits:
+            shown.setdefault((type(exhibit), exhibit.title), []).append((block, exhibit))
+    stands = tuple(_stand(f"{study}-{number}", pairs) for number, pairs in enumerate(shown.values()))
+    return Chapter(study, found[0][1].title, tuple((block, findings.summary) for block, findings in found), stands)
+
+
+def _stand(name: str, pairs: Sequence[tuple[Block, Exhibit]]) -> Stand:
+    blocks, exhibits = [block for block, _ in pairs], alike([exhibit for _, exhibit in pairs])
+    panels = [_panel(f"{name}-{place}", *pair) for place, pair in enumerate(zip(blocks, exhibits, strict=True))]
+    captions = {exhibit.caption: block for block, exhibit in reversed(pairs)}
+    ordered = [(captions[caption], caption) for caption in dict.fromkeys(exhibit.caption for exhibit in exhibits)]
+    return Stand(exhibits[0].title, tuple(panels), tuple(ordered))
+
+
+def _panel(name: str, block: Block, exhibit: Exhibit) -> Panel:
+    if isinstance(exhibit, Table):
+        return Panel(block, None, exhibit)
+    return Panel(block, exhibit_figures.exhibit_drawing(exhibit, name), None)
 
 
 def _title(labels: Sequence[str]) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
+    from vitadel.report.exhibits import Findings
     from vitadel.report.masking import Masking
 
 
@@ -171,6 +172,7 @@ class Record:
     sweep: Sweep | None = None
     alarms: tuple[Alarm, ...] = ()
     masking: "Masking | None" = None
+    findings: "Findings | None" = None
 
 
 @dataclass(frozen=True, slots=True)
