@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 
 from vitadel.draws import Draws
 from vitadel.shifts import filters
-from vitadel.shifts.filters import along, gaussian_taps, rounded, whole, zoom_strips, zoom_taps
+from vitadel.shifts.filters import blended, by_frequency, gaussian_taps, rounded, whole, zoom_taps
 from vitadel.shifts.streams import uniform
 
 # Fourier transforms are fast for sizes with small factors
@@ -28,9 +28,13 @@ def defocus_blur(x: Tensor, draws: Draws, radius: float, softness: float) -> Ten
     """A soft disk slid over the image, mirrored about its outermost pixels; a product of Fourier transforms."""
     reach, (height, width) = disk(radius, softness).shape[0] // 2, x.shape[-2:]
     wide = pad(x, (reach, reach, reach, reach), mode="reflect")
-    size = [side + -side % _FAST for side in wide.shape[-2:]]
-    spectrum = torch.fft.rfft2(wide, s=size) * _disk_spectrum(radius, softness, *size, x.device)
-    return torch.fft.irfft2(spectrum, s=size)[..., reach : reach + height, reach : reach + width]
+    size = _fast(height + 2 * reach), _fast(width + 2 * reach)
+    blurred = by_frequency(wide, _disk_spectrum(radius, softness, *size, x.device), size)
+    return blurred[..., reach : reach + height, reach : reach + width]
+
+
+def _fast(side: int) -> int:
+    return side + -side % _FAST
 
 
 @cache
@@ -69,30 +73,42 @@ def glass_blur(x: Tensor, draws: Draws, sigma: float, reach: int, passes: int) -
     height, width = x.shape[-2:]
     source: Tensor | None = None
     for number in range(passes):
-        offsets = uniform(draws.fold(number), 2, height, width).mul_(2 * reach).floor_().sub_(reach).long()
-        last = copied(offsets[:, 0], offsets[:, 1], reach)
+        last = copied(*offsets(draws.fold(number), reach, height, width), reach)
         source = last if source is None else source.gather(1, last)
     assert source is not None
     taken = blurred.flatten(2).gather(2, source[:, None].expand(-1, x.shape[1], -1)).view_as(x)
     return filters.gaussian_blur(taken, sigma)
 
 
+def offsets(draws: Draws, reach: int, height: int, width: int) -> tuple[Tensor, Tensor]:
+    """[B, H, W] twice, down and to the right: whole numbers from -reach to reach - 1, two out of one of 24 bits."""
+    u = uniform(draws, height, width).mul_(2 * reach)
+    down = u.floor()
+    right = u.sub_(down).mul_(2 * reach).floor_()
+    return down.sub_(reach), right.sub_(reach)
+
+
 def copied(down: Tensor, right: Tensor, reach: int) -> Tensor:
-    """[B, HW]: where each pixel's value comes from after one scan with these offsets ([B, H, W])."""
-    batch, height, width = down.shape
-    size = height * width
-    rows = torch.arange(height, device=down.device)[:, None]
-    cols = torch.arange(width, device=down.device)
+    """[B, HW]: where each pixel's value comes from after one scan with these offsets, whole numbers [B, H, W]."""
+    height, width = down.shape[1:]
+    here, moves = _scanned(height, width, reach, down.device)
+    step = torch.add(right, down, alpha=width).flatten(1).long().mul_(moves)
+    there = step + here
+    if reach == 1:
+        return there  # offsets of -1 and 0 look back only, at what no one has touched yet
+    # a pixel further on has copied already; the last of a chain takes what is old, and the border takes itself
+    last = step.clamp_min_(0).add_(here)
+    for _ in range(_LINKS):  # every turn doubles the links followed
+        last = last.gather(1, last)
+    return there.gather(1, last)
+
+
+@cache
+def _scanned(height: int, width: int, reach: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """[HW] twice: the number of each pixel, and 1 where the scan passes, 0 on the border it leaves out."""
+    rows, cols = torch.arange(height)[:, None], torch.arange(width)
     moves = (rows > reach) & (rows <= height - reach) & (cols > reach) & (cols <= width - reach)
-    step = (down * width + right).masked_fill_(~moves, 0).flatten(1)
-    there = step + torch.arange(size, device=down.device)
-    # each image has two planes of places, the new values and the old; a chain ends among the old
-    links = torch.arange(2 * size * batch, device=down.device).view(batch, 2, size)
-    onward = (step > 0) & moves.flatten().take(there)
-    links[:, 0] += step + size * ~onward
-    for _ in range(_LINKS if reach > 1 else 0):  # every turn doubles the links followed; a reach of 1 only looks back
-        links[:, 0] = links.flatten().index_select(0, links[:, 0].flatten()).view(batch, size)
-    return links[:, 0] - links[:, 1, :1]
+    return torch.arange(height * width, device=device), moves.flatten().long().to(device)
 
 
 def motion_blur(x: Tensor, draws: Draws, radius: int, sigma: float) -> Tensor:
@@ -140,14 +156,10 @@ def _smear_by_index(x: Tensor, down: Tensor, right: Tensor, weights: Tensor) -> 
 def zoom_blur(x: Tensor, draws: Draws, end: float, step: float) -> Tensor:
     """The mean of the image and its magnifications."""
     factors = zoom_factors(end, step)
-    height, width = x.shape[-2:]
-    total = x.reshape(-1, width).clone()
+    total = x.mT.contiguous()
     for factor in factors:
-        low, high, share = zoom_taps(height, factor, x.device)
-        tall = torch.lerp(x.index_select(2, low), x.index_select(2, high), share[:, None])
-        for strip in zoom_strips(width, factor, x.device):
-            total[:, strip.writes].addmm_(tall.view(-1, width)[:, strip.reads], strip.weights.T)
-    return total.view_as(x) / (len(factors) + 1)
+        total += x.mT if factor == 1 else _magnified_and_turned(x, factor)
+    return total.div_(len(factors) + 1).mT.contiguous()
 
 
 def zoom_factors(end: float, step: float) -> list[float]:
@@ -157,5 +169,11 @@ def zoom_factors(end: float, step: float) -> list[float]:
 
 def magnified(x: Tensor, factor: float) -> Tensor:
     """The centre of each plane, `factor` times as large."""
+    return _magnified_and_turned(x, factor).mT.contiguous()
+
+
+def _magnified_and_turned(x: Tensor, factor: float) -> Tensor:
+    """Columns as rows, since rows are what can be blended fast."""
     height, width = x.shape[-2:]
-    return along(x, zoom_strips(height, factor, x.device), zoom_strips(width, factor, x.device))
+    tall = blended(x, zoom_taps(height, factor, x.device))
+    return blended(tall.mT, zoom_taps(width, factor, x.device))

@@ -11,7 +11,7 @@ from torch import Tensor
 from vitadel.draws import Draws, fold_seed
 from vitadel.errors import UsageError, unknown
 from vitadel.shifts.filters import whole
-from vitadel.shifts.frost import photos_in
+from vitadel.shifts.frost import digest, photos_in
 from vitadel.shifts.jpeg import jpeg
 from vitadel.shifts.tables import CORRUPTIONS, TABLES
 
@@ -35,7 +35,7 @@ class Corruption:
     not ImageNet-C's.
 
     What is drawn for an image depends on the seed, its row in the data set, the corruption and the severity, and
-    never on its batch (tests/unit/shifts/test_corruption.py).
+    never on its batch (tests/unit/shifts/test_shifts_corruption.py).
     """
 
     name: str
@@ -68,8 +68,11 @@ class Corruption:
         known: dict[str, object] = {"corruption": self.name, "severity": self.severity, "table": table}
         known["parameters"] = list(CORRUPTIONS[self.name].parameters(table, self.severity))
         known["jpeg"] = self.jpeg
-        if self.name == "frost":
-            known["frost"] = "procedural" if self.frost is None else [path.name for path in photos_in(self.frost)]
+        if self.name == "frost" and self.frost is None:
+            known["frost"] = "procedural"
+        elif self.frost is not None:
+            known["frost"] = [path.name for path in photos_in(self.frost)]
+            known["frost_sha256"] = digest(self.frost)
         return known
 
     @torch.no_grad()
@@ -80,21 +83,21 @@ class Corruption:
         in, 8-bit images out, as in the original.
         """
         _refuse(x, rows)
-        out = torch.empty_like(x)
+        out = torch.empty_like(x, dtype=torch.float32)
         streams = Draws.of(fold_seed(seed, crc32(self.name.encode()), self.severity), rows.to(x.device))
         many = max(1, _VALUES.get(x.device.type, _VALUES_ON_GPU) // x[0].numel())
         if self.name == "jpeg_compression":
             many = len(x)  # spreads images, not pixels, over the threads
         for first in range(0, len(x), many):
             part = slice(first, first + many)
-            out[part] = self._apply(x[part].float(), streams.at(torch.arange(len(x), device=x.device)[part]))
-        return jpeg(out.float(), self.jpeg).to(x.dtype) if self.jpeg else out
+            self._apply(x[part].float(), Draws(streams.key_B[part]), out[part])
+        return (jpeg(out, self.jpeg) if self.jpeg else out).to(x.dtype)
 
-    def _apply(self, x: Tensor, draws: Draws) -> Tensor:
+    def _apply(self, x: Tensor, draws: Draws, out: Tensor | None = None) -> Tensor:
         kind, table = CORRUPTIONS[self.name], self.table_for(*x.shape[-2:])
         files = (self.frost, _FROST_STRIDE[table]) if self.name == "frost" else ()
         grey = (x * 255).round_().div_(255)
-        return whole(kind.apply(grey, draws, *kind.parameters(table, self.severity), *files))
+        return whole(kind.apply(grey, draws, *kind.parameters(table, self.severity), *files), out)
 
 
 def _refuse(x: Tensor, rows: Tensor) -> None:
@@ -110,9 +113,10 @@ def _refuse(x: Tensor, rows: Tensor) -> None:
             f"corruptions take one whole number per image, its row in the data set: {len(x)} images, "
             f"got rows of shape {list(rows.shape)} and {rows.dtype}. Write torch.arange(len(x)) for a set of its own."
         )
-    if not (x.min() >= 0 and x.max() <= 1):
+    low, high = x.aminmax()
+    if not (low >= 0 and high <= 1):
         raise UsageError(
-            f"corruptions take pixels in [0, 1], got [{x.min():.3g}, {x.max():.3g}]. "
+            f"corruptions take pixels in [0, 1], got [{low:.3g}, {high:.3g}]. "
             "Normalisation belongs inside the model, after the corruption."
         )
 

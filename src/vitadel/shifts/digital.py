@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn.functional import grid_sample
 
 from vitadel.draws import Draws
-from vitadel.shifts.filters import gaussian_blur, mirrored
+from vitadel.shifts.filters import Strips, across, down, gaussian_blur, mirrored, strips
 from vitadel.shifts.streams import uniform
 
 _TINY = 1e-6
@@ -49,7 +49,9 @@ def affine(place: Tensor, jitter: Tensor) -> Tensor:
     inverse = torch.stack([torch.stack([d, -b], 1), torch.stack([-c, a], 1)], 1) / det[:, None, None]
     back = (still[:2] - still[2:]).T @ inverse
     origin = still[2] - (back @ moved[:, 2, :, None])[:, :, 0]
-    return (back @ place.flatten(1)).view(-1, *place.shape) + origin[:, :, None, None]
+    along_x = back[:, :, :1, None] * place[0, :1]  # [B, 2, 1, W]
+    along_y = back[:, :, 1:, None] * place[1, :, :1]  # [B, 2, H, 1]
+    return along_x + (along_y + origin[:, :, None, None])
 
 
 def sample(x: Tensor, place: Tensor, *, outermost_once: bool) -> Tensor:
@@ -68,21 +70,21 @@ def pixelate(x: Tensor, draws: Draws, factor: float) -> Tensor:
     height, width = x.shape[-2:]
     rows, cols = (_boxes(size, int(size * factor), x.device) for size in (height, width))
     grey = (x * 255).round_()  # whole numbers: the mean of two of them is half-way exactly or not at all
-    narrow = (grey.reshape(-1, width) @ cols.T).add_(0.5).floor_().view(*x.shape[:-1], -1)
-    small = (rows @ narrow).add_(0.5).floor_().div_(255)
-    up, across = (_repeats(int(size * factor), size, x.device) for size in (height, width))
-    return small.index_select(2, up).index_select(3, across)
+    narrow = across(grey, cols).add_(0.5).floor_()
+    small = down(narrow, rows).add_(0.5).floor_().div_(255)
+    tall, wide = (_repeats(int(size * factor), size, x.device) for size in (height, width))
+    return small.index_select(3, wide).index_select(2, tall)
 
 
 @cache
-def _boxes(size: int, fewer: int, device: torch.device) -> Tensor:
+def _boxes(size: int, fewer: int, device: torch.device) -> Strips:
     """[fewer, size]: each row averages the pixels whose centres lie in its box, an edge decided as Pillow rounds it."""
     scale, index = size / fewer, torch.arange(size)
     middle = (torch.arange(fewer, dtype=torch.float64)[:, None] + 0.5) * scale
     low, high = (middle - 0.5 * scale + 0.5).long(), (middle + 0.5 * scale + 0.5).long()
     distance = (index.double() - middle + 0.5) * (1 / scale)
     inside = ((index >= low) & (index < high) & (distance > -0.5) & (distance <= 0.5)).double()
-    return (inside / inside.sum(1, keepdim=True)).float().to(device)
+    return strips(inside / inside.sum(1, keepdim=True), device)
 
 
 @cache

@@ -1,7 +1,8 @@
 """Linear maps along the axes of an image, as small matrices, and the filters made of them.
 
 B images, C channels, H rows, W columns. A blur or a zoom of one axis is a matrix of at most a few hundred numbers a
-side, with the border's rule folded in; a processor multiplies such matrices faster than it slides a window.
+side, with the border's rule folded in. Where its rows hold a few numbers each, whole rows of pixels are blended by
+them; otherwise a processor multiplies strips of the matrix faster than it slides a window.
 """
 
 import math
@@ -11,16 +12,37 @@ from functools import cache
 
 import torch
 from torch import Tensor
+from torch.nn.functional import embedding_bag
 
 Edge = Callable[[Tensor, int], Tensor]
-_STRIP = 56
+_STRIP = 32
+# a row blended of more others than this is made faster by multiplying matrices
+_FEW = 17
+
+
+@dataclass(frozen=True, slots=True)
+class Taps:
+    """A matrix [N, H] with K numbers a row: which columns they are in, and the numbers; both [N, K]."""
+
+    places: Tensor
+    weights: Tensor
+
+
+def blended(x: Tensor, taps: Taps) -> Tensor:
+    """[..., N, W]: the rows of each plane [..., H, W], added up in new proportions."""
+    height, width = x.shape[-2:]
+    planes = math.prod(x.shape[:-2])
+    first = torch.arange(0, planes * height, height, device=x.device).view(-1, 1, 1)
+    places, weights = (first + taps.places).flatten(0, 1), taps.weights.repeat(planes, 1)
+    table = x.reshape(-1, width).contiguous()  # a lone plane on its side would be added up another way
+    rows = embedding_bag(places, table, mode="sum", per_sample_weights=weights)
+    return rows.view(*x.shape[:-2], -1, width)
 
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """Some rows of a matrix that is zero far from its diagonal: which they are, what they read, with which weights."""
+    """Some rows of a matrix that is zero far from its diagonal: what they read, and with which weights."""
 
-    writes: slice
     reads: slice
     weights: Tensor
 
@@ -29,15 +51,15 @@ Strips = tuple[Strip, ...]
 
 
 def strips(matrix: Tensor, device: torch.device) -> Strips:
-    """A matrix [N, N] cut into strips of rows, so that its zeros need not be multiplied; whole if it has few."""
+    """A matrix cut into strips of rows, so that its zeros need not be multiplied; whole if it has few."""
     found = []
     for first in range(0, len(matrix), _STRIP):
         rows = matrix[first : first + _STRIP]
         used = rows.any(0).nonzero()
         low, high = int(used.min()), int(used.max()) + 1
-        found.append(Strip(slice(first, first + len(rows)), slice(low, high), rows[:, low:high].float().to(device)))
+        found.append(Strip(slice(low, high), rows[:, low:high].float().to(device)))
     if sum(strip.weights.numel() for strip in found) > matrix.numel() / 2:
-        return (Strip(slice(0, len(matrix)), slice(0, len(matrix)), matrix.float().to(device)),)
+        return (Strip(slice(0, matrix.shape[1]), matrix.float().to(device)),)
     return tuple(found)
 
 
@@ -52,18 +74,24 @@ def mirrored(index: Tensor, size: int) -> Tensor:
     return torch.minimum(index, 2 * size - 1 - index)
 
 
-def along(x: Tensor, rows: Strips, cols: Strips) -> Tensor:
-    """Apply the matrix `rows` down the columns of each plane and `cols` along its rows."""
+def across(x: Tensor, cols: Strips) -> Tensor:
+    """A matrix applied to each row of pixels."""
     flat = x.reshape(-1, x.shape[-1])
-    wide = torch.cat([flat[:, strip.reads] @ strip.weights.T for strip in cols], 1).view(*x.shape[:-1], -1)
-    return torch.cat([strip.weights @ wide[..., strip.reads, :] for strip in rows], -2)
+    return torch.cat([flat[:, strip.reads] @ strip.weights.T for strip in cols], 1).view(*x.shape[:-1], -1)
+
+
+def down(x: Tensor, rows: Strips) -> Tensor:
+    """A matrix applied to each column of pixels."""
+    return torch.cat([strip.weights @ x[..., strip.reads, :] for strip in rows], -2)
 
 
 def gaussian_blur(x: Tensor, sigma: float, truncate: float = 4, edge: Edge = nearest) -> Tensor:
     """A Gaussian cut off at `truncate` standard deviations."""
     height, width = x.shape[-2:]
-    rows = blur_strips(height, sigma, truncate, edge, x.device)
-    return along(x, rows, blur_strips(width, sigma, truncate, edge, x.device))
+    cols = blur_strips(width, sigma, truncate, edge, x.device)
+    if _reach(sigma, truncate) > _FEW // 2:
+        return down(across(x, cols), blur_strips(height, sigma, truncate, edge, x.device))
+    return across(blended(x, blur_taps(height, sigma, truncate, edge, x.device)), cols)
 
 
 def gaussian_taps(radius: int, sigma: float) -> Tensor:
@@ -73,19 +101,27 @@ def gaussian_taps(radius: int, sigma: float) -> Tensor:
     return weights / weights.sum()
 
 
+def _reach(sigma: float, truncate: float) -> int:
+    return int(truncate * sigma + 0.5)
+
+
+@cache
+def blur_taps(size: int, sigma: float, truncate: float, edge: Edge, device: torch.device) -> Taps:
+    radius = _reach(sigma, truncate)
+    places = edge(torch.arange(size)[:, None] + torch.arange(-radius, radius + 1), size)
+    return Taps(places.to(device), gaussian_taps(radius, sigma).expand(size, -1).float().to(device))
+
+
 @cache
 def blur_strips(size: int, sigma: float, truncate: float, edge: Edge, device: torch.device) -> Strips:
-    radius = int(truncate * sigma + 0.5)
-    taps = gaussian_taps(radius, sigma)
-    reach = torch.arange(size)[:, None] + torch.arange(-radius, radius + 1)
-    matrix = torch.zeros(size, size, dtype=torch.float64)
-    matrix.scatter_add_(1, edge(reach, size), taps.expand(size, -1))
-    return strips(matrix, device)
+    places = blur_taps(size, sigma, truncate, edge, torch.device("cpu")).places
+    weights = gaussian_taps(_reach(sigma, truncate), sigma).expand(size, -1)
+    return strips(torch.zeros(size, size, dtype=torch.float64).scatter_add_(1, places, weights), device)
 
 
 @cache
-def zoom_taps(size: int, factor: float, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Which two rows of the original make each row of its centre magnified by `factor`, and the second's share.
+def zoom_taps(size: int, factor: float, device: torch.device) -> Taps:
+    """Which two rows of the original make each row of its centre magnified by `factor`, in which shares.
 
     The middle ceil(size / factor) rows are stretched, corners on corners, to the rounded size and trimmed about
     their own middle: scipy's `zoom` of order 1, as the original calls it.
@@ -96,25 +132,27 @@ def zoom_taps(size: int, factor: float, device: torch.device) -> tuple[Tensor, T
     step = (crop - 1) / (stretched - 1) if stretched > 1 else 0.0
     place = ((torch.arange(size) + trim).double() * step).clamp_max(crop - 1)  # rounding may pass the end by a hair
     first = place.floor().clamp_max(max(crop - 2, 0))
-    share = (place - first).float()
+    share = place - first
     low = first.long() + top
-    return low.to(device), (low + 1).clamp_max(size - 1).to(device), share.to(device)
+    places = torch.stack([low, (low + 1).clamp_max(size - 1)], 1)
+    return Taps(places.to(device), torch.stack([1 - share, share], 1).float().to(device))
 
 
-@cache
-def zoom_strips(size: int, factor: float, device: torch.device) -> Strips:
-    low, high, share = zoom_taps(size, factor, torch.device("cpu"))
-    matrix = torch.zeros(size, size).scatter_add_(1, low[:, None], 1 - share[:, None])
-    return strips(matrix.scatter_add_(1, high[:, None], share[:, None]), device)
+def by_frequency(x: Tensor, response: Tensor, size: tuple[int, int]) -> Tensor:
+    """Planes [B, ..., *size] after a product of Fourier transforms with `response`; smaller ones are filled with 0."""
+    if not x.is_cpu:
+        return torch.fft.irfft2(torch.fft.rfft2(x, s=size) * response, s=size)
+    # image by image: the last bits of a transform depend on how many are made at once
+    return torch.cat([torch.fft.irfft2(torch.fft.rfft2(image, s=size) * response, s=size) for image in x.split(1)])
 
 
-def whole(x: Tensor) -> Tensor:
+def whole(x: Tensor, out: Tensor | None = None) -> Tensor:
     """Pixels in [0, 1] cut down to whole grey levels.
 
     A float32 sum may end a hair below the level that exact arithmetic reaches, and cutting would make that a whole
     level: hence the thousandth.
     """
-    return (x * 255).add_(2.0**-10).clamp_(0, 255).floor_().div_(255)
+    return torch.mul(x, 255, out=out).add_(2.0**-10).clamp_(0, 255).floor_().div_(255)
 
 
 def rounded(x: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """Frost on the window: from photographs, or procedural. B images, H rows, W columns, P photographs."""
 
+import hashlib
 import math
 from dataclasses import dataclass
 from functools import cache
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from vitadel.draws import Draws
 from vitadel.errors import UsageError
+from vitadel.shifts.filters import by_frequency
 from vitadel.shifts.streams import normal
 
 ORIGINAL = ("frost1.png", "frost2.png", "frost3.png", "frost4.jpg", "frost5.jpg", "frost6.jpg")
@@ -32,7 +34,7 @@ _RIDGES = 0.6
 def frost(x: Tensor, draws: Draws, keep: float, add: float, folder: Path | None, stride: int) -> Tensor:
     """keep x + add ice, with the ice of a random window of a photograph from `folder`, or made up if that is None."""
     ice = made_up(x, draws) if folder is None else photographed(x, draws, folder, stride)
-    return x * keep + ice * add
+    return ice.mul_(add).add_(x, alpha=keep)
 
 
 def photos_in(folder: Path) -> list[Path]:
@@ -47,6 +49,12 @@ def photos_in(folder: Path) -> list[Path]:
     if not found:
         raise UsageError(f"the frost folder {str(folder)!r} holds no photographs. Put .png or .jpg files there.")
     return found
+
+
+def digest(folder: Path) -> str:
+    """The photographs' bytes in one number: other pictures by the same names are other ice."""
+    parts = [hashlib.sha256(path.read_bytes()).digest() for path in photos_in(folder)]
+    return hashlib.sha256(b"".join(parts)).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +93,23 @@ def photographed(x: Tensor, draws: Draws, folder: Path, stride: int) -> Tensor:
     width = photos.width[which]
     top = draws.fold(1).below(photos.height[which] - x.shape[-2])
     left = draws.fold(2).below(width - x.shape[-1])
-    rows = top[:, None] + torch.arange(x.shape[-2], device=x.device)
-    cols = left[:, None] + torch.arange(x.shape[-1], device=x.device)
-    place = photos.start[which][:, None, None] + rows[:, :, None] * width[:, None, None] + cols[:, None]
-    return photos.pixels[:, place].transpose(0, 1)
+    corner = photos.start[which] + top * width + left
+    cut = _windows_by_slices if x.is_cpu else _windows_by_index
+    return cut(photos.pixels, corner, width, *x.shape[-2:])
+
+
+def _windows_by_slices(pixels: Tensor, corner: Tensor, row: Tensor, height: int, width: int) -> Tensor:
+    """[B, 3, height, width] from the pixels numbered `corner` on, of photographs `row` pixels wide."""
+    places = zip(corner.tolist(), row.tolist(), strict=True)
+    shape, plane = (3, height, width), pixels.stride(0)
+    return torch.stack([pixels.as_strided(shape, (plane, step, 1), first) for first, step in places])
+
+
+def _windows_by_index(pixels: Tensor, corner: Tensor, row: Tensor, height: int, width: int) -> Tensor:
+    """The same without a word from the device to the processor."""
+    down = torch.arange(height, device=pixels.device)[:, None] * row[:, None, None]
+    across = torch.arange(width, device=pixels.device)
+    return pixels[:, corner[:, None, None] + down + across].transpose(0, 1)
 
 
 def made_up(x: Tensor, draws: Draws) -> Tensor:
@@ -105,8 +126,7 @@ def made_up(x: Tensor, draws: Draws) -> Tensor:
 def _coloured(noise: Tensor) -> Tensor:
     """White noise with its power made to fall as a power of the frequency, at spread one."""
     height, width = noise.shape[-2:]
-    falling = _falling(height, width, noise.device)
-    return _standard(torch.fft.irfft2(torch.fft.rfft2(noise) * falling, s=(height, width)))
+    return _standard(by_frequency(noise, _falling(height, width, noise.device), (height, width)))
 
 
 def _standard(plane: Tensor) -> Tensor:

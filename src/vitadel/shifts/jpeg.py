@@ -1,7 +1,7 @@
 """A round trip through JPEG: Pillow's on the processor, the same arithmetic in torch on a GPU.
 
-Both give the same pixels, bit for bit (tests/unit/shifts/test_jpeg.py). What libjpeg does is integer arithmetic in
-every step: colour conversion in 16-bit fixed point, chroma halved both ways, the accurate integer DCT, division by
+Both give the same pixels, bit for bit (tests/unit/shifts/test_shifts_jpeg.py). What libjpeg does is integer arithmetic
+in every step: colour conversion in 16-bit fixed point, chroma halved both ways, the accurate integer DCT, division by
 the quality's table, and back, with chroma doubled by a triangle filter. Planes are [B, H, W] whole numbers in float64,
 which holds every intermediate sum exactly and which a GPU can multiply as matrices.
 """
@@ -48,20 +48,20 @@ def jpeg(x: Tensor, quality: int) -> Tensor:
 
 
 def by_pillow(x: Tensor, quality: int) -> Tensor:
-    pixels = (x * 255).round_().byte().permute(0, 2, 3, 1).contiguous().numpy()
+    pixels = (x * 255).round_().byte().numpy()
     threads = min(torch.get_num_threads(), len(pixels))
     if threads > 1:  # Pillow lets go of the interpreter's lock
         with ThreadPoolExecutor(threads) as pool:
             stored = list(pool.map(_stored, pixels, [quality] * len(pixels)))
     else:
         stored = [_stored(image, quality) for image in pixels]
-    return torch.from_numpy(np.stack(stored)).permute(0, 3, 1, 2).to(x.dtype).div_(255)
+    return torch.from_numpy(np.stack(stored)).to(x.dtype).div_(255)
 
 
-def _stored(image: NDArray[np.uint8], quality: int) -> NDArray[np.uint8]:
+def _stored(planes: NDArray[np.uint8], quality: int) -> NDArray[np.uint8]:
     file = BytesIO()
-    Image.fromarray(image).save(file, "JPEG", quality=quality)
-    return np.asarray(Image.open(file))
+    Image.merge("RGB", [Image.fromarray(plane) for plane in planes]).save(file, "JPEG", quality=quality)
+    return np.stack([np.asarray(plane) for plane in Image.open(file).split()])
 
 
 def by_torch(x: Tensor, quality: int) -> Tensor:

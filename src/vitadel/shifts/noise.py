@@ -1,4 +1,7 @@
-"""Noise: every pixel value on its own."""
+"""Noise: every pixel value on its own.
+
+Choices are made by multiplying with 0 or 1 (`lt_` on floats gives floats): torch takes ten times as long with masks.
+"""
 
 from functools import cache
 
@@ -20,7 +23,8 @@ def speckle_noise(x: Tensor, draws: Draws, sigma: float) -> Tensor:
 def impulse_noise(x: Tensor, draws: Draws, amount: float) -> Tensor:
     """Salt and pepper in equal shares; the three channels of a pixel are hit independently."""
     u = uniform(draws, *x.shape[1:])
-    return torch.where(u < amount, (u < amount / 2).to(x.dtype), x)
+    salt = u.clone().lt_(amount / 2)
+    return u.ge_(amount).mul_(x).add_(salt)
 
 
 def shot_noise(x: Tensor, draws: Draws, count: float) -> Tensor:
@@ -35,8 +39,9 @@ def shot_noise(x: Tensor, draws: Draws, count: float) -> Tensor:
     u = uniform(draws, x[0].numel()).mul_(columns).flatten()
     column = u.floor()
     place = (x * 255).round_().flatten().mul_(columns).add_(column).int()
-    counts = torch.where(u.sub_(column) < own.index_select(0, place), column, alias.index_select(0, place))
-    return counts.div_(count).view_as(x)
+    other = alias.index_select(0, place)
+    itself = u.sub_(column).lt_(own.index_select(0, place))
+    return column.sub_(other).mul_(itself).add_(other).div_(count).view_as(x)
 
 
 @cache

@@ -8,7 +8,7 @@ from itertools import product
 
 import torch
 from torch import Tensor
-from torch.nn.functional import max_pool2d, pad
+from torch.nn.functional import pad
 
 from vitadel.draws import Draws
 from vitadel.shifts.filters import gaussian_blur
@@ -45,20 +45,27 @@ def relief(liquid: Tensor) -> Tensor:
     """Light and shade near the shores of the drops."""
     near = distances(edges(liquid, 50, 150), _FARTHEST)
     soft = box(near).add_(2.0**-10).floor_()  # a sum of nine thirds may end a hair below its whole number
-    slant = _window(equalised(soft))
-    lit = sum(slant[i, j] * float(_SLANT[i][j]) for i, j in product(range(3), range(3)) if _SLANT[i][j])
-    assert isinstance(lit, Tensor)
-    return box(lit.clamp(0, 255)).round_()
+    even, lit = _wide(equalised(soft)), torch.zeros_like(soft)
+    for row, col in product(range(3), range(3)):
+        lit.add_(_beside(even, row - 1, col - 1), alpha=_SLANT[row][col])
+    return box(lit.clamp_(0, 255)).round_()
 
 
 def box(plane: Tensor) -> Tensor:
     """The mean over 3 x 3 pixels."""
-    return _window(plane).sum((0, 1)) / 9
+    wide = _wide(plane)
+    rows = wide[:, :-2] + wide[:, 1:-1] + wide[:, 2:]
+    return (rows[..., :-2] + rows[..., 1:-1] + rows[..., 2:]).div_(9)
 
 
-def _window(plane: Tensor) -> Tensor:
-    """[3, 3, B, H, W]: the plane shifted by up to one pixel each way, mirrored about its outermost pixels."""
-    return pad(plane, (1, 1, 1, 1), mode="reflect").unfold(1, 3, 1).unfold(2, 3, 1).permute(3, 4, 0, 1, 2)
+def _wide(plane: Tensor) -> Tensor:
+    """[B, H + 2, W + 2]: mirrored about the outermost pixels."""
+    return pad(plane, (1, 1, 1, 1), mode="reflect")
+
+
+def _beside(wide: Tensor, row: int, col: int) -> Tensor:
+    """[B, H, W]: what lies `row` down and `col` to the right of each pixel, of a plane one pixel wider all round."""
+    return wide[:, 1 + row : wide.shape[1] - 1 + row, 1 + col : wide.shape[2] - 1 + col]
 
 
 def edges(plane: Tensor, low: float, high: float) -> Tensor:
@@ -71,10 +78,18 @@ def edges(plane: Tensor, low: float, high: float) -> Tensor:
     thin = _ridge(size, across, down) & (size > low)
     strong = thin & (size > high)
     while True:  # strong edges spread along weak ones; few turns, since a drop's shore is steep all along
-        grown = (max_pool2d(strong.to(plane.dtype), 3, 1, 1) > 0) & thin
+        grown = _grown(strong) & thin
         if torch.equal(grown, strong):
             return strong
         strong = grown
+
+
+def _grown(marked: Tensor) -> Tensor:
+    """Marked pixels and their eight neighbours."""
+    tall = pad(marked, (0, 0, 1, 1))
+    tall = tall[:, :-2] | tall[:, 1:-1] | tall[:, 2:]
+    wide = pad(tall, (1, 1))
+    return wide[..., :-2] | wide[..., 1:-1] | wide[..., 2:]
 
 
 def _smooth(rows: Tensor) -> Tensor:
@@ -88,20 +103,15 @@ def _slope(rows: Tensor) -> Tensor:
 def _ridge(size: Tensor, across: Tensor, down: Tensor) -> Tensor:
     """Where a gradient is larger than its neighbours uphill and downhill; the direction is rounded to 45 degrees."""
     wide = pad(size, (1, 1, 1, 1))
-    height, width = size.shape[-2:]
-
-    def beside(row: int, col: int) -> Tensor:
-        return wide[:, 1 + row : 1 + row + height, 1 + col : 1 + col + width]
-
     steep, flat = math.tan(math.radians(67.5)), math.tan(math.radians(22.5))
     level, upright = down.abs() < flat * across.abs(), down.abs() > steep * across.abs()
     falling = (across < 0) == (down < 0)
-    horizontal = (size > beside(0, -1)) & (size >= beside(0, 1))
-    vertical = (size > beside(-1, 0)) & (size >= beside(1, 0))
+    horizontal = (size > _beside(wide, 0, -1)) & (size >= _beside(wide, 0, 1))
+    vertical = (size > _beside(wide, -1, 0)) & (size >= _beside(wide, 1, 0))
     diagonal = torch.where(
         falling,
-        (size > beside(-1, -1)) & (size > beside(1, 1)),
-        (size > beside(-1, 1)) & (size > beside(1, -1)),
+        (size > _beside(wide, -1, -1)) & (size > _beside(wide, 1, 1)),
+        (size > _beside(wide, -1, 1)) & (size > _beside(wide, 1, -1)),
     )
     return torch.where(level, horizontal, torch.where(upright, vertical, diagonal))
 
@@ -116,16 +126,15 @@ def distances(marked: Tensor, farthest: float) -> Tensor:
     for (one, two), length in _STEPS:
         for row, col in {(s * a, t * b) for a, b in ((one, two), (two, one)) for s in (1, -1) for t in (1, -1)}:
             for many in (1 << power for power in range(int(farthest / length).bit_length())):
-                field = torch.minimum(field, _moved(field, row * many, col * many, farthest) + length * many)
+                (to_rows, from_rows), (to_cols, from_cols) = _apart(row * many), _apart(col * many)
+                there = field[:, to_rows, to_cols]
+                torch.minimum(there, field[:, from_rows, from_cols] + length * many, out=there)
     return field
 
 
-def _moved(field: Tensor, row: int, col: int, fill: float) -> Tensor:
-    if abs(row) >= field.shape[1] or abs(col) >= field.shape[2]:
-        return torch.full_like(field, fill)
-    shifted = pad(field, (max(col, 0), max(-col, 0), max(row, 0), max(-row, 0)), value=fill)
-    top, left = max(-row, 0), max(-col, 0)
-    return shifted[:, top : top + field.shape[1], left : left + field.shape[2]]
+def _apart(step: int) -> tuple[slice, slice]:
+    """Along one axis: the places a step leads to, and those it comes from."""
+    return (slice(step, None), slice(None, -step)) if step > 0 else (slice(None, step or None), slice(-step, None))
 
 
 def equalised(plane: Tensor) -> Tensor:

@@ -7,15 +7,18 @@ two normal ones.
 """
 
 import math
+from functools import lru_cache
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from vitadel.draws import Draws
 
-# SplitMix64 (Steele, Lea & Flood 2014) as signed words: the step, then shift and factor of each round
-_GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
-_ROUNDS = ((30, 0xBF58476D1CE4E5B9 - (1 << 64)), (27, 0x94D049BB133111EB - (1 << 64)))
+# SplitMix64 (Steele, Lea & Flood 2014): the step, then shift and factor of each round
+_GOLDEN = 0x9E3779B97F4A7C15
+_ROUNDS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 _LAST = 31
 
 
@@ -32,15 +35,41 @@ def normal(draws: Draws, *shape: int) -> Tensor:
     pairs = (count + 1) // 2
     u, v = uniform(draws, 2, pairs).unbind(1)
     radius, angle = u.neg_().log1p_().mul_(-2).sqrt_(), v.mul_(2 * math.pi)
-    return torch.cat([angle.cos() * radius, angle.sin() * radius], 1)[:, :count].reshape(-1, *shape)
+    both = u.new_empty(len(u), 2, pairs)
+    torch.cos(angle, out=both[:, 0])
+    torch.sin(angle, out=both[:, 1])
+    return both.mul_(radius[:, None]).flatten(1)[:, :count].reshape(-1, *shape)
 
 
 def _words(draws: Draws, count: int) -> Tensor:
-    counter = torch.arange(1, count + 1, device=draws.key_B.device)
-    words = draws.key_B[:, None] + counter * _GOLDEN
+    return _words_by_numpy(draws.key_B, count) if draws.key_B.is_cpu else _words_by_torch(draws.key_B, count)
+
+
+def _words_by_numpy(key_B: Tensor, count: int) -> Tensor:
+    """numpy has unsigned words, so that a shift is one operation, and multiplies them faster."""
+    words = key_B.numpy().view(np.uint64)[:, None] + _steps(count)
+    shifted = np.empty_like(words)
     for bits, factor in _ROUNDS:
-        words.bitwise_xor_(_shift(words, bits)).mul_(factor)
+        words ^= np.right_shift(words, np.uint64(bits), out=shifted)
+        words *= np.uint64(factor)
+    words ^= np.right_shift(words, np.uint64(_LAST), out=shifted)
+    return torch.from_numpy(words.view(np.int64))
+
+
+@lru_cache(maxsize=8)
+def _steps(count: int) -> NDArray[np.uint64]:
+    return np.arange(1, count + 1, dtype=np.uint64) * np.uint64(_GOLDEN)
+
+
+def _words_by_torch(key_B: Tensor, count: int) -> Tensor:
+    words = key_B[:, None] + torch.arange(1, count + 1, device=key_B.device) * _signed(_GOLDEN)
+    for bits, factor in _ROUNDS:
+        words.bitwise_xor_(_shift(words, bits)).mul_(_signed(factor))
     return words.bitwise_xor_(_shift(words, _LAST))
+
+
+def _signed(word: int) -> int:
+    return word - (1 << 64) if word >> 63 else word
 
 
 def _shift(words: Tensor, bits: int) -> Tensor:

@@ -23,12 +23,12 @@ def snow(
     keep: float,
 ) -> Tensor:
     """Blots of magnified noise, blown in one direction, over an image grown paler."""
-    flakes = magnified(normal(draws.fold(0), 1, *x.shape[-2:]) * spread + mean, zoom)
-    flakes = whole(flakes.masked_fill(flakes < threshold, 0))
+    flakes = magnified(normal(draws.fold(0), 1, *x.shape[-2:]).mul_(spread).add_(mean), zoom)
+    flakes = whole(flakes.clone().ge_(threshold).mul_(flakes))
     flakes = rounded(smear(flakes, uniform(draws.fold(1)) * 90 - 135, radius, sigma))
     red, green, blue = (weight * x[:, channel, None] for channel, weight in enumerate(_LUMA))
-    paler = keep * x + (1 - keep) * torch.maximum(x, (red + green + blue) * 1.5 + 0.5)
-    return paler + flakes + flakes.flip(-2, -1)
+    paler = torch.maximum(x, (red + green + blue) * 1.5 + 0.5).mul_(1 - keep).add_(x, alpha=keep)
+    return paler.add_(flakes + flakes.flip(-2, -1))
 
 
 def fog(x: Tensor, draws: Draws, thickness: float, decay: float) -> Tensor:
@@ -36,7 +36,8 @@ def fog(x: Tensor, draws: Draws, thickness: float, decay: float) -> Tensor:
     size = 1 << (max(x.shape[-2:]) - 1).bit_length()
     cloud = plasma(size, decay, uniform(draws, size * size - 1))
     brightest = x.amax((1, 2, 3), keepdim=True)
-    return (x + thickness * cloud[:, None, : x.shape[-2], : x.shape[-1]]) * (brightest / (brightest + thickness))
+    cloud = cloud[:, None, : x.shape[-2], : x.shape[-1]]
+    return torch.add(x, cloud, alpha=thickness).mul_(brightest / (brightest + thickness))
 
 
 def plasma(size: int, decay: float, u: Tensor) -> Tensor:
@@ -53,8 +54,10 @@ def plasma(size: int, decay: float, u: Tensor) -> Tensor:
         centres = (heights + right + below + right.roll(-1, 1)) / 4 + centre
         tops = (centres + centres.roll(1, 1) + heights + right) / 4 + top
         lefts = (centres + centres.roll(1, 2) + heights + below) / 4 + left
-        upper, lower = torch.stack([heights, tops], 3).flatten(2), torch.stack([lefts, centres], 3).flatten(2)
-        heights = torch.stack([upper, lower], 2).flatten(1, 2)
+        finer = heights.new_empty(len(u), side, 2, side, 2)
+        finer[:, :, 0, :, 0], finer[:, :, 0, :, 1] = heights, tops
+        finer[:, :, 1, :, 0], finer[:, :, 1, :, 1] = lefts, centres
+        heights = finer.view(-1, 2 * side, 2 * side)
         wobble /= decay
     heights = heights - heights.amin((1, 2), keepdim=True)
-    return heights / heights.amax((1, 2), keepdim=True)
+    return heights.div_(heights.amax((1, 2), keepdim=True))

@@ -19,6 +19,7 @@ from vitadel.shifts.blur import (
     glass_blur,
     magnified,
     motion_blur,
+    offsets,
     smear,
     zoom_blur,
     zoom_factors,
@@ -87,6 +88,17 @@ def test_copies_follow_the_scan(reach: int) -> None:
     for image in range(3):
         places = torch.arange(40 * 33).view(40, 33).tolist()
         assert ours[image].tolist() == scan(places, down[image], right[image], reach)
+
+
+@pytest.mark.parametrize("reach", [1, 2, 3, 4])
+def test_every_pair_of_offsets_is_drawn_as_often(reach: int) -> None:
+    down, right = offsets(Draws.of(0, torch.arange(3)), reach, 150, 160)
+    pairs = (((down + reach) * 2 * reach) + right + reach).long().flatten()
+    counts = pairs.bincount(minlength=4 * reach**2).double()
+    assert len(counts) == 4 * reach**2
+    expected = len(pairs) / len(counts)
+    chi2, freedom = ((counts - expected).square() / expected).sum().item(), len(counts) - 1
+    assert abs(chi2 - freedom) < 4 * math.sqrt(2 * freedom)
 
 
 def test_copies_follow_a_chain_to_its_end() -> None:

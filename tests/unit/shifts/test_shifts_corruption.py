@@ -51,6 +51,21 @@ def test_eight_bit_images_whatever_the_batch_and_the_order(name: str, table: str
     assert torch.equal(x, before)
 
 
+@pytest.mark.parametrize("name", CORRUPTIONS)
+def test_a_larger_batch_changes_no_pixel(name: str) -> None:
+    x, rows = images(24), torch.arange(24)
+    whole = Corruption(name, 1)(x, rows, seed=0)
+    parts = [Corruption(name, 1)(x[part], rows[part], seed=0) for part in rows.split(1)]
+    assert torch.equal(torch.cat(parts), whole)
+
+
+@pytest.mark.parametrize("name", CORRUPTIONS)
+def test_the_layout_in_memory_does_not_matter(name: str) -> None:
+    x, rows = images(2, 40, 48), torch.arange(2)
+    other = x.contiguous(memory_format=torch.channels_last)
+    assert torch.equal(Corruption(name, 2)(other, rows, seed=0), Corruption(name, 2)(x, rows, seed=0))
+
+
 @pytest.mark.parametrize("name", RANDOM)
 def test_seed_row_and_severity_each_change_the_draw(name: str) -> None:
     x = images(1).expand(2, -1, -1, -1)

@@ -10,7 +10,15 @@ from PIL import Image
 from vitadel.draws import Draws
 from vitadel.errors import UsageError
 from vitadel.shifts import Corruption
-from vitadel.shifts.frost import ORIGINAL, frost, made_up, photographed, photos_in
+from vitadel.shifts.frost import (
+    ORIGINAL,
+    _windows_by_index,
+    _windows_by_slices,
+    frost,
+    made_up,
+    photographed,
+    photos_in,
+)
 
 
 def photo(path: Path, height: int, width: int, blue: int) -> None:
@@ -59,6 +67,22 @@ def test_of_the_original_six_the_last_is_never_drawn(tmp_path: Path) -> None:
         photo(tmp_path / name, 40, 40, number)
     assert [path.name for path in photos_in(tmp_path)] == list(ORIGINAL[:5])
     assert Corruption("frost", 1, frost=tmp_path).describe(32, 32)["frost"] == list(ORIGINAL[:5])
+
+
+def test_windows_by_index_are_windows_by_slices() -> None:
+    pixels = torch.rand(3, 40 * 50 + 30 * 35)  # two photographs, 50 and 35 wide
+    corner, row = torch.tensor([0, 3 * 50 + 7, 40 * 50 + 2 * 35 + 1]), torch.tensor([50, 50, 35])
+    ours = _windows_by_slices(pixels, corner, row, 20, 16)
+    assert torch.equal(ours, _windows_by_index(pixels, corner, row, 20, 16))
+    assert torch.equal(ours[2], pixels[:, 2000:].view(3, 30, 35)[:, 2:22, 1:17])
+
+
+def test_other_photographs_by_the_same_name_are_told_apart(folder: Path) -> None:
+    before = Corruption("frost", 1, frost=folder).describe(224, 224)
+    photo(folder / "b.png", 100, 41, 21)
+    after = Corruption("frost", 1, frost=folder).describe(224, 224)
+    assert before["frost"] == after["frost"] == ["a.png", "b.png"]
+    assert before["frost_sha256"] != after["frost_sha256"]
 
 
 def test_shares_of_image_and_ice(folder: Path) -> None:

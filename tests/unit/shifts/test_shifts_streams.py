@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from vitadel.draws import Draws
-from vitadel.shifts.streams import normal, uniform
+from vitadel.shifts.streams import _words_by_numpy, _words_by_torch, normal, uniform
 
 COUNT = 200_001  # odd: the last pair is used by half
 
@@ -51,6 +51,15 @@ def test_the_two_numbers_of_a_pair_are_independent() -> None:
     assert abs(z(first.square() * second.square(), 1, 8)) < 4
     u = uniform(draws(0), 2 * 100_000)[0].double() - 0.5
     assert abs(z(u[::2] * u[1::2], 0, 1 / 144)) < 4  # two halves of one word
+
+
+def test_words_are_splitmix64_on_the_processor_and_on_a_device() -> None:
+    key = torch.tensor([0, 1234567, -1, -(2**63)])
+    words = _words_by_numpy(key, 1000)
+    assert torch.equal(words, _words_by_torch(key, 1000))
+    # the first three words that the published generator gives for seed 1234567
+    first = [6457827717110365317, 3203168211198807973, 9817491932198370423]
+    assert [word % 2**64 for word in words[1, :3].tolist()] == first
 
 
 @pytest.mark.parametrize("draw", [uniform, normal])

@@ -1,0 +1,40 @@
+"""The images of imagecorruptions-imaug; skipped where the extra `peers` is not installed.
+
+Corruptions that draw nothing differ by one grey level at most, which is how float32 and float64 cut a sum that ends on
+a whole level. Distributions are compared by benchmarks/corruption_fidelity.py.
+"""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from vitadel.shifts import SEVERITIES, Corruption
+
+
+@pytest.fixture(scope="module")
+def peer() -> Any:
+    return pytest.importorskip("imagecorruptions")
+
+
+def picture(side: int) -> Tensor:
+    """[1, 3, side, side]: waves, an edge, some noise."""
+    y, x = torch.meshgrid(torch.linspace(0, 9, side), torch.linspace(0, 7, side), indexing="ij")
+    smooth = torch.stack([(x + y).sin(), (x * y / 4).cos(), (x > 3).float() * y.sin()]) / 2 + 0.5
+    noise = torch.rand(3, side, side, generator=torch.Generator().manual_seed(0))
+    return ((0.8 * smooth + 0.2 * noise) * 255).round()[None] / 255
+
+
+@pytest.mark.parametrize("name", ["defocus_blur", "zoom_blur", "brightness", "contrast", "pixelate",
+                                  "jpeg_compression", "gaussian_blur", "saturate"])  # fmt: skip
+@pytest.mark.parametrize("severity", SEVERITIES)
+def test_fixed_corruptions_give_the_peer_s_pixels(peer: Any, name: str, severity: int) -> None:
+    x = picture(224)
+    ours = Corruption(name, severity)(x, torch.tensor([0]), seed=0)
+    image = (x[0] * 255).round().byte().permute(1, 2, 0).numpy()
+    theirs = torch.from_numpy(np.array(peer.corrupt(image, severity=severity, corruption_name=name)))
+    apart = ((ours[0] * 255).round() - theirs.permute(2, 0, 1)).abs()
+    assert apart.max() <= (0 if name in ("pixelate", "jpeg_compression") else 1)
+    assert (apart > 0).double().mean() < 0.2
