@@ -298,7 +298,7 @@ def test_augmentations_draw_the_same_on_a_gpu(augment: Augment) -> None:
 
 
 @pytest.mark.parametrize("understudy", [False, True])
-@pytest.mark.parametrize("compiled", [Compile.OFF, Compile.FAST])
+@pytest.mark.parametrize("compiled", [Compile.OFF, Compile.BLOCKS, Compile.FAST])
 def test_fast_training_goes_the_way_of_plain_training(tmp_path: Path, compiled: Compile, understudy: bool) -> None:
     objective = Trades(PGD(steps=2, step_size=2 / 255, keep_best=False), Linf(8 / 255))
     plan = Plan(epochs=2, batch=16, optimiser=SGD(lr=0.05), ema=0.9, precision=Precision.BF16, log_every_steps=1)

@@ -3,7 +3,7 @@
 from vitadel.models import scales
 from vitadel.models.build import own_models, timm_families
 from vitadel.models.costs import Cost, cost
-from vitadel.models.families import family_of
+from vitadel.models.families import Layer, family_of
 from vitadel.models.loading import add_adapters, answering, load, save, save_adapters, tora
 from vitadel.models.model import Model, set_attention_scales, wrap
 from vitadel.models.spec import RAW_PIXELS, ModelSpec, Normalisation, Option
@@ -15,6 +15,7 @@ __all__ = [
     "RAW_PIXELS",
     "Adapted",
     "Cost",
+    "Layer",
     "Model",
     "ModelSpec",
     "Normalisation",

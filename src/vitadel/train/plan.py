@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from vitadel.errors import UsageError
+from vitadel.models import family_of
 from vitadel.objectives import Each
 from vitadel.train.augment import Augment
 from vitadel.train.host import HostAugment
@@ -22,16 +23,22 @@ class Precision(enum.Enum):
 
 
 class Compile(enum.Enum):
-    """Whether the network goes through torch.compile; the value is torch's name for how."""
+    """Whether the network goes through torch.compile, and how."""
 
     OFF = ""
+    # each block by itself, once for all that are alike: seconds, where a whole deep network takes minutes
+    BLOCKS = "blocks"
     FAST = "default"
     # tries many kernels for every product and fuses what follows it: minutes to compile, for long runs
     BEST = "max-autotune-no-cudagraphs"
 
     def applied(self, net: nn.Module) -> None:
-        if self is not Compile.OFF:
-            net.compile(dynamic=False, mode=self.value)
+        if self is Compile.OFF:
+            return
+        blocks = [block.module for block in family_of(net).blocks(net)] if self is Compile.BLOCKS else []
+        mode = None if self is Compile.BLOCKS else self.value
+        for module in blocks or [net]:
+            module.compile(dynamic=False, mode=mode)
 
 
 class Rule(enum.Enum):
@@ -54,8 +61,9 @@ class Plan:
     `cosine_from_start` it begins at 0 and the warm-up hides its first part, as timm's does, so that the peak is never
     quite reached. The peak is the optimiser's lr, for a batch of `lr_batch` if `lr_rule` is not fixed.
 
-    `compile` sends the network through torch.compile, fast or best. With `understudy`, attacks in bf16 are crafted on a
-    copy of the model whose every layer is bf16; without, on the model itself, whose norms and sums stay float32.
+    `compile` sends the network through torch.compile: block by block, fast or best. With `understudy`, attacks in bf16
+    are crafted on a copy of the model whose every layer is bf16; without, on the model itself, whose norms and sums
+    stay float32.
 
     With `checkpoint_activations` the backward pass computes again what it needs instead of keeping it. With `shard`
     each process keeps a part of the weights (FSDP) instead of all of them (DDP).

@@ -5,7 +5,7 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from vitadel.models import Model, Taps, scales
+from vitadel.models import Model, Taps, family_of, scales
 from vitadel.train.plan import Compile
 
 
@@ -14,6 +14,7 @@ class Understudy(nn.Module):
 
     The weights are copied anew before every update, which costs next to nothing beside an attack. Pixels are normalised
     in float32 first. What is found is trained on in the model itself, so a slightly different slope is all it costs.
+    What the head never reads is left out, unless factors for attention are searched by what comes out of the blocks.
     """
 
     def __init__(self, model: Model, compile: Compile = Compile.OFF) -> None:
@@ -21,6 +22,8 @@ class Understudy(nn.Module):
         self.mean, self.std = model.mean, model.std
         self.net = copy.deepcopy(model.net).to(torch.bfloat16).eval().requires_grad_(False)
         self.taps = Taps(self, self.net)
+        if not scales.has_factors(model.net):
+            family_of(self.net).spare(self.net)
         self._pairs = _pairs(model.net, self.net)
         compile.applied(self.net)
 

@@ -338,11 +338,28 @@ def test_training_with_an_understudy_resumes_exactly(train: Split, tmp_path: Pat
 def test_a_compiled_model_trains_to_the_same_weights(train: Split, tmp_path: Path) -> None:
     plan = replace(PLAN, optimiser=SGD(lr=0.05), ema=0.9)
     runs = []
-    for compiled in (Compile.OFF, Compile.FAST):
+    for compiled in (Compile.OFF, Compile.BLOCKS, Compile.FAST):
         run = claimed(tmp_path / compiled.name)
         fit(fresh(), Trades(ATTACK, Linf(0.1)), train, replace(plan, compile=compiled), run, seed=2)
         runs.append(run)
     assert_close(weights(runs[0]), weights(runs[1]), 1e-4)
+    assert_close(weights(runs[0]), weights(runs[2]), 1e-4)
+
+
+def test_what_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[nn.Module] = []
+    monkeypatch.setattr(nn.Module, "compile", lambda module, **how: seen.append(module))
+    net = fresh().net
+    convolutional = models.load("timm:resnet18", num_classes=4).net
+    for how, given, wanted in (
+        (Compile.OFF, net, []),
+        (Compile.BLOCKS, net, list(net.get_submodule("blocks").children())),
+        (Compile.FAST, net, [net]),
+        (Compile.BLOCKS, convolutional, [convolutional]),
+    ):
+        seen.clear()
+        how.applied(given)
+        assert [id(module) for module in seen] == [id(module) for module in wanted]
 
 
 @pytest.mark.parametrize("parts", [1, 4])

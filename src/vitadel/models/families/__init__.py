@@ -3,15 +3,16 @@
 from torch import nn
 
 from vitadel.models.families.adapting import Adapting
-from vitadel.models.families.base import Block, Family, check_grid
+from vitadel.models.families.base import Block, Family, Layer, check_grid
 from vitadel.models.families.cait import CaiT
 from vitadel.models.families.levit import LeViT
 from vitadel.models.families.pointer import Pointing
+from vitadel.models.families.residual import Residual
 from vitadel.models.families.swin import Swin
 from vitadel.models.families.vit import ViT
 from vitadel.models.families.xcit import XCiT
 
-FAMILIES: tuple[Family, ...] = (ViT(), CaiT(), XCiT(), Swin(), LeViT(), Pointing(), Adapting())
+FAMILIES: tuple[Family, ...] = (ViT(), CaiT(), XCiT(), Swin(), LeViT(), Pointing(), Adapting(), Residual())
 OTHER = Family()
 
 
@@ -25,4 +26,4 @@ def family_of_timm_file(name: str) -> Family:
     return next((family for family in FAMILIES if name in family.timm_files), OTHER)
 
 
-__all__ = ["FAMILIES", "OTHER", "Block", "Family", "check_grid", "family_of", "family_of_timm_file"]
+__all__ = ["FAMILIES", "OTHER", "Block", "Family", "Layer", "check_grid", "family_of", "family_of_timm_file"]

@@ -14,7 +14,9 @@ class Block:
     """A residual block: its name among the taps, and the modules whose outputs are tapped.
 
     `stream` says which of the block's arguments carries what the block adds to. A block that shrinks has nothing to add
-    the output of its attention to: neither can be skipped.
+    the output of its attention to: neither can be skipped. `prefix` counts the tokens that stand before those of the
+    patches in what it gives, None if that has not one token for every patch; with a class token, that is the first.
+    Where `pairs`, the attention relates all tokens with all.
     """
 
     name: str
@@ -23,12 +25,50 @@ class Block:
     mlp: nn.Module
     stream: int = 0
     shrinks: bool = False
+    prefix: int | None = None
+    class_token: bool = False
+    pairs: bool = False
 
 
-def numbered(name: str, modules: Iterable[nn.Module], *, stream: int = 0) -> list[Block]:
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A module whose output represents the image: a block with attention, or a unit or stage of convolutions.
+
+    One that is `fixed` changes the shape of what it is given, and cannot be left out; the rest is as of blocks.
+    """
+
+    name: str
+    module: nn.Module
+    attention: nn.Module | None = None
+    mlp: nn.Module | None = None
+    stream: int = 0
+    fixed: bool = False
+    prefix: int | None = None
+    class_token: bool = False
+    pairs: bool = False
+
+
+def numbered(
+    name: str,
+    modules: Iterable[nn.Module],
+    *,
+    stream: int = 0,
+    prefix: int | None = None,
+    class_token: bool = False,
+    pairs: bool = False,
+) -> list[Block]:
     """Blocks whose attention and MLP go by timm's usual names."""
     return [
-        Block(f"{name}.{i}", module, module.get_submodule("attn"), module.get_submodule("mlp"), stream)
+        Block(
+            f"{name}.{i}",
+            module,
+            module.get_submodule("attn"),
+            module.get_submodule("mlp"),
+            stream,
+            prefix=prefix,
+            class_token=class_token,
+            pairs=pairs,
+        )
         for i, module in enumerate(modules)
     ]
 
@@ -44,6 +84,15 @@ class Family:
     def blocks(self, net: nn.Module) -> Sequence[Block]:
         """The residual blocks with attention, in the order in which they run."""
         return ()
+
+    def layers(self, net: nn.Module) -> Sequence[Layer]:
+        """What represents the image step by step: the blocks, or without any the stages that timm knows of."""
+        stages, known = getattr(net, "feature_info", None) or (), dict(net.named_modules())
+        names = dict.fromkeys(str(stage.get("module")) for stage in stages if isinstance(stage, dict))
+        return [
+            Layer(b.name, b.module, b.attention, b.mlp, b.stream, b.shrinks, b.prefix, b.class_token, b.pairs)
+            for b in self.blocks(net)
+        ] or [Layer(name, known[name], fixed=True) for name in names if name in known]
 
     def size_options(self, image_size: int | None, patch_size: int | None) -> dict[str, int]:
         """What the constructor wants to hear about the geometry."""
@@ -64,6 +113,9 @@ class Family:
 
     def prepare(self, net: nn.Module) -> None:
         """Take out of a network what would go wrong here; its answers stay the same."""
+
+    def spare(self, net: nn.Module) -> None:
+        """Let a network leave out what its head never reads: answers and slopes stay, taps of the last block do not."""
 
     def fit(self, state: Mapping[str, Tensor], net: nn.Module) -> dict[str, Tensor]:
         """Weights of another geometry, resampled to this network's."""

@@ -19,7 +19,10 @@ class CaiT(Patched):
     def blocks(self, net: nn.Module) -> Sequence[Block]:
         assert isinstance(net, Cait)
         # a class block is called with (tokens, class token) and adds to the second
-        return [*numbered("blocks", net.blocks), *numbered("class_blocks", net.blocks_token_only, stream=1)]
+        return [
+            *numbered("blocks", net.blocks, prefix=0, pairs=True),
+            *numbered("class_blocks", net.blocks_token_only, stream=1, class_token=True),
+        ]
 
     def fit(self, state: Mapping[str, Tensor], net: nn.Module) -> dict[str, Tensor]:
         return fit_embedding(state, net, prefix_tokens=0)

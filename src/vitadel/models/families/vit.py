@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import torch
 import torch.nn.functional as F
 from timm.layers import resample_abs_pos_embed, resample_patch_embed
+from timm.models.vision_transformer import Block as TimmBlock
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
@@ -24,11 +25,29 @@ class ViT(Patched):
     def blocks(self, net: nn.Module) -> Sequence[Block]:
         assert isinstance(net, VisionTransformer)
         # timm also has blocks of several attentions side by side, for which there are no names
-        return numbered("blocks", net.blocks) if all(hasattr(block, "attn") for block in net.blocks) else ()
+        if not all(hasattr(block, "attn") for block in net.blocks):
+            return ()
+        classed = net.cls_token is not None
+        return numbered("blocks", net.blocks, prefix=net.num_prefix_tokens, class_token=classed, pairs=True)
+
+    def spare(self, net: nn.Module) -> None:
+        """After its last attention, a head on the class token needs no other: all else goes on with that one alone."""
+        if not isinstance(net, VisionTransformer):  # one with adapters, whose later parts read all tokens
+            return
+        last = net.blocks[-1]
+        reads_one = net.global_pool == "token" and net.num_prefix_tokens == 1 and net.attn_pool is None
+        if reads_one and type(last) is TimmBlock:
+            # a branch of one token is added to all of them, which is right for the first, and only it is read again
+            for module in (last.attn.proj, last.norm2, net.norm):
+                module.register_forward_pre_hook(_first_token)
 
     def fit(self, state: Mapping[str, Tensor], net: nn.Module) -> dict[str, Tensor]:
         prefix = 0 if getattr(net, "no_embed_class", False) else int(getattr(net, "num_prefix_tokens", 1))
         return fit_embedding(state, net, prefix_tokens=prefix)
+
+
+def _first_token(module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return (args[0][:, :1], *args[1:])
 
 
 def fit_embedding(state: Mapping[str, Tensor], net: nn.Module, *, prefix_tokens: int) -> dict[str, Tensor]:

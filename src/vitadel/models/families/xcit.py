@@ -19,7 +19,10 @@ class XCiT(Patched):
 
     def blocks(self, net: nn.Module) -> Sequence[Block]:
         assert isinstance(net, Xcit)
-        return [*numbered("blocks", net.blocks), *numbered("class_blocks", net.cls_attn_blocks)]
+        return [
+            *numbered("blocks", net.blocks, prefix=0),
+            *numbered("class_blocks", net.cls_attn_blocks, prefix=1, class_token=True),
+        ]
 
     def size_options(self, image_size: int | None, patch_size: int | None) -> dict[str, int]:
         return {}  # positions are sinusoids of any grid, and the stem's strides are set after building
