@@ -50,11 +50,17 @@ ScalingOption = Annotated[
         "manual, each with [:key=value,...], or a factor such as 0.01",
     ),
 ]
+SkipOption = Annotated[
+    bool,
+    typer.Option(
+        "--skip-unreadable", help="leave out images that are damaged, missing or out of place, and count them"
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="print the result as JSON and nothing else")]
 
 
 def open_model_and_data(
-    model: str, spec: str, preprocess: str | None, classes: int | None
+    model: str, spec: str, preprocess: str | None, classes: int | None, *, skip: bool = False
 ) -> "tuple[Model, DataSet, str]":
     """The model on the best device there is, the data at its size, and the name to call the model by."""
     from vitadel import data, models
@@ -68,9 +74,9 @@ def open_model_and_data(
         recipe = _part(_part(Run.open(Path(model)).manifest, "parts"), "recipe")
         name, chosen = str(recipe.get("name", model)), preprocess or str(recipe.get("preprocess") or "") or None
     if chosen is None:
-        way = "crop" if spec.startswith("imagenet:") else "squash"
+        way = "crop" if spec.startswith(("imagenet:", "imagenet-a:", "imagenet-r:")) else "squash"
         chosen = f"{way}:{loaded.spec.image_size}"
-    dataset = data.load(spec, preprocess=data.parse_preprocess(chosen))
+    dataset = data.load(spec, preprocess=data.parse_preprocess(chosen), skip=skip)
     return loaded.to(best_device()), dataset, name
 
 
@@ -78,7 +84,9 @@ def model_part(model: "Model", name: str) -> dict[str, object]:
     """What a manifest says of a model."""
     from vitadel.models import fingerprint
 
-    return {"name": name, "spec": model.spec, "sha256": fingerprint(model.net.state_dict())}
+    parameters = sum(weights.numel() for weights in model.net.parameters())
+    sha256 = fingerprint(model.net.state_dict())
+    return {"name": name, "spec": model.spec, "parameters": parameters, "sha256": sha256}
 
 
 def read_attack(text: str) -> "Entry":

@@ -1,5 +1,6 @@
 """Tables, figures and pages from run folders alone; the only room that draws."""
 
+from vitadel.report.comparison_tables import write_tables
 from vitadel.report.exhibits import Findings
 from vitadel.report.page import write_report
 from vitadel.report.records import Accuracy
@@ -16,4 +17,5 @@ __all__ = [
     "summarise",
     "write_figures",
     "write_report",
+    "write_tables",
 ]

@@ -28,7 +28,8 @@ from vitadel.report.records import (
     Threat,
 )
 from vitadel.report.studies import read_study
-from vitadel.runs import Run, read_json
+from vitadel.report.surveys import Survey, survey
+from vitadel.runs import Rows, Run, read_json
 
 _NOT_SERIES = {"event", "time", "step", "epoch"}
 
@@ -63,11 +64,13 @@ def _curve(label: str, norm: str, suite: str, at: Mapping[float, Evaluation]) ->
 def _record(folder: Path) -> Record:
     run = Run.open(folder)
     manifest = run.manifest
-    evaluations = sorted((_evaluation(run, name) for name in run.evaluations()), key=_by_threat)
+    found = [_finished(run, name) for name in run.evaluations()]
+    evaluations = sorted((one for one in found if isinstance(one, Evaluation)), key=_by_threat)
+    surveys = tuple(one for one in found if isinstance(one, Survey))
     training = (*_series(run, "step"), *_series(run, "holdout"))
     sweep = _sweep(folder / "table.json") if manifest.get("kind") == "sweep" else None
     study = read_study(folder) if manifest.get("kind") == "analyse" else None
-    if not evaluations and not training and not sweep and not study:
+    if not found and not training and not sweep and not study:
         raise UsageError(
             f"{folder} has nothing to report: no training log, no finished evaluation, no finished study. "
             "Let its command finish (the same command resumes it), or leave it out."
@@ -84,6 +87,7 @@ def _record(folder: Path) -> Record:
         _alarms(run),
         masking=study if isinstance(study, Masking) else None,
         findings=study if isinstance(study, Findings) else None,
+        surveys=surveys,
     )
 
 
@@ -100,7 +104,10 @@ def _alarms(run: Run) -> tuple[Alarm, ...]:
 def _model_name(manifest: Mapping[str, object]) -> str:
     parts = _mapping(manifest.get("parts"))
     names = (_mapping(parts.get(part)).get("name") for part in ("model", "recipe"))
-    return next((name for name in names if isinstance(name, str) and name), "")
+    name = next((name for name in names if isinstance(name, str) and name), "")
+    # of weights from a file its name will do: provenance has the way there
+    start, at, weights = name.partition("@")
+    return f"{start}{at}{Path(weights).name}"
 
 
 def _with_heads(records: Sequence[Record]) -> list[Record]:
@@ -135,11 +142,19 @@ def _head(record: Record) -> tuple[str, str]:
     return (weights, answer) if isinstance(answer, str) and isinstance(weights, str) else ("", "")
 
 
+def _weights(record: Record) -> str:
+    return _text(_mapping(_mapping(record.manifest.get("parts")).get("model")).get("sha256"))
+
+
 def _with_unique_labels(records: Sequence[Record]) -> tuple[Record, ...]:
-    """Tell runs of one name apart by their folders, unless one only trained and the other only evaluated it."""
+    """Tell runs of one name apart by their folders, if they show the same kind of thing or are of other weights."""
+    records = [replace(record, name=record.label) for record in records]
     shown = Counter((r.label, what) for r in records for what in _shows(r))
+    weights = Counter(label for label, of in {(r.label, _weights(r)) for r in records} if of)
     clear = [
-        replace(r, label=f"{r.label} ({r.folder})") if any(shown[r.label, what] > 1 for what in _shows(r)) else r
+        replace(r, label=f"{r.label} ({r.folder})")
+        if any(shown[r.label, what] > 1 for what in _shows(r)) or (weights[r.label] > 1 and _weights(r))
+        else r
         for r in records
     ]
     seen: Counter[tuple[str, str]] = Counter()
@@ -155,6 +170,7 @@ def _shows(record: Record) -> list[str]:
     kinds: dict[str, object] = {"evaluations": record.evaluations, "training": record.training}
     kinds |= {"sweep": record.sweep, "masking": record.masking}
     kinds |= {f"study {record.findings.study}": record.findings} if record.findings else {}
+    kinds |= {f"survey {one.suite}": one for one in record.surveys}
     return [what for what, there in kinds.items() if there]
 
 
@@ -165,9 +181,31 @@ def _by_threat(evaluation: Evaluation) -> tuple[bool, str, str, float, str]:
     return (True, evaluation.suite, threat.norm, threat.eps or 0.0, evaluation.name)
 
 
-def _evaluation(run: Run, name: str) -> Evaluation:
+def _finished(run: Run, name: str) -> Evaluation | Survey:
     rows = run.rows(name)
     summary, columns = rows.summary, rows.read()
+    return _survey(rows, summary, columns) if "measures" in summary else _evaluation(rows, summary, columns)
+
+
+def _survey(rows: Rows, summary: Mapping[str, object], columns: Mapping[str, Sequence[object]]) -> Survey:
+    try:
+        return survey(
+            summary,
+            rows.folder.name,
+            clean=_accuracy(summary.get("clean")),
+            threat=_threat(summary.get("threat")),
+            flags=[_flag(entry) for entry in _mappings(summary.get("flags"))],
+            columns=columns,
+        )
+    except UsageError as error:
+        raise UsageError(f"{rows.folder / 'summary.json'}: {error}") from error
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(
+            f"{rows.folder / 'summary.json'} is not as the survey wrote it ({error!r}). Run the evaluation again."
+        ) from error
+
+
+def _evaluation(rows: Rows, summary: Mapping[str, object], columns: Mapping[str, Sequence[object]]) -> Evaluation:
     clean = _accuracy(summary.get("clean"))
     if clean is None:
         raise UsageError(
@@ -175,7 +213,7 @@ def _evaluation(run: Run, name: str) -> Evaluation:
             f"got {summary.get('clean')!r}. Run the evaluation again."
         )
     found = Evaluation(
-        name=name,
+        name=rows.folder.name,
         suite=_text(summary.get("suite")),
         threat=_threat(summary.get("threat")),
         n=clean.n,
@@ -189,6 +227,8 @@ def _evaluation(run: Run, name: str) -> Evaluation:
         clean_right=tuple(_number(value) for value in columns.get("clean_right", [])),
         right=tuple(_number(value) for value in columns.get("right", [])),
         precision=_text(summary.get("search_precision")),
+        ids=tuple(str(value) for value in columns.get("id", [])),
+        labels=tuple(str(value) for value in columns.get("label", [])),
     )
     return replace(found, attacks=_with_what_is_left(found, columns.get("forwards", [])))
 

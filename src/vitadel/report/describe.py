@@ -43,7 +43,7 @@ def _what(run: Record) -> tuple[str, ...]:
         _architecture(_mapping(recipe.get("model")) or _mapping(model.get("spec"))),
         _head(_mapping(_mapping(model.get("spec")).get("tuning"))),
         f"trained{where}{_objective(_mapping(recipe.get('objective')))}" if run.training else "",
-        f"measured{where}" if run.evaluations else "",
+        f"measured{where}" if run.evaluations or run.surveys else "",
         f"studied{where}" if run.masking or run.findings else "",
         f"weights {str(model['sha256'])[:12]}" if model.get("sha256") else "",
     )

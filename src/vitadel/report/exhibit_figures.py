@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from vitadel.report.exhibits import Bars, Findings, Floats, Heat, Line, Lines, Picture, Pictures, Table, extent
+from vitadel.report.exhibits import Bars, Exhibit, Floats, Heat, Line, Lines, Picture, Pictures, Table, extent
 from vitadel.report.figures import INK, MARKERS, PALETTE, Drawing, save, styled, svg
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ _MOST_MARKS = 30
 _MOST_TICKS = 26
 _FEW_TICKS = 8
 _SIDES = (0.7, 0.95)  # the least and the greatest side of a picture in a grid
+_LETTER = 0.052  # inches that a letter of a note takes
 _GAP = 0.06
 _SHADE = 0.22  # how dark a black pixel is under a diverging map
 _COVER = 0.85  # how much of a picture the strongest value of a sequential map hides
@@ -40,13 +41,13 @@ def exhibit_drawing(exhibit: Drawn, name: str) -> Drawing:
         return Drawing(exhibit.title, svg(figure), f"{exhibit.title}. {exhibit.caption}", figure.get_figwidth())
 
 
-def write_exhibits(findings: Findings, folder: Path) -> list[Path]:
+def write_exhibits(exhibits: Sequence[Exhibit], folder: Path) -> list[Path]:
     """Every exhibit but tables as `NN-slug.png` and `.pdf`."""
     written = []
-    for number, exhibit in enumerate(findings.exhibits, 1):
+    for number, exhibit in enumerate(exhibits, 1):
         if not isinstance(exhibit, Table):
             with _figure(exhibit, f"file-{number}") as figure:
-                written += save(figure, folder / f"{number:02d}-{_slug(exhibit.title)}")
+                written += save(figure, folder / f"{number:02d}-{slug(exhibit.title)}")
     return written
 
 
@@ -64,7 +65,8 @@ def _figure(exhibit: Drawn, name: str) -> "Iterator[Figure]":
         yield figure
 
 
-def _slug(title: str) -> str:
+def slug(title: str) -> str:
+    """A title as a part of a file's name."""
     return "-".join(re.findall(r"[a-z0-9]+", title.lower()))[:48].strip("-") or "exhibit"
 
 
@@ -209,7 +211,8 @@ def _draw_pictures(figure: "Figure", exhibit: Pictures) -> None:
     cells = [cell for row in exhibit.cells for cell in row if cell is not None]
     left = 0.072 * max((len(name) for name in exhibit.rows), default=0) + 0.12
     right, top = (0.72 if _mapped(cells) else 0.06), (0.24 if exhibit.columns else 0.06)
-    side = _within((_PAGE - left - right) / columns - _GAP, *_SIDES)
+    longest = max((len(cell.note) for cell in cells), default=0)
+    side = _within((_PAGE - left - right) / columns - _GAP, _SIDES[0], max(_SIDES[1], _LETTER * longest))
     tall, note = side * _tallness(cells), 0.17 if any(cell.note for cell in cells) else 0.0
     wide, high = left + columns * (side + _GAP) + right, top + rows * (tall + note + _GAP) + 0.06
     figure.set_layout_engine("none")

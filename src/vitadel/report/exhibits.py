@@ -1,4 +1,4 @@
-"""What a study shows, read from its result: the same exhibits as `vitadel.runs.exhibits` describes, checked."""
+"""What a study or a survey shows, read and checked: the same exhibits as `vitadel.runs.exhibits` describes."""
 
 import base64
 import math
@@ -144,8 +144,12 @@ class Findings:
 
 def findings(t: Told) -> Findings:
     """A finished study, from its result."""
-    shown = tuple(_exhibit(one) for one in mappings(t["exhibits"]))
-    return Findings(text(t["study"]), text(t["title"]), text(t["summary"]), shown)
+    return Findings(text(t["study"]), text(t["title"]), text(t["summary"]), exhibits(t["exhibits"]))
+
+
+def exhibits(value: object) -> tuple[Exhibit, ...]:
+    """Whatever a study or a survey shows, in its order."""
+    return tuple(_exhibit(one) for one in mappings(value))
 
 
 def alike(exhibits: Sequence[Exhibit]) -> list[Exhibit]:

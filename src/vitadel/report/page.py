@@ -7,11 +7,13 @@ from pathlib import Path
 
 from vitadel.errors import UsageError
 from vitadel.report import checks, exhibit_figures, figures, masking_figures, pictures, tables
+from vitadel.report.board import Board, board
 from vitadel.report.collect import collect, curves
 from vitadel.report.describe import provenance, sentence
 from vitadel.report.exhibits import Exhibit, Findings, Table, alike
 from vitadel.report.masking import Masking
 from vitadel.report.records import Curve, Evaluation, Record
+from vitadel.report.surveys import Measure, Survey
 from vitadel.runs import write_whole
 
 _HERE = Path(__file__).parent
@@ -113,16 +115,35 @@ class Chapter:
     stands: tuple[Stand, ...]
 
 
-def write_report(runs: Sequence[Path], out: Path) -> Path:
-    """Write the page about `runs` to `out` and return it; the same runs always give the same bytes."""
+@dataclass(frozen=True, slots=True)
+class SurveyChapter:
+    """One survey, of all the runs that carried it out; `measures` are rows of a table with a cell for each of them."""
+
+    anchor: str
+    title: str
+    found: tuple[tuple[Block, Survey], ...]
+    measures: tuple[tuple[Measure, tuple[Measure | None, ...]], ...]
+    stands: tuple[Stand, ...]
+    conventions: tuple[tuple[tuple[Block, ...], str], ...]
+
+    @property
+    def has_clean(self) -> bool:
+        return any(survey.clean for _, survey in self.found)
+
+
+def write_report(runs: Sequence[Path], out: Path, *, baseline: str | None = None) -> Path:
+    """Write the page about `runs` to `out` and return it; the same runs always give the same bytes.
+
+    Where several models were evaluated they are compared, and with a `baseline`, the name of one of them, to that.
+    """
     if out.is_dir() or (out.parent.exists() and not out.parent.is_dir()):
         raise UsageError(f"a report is one file in a folder, got {out}. Write for example --out report.html")
-    text = render(collect(runs))
+    text = render(collect(runs), baseline)
     write_whole(out, lambda beside: _write(beside, text))
     return out
 
 
-def render(records: Sequence[Record]) -> str:
+def render(records: Sequence[Record], baseline: str | None = None) -> str:
     """The page as text."""
     import jinja2
 
@@ -130,21 +151,22 @@ def render(records: Sequence[Record]) -> str:
     environment = jinja2.Environment(
         loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    return environment.get_template("page.html").render(**_content(records)) + "\n"
+    return environment.get_template("page.html").render(**_content(records, baseline)) + "\n"
 
 
 def _write(beside: Path, text: str) -> None:
     beside.write_text(text, encoding="utf-8")
 
 
-def _content(records: Sequence[Record]) -> dict[str, object]:
+def _content(records: Sequence[Record], baseline: str | None) -> dict[str, object]:
     rows = tables.summary_rows(records)
     numbers = {label: place for place, label in enumerate(dict.fromkeys(record.label for record in records))}
     blocks = _blocks(records, rows, numbers)
+    table = board(records, numbers, baseline)
     first = {block.record.label: block for block in reversed(blocks)}
     return {
         "css": (_HERE / "page.css").read_text(encoding="utf-8"),
-        "title": _title(list(numbers)),
+        "title": _title(_titled(list(numbers), table)),
         "models": [
             (block, sentence([r for r in records if r.label == block.record.label]))
             for block in reversed(first.values())
@@ -158,6 +180,8 @@ def _content(records: Sequence[Record]) -> dict[str, object]:
         "gap_drawings": _gap_drawings(blocks),
         "masking_drawings": masking_figures.curve_drawings(_studies(blocks)),
         "chapters": _chapters(blocks),
+        "board": table,
+        "surveys": _survey_chapters(blocks),
         "legend": _attack_legend(blocks),
         "curve_drawings": figures.curve_drawings([c for block in blocks for c, _ in block.curves], numbers),
         "holdout_robust": any(s.event == "holdout" and s.name == "robust" for r in records for s in r.training),
@@ -191,12 +215,41 @@ def _chapters(blocks: Sequence[Block]) -> list[Chapter]:
 
 
 def _chapter(study: str, found: Sequence[tuple[Block, Findings]]) -> Chapter:
+    summaries = tuple((block, findings.summary) for block, findings in found)
+    stands = _stands(study, [(block, exhibit) for block, findings in found for exhibit in findings.exhibits])
+    return Chapter(study, found[0][1].title, summaries, stands)
+
+
+def _stands(name: str, pairs: Sequence[tuple[Block, Exhibit]]) -> tuple[Stand, ...]:
     shown: dict[tuple[type[Exhibit], str], list[tuple[Block, Exhibit]]] = {}
-    for block, findings in found:
-        for exhibit in findings.exhibits:
-            shown.setdefault((type(exhibit), exhibit.title), []).append((block, exhibit))
-    stands = tuple(_stand(f"{study}-{number}", pairs) for number, pairs in enumerate(shown.values()))
-    return Chapter(study, found[0][1].title, tuple((block, findings.summary) for block, findings in found), stands)
+    for block, exhibit in pairs:
+        shown.setdefault((type(exhibit), exhibit.title), []).append((block, exhibit))
+    return tuple(_stand(f"{name}-{number}", same) for number, same in enumerate(shown.values()))
+
+
+def _survey_chapters(blocks: Sequence[Block]) -> list[SurveyChapter]:
+    told: dict[str, list[tuple[Block, Survey]]] = {}
+    for block in blocks:
+        for survey in block.record.surveys:
+            told.setdefault(survey.suite, []).append((block, survey))
+    return [_survey_chapter(f"survey-{place}", found) for place, found in enumerate(told.values())]
+
+
+def _survey_chapter(anchor: str, found: Sequence[tuple[Block, Survey]]) -> SurveyChapter:
+    own = [{(measure.name, measure.kind): measure for measure in survey.measures} for _, survey in found]
+    known = {key: measure for mine in reversed(own) for key, measure in mine.items()}
+    order = dict.fromkeys(key for mine in own for key in mine)
+    conventions: dict[str, list[Block]] = {}
+    for block, survey in found:
+        conventions.setdefault("; ".join(f"{key}: {value}" for key, value in survey.conventions), []).append(block)
+    return SurveyChapter(
+        anchor=anchor,
+        title=found[0][1].title,
+        found=tuple(found),
+        measures=tuple((known[key], tuple(mine.get(key) for mine in own)) for key in order),
+        stands=_stands(anchor, [(block, exhibit) for block, survey in found for exhibit in survey.exhibits]),
+        conventions=tuple((tuple(whose), text) for text, whose in conventions.items() if text),
+    )
 
 
 def _stand(name: str, pairs: Sequence[tuple[Block, Exhibit]]) -> Stand:
@@ -211,6 +264,13 @@ def _panel(name: str, block: Block, exhibit: Exhibit) -> Panel:
     if isinstance(exhibit, Table):
         return Panel(block, None, exhibit)
     return Panel(block, exhibit_figures.exhibit_drawing(exhibit, name), None)
+
+
+def _titled(labels: Sequence[str], table: Board | None) -> list[str]:
+    """The models by name: runs of one model that the page tells apart are still one."""
+    rows = [] if table is None else table.table.rows
+    names = {label: row.label for row in rows for label in row.also}
+    return list(dict.fromkeys(names.get(label, label) for label in labels))
 
 
 def _title(labels: Sequence[str]) -> str:

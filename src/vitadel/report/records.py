@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from vitadel.report.exhibits import Findings
     from vitadel.report.masking import Masking
+    from vitadel.report.surveys import Survey
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +109,8 @@ class Evaluation:
     clean_right: tuple[float, ...] = ()
     right: tuple[float, ...] = ()
     precision: str = ""
+    ids: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
 
     @property
     def is_expected(self) -> bool:
@@ -162,7 +165,10 @@ class Sweep:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """All that the page shows of one run; `label` is unique among the curves it appears with."""
+    """All that the page shows of one run; `label` is unique among the curves it appears with.
+
+    `name` is what the model is called before runs of one name were told apart.
+    """
 
     label: str
     folder: str
@@ -173,6 +179,8 @@ class Record:
     alarms: tuple[Alarm, ...] = ()
     masking: "Masking | None" = None
     findings: "Findings | None" = None
+    surveys: "tuple[Survey, ...]" = ()
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The study in a run folder, whichever it is: read, and drawn as files beside it.
+"""What a run folder shows: its study read, whichever it is, and all its exhibits drawn as files beside it.
 
 A result with exhibits says itself what is to be shown. That of masking is older than exhibits and has its own reader.
 """
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from vitadel.errors import UsageError
 from vitadel.report.exhibit_figures import write_exhibits
-from vitadel.report.exhibits import Findings, findings
+from vitadel.report.exhibits import Exhibit, Findings, exhibits, findings
 from vitadel.report.masking import Masking, masking
 from vitadel.report.masking_figures import write_masking
 from vitadel.runs import read_json
@@ -32,8 +32,22 @@ def read_study(folder: Path) -> Masking | Findings | None:
 
 
 def write_figures(folder: Path) -> list[Path]:
-    """The figures of the study in a run folder, as PNG and PDF beside it; none if there is no finished study."""
-    study = read_study(folder)
+    """What a run folder shows, as PNG and PDF in its `figures`: of its study there, of each survey in a folder there.
+
+    None if nothing is finished that shows something.
+    """
+    study, into = read_study(folder), folder / "figures"
     if isinstance(study, Findings):
-        return write_exhibits(study, folder / "figures")
-    return [] if study is None else write_masking(study, folder / "figures")
+        written = write_exhibits(study.exhibits, into)
+    else:
+        written = [] if study is None else write_masking(study, into)
+    for path in sorted(folder.glob("eval/*/summary.json")):
+        written += write_exhibits(_shown(path), into / path.parent.name)
+    return written
+
+
+def _shown(path: Path) -> tuple[Exhibit, ...]:
+    try:
+        return exhibits(read_json(path).get("exhibits", []))
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"{path} is not as the survey wrote it ({error!r}). Run the evaluation again.") from error

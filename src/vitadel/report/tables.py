@@ -1,5 +1,6 @@
 """The summary as rows, and the same rows as Markdown and LaTeX."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,12 @@ _LATEX = str.maketrans(
         "\\": r"\textbackslash{}",
         "~": r"\textasciitilde{}",
         "^": r"\textasciicircum{}",
+        "<": r"\textless{}",
+        ">": r"\textgreater{}",
+        "|": r"\textbar{}",
+        "\n": " ",
+        "\N{EN DASH}": "--",
+        "\N{MINUS SIGN}": "$-$",
         **{sign: f"\\{sign}" for sign in "&%$#_{}"},
     }
 )
@@ -51,14 +58,15 @@ def summary_rows(records: Sequence[Record]) -> list[SummaryRow]:
 def markdown(rows: Sequence[SummaryRow]) -> str:
     """The rows as a Markdown table, ready to paste."""
     lines: list[tuple[str, ...]] = [_HEADER, ("---", "---", "---", "---:", "---:", "---:", "---:")]
-    lines += [tuple(_markdown_text(cell) for cell in _cells(row, "**{}**")) for row in rows]
+    lines += [tuple(_marked([markdown_text(cell) for cell in _cells(row)], row, "**{}**")) for row in rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def latex(rows: Sequence[SummaryRow]) -> str:
     """The rows as a LaTeX table in booktabs style, ready to paste."""
-    head = " & ".join(cell.translate(_LATEX) for cell in _HEADER)
-    body = "".join(f"{' & '.join(_latex_cells(row))} \\\\\n" for row in rows)
+    head = " & ".join(map(latex_text, _HEADER))
+    cells = [_marked([latex_text(cell) for cell in _cells(row)], row, "\\textbf{{{}}}") for row in rows]
+    body = "".join(f"{' & '.join(line)} \\\\\n" for line in cells)
     return (
         "% needs \\usepackage{booktabs}; intervals are 95%\n"
         f"\\begin{{tabular}}{{lllrrrr}}\n\\toprule\n{head} \\\\\n\\midrule\n{body}\\bottomrule\n\\end{{tabular}}\n"
@@ -87,23 +95,26 @@ def _row(record: Record, evaluation: Evaluation, peers: Sequence[float]) -> Summ
     )
 
 
-def _cells(row: SummaryRow, strong: str) -> tuple[str, ...]:
-    robust = _with_interval(row.robust)
-    marked = strong.format(robust) if row.best else robust
-    return (row.model, row.evaluation, row.threat, str(row.n), _with_interval(row.clean), marked, str(row.flags))
+def _cells(row: SummaryRow) -> tuple[str, ...]:
+    clean, robust = _with_interval(row.clean), _with_interval(row.robust)
+    return (row.model, row.evaluation, row.threat, str(row.n), clean, robust, str(row.flags))
+
+
+def _marked(cells: list[str], row: SummaryRow, strong: str) -> list[str]:
+    return [*cells[:5], strong.format(cells[5]) if row.best else cells[5], *cells[6:]]
 
 
 def _with_interval(accuracy: Accuracy | None) -> str:
     return f"{accuracy.percent} [{accuracy.interval}]" if accuracy else "\N{EN DASH}"
 
 
-def _markdown_text(cell: str) -> str:
-    for sign, safe in (("&", "&amp;"), ("<", "&lt;"), ("|", "\\|"), ("\n", " ")):
+def markdown_text(cell: str) -> str:
+    """Text that Markdown prints as it is, in a cell of a table."""
+    for sign, safe in (("\\", "\\\\"), ("&", "&amp;"), ("<", "&lt;"), ("|", "\\|"), ("\n", " ")):
         cell = cell.replace(sign, safe)
-    return cell
+    return re.sub("[*`]", r"\\\g<0>", cell)
 
 
-def _latex_cells(row: SummaryRow) -> list[str]:
-    cells = [cell.translate(_LATEX).replace("\N{EN DASH}", "--").replace("\n", " ") for cell in _cells(row, "{}")]
-    cells[5] = f"\\textbf{{{cells[5]}}}" if row.best else cells[5]
-    return cells
+def latex_text(cell: str) -> str:
+    """Text that LaTeX prints as it is."""
+    return cell.translate(_LATEX)

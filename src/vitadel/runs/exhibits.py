@@ -197,11 +197,15 @@ def findings(
     study: str, title: str, summary: str, exhibits: Sequence[Exhibit], numbers: Mapping[str, object]
 ) -> dict[str, object]:
     """The result of a study as plain JSON: the main finding in a sentence or two, the exhibits, and its raw numbers."""
-    shown = [{"kind": type(one).__name__.lower(), "version": _VERSION, **_fields(one)} for one in exhibits]
-    ours = {"study": study, "title": title, "summary": summary, "exhibits": shown}
+    ours = {"study": study, "title": title, "summary": summary, "exhibits": shown(exhibits)}
     assert not ours.keys() & numbers.keys(), f"a study's own numbers may not be called {', '.join(ours)}"
     plain = {key: _plain(value) for key, value in numbers.items()}
-    return {"study": study, "title": title, "summary": summary, **plain, "exhibits": shown}
+    return {"study": study, "title": title, "summary": summary, **plain, "exhibits": ours["exhibits"]}
+
+
+def shown(exhibits: Sequence[Exhibit]) -> list[dict[str, object]]:
+    """Exhibits as plain JSON, each with its kind and version."""
+    return [{"kind": type(one).__name__.lower(), "version": _VERSION, **_fields(one)} for one in exhibits]
 
 
 def _fields(value: object) -> dict[str, object]:

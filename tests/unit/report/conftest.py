@@ -1,5 +1,6 @@
 """Made-up runs whose summaries are counted from their rows, so that every number on a page has a known answer."""
 
+import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,10 +40,16 @@ class Maker:
             run.log("holdout", step=step, clean=0.5 + step / 20, robust=None)
         return run.folder
 
+    def claim(self, folder: str, name: str, parameters: int | None = None, spec: str = "vit") -> Run:
+        """A run of nothing yet on a model whose weights go by its name."""
+        size = {} if parameters is None else {"parameters": parameters}
+        sha256 = hashlib.sha256(name.encode()).hexdigest()
+        model = {"name": name, "spec": {"is": "Timm", "name": spec}, **size, "sha256": sha256}
+        return Run.claim(self.root / folder, "evaluate", {"model": model, "data": DATA, "seed": 0}, device="cpu")
+
     def evaluate(self, folder: str, name: str, standing: Mapping[int, int], *, clean_only: bool = False) -> Path:
         """A run over N images, 4 of them wrong before; `standing` gives the survivors at each eps in 1/255."""
-        parts = {"model": {"name": name, "spec": {"is": "Timm", "name": "vit"}, "sha256": "ab" * 32}, "data": DATA}
-        run = Run.claim(self.root / folder, "evaluate", {**parts, "seed": 0}, device="cpu")
+        run = self.claim(folder, name)
         for eps, left in standing.items():
             fallen = [ATTACKS[i % 3 == 2] for i in range(N - 4 - left)]
             self.write(run, f"linf-{eps}_255", [""] * left + fallen + ["clean"] * 4, eps / 255)
@@ -51,7 +58,13 @@ class Maker:
         return run.folder
 
     def write(
-        self, run: Run, name: str, fell_to: Sequence[str], eps: float | None, flags: Sequence[object] = ()
+        self,
+        run: Run,
+        name: str,
+        fell_to: Sequence[str],
+        eps: float | None,
+        flags: Sequence[object] = (),
+        suite: str = "curve",
     ) -> None:
         n, size = len(fell_to), eps or 0.0
         columns = {"label": [0] * n, "clean_prediction": [int(f == "clean") for f in fell_to]}
@@ -62,8 +75,31 @@ class Maker:
         right = sum(f != "clean" for f in fell_to)
         threat = None if eps is None else {"norm": "linf", "eps": eps, "text": f"linf:{round(255 * eps)}/255"}
         robust = None if eps is None else wilson(list(fell_to).count(""), n)
-        about = {"name": name, "suite": "curve", "threat": threat, "n": n, "flags": list(flags), "seconds": 1.5}
+        about = {"name": name, "suite": suite, "threat": threat, "n": n, "flags": list(flags), "seconds": 1.5}
         rows.close({**about, "clean": wilson(right, n), "robust": robust, "attacks": _attacks(fell_to, eps)})
+
+    def survey(
+        self,
+        run: Run,
+        suite: str,
+        right: Sequence[float],
+        *,
+        clean: Sequence[int] | None = None,
+        measures: Sequence[Mapping[str, object]] | None = None,
+        **more: object,
+    ) -> None:
+        """A survey of as many images as `right` has verdicts, whose main measure is their mean."""
+        n, rows = len(right), run.rows(suite)
+        said = [0] * n if clean is None else [1 - one for one in clean]
+        ids = [f"image-{i}" for i in range(n)]
+        rows.add({"row": list(range(n)), "id": ids, "label": [0] * n, "clean_prediction": said, "right": list(right)})
+        mean = sum(right) / n
+        main = {"name": "mean over all cells", "value": mean, "low": mean - 0.05, "high": mean + 0.05, "n": n}
+        main |= {"kind": "accuracy", "higher_is_better": True, "main": True}
+        told = {"name": suite, "suite": suite, "n": n, "threat": None, "robust": None, "attacks": [], "flags": []}
+        told |= {"clean": None if clean is None else wilson(sum(clean), n), "seconds": 1.0, "title": suite.title()}
+        told |= {"sentence": f"Found by {suite}.", "measures": [main] if measures is None else list(measures)}
+        rows.close({**told, "conventions": {"jpeg": 85}, "exhibits": [], **more})
 
     def gallery(self, folder: Path, name: str, *, eps: float, norm: str = "linf") -> None:
         clean = np.full((3, 4, 4, 3), 128, np.uint8)

@@ -16,7 +16,7 @@ from vitadel.errors import UsageError
 from vitadel.report import summarise, write_report
 from vitadel.runs import Run, write_json
 
-SECTIONS = ("summary", "trust", "curve", "survivors", "training", "gallery", "provenance", "copy")
+SECTIONS = ("comparison", "summary", "trust", "curve", "survivors", "training", "gallery", "provenance", "copy")
 
 
 class Elements(HTMLParser):
@@ -233,7 +233,7 @@ def test_flags_are_counted_told_and_linked(make: Any) -> None:
 
 def test_provenance_names_hashes_seed_and_versions(two_runs: list[Path]) -> None:
     shown = words(page(two_runs).split('<section id="provenance">')[1])
-    for fact in ("data.splits.test.sha256 feedc0de", "seed 0", "device cpu", "model.sha256 abab", "numpy"):
+    for fact in ("data.splits.test.sha256 feedc0de", "seed 0", "device cpu", "model.sha256 a116", "numpy"):
         assert fact in shown
 
 

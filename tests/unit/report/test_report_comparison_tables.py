@@ -1,0 +1,150 @@
+"""The comparison in other forms: safe to paste, and the same numbers."""
+
+import csv
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vitadel.errors import UsageError
+from vitadel.report import write_tables
+from vitadel.report.collect import collect
+from vitadel.report.comparison import Comparison, compare_models
+from vitadel.report.comparison_tables import as_csv, as_json, as_latex, as_markdown
+from vitadel.report.tables import latex_text, markdown_text
+from vitadel.runs import Run
+
+EVIL = "a_b & 50% #1 {x} $y$ ~z^2 \\w <i> | \"q\", 'r'"
+
+
+@pytest.fixture
+def runs(make: Any) -> list[Path]:
+    """Two models on ten images: AutoAttack leaves 5 of the first and 2 of the second, which are among those 5."""
+    found = []
+    for name, size, left in ((EVIL, 5_717_416, 5), ("vit", None, 2)):
+        run = make.claim(f"run-{left}", name, size)
+        make.write(run, "aa", [""] * left + ["square"] * (9 - left) + ["clean"], 8 / 255, suite="adversarial")
+        found.append(run.folder)
+    make.survey(run, "corruptions", [1.0, 0.5], flags=[{"code": "c", "sentence": "s", "evidence": {}}])
+    return found
+
+
+def table(runs: list[Path], baseline: str | None = None) -> Comparison:
+    found = compare_models(collect(runs), baseline)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "safe"),
+    [
+        ("a_b & 50% #1", r"a\_b \& 50\% \#1"),
+        ("{x} $y$", r"\{x\} \$y\$"),
+        ("~z^2 \\w", r"\textasciitilde{}z\textasciicircum{}2 \textbackslash{}w"),
+        ("<i>|", r"\textless{}i\textgreater{}\textbar{}"),
+        ("1\N{EN DASH}2 \N{MINUS SIGN}3\n4", "1--2 $-$3 4"),
+    ],
+)
+def test_latex_prints_every_text_as_it_is(text: str, safe: str) -> None:
+    assert latex_text(text) == safe
+
+
+def test_markdown_prints_every_text_as_it_is() -> None:
+    assert markdown_text("a|b\\|c *d* `e` <f> &amp;\ng") == r"a\|b\\\|c \*d\* \`e\` &lt;f> &amp;amp; g"
+
+
+def test_latex_has_two_lines_of_head_and_the_best_in_bold(runs: list[Path]) -> None:
+    lines = as_latex(table(runs, "vit")).splitlines()
+    assert lines[1] == r"\begin{tabular}{rlrrrrrl}"
+    assert lines[3] == r" & Model & Parameters & Clean \% & AutoAttack \% & Best known \% & Corruptions \% & Flags \\"
+    assert lines[4] == r" &  &  &  & linf:8/255 & linf:8/255 & mean over all cells &  \\"
+    assert lines[6].startswith(f"1 & {latex_text(EVIL)} & 5.72M & ")
+    assert r"\textbf{50.0} [23.7--76.3] (+30.0, p = 0.250)" in lines[6]
+    assert lines[7].startswith("2 & vit & -- & 90.0 [59.6--98.2] & 20.0 [5.7--51.0]")
+    assert lines[7].endswith(r"& 75.0 [70.0--80.0] & 1 \\")
+    # every line has one cell for every column
+    assert {len(re.split(r"(?<!\\)&", line)) for line in (*lines[3:5], *lines[6:8])} == {8}
+
+
+def test_markdown_has_one_cell_for_every_column(runs: list[Path]) -> None:
+    lines = as_markdown(table(runs, "vit")).splitlines()
+    assert {len(re.split(r"(?<!\\)\|", line)) for line in lines} == {10}
+    assert "**50.0** [23.7\N{EN DASH}76.3] (+30.0, p = 0.250)" in lines[2]
+    assert lines[3].startswith("| 2 | vit | \N{EN DASH} | 90.0")
+
+
+def test_csv_comes_back_with_bare_numbers(runs: list[Path]) -> None:
+    first, second = csv.DictReader(io.StringIO(as_csv(table(runs, "vit"))))
+    assert first["model"] == EVIL
+    assert (first["rank"], first["parameters"], second["parameters"]) == ("1", "5717416", "")
+    assert float(first["best-known linf:8/255"]) == 0.5
+    assert float(first["best-known linf:8/255 delta"]) == pytest.approx(0.3)
+    assert float(first["best-known linf:8/255 p"]) == 0.25
+    assert (first["corruptions"], second["corruptions"], second["corruptions n"]) == ("", "0.75", "2")
+    assert (second["flags"], second["potentially unreliable"]) == ("1", "0")
+    assert "clean delta" not in next(csv.reader(io.StringIO(as_csv(table(runs)))))
+
+
+def test_json_holds_everything(runs: list[Path]) -> None:
+    told = json.loads(as_json(table(runs, "vit")))
+    assert (told["baseline"], told["ranked_by"]) == ("vit", "best-known linf:8/255")
+    assert [column["key"] for column in told["columns"]] == [
+        "clean",
+        "autoattack linf:8/255",
+        "best-known linf:8/255",
+        "corruptions",
+    ]
+    first, second = told["models"]
+    score = first["scores"]["best-known linf:8/255"]
+    assert score["paired"] == {"n": 10, "better": 3, "worse": 0, "p": 0.25, "test": "McNemar, exact"}
+    assert score["found_by"] == "adversarial"
+    assert second["flags"] == [{"evaluation": "corruptions", "code": "c", "sentence": "s"}]
+    assert told["trends"] == []
+    assert told["scalings"] == []
+
+
+def test_json_tells_the_fits_where_there_are_any(make: Any) -> None:
+    runs = []
+    for place, right in enumerate((10, 20, 30)):
+        run = make.claim(f"run-{place}", f"model-{place}", 10**6 * (place + 1))
+        make.survey(
+            run, "corruptions", [1.0] * right + [0.0] * (40 - right), clean=[1] * (right + 2) + [0] * (38 - right)
+        )
+        runs.append(run.folder)
+    told = json.loads(as_json(table(runs)))
+    (trend,) = told["trends"]
+    assert trend["models"] == 3
+    assert set(trend["effective_robustness"]) == {"model-0", "model-1", "model-2"}
+    assert [(fit["column"], fit["family"], fit["models"]) for fit in told["scalings"]] == [
+        ("clean", "vit", 3),
+        ("corruptions", "vit", 3),
+    ]
+
+
+def test_all_forms_are_written_and_the_same_every_time(make: Any, runs: list[Path], tmp_path: Path) -> None:
+    make.survey(Run.open(runs[0]), "corruptions", [1.0, 0.25])
+    paths = write_tables(runs, tmp_path / "tables", baseline="vit")
+    names = [str(path.relative_to(tmp_path / "tables")) for path in paths]
+    assert names[:4] == [f"comparison.{ending}" for ending in ("tex", "md", "csv", "json")]
+    assert names[4:] == [
+        f"figures/{name}.{ending}"
+        for name in (
+            "01-best-known-against-clean-accuracy-linf-8-255",
+            "02-corruptions-against-clean-accuracy-mean-over-all",
+        )
+        for ending in ("png", "pdf")
+    ]
+    before = [path.read_bytes() for path in paths]
+    assert [path.read_bytes() for path in write_tables(runs, tmp_path / "tables", baseline="vit")] == before
+
+
+def test_tables_want_a_folder_and_something_to_compare(make: Any, runs: list[Path], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(UsageError, match=r"--tables wants a folder, got the file .*file\."):
+        write_tables(runs, tmp_path / "file")
+    with pytest.raises(UsageError, match="nothing to compare: no model was evaluated"):
+        write_tables([make.train("trained", "vit")], tmp_path / "tables")
+    assert not (tmp_path / "tables").exists()

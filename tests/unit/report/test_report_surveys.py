@@ -1,0 +1,190 @@
+"""Surveys on the page and as files, from summaries as the contract has them."""
+
+import html
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vitadel.errors import UsageError
+from vitadel.report import write_figures, write_report
+from vitadel.runs import Run, read_json, write_json
+from vitadel.runs.exhibits import Bar, Bars, Exhibit, Heat, Matrix, Table, shown
+
+HOSTILE = "<script>alert(1)</script>"
+MEASURES: list[dict[str, object]] = [
+    {"name": "mean over 75 cells", "value": 0.6125, "low": 0.58, "high": 0.645, "n": 40, "kind": "accuracy"},
+    {"name": "noise", "value": 0.5, "low": None, "high": None, "n": None, "kind": "accuracy"},
+    {"name": "mCE", "value": 76.375, "low": 70.0, "high": 80.0, "n": 40, "kind": "mCE"},
+    {"name": "relative mCE", "value": None, "kind": "mCE"},
+]
+
+
+def measures() -> list[dict[str, object]]:
+    return [
+        {**one, "higher_is_better": one["kind"] == "accuracy", "main": place == 0} for place, one in enumerate(MEASURES)
+    ]
+
+
+def exhibits(height: float) -> object:
+    told: list[Exhibit] = [
+        Heat("Per cell", "Rows are corruptions.", [Matrix("", [[0.0, height]])], "accuracy", rows=["fog"]),
+        Bars("Per group", "Means.", ["noise"], [Bar("accuracy", [height])], "accuracy"),
+        Table("In numbers", "As counted.", ["corruption", "accuracy"], [[HOSTILE, height]]),
+    ]
+    return shown(told)
+
+
+def words(text: str) -> str:
+    bare = re.sub(r"<svg.*?</svg>|<style.*?</style>|<script.*?</script>", " ", text, flags=re.S)
+    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", bare)).split())
+
+
+def surveyed(make: Any, name: str, height: float, **more: object) -> Path:
+    run = make.claim(name, name, 5_000_000)
+    told = {"sentence": f"{name} is right in most cells.", "exhibits": exhibits(height), "title": "Corruptions", **more}
+    make.survey(run, "corruptions", [1.0] * 40, clean=[1] * 36 + [0] * 4, measures=measures(), **told)
+    return run.folder
+
+
+def page(runs: list[Path]) -> str:
+    return write_report(runs, runs[0].parent / "out" / "report.html").read_text(encoding="utf-8")
+
+
+def test_one_survey_is_a_section_with_everything_it_said(make: Any) -> None:
+    flag = {"code": "unread", "sentence": f"3 files {HOSTILE} were left out", "evidence": {"files": 3}}
+    text = page([surveyed(make, "vit", 0.5, flags=[flag], conventions={"jpeg": 85, "table": "cifar"})])
+    told = words(text.split('<section id="survey-0">')[1])
+    assert '<a href="#survey-0">Corruptions</a>' in text
+    assert told.startswith(
+        "Corruptions \u25cf vit vit is right in most cells. Measure \u25cf vit corruptions, 40 images"
+    )
+    assert "clean accuracy, % on the images as they are 90.0 76.9\N{EN DASH}96.0" in told
+    assert "mean over 75 cells, % accuracy, higher is better 61.3 58.0\N{EN DASH}64.5" in told
+    assert "noise, % accuracy, higher is better 50.0 mCE mCE, lower is better 76.4 70.0\N{EN DASH}80.0" in told
+    assert "relative mCE mCE, lower is better \N{EN DASH}" in told
+    assert "Per cell Rows are corruptions. Per group Means. In numbers corruption accuracy" in told
+    assert "Conventions: jpeg: 85; table: cifar." in told
+    assert (
+        f"\N{BLACK FLAG} \u25cf vit 3 files {HOSTILE} were left out unread files = 3".replace("\N{BLACK FLAG}", "⚑")
+        in told
+    )
+    assert HOSTILE not in text
+    assert text.count('<tr class="main">') == 1
+    assert "measured on digits" in words(text)
+    # one model is no comparison, and surveys are no cascades
+    assert re.findall(r'<section id="([\w-]+)">', text) == ["survey-0", "provenance"]
+
+
+def test_several_models_stand_side_by_side_under_one_range(make: Any) -> None:
+    runs = [surveyed(make, "vit", 0.5), surveyed(make, "cnn", 0.75, conventions={"jpeg": None})]
+    text = page(runs)
+    told = words(text)
+    assert "Corruptions \u25cf vit vit is right in most cells. \u25a0 cnn cnn is right in most cells." in told
+    assert "Measure \u25cf vit corruptions, 40 images \u25a0 cnn corruptions, 40 images" in told
+    assert "Per cell \u25cf vit \u25a0 cnn Rows are corruptions." in told
+    assert "Conventions of \u25cf vit : jpeg: 85. Conventions of \u25a0 cnn : jpeg: None." in told
+    # of each heat map and bars of both, and clean against each of the two columns has one model only
+    assert text.count("<svg") == 4
+    assert text.count('role="img"') == text.count("<svg")
+
+
+def test_a_measure_that_only_one_model_has_is_a_dash_for_the_others(make: Any) -> None:
+    runs = [surveyed(make, "vit", 0.5), surveyed(make, "cnn", 0.75)]
+    path = runs[1] / "eval" / "corruptions" / "summary.json"
+    told = read_json(path)
+    extra = {**measures()[1], "name": "fog", "value": 0.25}
+    write_json(path, {**told, "measures": [*measures(), extra]})
+    assert "fog, % accuracy, higher is better \N{EN DASH} 25.0" in words(page(runs))
+
+
+def test_the_page_compares_and_every_figure_has_words(make: Any) -> None:
+    runs = [surveyed(make, name, 0.5) for name in ("vit", "cnn", "mlp")]
+    for left, run in zip((20, 10, 5), runs, strict=True):
+        make.write(
+            Run.open(run), "aa", [""] * left + ["square"] * (36 - left) + ["clean"] * 4, 8 / 255, suite="adversarial"
+        )
+    text = write_report(runs, make.root / "page.html", baseline="cnn").read_text()
+    assert text == write_report(runs, make.root / "page.html", baseline="cnn").read_text()
+    board = words(text.split('<table class="board">')[1].split("</table>")[0])
+    assert (
+        "# Model Parameters Clean % AutoAttack % linf:8/255 Best known % linf:8/255 Corruptions % mean over 75" in board
+    )
+    assert (
+        "1 \u25cf vit 5M 90.0 76.9\N{EN DASH}96.0 0.0 , p = 1.000 50.0 35.2\N{EN DASH}64.8 +25.0 , p = 0.002" in board
+    )
+    assert "2 \u25a0 cnn baseline 5M" in board
+    assert "3 \u25b2 mlp 5M" in board
+    assert "\N{MINUS SIGN}12.5 , p = 0.062" in board
+    assert 'title="better on 10, worse on 0 of 40 images; McNemar, exact"' in text
+    figures = re.findall(r'<figure role="img" aria-label="([^"]+)"', text)
+    assert len(figures) == text.count("<svg") > 6
+    ids = re.findall(r' id="([^"]+)"', text)
+    assert len(ids) == len(set(ids))
+    assert text.count("<script>") == 1
+    assert text.count('<div class="copy">') == 4
+    # rows can be put in order by a number that every cell of a column has, or by nothing
+    rows = re.findall(r"<tr.*?</tr>", text.split('<table class="board">')[1].split("</table>")[0], re.S)
+    assert {row.count("data-sort") for row in rows[:1]} == {row.count("data-value") for row in rows[1:]} == {8}
+
+
+def test_models_that_saw_the_images_in_their_own_ways_are_named(make: Any) -> None:
+    runs = [surveyed(make, "vit", 0.5), surveyed(make, "cnn", 0.75)]
+    assert "in their own ways" not in page(runs)
+    manifest = read_json(runs[1] / "manifest.json")
+    manifest["parts"]["data"]["preprocess"] = "crop384"  # type: ignore[index]
+    write_json(runs[1] / "manifest.json", manifest)
+    assert "Models saw the images in their own ways: vit (size=8) ; cnn crop384 ." in words(page(runs))
+
+
+def test_the_title_counts_models_and_not_runs(make: Any) -> None:
+    runs = [surveyed(make, name, 0.5) for name in ("vit", "cnn")]
+    again = make.claim("again", "vit", 5_000_000)
+    make.survey(again, "corruptions", [1.0] * 40, clean=[1] * 36 + [0] * 4, measures=measures())
+    text = page([*runs, again.folder])
+    assert "<title>Robustness of vit and cnn</title>" in text
+    assert "vit (again)" in text
+
+
+def test_without_a_baseline_the_page_says_how_to_choose_one(make: Any) -> None:
+    text = page([surveyed(make, "vit", 0.5), surveyed(make, "cnn", 0.75)])
+    assert "--baseline MODEL" in text
+    assert 'class="delta"' not in text
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "told"),
+    [
+        ({"measures": [{**measures()[0], "main": False}]}, "one main measure with a value, got 0"),
+        ({"measures": [measures()[0], measures()[0]]}, "one main measure with a value, got 2"),
+        ({"measures": [{**measures()[0], "value": None}]}, "one main measure with a value, got 1"),
+        (
+            {"measures": [{**measures()[0], "value": "high"}]},
+            "a number was expected, got 'high'.*Run the evaluation again",
+        ),
+        ({"title": None}, "text was expected, got None"),
+        ({"exhibits": [{"kind": "pie", "version": 1}]}, "unknown kind of exhibit 'pie'"),
+        ({"conventions": [1]}, r"an object was expected, got \[1\]"),
+    ],
+)
+def test_damaged_summaries_are_refused_by_name(make: Any, spoilt: dict[str, object], told: str) -> None:
+    run = surveyed(make, "vit", 0.5)
+    path = run / "eval" / "corruptions" / "summary.json"
+    write_json(path, {**read_json(path), **spoilt})
+    with pytest.raises(UsageError, match=told) as raised:
+        page([run])
+    assert "summary.json" in str(raised.value)
+
+
+def test_figures_of_surveys_are_written_beside_the_run(make: Any) -> None:
+    run = surveyed(make, "vit", 0.5)
+    written = write_figures(run)
+    names = [str(path.relative_to(run / "figures")) for path in written]
+    assert names == [f"corruptions/{name}.{end}" for name in ("01-per-cell", "02-per-group") for end in ("png", "pdf")]
+    before = [path.read_bytes() for path in written]
+    assert [path.read_bytes() for path in write_figures(run)] == before
+    path = run / "eval" / "corruptions" / "summary.json"
+    write_json(path, {**read_json(path), "exhibits": [{}]})
+    with pytest.raises(UsageError, match=r"summary\.json is not as the survey wrote it"):
+        write_figures(run)
