@@ -120,6 +120,14 @@ def test_catalogues(vitadel: Command) -> None:
         "adversarial",
         "adversarial-plus",
         "adversarial-rand",
+        "corruptions",
+        "grey-level",
+        "spatial",
+        "transfer",
+        "shape-bias",
+        "natural-adversarial",
+        "imagenet-a",
+        "imagenet-r",
     }
     assert json.loads(vitadel("suites", "curve", "--json")[1])["shares"] == [0.25, 0.5, 1, 2, 4]
     assert "vitadel:wrn28_10" in json.loads(vitadel("models", "--json")[1])
@@ -181,5 +189,6 @@ def test_python_minus_m() -> None:
         [sys.executable, "-m", "vitadel", "suites", "nope"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
-    known = "adversarial, adversarial-plus, adversarial-rand, clean, curve, quick"
+    known = "adversarial, adversarial-plus, adversarial-rand, clean, corruptions, curve, grey-level, imagenet-a, "
+    known += "imagenet-r, natural-adversarial, quick, shape-bias, spatial, transfer"
     assert done.stderr == f"vitadel: unknown suite 'nope'. Known: {known}.\n"

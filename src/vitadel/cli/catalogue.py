@@ -157,17 +157,26 @@ def scalings(name: NameArgument = None, json: JsonOption = False) -> None:
 
 
 def suites(name: NameArgument = None, json: JsonOption = False) -> None:
-    """List the suites, or the attacks in one."""
+    """List the suites, or the attacks or the settings of one."""
     from vitadel.errors import unknown
-    from vitadel.evaluate import SUITES
+    from vitadel.evaluate import SUITES, SURVEYS
     from vitadel.runs import describe
 
     if name is None:
-        about = {known: suite.about for known, suite in SUITES.items()}
-        show.as_json(about) if json else show.table("", ["suite", "about"], [[k, v] for k, v in about.items()])
+        cascades = {known: suite.about for known, suite in SUITES.items()}
+        surveys = {known: kind.about for known, kind in SURVEYS.items()}
+        if json:
+            show.as_json({**cascades, **surveys})
+            return
+        show.table("Cascades of attacks", ["suite", "about"], [[k, v] for k, v in cascades.items()])
+        show.table("Surveys", ["suite", "about"], [[k, v] for k, v in surveys.items()])
+        return
+    if name in SURVEYS:
+        chosen = SURVEYS[name]()
+        show.as_json(describe(chosen)) if json else _show_settings(chosen)
         return
     if name not in SUITES:
-        raise unknown("suite", name, SUITES)
+        raise unknown("suite", name, [*SUITES, *SURVEYS])
     described = describe(SUITES[name])
     show.as_json(described) if json else show.line(json_text.dumps(described, indent=2))
 
@@ -191,10 +200,15 @@ def studies(name: NameArgument = None, json: JsonOption = False) -> None:
     if json:
         show.as_json(describe(study))
         return
-    show.line(inspect.cleandoc(type(study).__doc__ or ""))
-    fields = dataclasses.fields(study)  # type: ignore[arg-type]
-    show.table("", ["setting", "value"], [[f.name, _setting(getattr(study, f.name))] for f in fields])
-    show.line(_module_doc(type(study)))
+    _show_settings(study)
+
+
+def _show_settings(chosen: object) -> None:
+    """What a study or a survey is, its settings, and what its file says of it."""
+    show.line(inspect.cleandoc(type(chosen).__doc__ or ""))
+    fields = dataclasses.fields(chosen)  # type: ignore[arg-type]
+    show.table("", ["setting", "value"], [[f.name, _setting(getattr(chosen, f.name))] for f in fields])
+    show.line(_module_doc(type(chosen)))
 
 
 def _setting(value: object) -> str:

@@ -1,5 +1,6 @@
 """`vitadel data`: look at data before trusting it, and bring it into the form that training reads."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -7,6 +8,9 @@ import typer
 
 from vitadel.cli import show
 from vitadel.cli.arguments import JsonOption
+
+# missing entries that are printed
+_TOLD = 20
 
 app = typer.Typer(help="Describe, check and convert data.", no_args_is_help=True)
 
@@ -32,14 +36,22 @@ def describe(spec: SpecArgument, preprocess: PreprocessOption = "squash:32", jso
 
 @app.command()
 def check(spec: SpecArgument, preprocess: PreprocessOption = "squash:32", json: JsonOption = False) -> None:
-    """Read every image once; exit code 2 if one cannot be read."""
+    """Read every image once and say what is missing of a released data set; exit code 2 if anything is wrong.
+
+    imagenet-c:DIR, cifar10-c:DIR and cifar100-c:DIR are checked too: counted, not decoded.
+    """
     from vitadel import data
     from vitadel.errors import UsageError
 
-    found = data.check(data.load(spec, preprocess=data.parse_preprocess(preprocess)))
+    kind, _, folder = spec.partition(":")
+    if kind in data.CORRUPTED:
+        _check_corrupted(kind, Path(folder).expanduser(), json)
+        return
+    dataset = data.load(spec, preprocess=data.parse_preprocess(preprocess))
+    found, missing = data.check(dataset), data.missing(dataset)
     if json:
         bad = [{"split": item.split, "id": item.id, "reason": item.reason} for item in found.unreadable]
-        show.as_json({"counts": found.counts, "unreadable": bad})
+        show.as_json({"counts": found.counts, "unreadable": bad, "missing": list(missing)})
     else:
         rows = [
             [name, str(sum(counts.values())), str(min(counts.values())), str(max(counts.values()))]
@@ -49,6 +61,32 @@ def check(spec: SpecArgument, preprocess: PreprocessOption = "squash:32", json: 
     if found.unreadable:
         first = found.unreadable[0]
         raise UsageError(f"{len(found.unreadable)} images cannot be read, the first is {first.id} ({first.reason}).")
+    _tell_missing(spec, missing, json)
+
+
+def _check_corrupted(kind: str, folder: Path, json: bool) -> None:
+    from vitadel import data
+    from vitadel.shifts import CORRUPTIONS
+
+    missing = data.missing_corrupted(kind, folder, list(CORRUPTIONS))
+    if json:
+        show.as_json({"missing": list(missing)})
+    _tell_missing(f"{kind}:{folder}", missing, json)
+    if not json:
+        show.line(f"{kind}:{folder}: nothing is missing")
+
+
+def _tell_missing(spec: str, missing: Sequence[str], json: bool) -> None:
+    from vitadel.errors import UsageError
+
+    if not missing:
+        return
+    if not json:
+        for sentence in missing[:_TOLD]:
+            show.line(f"missing: {sentence}")
+        if len(missing) > _TOLD:
+            show.line(f"missing: {len(missing) - _TOLD} more; --json names all")
+    raise UsageError(f"{spec} is not complete: {len(missing)} entries are missing, the first is {missing[0]}.")
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""`vitadel evaluate`: suites of attacks on a model, one row per image."""
+"""`vitadel evaluate`: suites on a model, one row per image: cascades of attacks, and surveys of all else."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +21,7 @@ from vitadel.cli.arguments import (
     RunOption,
     ScalingOption,
     SeedOption,
+    SkipOption,
     SplitOption,
     ThreatOption,
     model_part,
@@ -28,17 +29,28 @@ from vitadel.cli.arguments import (
     read_engine,
     read_scaling,
 )
+from vitadel.cli.settings import with_settings, without_bulk
+from vitadel.errors import UsageError, unknown
 
 if TYPE_CHECKING:
     from vitadel.attacks import Engine, Scaling
-    from vitadel.evaluate import Suite
+    from vitadel.data import DataSet
+    from vitadel.evaluate import Ranks, Suite, Survey
+    from vitadel.models import Model
+
+# kinds of measures that are shares, shown in percent
+_SHARES = ("accuracy", "error", "bias", "share")
+# data whose labels are not the model's classes, and the suites that know what to make of them
+_OWN_LABELS = {"cue-conflict": "shape-bias"}
 
 
 def evaluate(
     model: ModelArgument,
     data: DataOption,
     run: RunOption,
-    suite: Annotated[str, typer.Option("--suite", help="names from `vitadel suites`, with commas")] = "quick",
+    suite: Annotated[
+        str, typer.Option("--suite", help="NAME[:key=value,...] from `vitadel suites`, several with commas")
+    ] = "quick",
     threat: ThreatOption = "linf:8/255",
     preprocess: PreprocessOption = None,
     classes: ClassesOption = None,
@@ -49,20 +61,17 @@ def evaluate(
     compile: CompileOption = False,
     keep_images: KeepOption = False,
     scaling: ScalingOption = None,
+    skip_unreadable: SkipOption = False,
     json: JsonOption = False,
 ) -> None:
     """Evaluate a model; an image that fell is not attacked again, finished rows are never redone."""
-    from vitadel.errors import unknown
-    from vitadel.evaluate import SUITES
-
-    names = suite.split(",")
-    for name in names:
-        if name not in SUITES:
-            raise unknown("suite", name, SUITES)
+    chosen = read_suites(suite)
+    if keep_images or scaling is not None:
+        _refuse_without_cascade(chosen, "--keep-images" if keep_images else "--scaling")
     judge(
         "evaluate",
-        [SUITES[name] for name in names],
-        Subject(model, data, preprocess, classes, split),
+        chosen,
+        Subject(model, data, preprocess, classes, split, skip_unreadable),
         threat=threat,
         run=run,
         seed=seed,
@@ -82,11 +91,12 @@ class Subject:
     preprocess: str | None
     classes: int | None
     split: str
+    skip: bool = False
 
 
 def judge(
     kind: str,
-    suites: "Sequence[Suite]",
+    suites: "Sequence[Suite | Survey]",
     subject: Subject,
     *,
     threat: str,
@@ -99,12 +109,17 @@ def judge(
 ) -> None:
     """Carry out suites into a run folder and show what came of it."""
     from vitadel import threat as threats
-    from vitadel.evaluate import Ranks, device_name
+    from vitadel.evaluate import Ranks, Suite, device_name, survey
     from vitadel.evaluate import evaluate as carry_out
 
     ranks = Ranks.of_launch()
     radius = threats.read(threat)
-    model, data, name = open_model_and_data(subject.model, subject.data, subject.preprocess, subject.classes)
+    model, data, name = open_model_and_data(
+        subject.model, subject.data, subject.preprocess, subject.classes, skip=subject.skip
+    )
+    if subject.skip:
+        data = _readable(data, subject.split, ranks)
+    _refuse(suites, data, subject.split, model)
     parts = {
         "model": model_part(model, name),
         "data": data.describe(),
@@ -113,11 +128,28 @@ def judge(
         "threat": radius,
         "seed": seed,
         **({} if scaling is None else {"scaling": scaling}),
+        **({"skipped": data.split(subject.split).skipped} if subject.skip else {}),
     }
     claimed = ranks.claim(run, kind, parts, device=device_name())
     summaries = []
     with show.progress(quiet=json) as notify:
         for suite in suites:
+            if not isinstance(suite, Suite):
+                summaries.append(
+                    survey(
+                        model,
+                        data,
+                        suite,
+                        claimed,
+                        threat=radius,
+                        seed=seed,
+                        batch=engine.rows,
+                        split=subject.split,
+                        ranks=ranks,
+                        notify=notify,
+                    )
+                )
+                continue
             summaries += carry_out(
                 model,
                 data,
@@ -133,9 +165,97 @@ def judge(
                 notify=notify,
             )
     if json:
-        show.as_json({"run": str(run), "evaluations": summaries})
-    else:
-        _show_summaries(name, summaries)
+        show.as_json({"run": str(run), "evaluations": [without_bulk(summary) for summary in summaries]})
+        return
+    surveys = [summary for summary in summaries if "measures" in summary]
+    if len(surveys) < len(summaries):
+        _show_summaries(name, [summary for summary in summaries if "measures" not in summary])
+    for summary in surveys:
+        _show_survey(name, summary)
+
+
+def read_suites(text: str) -> "list[Suite | Survey]":
+    """What `clean,corruptions:severities=1+3,jpeg=85` stands for: commas stand between suites and between settings."""
+    from vitadel.evaluate import SUITES, SURVEYS
+
+    pieces: list[str] = []
+    for piece in text.split(","):
+        head, equals, _ = piece.partition("=")
+        if equals and ":" not in head and pieces:  # a setting of the suite before it
+            pieces[-1] += ("," if ":" in pieces[-1] else ":") + piece
+        else:
+            pieces.append(piece)
+    chosen: list[Suite | Survey] = []
+    for piece in pieces:
+        name, colon, rest = piece.partition(":")
+        if name in SURVEYS:
+            chosen.append(with_settings(SURVEYS[name](), name, rest))
+        elif name not in SUITES:
+            raise unknown("suite", name, [*SUITES, *SURVEYS])
+        elif colon:
+            raise UsageError(f"the suite {name} is a cascade and has no settings, got {piece!r}. Write {name}.")
+        else:
+            chosen.append(SUITES[name])
+    names = [suite.name for suite in chosen]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise UsageError(f"the suite {twice} is named twice, and a run has room for one. Give each a --run of its own.")
+    return chosen
+
+
+def _refuse_without_cascade(suites: "Sequence[Suite | Survey]", flag: str) -> None:
+    from vitadel.evaluate import Suite
+
+    if not any(isinstance(suite, Suite) for suite in suites):
+        names = ", ".join(suite.name for suite in suites)
+        raise UsageError(f"{flag} is about cascades of attacks, and there is none among: {names}. Leave it out.")
+
+
+def _refuse(suites: "Sequence[Suite | Survey]", data: "DataSet", split: str, model: "Model") -> None:
+    """Before anything is written: suites and data that do not go together."""
+    from vitadel.evaluate import Suite
+
+    own = _OWN_LABELS.get(data.spec.partition(":")[0])
+    for suite in suites:
+        if own is not None and suite.name != own:
+            raise UsageError(
+                f"the labels of {data.spec} are not the classes of a model, so {suite.name} can say nothing of them. "
+                f"Write --suite {own}."
+            )
+        if not isinstance(suite, Suite):
+            suite.refuse(model, data, split)
+
+
+def _readable(data: "DataSet", split: str, ranks: "Ranks") -> "DataSet":
+    """The data without what cannot be read; one process looks, for all."""
+    from vitadel.data import unreadable, without
+
+    return without(data, split, ranks.agree(lambda: [fault.id for fault in unreadable(data.split(split))]))
+
+
+def _show_survey(title: str, summary: Mapping[str, object]) -> None:
+    measures, flags = summary["measures"], summary["flags"]
+    assert isinstance(measures, list)
+    assert isinstance(flags, list)
+    rows = [[str(one["name"]), _value(one), _interval(one), str(one["n"] or "-")] for one in measures]
+    show.table(f"{summary['title']}: {title}", ["measure", "value", "95% interval", "images"], rows)
+    show.line(str(summary["sentence"]))
+    for flag in flags:
+        show.line(f"{summary['name']}: {flag['sentence']} ({flag['code']})")
+
+
+def _value(measure: Mapping[str, object]) -> str:
+    return _number(measure["value"], str(measure["kind"]))
+
+
+def _interval(measure: Mapping[str, object]) -> str:
+    if measure["low"] is None or measure["high"] is None:
+        return "-"
+    kind = str(measure["kind"])
+    return f"{_number(measure['low'], kind)}-{_number(measure['high'], kind)}"
+
+
+def _number(value: object, kind: str) -> str:
+    return f"{float(str(value)):.1%}" if kind in _SHARES else f"{float(str(value)):.1f}"
 
 
 def _show_summaries(title: str, summaries: Sequence[Mapping[str, object]]) -> None:

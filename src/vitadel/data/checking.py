@@ -1,8 +1,8 @@
 """Whether every image of a data set can be read."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -37,15 +37,33 @@ class CheckReport:
 
 def check(dataset: DataSet, *, progress: Callable[[int], None] | None = None) -> CheckReport:
     """Decode every image of every split once; `progress` is told how many more are done."""
-    counts, unreadable = {}, []
+    counts: dict[str, dict[str, int]] = {}
+    faults: list[Unreadable] = []
     for name, split in dataset.splits.items():
         numbers = torch.bincount(split.labels, minlength=dataset.num_classes).tolist()
         counts[name] = dict(zip(dataset.classes, numbers, strict=True))
-        unreadable += _unreadable(split, progress)
-    return CheckReport(counts, tuple(unreadable))
+        faults += unreadable(split, progress)
+    return CheckReport(counts, tuple(faults))
 
 
-def _unreadable(split: Split, progress: Callable[[int], None] | None) -> list[Unreadable]:
+def readable(dataset: DataSet, name: str) -> DataSet:
+    """The data set with every unreadable image of one split left out and counted; every image is decoded once."""
+    return without(dataset, name, [fault.id for fault in unreadable(dataset.split(name))])
+
+
+def without(dataset: DataSet, name: str, faulty: Sequence[str]) -> DataSet:
+    """The data set with these images of one split left out and counted as unreadable."""
+    split, left_out = dataset.split(name), set(faulty)
+    rows = [row for row, one in enumerate(split.ids) if one not in left_out]
+    if not rows:
+        raise UsageError(f"not one of the {len(split)} images of split {name!r} of {dataset.spec} can be read.")
+    told = tuple(f"{one}: cannot be read" for one in split.ids if one in left_out)
+    rest = replace(split.take(torch.tensor(rows)), skipped=(*split.skipped, *told))
+    return replace(dataset, **{name: rest}) if told else dataset  # type: ignore[arg-type]
+
+
+def unreadable(split: Split, progress: Callable[[int], None] | None = None) -> list[Unreadable]:
+    """The images of a split that cannot be decoded."""
     found: list[Unreadable] = []
     with ThreadPoolExecutor(threads(), "vitadel-check") as pool:
         for start in range(0, len(split), _AT_ONCE):

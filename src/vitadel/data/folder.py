@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -13,7 +14,7 @@ from vitadel.data.source import Source, Statistics, check_classes
 from vitadel.data.split import Split
 from vitadel.errors import UsageError
 
-_EXTENSIONS = (".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".webp")
+EXTENSIONS = (".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".webp")
 _LAYOUT = "The layout is DIR/test/CLASS/* (or DIR/val/CLASS/*) and, to train, DIR/train/CLASS/*."
 _IMAGENET = Statistics((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
@@ -43,9 +44,42 @@ def read_imagenet(root: Path, preprocess: Preprocess, chosen: Sequence[str] | No
     return Source(source.classes, source.train, source.test, _IMAGENET)
 
 
+def read_imagenet_part(
+    root: Path, name: str, preprocess: Preprocess, chosen: Sequence[str] | None, *, skip: bool
+) -> Source:
+    """ImageNet-A or -R as released: a folder per wnid in `root`, or in the folder of that name within it.
+
+    A label is the place of the wnid among all 1000 and never that of a folder in a listing.
+    """
+    place = root / name if (root / name).is_dir() else root
+    members, known = part_wnids(name), wnids()
+    folders = _subfolders(place)
+    strangers = [folder for folder in folders if folder not in members]
+    if strangers and (not skip or len(strangers) == len(folders)):
+        raise UsageError(
+            f"{place / strangers[0]} is not named after one of the 200 classes of {name}. Move it elsewhere, or give "
+            f"the folder that the archive {name}.tar unpacks to."
+        )
+    if chosen is not None:
+        check_classes(chosen, members)
+    wanted = frozenset(folder for folder in folders if folder in (members if chosen is None else chosen))
+    test = _split("test", root, place, known, wanted, preprocess)
+    left_out = tuple(f"{folder}: not a class of {name}" for folder in strangers)
+    return Source(known, None, replace(test, skipped=left_out), _IMAGENET)
+
+
 def wnids() -> tuple[str, ...]:
     """The names of the 1000 classes of ILSVRC 2012 in the order of their labels."""
-    return tuple(Path(__file__).with_name("imagenet_wnids.txt").read_text(encoding="ascii").split())
+    return _names("imagenet_wnids.txt")
+
+
+def part_wnids(name: str) -> tuple[str, ...]:
+    """The 200 classes of `imagenet-a` or `imagenet-r`, in the order of their labels."""
+    return _names(f"{name.replace('-', '_')}_wnids.txt")
+
+
+def _names(file: str) -> tuple[str, ...]:
+    return tuple(Path(__file__).with_name(file).read_text(encoding="ascii").split())
 
 
 def _find(root: Path, names: tuple[str, str]) -> tuple[Path | None, Path]:
@@ -120,9 +154,9 @@ def _files(root: Path, folder: Path) -> list[str]:
     for place, folders, names in os.walk(folder, onerror=_refuse):
         folders[:] = [name for name in folders if not name.startswith(".")]
         inside = Path(place).relative_to(root).as_posix()
-        found += [f"{inside}/{n}" for n in names if n.lower().endswith(_EXTENSIONS) and not n.startswith(".")]
+        found += [f"{inside}/{n}" for n in names if n.lower().endswith(EXTENSIONS) and not n.startswith(".")]
     if not found:
         raise UsageError(
-            f"class folder {folder} has no images. Put some in, ending in {', '.join(_EXTENSIONS)}, or remove it."
+            f"class folder {folder} has no images. Put some in, ending in {', '.join(EXTENSIONS)}, or remove it."
         )
     return found

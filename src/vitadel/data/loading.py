@@ -7,29 +7,38 @@ import torch
 from vitadel.data.cifar import CIFAR10, CIFAR100, read_cifar
 from vitadel.data.dataset import DataSet
 from vitadel.data.digits import read_digits
-from vitadel.data.folder import read_folder, read_imagenet
+from vitadel.data.folder import read_folder, read_imagenet, read_imagenet_part
+from vitadel.data.listed import choose_images, is_image_list
 from vitadel.data.order import hold_out, pinned
 from vitadel.data.pixels import Arrays
 from vitadel.data.preprocess import Preprocess
 from vitadel.data.source import Source
-from vitadel.data.spec import Kind, Spec, parse_spec, read_class_file
+from vitadel.data.spec import Kind, Spec, parse_spec, read_list
 from vitadel.data.split import Split
+from vitadel.data.stimuli import read_stimuli
 from vitadel.errors import UsageError
 
 # resized pictures that were in memory anyway are kept resized up to this size, and beyond it resized when read
 _KEPT = 256 * 2**20
+# their labels are places among the 1000 classes of ImageNet, whichever classes are chosen
+_PARTS = (Kind.IMAGENET_A, Kind.IMAGENET_R)
 
 
-def load(spec: str, *, preprocess: Preprocess, classes: Sequence[str] | None = None) -> DataSet:
+def load(spec: str, *, preprocess: Preprocess, classes: Sequence[str] | None = None, skip: bool = False) -> DataSet:
     """The data set that `spec` names, with its classes chosen, its hold-out split off and every order pinned.
 
     First the classes are chosen, then the hold-out leaves the training images, then each split is cut to its first
-    n: so [:n] never moves an image from one split to another.
+    n: so [:n] never moves an image from one split to another. A list of images has an order of its own, which is kept.
+    With `skip`, images that a list names and nobody has, and files that have no place in a released data set, are left
+    out and counted in `Split.skipped`; otherwise they are refused.
     """
     parsed = parse_spec(spec)
-    chosen = _chosen(parsed, classes)
-    source = _read(parsed, preprocess, chosen)
-    if chosen is not None:
+    lines = None if parsed.listed is None else read_list(parsed.listed)
+    if lines is not None and is_image_list(lines):
+        return _listed(spec, parsed, preprocess, classes, lines, skip)
+    chosen = _chosen(parsed, lines, classes)
+    source = _read(parsed, preprocess, chosen, skip)
+    if chosen is not None and parsed.kind not in _PARTS:
         source = source.choose(chosen)
     train, holdout = (None, None) if source.train is None else hold_out(source.train)
     return DataSet(
@@ -43,15 +52,32 @@ def load(spec: str, *, preprocess: Preprocess, classes: Sequence[str] | None = N
     )
 
 
-def _chosen(spec: Spec, classes: Sequence[str] | None) -> Sequence[str] | None:
-    if spec.class_file is None:
+def _listed(
+    spec: str,
+    parsed: Spec,
+    preprocess: Preprocess,
+    classes: Sequence[str] | None,
+    lines: tuple[str, ...],
+    skip: bool,
+) -> DataSet:
+    """The test images of a list, in its order."""
+    assert parsed.listed is not None
+    if classes is not None:
+        raise UsageError(f"{parsed.listed} lists images, and classes= chooses too. Keep one of them.")
+    source = choose_images(_read(parsed, preprocess, None, skip), lines, parsed.listed, skip=skip)
+    test = _cut(source.test, parsed.first)
+    return DataSet(spec, source.classes, preprocess, None, None, test, source.statistics)
+
+
+def _chosen(spec: Spec, lines: tuple[str, ...] | None, classes: Sequence[str] | None) -> Sequence[str] | None:
+    if lines is None:
         return classes
     if classes is not None:
-        raise UsageError(f"classes are chosen twice: by the file {spec.class_file} and by classes=. Keep one of them.")
-    return read_class_file(spec.class_file)
+        raise UsageError(f"classes are chosen twice: by the file {spec.listed} and by classes=. Keep one of them.")
+    return lines
 
 
-def _read(spec: Spec, preprocess: Preprocess, chosen: Sequence[str] | None) -> Source:
+def _read(spec: Spec, preprocess: Preprocess, chosen: Sequence[str] | None, skip: bool) -> Source:
     match spec.kind:
         case Kind.DIGITS:
             return read_digits(preprocess)
@@ -63,10 +89,17 @@ def _read(spec: Spec, preprocess: Preprocess, chosen: Sequence[str] | None) -> S
             return read_folder(spec.folder, preprocess, chosen)
         case Kind.IMAGENET:
             return read_imagenet(spec.folder, preprocess, chosen)
+        case Kind.IMAGENET_A | Kind.IMAGENET_R:
+            return read_imagenet_part(spec.folder, spec.kind.value, preprocess, chosen, skip=skip)
+        case Kind.CUE_CONFLICT:
+            return read_stimuli(spec.folder, preprocess, skip=skip)
 
 
 def _finished(split: Split, first: int | None) -> Split:
-    split = pinned(split)
+    return _cut(pinned(split), first)
+
+
+def _cut(split: Split, first: int | None) -> Split:
     if first is not None:
         split = split.take(torch.arange(min(first, len(split))))
     in_memory = isinstance(split.pixels, Arrays)

@@ -1,4 +1,4 @@
-"""The text that names a data set: KIND[:DIR][@CLASSFILE][[:n]]."""
+"""The text that names a data set: KIND[:DIR][@LIST][[:n]]."""
 
 import os
 import re
@@ -17,6 +17,9 @@ class Kind(Enum):
     CIFAR100 = "cifar100"
     FOLDER = "folder"
     IMAGENET = "imagenet"
+    IMAGENET_A = "imagenet-a"
+    IMAGENET_R = "imagenet-r"
+    CUE_CONFLICT = "cue-conflict"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,33 +28,34 @@ class Spec:
 
     kind: Kind
     folder: Path
-    class_file: Path | None
+    listed: Path | None
     first: int | None
 
 
 def parse_spec(text: str) -> Spec:
-    """Read `digits`, `cifar10:DIR`, `imagenet:DIR@CLASSFILE[:256]` and the like."""
+    """Read `digits`, `cifar10:DIR`, `imagenet:DIR@LIST[:256]` and the like."""
     place, first = _cut_first(text)
     word = re.split("[:@]", place, maxsplit=1)[0]
     kinds = {kind.value: kind for kind in Kind}
     if word not in kinds:
         raise unknown("data set", word, kinds)
-    folder, class_file = _cut_class_file(place.removeprefix(word), text)
+    folder, listed = _cut_list(place.removeprefix(word), text)
     if kinds[word] is Kind.DIGITS and folder:
         raise UsageError(f"digits comes with scikit-learn and takes no folder, got {text!r}. Write digits.")
     if kinds[word] is not Kind.DIGITS:
         _check_folder(word, folder, text)
-    return Spec(kinds[word], _path(folder), class_file, first)
+    return Spec(kinds[word], _path(folder), listed, first)
 
 
-def read_class_file(path: Path) -> tuple[str, ...]:
-    """One class name per line; blank lines and what follows a # are passed over."""
+def read_list(path: Path) -> tuple[str, ...]:
+    """One class name or one image per line; blank lines and what follows a # are passed over."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise UsageError(
-            f"cannot read the class file {path}: {reason}. After the @ comes a text file with one class name per line."
+            f"cannot read the list {path}: {reason}. After the @ comes a text file with one class name per line, "
+            "or one image as CLASS/FILE."
         ) from error
     return tuple(name for line in lines if (name := re.sub(r"(^|\s)#.*", "", line).strip()))
 
@@ -67,14 +71,14 @@ def _cut_first(text: str) -> tuple[str, int | None]:
     return place, int(inside[1:])
 
 
-def _cut_class_file(rest: str, text: str) -> tuple[str, Path | None]:
-    """Take `:DIR@CLASSFILE` apart; an @ within the name of an existing folder belongs to the folder."""
+def _cut_list(rest: str, text: str) -> tuple[str, Path | None]:
+    """Take `:DIR@LIST` apart; an @ within the name of an existing folder belongs to the folder."""
     if "@" not in rest or (rest[0] == ":" and os.path.isdir(_path(rest[1:]))):
         return rest[1:], None
-    folder, _, class_file = rest.rpartition("@")
-    if not class_file:
-        raise UsageError(f"no class file follows the @ in {text!r}. Write SPEC@CLASSFILE, or leave out the @.")
-    return folder[1:], _path(class_file)
+    folder, _, listed = rest.rpartition("@")
+    if not listed:
+        raise UsageError(f"no list follows the @ in {text!r}. Write SPEC@LIST, or leave out the @.")
+    return folder[1:], _path(listed)
 
 
 def _check_folder(kind: str, folder: str, text: str) -> None:

@@ -16,12 +16,16 @@ _GIB = 2**30
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Images in a pinned order: row r is the same image on every machine and in every run."""
+    """Images in a pinned order: row r is the same image on every machine and in every run.
+
+    `skipped` are images that were left out because somebody asked for that, each with the reason.
+    """
 
     name: str
     ids: tuple[str, ...]
     labels: Tensor
     pixels: Pixels
+    skipped: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -46,7 +50,7 @@ class Split:
         """The images in `rows` alone, in that order."""
         rows = self._checked(rows)
         ids = tuple(self.ids[row] for row in rows.tolist())
-        return Split(self.name, ids, self.labels[rows], self.pixels.take(rows))
+        return Split(self.name, ids, self.labels[rows], self.pixels.take(rows), self.skipped)
 
     def resident_if_small(self, *, limit: int = 2 * _GIB) -> "Split":
         """The split held in memory if that takes at most `limit` bytes, else as it is."""

@@ -1,4 +1,4 @@
-"""Cascades over attacks, per-image rows, reliability flags, metrics with intervals."""
+"""Cascades over attacks and surveys of shifts, per-image rows, reliability flags, metrics with intervals."""
 
 from vitadel.evaluate.device import device_name
 from vitadel.evaluate.found import read_found
@@ -9,16 +9,20 @@ from vitadel.evaluate.robustness import Robustness, robustness
 from vitadel.evaluate.runner import evaluate
 from vitadel.evaluate.scaled import PAPER_PROTOCOL
 from vitadel.evaluate.suites import SUITES, Entry, Suite
+from vitadel.evaluate.surveys import SURVEYS, Measure, Survey, survey
 from vitadel.evaluate.suspicion import suspicions
 
 __all__ = [
     "PAPER_PROTOCOL",
     "SUITES",
+    "SURVEYS",
     "Accuracy",
     "Entry",
+    "Measure",
     "Ranks",
     "Robustness",
     "Suite",
+    "Survey",
     "accuracy",
     "best_device",
     "device_name",
@@ -26,5 +30,6 @@ __all__ = [
     "quick_scores",
     "read_found",
     "robustness",
+    "survey",
     "suspicions",
 ]

@@ -1,14 +1,17 @@
 """Images shared out over the processes of a launch by torchrun or `accelerate launch`."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import distributed
 
 from vitadel.runs import Run
+
+Agreed = TypeVar("Agreed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,13 @@ class Ranks:
     def share(self, rows: list[int]) -> list[int]:
         """This process's part of the rows; neighbours go to different processes."""
         return [row for row in rows if row % self.world == self.rank]
+
+    def agree(self, make: Callable[[], Agreed]) -> Agreed:
+        """What the first process makes, in all of them."""
+        made: list[Agreed | None] = [make() if self.rank == 0 else None]
+        if self.world > 1:
+            distributed.broadcast_object_list(made)
+        return made[0]  # type: ignore[return-value]
 
     def wait(self) -> None:
         """Until every process is here."""

@@ -16,6 +16,7 @@ from vitadel.evaluate.device import device_of
 from vitadel.evaluate.found import Found
 from vitadel.evaluate.ranks import Ranks
 from vitadel.evaluate.scaled import ANOTHER_NETWORK, PAPER_PROTOCOL, factors_of, find_once, in_float32, with_scaled
+from vitadel.evaluate.skipped import skipped_flags
 from vitadel.evaluate.suites import Entry, Suite
 from vitadel.evaluate.summary import summarise
 from vitadel.evaluate.suspicion import suspicions
@@ -138,6 +139,7 @@ class _Job:
         standing = cascade.classify()
         first = self.images.images(torch.arange(min(_ASKED, len(self.images)))).to(device_of(cascade.model))
         ready(cascade, first)
+        cascade.doubt(skipped_flags(self.images))
         if isinstance(cascade.model, Rescaled):
             cascade.doubt([ANOTHER_NETWORK])
         cascade.attack(standing)

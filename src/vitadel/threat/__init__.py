@@ -4,6 +4,7 @@ from vitadel.threat.base import Threat, per_image, spread, with_eps
 from vitadel.threat.l1 import L1, project_l1
 from vitadel.threat.l2 import L2
 from vitadel.threat.linf import Linf
+from vitadel.threat.rotate_translate import RotateTranslate, moved
 from vitadel.threat.spelling import THREATS, read, read_number, spell
 
 __all__ = [
@@ -11,7 +12,9 @@ __all__ = [
     "L2",
     "THREATS",
     "Linf",
+    "RotateTranslate",
     "Threat",
+    "moved",
     "per_image",
     "project_l1",
     "read",

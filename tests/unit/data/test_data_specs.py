@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vitadel.data import Squash, load, parse_preprocess
-from vitadel.data.spec import Kind, Spec, parse_spec, read_class_file
+from vitadel.data.spec import Kind, Spec, parse_spec, read_list
 from vitadel.errors import UsageError
 
 
@@ -38,7 +38,8 @@ def test_an_at_sign_in_an_existing_folder_belongs_to_it(tmp_path: Path) -> None:
     [
         (
             "cifar",
-            "unknown data set 'cifar'. Did you mean 'cifar10'? Known: cifar10, cifar100, digits, folder, imagenet.",
+            "unknown data set 'cifar'. Did you mean 'cifar10'? Known: cifar10, cifar100, cue-conflict, digits, folder, "
+            "imagenet, imagenet-a, imagenet-r.",
         ),
         ("", "unknown data set ''. Known: "),
         ("digits[:0]", "the data set 'digits[:0]' takes no image at all. Write [:n] with n at least 1."),
@@ -49,7 +50,7 @@ def test_an_at_sign_in_an_existing_folder_belongs_to_it(tmp_path: Path) -> None:
             "digits:somewhere",
             "digits comes with scikit-learn and takes no folder, got 'digits:somewhere'. Write digits.",
         ),
-        ("digits@", "no class file follows the @ in 'digits@'. Write SPEC@CLASSFILE, or leave out the @."),
+        ("digits@", "no list follows the @ in 'digits@'. Write SPEC@LIST, or leave out the @."),
         ("cifar10", "cifar10 needs the folder it lies in, got 'cifar10'. Write cifar10:DIR."),
         ("imagenet:[:5]", "imagenet needs the folder it lies in, got 'imagenet:[:5]'. Write imagenet:DIR."),
         ("folder:nowhere", "there is no folder 'nowhere', named in the data set 'folder:nowhere'. Write folder:DIR."),
@@ -63,7 +64,7 @@ def test_a_mistake_is_named(text: str, message: str) -> None:
 def test_class_file_passes_over_comments_and_blanks(tmp_path: Path) -> None:
     path = tmp_path / "names.txt"
     path.write_text("# two classes\n\n  c#  \nbig cat   # a lion\n#end\n")
-    assert read_class_file(path) == ("c#", "big cat")
+    assert read_list(path) == ("c#", "big cat")
 
 
 def test_class_file_and_argument_choose_alike(tmp_path: Path) -> None:
@@ -92,7 +93,7 @@ def test_a_wrong_class_file_is_named(tmp_path: Path) -> None:
     missing, binary, empty = tmp_path / "missing.txt", tmp_path / "binary.txt", tmp_path / "empty.txt"
     binary.write_bytes(b"\xff\xfe")
     empty.write_text("# nothing\n")
-    with pytest.raises(UsageError, match=r"cannot read the class file .*missing.txt: No such file"):
+    with pytest.raises(UsageError, match=r"cannot read the list .*missing.txt: No such file"):
         load(f"digits@{missing}", preprocess=Squash(8))
     with pytest.raises(UsageError, match=r"binary.txt: not UTF-8 text. After the @ comes a text file"):
         load(f"digits@{binary}", preprocess=Squash(8))

@@ -46,6 +46,7 @@ class LeViT(Family):
         return (int(rows), int(columns))
 
     def prepare(self, net: nn.Module) -> None:
+        super().prepare(net)
         for module in net.modules():
             if type(module) in _WITHOUT_CACHE:
                 module.__class__ = _WITHOUT_CACHE[type(module)]

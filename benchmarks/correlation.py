@@ -1,0 +1,92 @@
+"""What a study of representations costs beside plain inference, on the same images in the same batches.
+
+    python benchmarks/correlation.py timm:vit_small_patch16_224 [--settings per=token] [-n 128] [--batch 32]
+
+Weights are drawn unless MODEL names a file (timm:NAME@FILE), images are noise: neither changes the cost. Inference and
+study take turns `--rounds` times; the ratio is that of the fastest rounds. One JSON line; seconds on a CPU are of its
+own time, which others who use it do not lengthen.
+"""
+
+import argparse
+import time
+from pathlib import Path
+
+import torch
+from record import clock, hardware, tell, versions
+from torch import Tensor
+
+from vitadel import models
+from vitadel.analyse import Parts
+from vitadel.cli.analyse import read_study
+from vitadel.threat import Linf
+
+
+def busy(device: torch.device) -> float:
+    """Seconds of work: of the processor, which others may be using too, or of the device until it is done."""
+    return time.process_time() if device.type == "cpu" else clock(device)
+
+
+class Noise:
+    """Images that are drawn once and handed out from memory."""
+
+    def __init__(self, n: int, size: int) -> None:
+        self.labels = torch.zeros(n, dtype=torch.int64)
+        self._x = torch.rand(n, 3, size, size, generator=torch.Generator().manual_seed(0))
+
+    def __len__(self) -> int:
+        return len(self._x)
+
+    def images(self, rows: Tensor) -> Tensor:
+        return self._x[rows]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("--settings", default="")
+    parser.add_argument("-n", type=int, default=128)
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model = models.load(args.model).to(device)
+    assert model.spec is not None
+    images, study = Noise(args.n, model.spec.image_size), read_study(f"correlation:{args.settings}")
+    study.refuse(model)
+
+    def infer() -> None:
+        with torch.no_grad():
+            for rows in torch.arange(args.n).split(args.batch):
+                model(images.images(rows).to(device)).cpu()
+
+    def look() -> str:
+        told = study.carry_out(model, images, Parts(), Linf(0.1), batch=args.batch)
+        return str(told["measure"])
+
+    measure = look()
+    plain: list[float] = []
+    whole: list[float] = []
+    infer()
+    for _ in range(args.rounds):
+        for work, seconds in ((infer, plain), (look, whole)):
+            started = busy(device)
+            work()
+            seconds.append(busy(device) - started)
+    record: dict[str, object] = {
+        "benchmark": "correlation",
+        "model": args.model.partition("@")[0],
+        "settings": args.settings,
+        "measure": measure,
+        "n": args.n,
+        "batch": args.batch,
+        **hardware(device),
+        "versions": versions("timm"),
+        "seconds": {"inference": round(min(plain), 3), "study": round(min(whole), 3)},
+        "ratio": round(min(whole) / min(plain), 3),
+    }
+    tell(record, args.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""The worst of 2511 turns and shifts: forward passes of the suite against those of the plain grid, same verdicts.
+
+    python benchmarks/spatial.py MODEL --data SPEC -n 200 [--settings shifts=9,turns=31,mapped=32] [--grid 20]
+
+The suite stops at the first move that fools the model and tries likely moves first. The plain grid asks about every
+move of every image; with --grid its verdicts on the first so many images are compared with the suite's, and its time
+is measured on them. Prints one JSON line.
+"""
+
+import argparse
+import tempfile
+from pathlib import Path
+
+import torch
+from record import clock, hardware, tell, versions
+
+from vitadel import data, models
+from vitadel.cli.settings import with_settings
+from vitadel.evaluate import best_device, survey
+from vitadel.evaluate.surveys import Spatial
+from vitadel.runs import Rows, Run
+from vitadel.threat import moved
+
+
+@torch.no_grad()
+def whole_grid(model: torch.nn.Module, split: data.Split, settings: Spatial, rows: int, batch: int) -> list[float]:
+    """1 for every image that is right under all moves, each of them asked about."""
+    device = next(model.parameters()).device
+    moves = settings.threat(min(split.pixels.image_size)).moves()
+    stands = []
+    for row in range(rows):
+        x, right = split.images(torch.tensor([row])).to(device), True
+        for part in moves.split(batch):
+            answers = model(moved(x.expand(len(part), -1, -1, -1), part)).argmax(1).cpu()
+            right = right and bool((answers == split.labels[row]).all())
+        stands.append(float(right))
+    return stands
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model")
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--preprocess")
+    parser.add_argument("-n", type=int, default=200)
+    parser.add_argument("--grid", type=int, default=0)
+    parser.add_argument("--batch", type=int)
+    parser.add_argument("--settings", default="")
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    device = best_device()
+    model = models.load(args.model).eval().to(device)
+    assert model.spec is not None
+    settings = with_settings(Spatial(), "spatial", args.settings)
+    preprocess = data.parse_preprocess(args.preprocess or f"squash:{model.spec.image_size}")
+    images = data.load(f"{args.data}[:{args.n}]", preprocess=preprocess)
+    with tempfile.TemporaryDirectory() as folder:
+        run = Run.claim(Path(folder) / "run", "evaluate", {"seed": 0}, device=str(device))
+        started = clock(device)
+        summary = survey(model, images, settings, run, batch=args.batch)
+        seconds = clock(device) - started
+        rows = Rows(Path(folder) / "run" / "eval" / "spatial").read()
+    moves, count = len(settings.threat(model.spec.image_size).moves()), len(images.test)
+    spent = sum(int(str(one)) for one in rows["forwards"])
+    compared: dict[str, object] = {}
+    if args.grid:
+        started = clock(device)
+        expected = whole_grid(model, images.test, settings, min(args.grid, count), args.batch or 64)
+        grid_seconds = clock(device) - started
+        differ = sum(one != other for one, other in zip(expected, rows["right"], strict=False))
+        compared = {
+            "compared": len(expected),
+            "verdicts_that_differ": differ,
+            "grid_seconds_per_image": round(grid_seconds / len(expected), 3),
+        }
+    clean, conventions = summary["clean"], summary["conventions"]
+    assert isinstance(clean, dict)
+    assert isinstance(conventions, dict)
+    tell(
+        {
+            "benchmark": "spatial",
+            "model": args.model,
+            "data": args.data,
+            "images": count,
+            **hardware(device),
+            "versions": versions("timm"),
+            "moves": moves,
+            **{what: conventions[what] for what in ("shifts", "turns", "mapped")},
+            "clean": clean["accuracy"],
+            "worst": sum(float(str(one)) for one in rows["right"]) / count,
+            "forwards": spent,
+            "forwards_per_image": round(spent / count, 1),
+            "of_the_grid": round(spent / (moves * count), 4),
+            "seconds_per_image": round(seconds / count, 3),
+            **compared,
+        },
+        args.out,
+    )
+
+
+if __name__ == "__main__":
+    main()

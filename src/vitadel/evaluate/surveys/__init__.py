@@ -1,0 +1,42 @@
+"""Evaluations that are not cascades of attacks: what the world does to images, and attacks with protocols of their own.
+
+A survey is a frozen dataclass of settings; `survey` carries one out on a model and a data set into a run folder.
+"""
+
+from vitadel.evaluate.surveys.corruptions import Corruptions
+from vitadel.evaluate.surveys.frame import Desk, Measure, Outcome, Survey, survey
+from vitadel.evaluate.surveys.grey_level import GreyLevel
+from vitadel.evaluate.surveys.natural import ImageNetA, ImageNetR, LabelSpace, NaturalAdversarial
+from vitadel.evaluate.surveys.shape_bias import ShapeBias
+from vitadel.evaluate.surveys.spatial import Spatial
+from vitadel.evaluate.surveys.transfer import Transfer
+
+_KINDS: tuple[type[Survey], ...] = (
+    Corruptions,
+    GreyLevel,
+    Spatial,
+    Transfer,
+    ShapeBias,
+    NaturalAdversarial,
+    ImageNetA,
+    ImageNetR,
+)
+SURVEYS: dict[str, type[Survey]] = {kind.name: kind for kind in _KINDS}
+
+__all__ = [
+    "SURVEYS",
+    "Corruptions",
+    "Desk",
+    "GreyLevel",
+    "ImageNetA",
+    "ImageNetR",
+    "LabelSpace",
+    "Measure",
+    "NaturalAdversarial",
+    "Outcome",
+    "ShapeBias",
+    "Spatial",
+    "Survey",
+    "Transfer",
+    "survey",
+]

@@ -1,0 +1,228 @@
+"""Data sets as their authors released them: found by name, and whatever is wrong with them is said."""
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from vitadel.data import (
+    SHAPES,
+    Squash,
+    check,
+    cues,
+    load,
+    missing,
+    missing_corrupted,
+    part_wnids,
+    readable,
+    wnids,
+)
+from vitadel.errors import UsageError
+
+
+def paint(path: Path, level: int = 0, mode: str = "RGB", size: tuple[int, int] = (8, 8)) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.full((*size, 3), level, np.uint8)).convert(mode).save(path, "JPEG" if mode == "CMYK" else None)
+
+
+@pytest.mark.parametrize(("name", "digest"), [("imagenet-a", "f6aa4b23"), ("imagenet-r", "e19a59d8")])
+def test_the_200_classes_are_the_published_ones(name: str, digest: str) -> None:
+    members = part_wnids(name)
+    assert hashlib.sha256("\n".join(members).encode()).hexdigest().startswith(digest)
+    assert len(set(members)) == 200
+    assert [one for one in wnids() if one in members] == list(members)
+
+
+@pytest.mark.parametrize("name", ["imagenet-a", "imagenet-r"])
+@pytest.mark.parametrize("inside", ["", "nested"])
+def test_labels_come_from_wnids_and_not_from_a_listing(tmp_path: Path, name: str, inside: str) -> None:
+    root = tmp_path / "data"
+    place = root / name if inside else root
+    chosen = part_wnids(name)[7], part_wnids(name)[150]
+    for number, wnid in enumerate(chosen):
+        paint(place / wnid / f"{number}.png", number)
+    (place / "README.txt").write_text("read me")
+    data = load(f"{name}:{root}", preprocess=Squash(8))
+    assert data.classes == wnids()
+    assert sorted(data.test.labels.tolist()) == [wnids().index(one) for one in chosen]
+    levels = dict(
+        zip(data.test.labels.tolist(), data.test.images(torch.arange(2))[:, 0, 0, 0].mul(255).tolist(), strict=True)
+    )
+    assert [levels[wnids().index(one)] for one in chosen] == [0, 1]
+    one = load(f"{name}:{root}", preprocess=Squash(8), classes=[chosen[1]])
+    assert one.test.labels.tolist() == [wnids().index(chosen[1])]
+
+
+def test_a_strange_folder_is_named_and_skipped_only_on_request(tmp_path: Path) -> None:
+    paint(tmp_path / part_wnids("imagenet-a")[0] / "a.png")
+    paint(tmp_path / "n00000000" / "b.png")
+    with pytest.raises(UsageError, match="n00000000 is not named after one of the 200 classes of imagenet-a"):
+        load(f"imagenet-a:{tmp_path}", preprocess=Squash(8))
+    data = load(f"imagenet-a:{tmp_path}", preprocess=Squash(8), skip=True)
+    assert len(data.test) == 1
+    assert data.test.skipped == ("n00000000: not a class of imagenet-a",)
+
+
+# -------------------------------------------------------------------- stimuli
+
+
+def test_stimuli_are_labelled_by_their_shape(tmp_path: Path) -> None:
+    for name in ("cat/cat1-dog10.png", "cat/cat2-cat3.png", "truck/truck7-oven1.jpg"):
+        paint(tmp_path / name)
+    paint(tmp_path / ".cache" / "cat1-dog1.png")
+    (tmp_path / "cat" / ".DS_Store").write_text("")
+    data = load(f"cue-conflict:{tmp_path}", preprocess=Squash(8))
+    assert data.classes == SHAPES
+    assert {one: SHAPES[label] for one, label in zip(data.test.ids, data.test.labels.tolist(), strict=True)} == {
+        "cat/cat1-dog10.png": "cat",
+        "cat/cat2-cat3.png": "cat",
+        "truck/truck7-oven1.jpg": "truck",
+    }
+    assert cues("cat/cat1-dog10.png") == ("cat", "dog")
+    assert data.splits.keys() == {"test"}
+
+
+@pytest.mark.parametrize(
+    "stranger", ["notes.txt", "cat/readme.md", "cat/dog1-cat2.png", "cow/cow1-cat2.png", "cat/x.png"]
+)
+def test_extra_files_among_the_stimuli_are_named_and_skipped_only_on_request(tmp_path: Path, stranger: str) -> None:
+    paint(tmp_path / "cat/cat1-dog10.png")
+    (tmp_path / stranger).parent.mkdir(exist_ok=True)
+    (tmp_path / stranger).write_text("?")
+    with pytest.raises(UsageError, match=f"1 entries that are no stimuli, the first is {stranger}"):
+        load(f"cue-conflict:{tmp_path}", preprocess=Squash(8))
+    data = load(f"cue-conflict:{tmp_path}", preprocess=Squash(8), skip=True)
+    assert data.test.ids == ("cat/cat1-dog10.png",)
+    assert data.test.skipped == (f"{stranger}: no stimulus",)
+
+
+def test_a_folder_without_stimuli_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="holds no cue-conflict stimuli. The layout is"):
+        load(f"cue-conflict:{tmp_path}", preprocess=Squash(8))
+
+
+# ---------------------------------------------------------------------- lists
+
+
+@pytest.fixture
+def validation(tmp_path: Path) -> Path:
+    for label in range(6):
+        paint(tmp_path / "val" / wnids()[label] / f"ILSVRC2012_val_{label:08d}.JPEG.png", label)
+    return tmp_path
+
+
+def lines(*labels: int) -> list[str]:
+    return [f"{wnids()[label]}/ILSVRC2012_val_{label:08d}.JPEG.png" for label in labels]
+
+
+def test_a_list_of_images_is_scored_in_its_order(validation: Path) -> None:
+    ids = validation / "ids.txt"
+    ids.write_text("\n".join(["# as published", *lines(4, 0, 5, 2)]) + "\n")
+    data = load(f"imagenet:{validation}@{ids}", preprocess=Squash(8))
+    assert data.test.labels.tolist() == [4, 0, 5, 2]
+    assert data.classes == wnids()
+    assert data.test.images(torch.arange(4))[:, 0, 0, 0].mul(255).tolist() == [4, 0, 5, 2]
+    first = load(f"imagenet:{validation}@{ids}[:2]", preprocess=Squash(8))
+    assert first.test.labels.tolist() == [4, 0]
+    ids.write_text("\n".join(f"val/{line}" for line in lines(3, 1)))
+    assert load(f"imagenet:{validation}@{ids}", preprocess=Squash(8)).test.labels.tolist() == [3, 1]
+
+
+def test_what_a_list_names_in_vain_is_said_and_skipped_only_on_request(validation: Path) -> None:
+    ids = validation / "ids.txt"
+    ids.write_text("\n".join(lines(4, 9, 0, 8)))
+    with pytest.raises(
+        UsageError, match=f"2 of the 4 images that .*ids.txt names are missing, the first is {wnids()[9]}"
+    ):
+        load(f"imagenet:{validation}@{ids}", preprocess=Squash(8))
+    data = load(f"imagenet:{validation}@{ids}", preprocess=Squash(8), skip=True)
+    assert data.test.labels.tolist() == [4, 0]
+    assert data.test.skipped == tuple(f"{line}: missing" for line in lines(9, 8))
+    ids.write_text("\n".join(lines(1, 2, 1)))
+    with pytest.raises(UsageError, match="2 times. Name each image once"):
+        load(f"imagenet:{validation}@{ids}", preprocess=Squash(8))
+    with pytest.raises(UsageError, match="lists images, and classes= chooses too"):
+        load(f"imagenet:{validation}@{ids}", preprocess=Squash(8), classes=[wnids()[0]])
+
+
+# ------------------------------------------------------------------ bad files
+
+
+def test_grey_and_cmyk_images_of_any_size_are_read_and_a_broken_one_is_skipped_on_request(tmp_path: Path) -> None:
+    for split in ("test",):
+        paint(tmp_path / split / "a" / "grey.png", 51, "L", (5, 9))
+        paint(tmp_path / split / "a" / "print.jpg", 51, "CMYK", (8, 8))
+        paint(tmp_path / split / "b" / "wide.png", 51, "RGB", (3, 40))
+        (tmp_path / split / "b" / "broken.png").write_bytes(b"\x89PNG\r\n")
+    data = load(f"folder:{tmp_path}", preprocess=Squash(8))
+    assert [one.id for one in check(data).unreadable] == ["test/b/broken.png"]
+    rest = readable(data, "test")
+    assert sorted(rest.test.ids) == ["test/a/grey.png", "test/a/print.jpg", "test/b/wide.png"]
+    assert rest.test.skipped == ("test/b/broken.png: cannot be read",)
+    pixels = rest.test.images(torch.arange(3)).mul(255)
+    assert bool(((pixels - 51).abs() <= 2).all())
+    assert rest.describe()["splits"] != data.describe()["splits"]
+    assert readable(rest, "test") is rest
+    for name in ("grey.png", "print.jpg", "wide.png"):
+        next(tmp_path.glob(f"test/*/{name}")).write_bytes(b"")
+    with pytest.raises(UsageError, match="not one of the 4 images"):
+        readable(load(f"folder:{tmp_path}", preprocess=Squash(8)), "test")
+
+
+# ----------------------------------------------------------------- what is missing
+
+
+def test_what_is_missing_of_imagenet_is_said_class_by_class(tmp_path: Path) -> None:
+    for number in range(50):
+        paint(tmp_path / "val" / wnids()[0] / f"{number}.png")
+    paint(tmp_path / "val" / wnids()[1] / "0.png")
+    data = load(f"imagenet:{tmp_path}", preprocess=Squash(8))
+    told = missing(data)
+    assert told[:2] == (f"class {wnids()[1]}: 1 of 50 images", f"class {wnids()[2]}: no images")
+    assert len(told) == 999
+    assert missing(load(f"imagenet:{tmp_path}[:5]", preprocess=Squash(8))) == ()
+    assert missing(load("digits", preprocess=Squash(8))) == ()
+
+
+def test_what_is_missing_of_the_offshoots_is_said(tmp_path: Path) -> None:
+    for wnid in part_wnids("imagenet-a")[1:]:
+        paint(tmp_path / "a" / wnid / "0.png")
+    assert missing(load(f"imagenet-a:{tmp_path / 'a'}", preprocess=Squash(8))) == (
+        f"class {part_wnids('imagenet-a')[0]}: no images",
+        "199 of 7500 images",
+    )
+    paint(tmp_path / "cues" / "cat" / "cat1-dog1.png")
+    told = missing(load(f"cue-conflict:{tmp_path / 'cues'}", preprocess=Squash(8)))
+    assert told[0] == "class airplane: no images"
+    assert "class cat: 1 of 80 images" in told
+    assert len(told) == 16
+
+
+def test_what_is_missing_of_imagenet_c_is_said_cell_by_cell(tmp_path: Path) -> None:
+    for severity in range(1, 6):
+        for wnid in wnids():
+            place = tmp_path / "weather" / "fog" / str(severity) / wnid
+            place.mkdir(parents=True)
+            for number in range(2):
+                (place / f"{number}.JPEG").touch()
+    whole = missing_corrupted("imagenet-c", tmp_path, ["fog", "snow"])
+    assert whole[0] == f"fog/1: images of 1000 classes, the first is {wnids()[0]} with 2"
+    assert whole[5:] == tuple(f"snow/{severity}: no folder" for severity in range(1, 6))
+    (tmp_path / "weather" / "fog" / "3" / wnids()[4] / "0.JPEG").unlink()
+    (tmp_path / "weather" / "fog" / "3" / wnids()[4] / "1.JPEG").unlink()
+    assert f"fog/3: 1 classes, the first is {wnids()[4]}" in missing_corrupted("imagenet-c", tmp_path, ["fog"])
+    with pytest.raises(UsageError, match="there is no folder 'nowhere'. Write imagenet-c:DIR"):
+        missing_corrupted("imagenet-c", Path("nowhere"), ["fog"])
+
+
+def test_what_is_missing_of_cifar_c_is_said_file_by_file(tmp_path: Path) -> None:
+    np.save(tmp_path / "labels.npy", np.zeros(50000, np.uint8))
+    np.save(tmp_path / "fog.npy", np.zeros((5, 32, 32, 3), np.uint8))
+    (tmp_path / "frost.npy").write_bytes(b"no array")
+    told = missing_corrupted("cifar10-c", tmp_path, ["fog", "frost", "snow"])
+    assert told[0] == "fog.npy: uint8 of [5, 32, 32, 3] instead of [50000, 32, 32, 3]"
+    assert told[1].startswith("frost.npy: cannot be read")
+    assert told[2] == "snow.npy: no file"
