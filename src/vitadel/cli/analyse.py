@@ -16,7 +16,6 @@ from vitadel.cli.arguments import (
     RunOption,
     SeedOption,
     SplitOption,
-    model_part,
     open_model_and_data,
 )
 from vitadel.cli.settings import with_settings, without_bulk
@@ -52,6 +51,7 @@ def analyse(
     from vitadel import threat as threats
     from vitadel.analyse import Parts
     from vitadel.evaluate import device_name
+    from vitadel.models import identity
     from vitadel.runs import Run
 
     chosen, radius = read_study(study), threats.read(threat or _USUAL_THREAT)
@@ -62,7 +62,7 @@ def analyse(
     images = dataset.split(split)
     parts = {
         "study": chosen,
-        "model": model_part(loaded, name),
+        "model": identity(loaded, name),
         "data": dataset.describe(),
         "split": split,
         **({"threat": radius} if chosen.needs_threat else {}),

@@ -80,15 +80,6 @@ def open_model_and_data(
     return loaded.to(best_device()), dataset, name
 
 
-def model_part(model: "Model", name: str) -> dict[str, object]:
-    """What a manifest says of a model."""
-    from vitadel.models import fingerprint
-
-    parameters = sum(weights.numel() for weights in model.net.parameters())
-    sha256 = fingerprint(model.net.state_dict())
-    return {"name": name, "spec": model.spec, "parameters": parameters, "sha256": sha256}
-
-
 def read_attack(text: str) -> "Entry":
     """The attack that `pgd:steps=40,loss=margin` stands for; numbers may be fractions such as 2/255."""
     from vitadel.attacks import ATTACKS, SCHEDULES, AutoAttack

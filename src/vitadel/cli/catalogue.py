@@ -1,6 +1,7 @@
 """`vitadel recipes | models | attacks | scalings | suites | studies`: what there is; with a name, all about one."""
 
 import dataclasses
+import enum
 import inspect
 import json as json_text
 from collections.abc import Mapping
@@ -218,4 +219,6 @@ def _setting(value: object) -> str:
         pairs = ((f.name, getattr(value, f.name), getattr(usual, f.name)) for f in dataclasses.fields(value))
         changed = (f"{key}={_setting(here)}" for key, here, there in pairs if here != there)
         return f"{type(value).__name__}({', '.join(changed)})"
-    return "+".join(map(str, value)) if isinstance(value, tuple) else getattr(value, "__name__", str(value))
+    if isinstance(value, tuple):
+        return "+".join(map(_setting, value))
+    return str(value.value) if isinstance(value, enum.Enum) else getattr(value, "__name__", str(value))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vitadel.cli import show
-from vitadel.cli.arguments import JsonOption, model_part
+from vitadel.cli.arguments import JsonOption
 
 if TYPE_CHECKING:
     from vitadel.report import SummaryRow
@@ -51,6 +51,7 @@ def demo(
 def _train_and_evaluate(name: str, out: Path, notify: "Notify") -> list[Path]:
     from vitadel import data
     from vitadel.evaluate import SUITES, device_name, evaluate
+    from vitadel.models import identity
     from vitadel.recipes import RECIPES, carry_out
     from vitadel.runs import Run
     from vitadel.threat import Linf
@@ -63,7 +64,7 @@ def _train_and_evaluate(name: str, out: Path, notify: "Notify") -> list[Path]:
     model = carry_out(recipe, trained, notify=told)
     dataset = data.load(recipe.data, preprocess=data.parse_preprocess(recipe.preprocess))
     suite = SUITES["curve"]
-    parts = {"model": model_part(model, name), "data": dataset.describe(), "suite": suite, "seed": recipe.seed}
+    parts = {"model": identity(model, name), "data": dataset.describe(), "suite": suite, "seed": recipe.seed}
     run = Run.claim(evaluated, "evaluate", parts, device=device_name())
     evaluate(model, dataset, suite, run, threat=Linf(24 / 255), seed=recipe.seed, notify=told)
     return [trained, evaluated]

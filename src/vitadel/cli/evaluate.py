@@ -24,7 +24,6 @@ from vitadel.cli.arguments import (
     SkipOption,
     SplitOption,
     ThreatOption,
-    model_part,
     open_model_and_data,
     read_engine,
     read_scaling,
@@ -111,6 +110,7 @@ def judge(
     from vitadel import threat as threats
     from vitadel.evaluate import Ranks, Suite, device_name, survey
     from vitadel.evaluate import evaluate as carry_out
+    from vitadel.models import identity
 
     ranks = Ranks.of_launch()
     radius = threats.read(threat)
@@ -121,7 +121,7 @@ def judge(
         data = _readable(data, subject.split, ranks)
     _refuse(suites, data, subject.split, model)
     parts = {
-        "model": model_part(model, name),
+        "model": identity(model, name),
         "data": data.describe(),
         "split": subject.split,
         "suite": suites,

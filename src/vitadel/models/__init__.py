@@ -5,7 +5,7 @@ from vitadel.models.build import own_models, timm_families
 from vitadel.models.costs import Cost, cost
 from vitadel.models.families import Layer, family_of
 from vitadel.models.loading import add_adapters, answering, load, save, save_adapters, tora
-from vitadel.models.model import Model, set_attention_scales, wrap
+from vitadel.models.model import Model, identity, set_attention_scales, wrap
 from vitadel.models.spec import RAW_PIXELS, ModelSpec, Normalisation, Option
 from vitadel.models.taps import Taps
 from vitadel.models.tora import Adapted, Tuning
@@ -27,6 +27,7 @@ __all__ = [
     "cost",
     "family_of",
     "fingerprint",
+    "identity",
     "load",
     "own_models",
     "read_tensors",

@@ -10,6 +10,7 @@ from vitadel.models import scales
 from vitadel.models.families import family_of
 from vitadel.models.spec import ModelSpec, Normalisation
 from vitadel.models.taps import Taps
+from vitadel.models.weights import fingerprint
 
 
 class Model(nn.Module):
@@ -49,6 +50,13 @@ class Model(nn.Module):
                 f"Load the data at {size}, or the model with image_size={x.shape[-1]}."
             )
         return scales.answer(self.net, self.taps, x if self.normalisation.identity else (x - self.mean) / self.std)
+
+
+def identity(model: Model, name: str) -> dict[str, object]:
+    """What a manifest says of a model."""
+    parameters = sum(weights.numel() for weights in model.net.parameters())
+    sha256 = fingerprint(model.net.state_dict())
+    return {"name": name, "spec": model.spec, "parameters": parameters, "sha256": sha256}
 
 
 def set_attention_scales(model: Model, factors: float | Tensor | Sequence[float]) -> None:

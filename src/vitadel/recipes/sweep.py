@@ -273,9 +273,8 @@ def _tested(sweep: Sweep, suite: Suite, member: Member, folder: Path, notify: No
     model = models.load(folder).to(best_device())
     recipe = member.recipe
     dataset = data.load(sweep.data or recipe.data, preprocess=data.parse_preprocess(recipe.preprocess))
-    sha256 = models.fingerprint(model.net.state_dict())
     parts = {
-        "model": {"name": recipe.name, "spec": model.spec, "sha256": sha256},
+        "model": models.identity(model, recipe.name),
         "data": dataset.describe(),
         "split": "test",
         "suite": [suite],

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from traces import hooks  # type: ignore[import-not-found]
 
 from vitadel.analyse import Accumulate, Parts, study
 from vitadel.analyse.accumulate import Coordinate, Norm, Start
@@ -152,7 +153,7 @@ def test_every_family_draws_classes_and_coordinates(family: str) -> None:
     else:
         name, patch, options = TINY[family]
         model = load(name, num_classes=5, image_size=32, patch_size=patch, options=options)
-    before = {key: value.clone() for key, value in model.train().state_dict().items()}
+    before, hooks_before = {key: value.clone() for key, value in model.train().state_dict().items()}, hooks(model)
     for settings in (
         Accumulate(classes=(3, 1), steps=3, step_size=0.01, starts=(Start.TEXT,)),
         Accumulate(coordinates=(3, 1), steps=3, step_size=0.01, starts=(Start.TEXT,)),
@@ -161,7 +162,7 @@ def test_every_family_draws_classes_and_coordinates(family: str) -> None:
         assert all(after > before for before, after in zip(told["before"], told["after"], strict=True))
     assert model.training
     assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
-    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    assert hooks(model) == hooks_before
 
 
 def test_a_coordinate_is_a_goal_without_an_end() -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from traces import hooks  # type: ignore[import-not-found]
 
 from vitadel.analyse import Correlation, Parts, correlation, study
 from vitadel.analyse.correlation import Measure, groups_of
@@ -315,12 +316,13 @@ class Breaking(InHand):
 def test_the_model_is_left_as_it_was_even_after_an_error(family: str, x: Tensor) -> None:
     model = tiny(family).train()
     before, twin = {key: value.clone() for key, value in model.state_dict().items()}, copy.deepcopy(model)
+    hooks_before = hooks(model)
     studied(model, x)
     with pytest.raises(UsageError, match="takes images of shape"):
         Correlation().carry_out(model, Breaking(x, torch.arange(11)), Parts(), Linf(0.1))
     assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
     assert model.training
-    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    assert hooks(model) == hooks_before
     assert torch.equal(model.eval()(x), twin.eval()(x))
 
 

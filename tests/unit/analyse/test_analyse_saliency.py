@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from traces import hooks  # type: ignore[import-not-found]
 
 from vitadel.analyse import Parts, Saliency, study
 from vitadel.analyse.eigencam import eigencam
@@ -72,6 +73,7 @@ def overlay(result: dict[str, Any], row: int, column: int) -> np.ndarray:
 def test_every_family_shows_what_it_has(family: str, x: Tensor) -> None:
     model = tiny(family).train()
     before, layer_cells_methods = copy.deepcopy(model.state_dict()), OFFERS[family]
+    hooks_before = hooks(model)
     layer, cells, methods = layer_cells_methods
     result = studied(model, x)
     assert result["layer"] == layer
@@ -83,7 +85,7 @@ def test_every_family_shows_what_it_has(family: str, x: Tensor) -> None:
     assert len(shown["columns"]) == 2 + 2 * len(methods)
     assert model.training
     assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
-    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    assert hooks(model) == hooks_before
 
 
 def test_the_attention_of_a_vit_is_its_class_tokens_row(x: Tensor) -> None:

@@ -289,6 +289,20 @@ def test_a_gradient_off_by_a_third_is_within_what_curvature_does() -> None:
     assert codes(suspicions(Altered(before=_times(1.5)), x)) == []
 
 
+def _rippled(x: Tensor) -> Tensor:
+    """True slopes that turn around well within the longest step and hardly at all within the shortest."""
+    pitch = 4 * x[0].numel() ** 0.5 / 0.02
+    return x + 5 / pitch * torch.sin(pitch * x)
+
+
+def test_answers_that_bend_are_believed_where_a_shorter_step_agrees(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, _ = images()
+    model = Altered(before=_rippled).double()
+    assert codes(suspicions(model, x.double())) == []
+    monkeypatch.setattr("vitadel.evaluate.suspicion._STEPS", (0.02,))
+    assert codes(suspicions(model, x.double())) == ["gradient-path"]
+
+
 # ------------------------------------------------------------ square stronger
 
 
