@@ -16,7 +16,7 @@ from record import clock, hardware, tell, versions
 from torch import Tensor
 
 from vitadel import models
-from vitadel.analyse import Parts
+from vitadel.analyse import Bench, Parts
 from vitadel.cli.analyse import read_study
 from vitadel.threat import Linf
 
@@ -61,7 +61,7 @@ def main() -> None:
                 model(images.images(rows).to(device)).cpu()
 
     def look() -> str:
-        told = study.carry_out(model, images, Parts(), Linf(0.1), batch=args.batch)
+        told = study.carry_out(Bench(model, images, Parts(), Linf(0.1), batch=args.batch))
         return str(told["measure"])
 
     measure = look()

@@ -12,7 +12,7 @@ from vitadel.analyse.perturbations import Perturbations
 from vitadel.analyse.restrict import Restrict
 from vitadel.analyse.saliency import Saliency
 from vitadel.analyse.semantics import Semantics, semantics
-from vitadel.analyse.study import Images, Parts, Study, study
+from vitadel.analyse.study import Bench, Images, Parts, Study, study
 from vitadel.analyse.verdict import Evidence, Verdict
 
 STUDIES: dict[str, Callable[[], Study]] = {
@@ -32,6 +32,7 @@ STUDIES: dict[str, Callable[[], Study]] = {
 __all__ = [
     "STUDIES",
     "Accumulate",
+    "Bench",
     "Convergence",
     "Correlation",
     "Evidence",

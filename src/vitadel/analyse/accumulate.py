@@ -22,13 +22,13 @@ from torch import Tensor, nn
 from vitadel.analyse import spectrum
 from vitadel.analyse.packed import packed, unpacked
 from vitadel.analyse.perturbed import check_images, floats, mean_interval, numbers
-from vitadel.analyse.study import Images, Parts, device_of, in_batches
+from vitadel.analyse.study import Bench, Images, device_of, in_batches
 from vitadel.attacks import PGD, undisturbed
 from vitadel.draws import Draws, fold_seed
 from vitadel.errors import UsageError
 from vitadel.goals import Goal, Targeted
 from vitadel.models import Model
-from vitadel.runs import Notify, describe, silent
+from vitadel.runs import describe
 from vitadel.runs.exhibits import Cell, Exhibit, Picture, Pictures, Table, findings
 from vitadel.threat import L2, Linf, Threat
 
@@ -93,20 +93,11 @@ class Accumulate:
         if isinstance(model, Model) and model.spec is not None:
             _check_targets(self.classes, model.spec.num_classes, "class", "classes")
 
-    def carry_out(
-        self,
-        model: nn.Module,
-        images: Images,
-        parts: Parts,
-        threat: Threat,
-        *,
-        seed: int = 0,
-        batch: int | None = None,
-        notify: Notify = silent,
-    ) -> dict[str, object]:
+    def carry_out(self, bench: Bench) -> dict[str, object]:
         """All pictures, row by row; `threat` is not looked at."""
+        images, parts, seed = bench.images, bench.parts, bench.seed
         check_images(images)
-        asked: nn.Module = _Penultimate(_with_classifier(model)) if self.coordinates else model
+        asked: nn.Module = _Penultimate(_with_classifier(bench.model)) if self.coordinates else bench.model
         shape = images.images(torch.arange(1)).shape[1:]
         targets = self._targets(_answers(asked, images, seed), seed)
         rows = self._rows(len(images))
@@ -114,9 +105,9 @@ class Accumulate:
         for number, (name, start) in enumerate(rows.items()):
             told[name] = parts.once(
                 f"row-{number}",
-                lambda start=start: self._row(asked, images, start, targets, shape, seed, batch),  # type: ignore[misc]
+                lambda start=start: self._row(asked, images, start, targets, shape, seed, bench.batch),  # type: ignore[misc]
             )
-            notify("accumulate", number + 1, len(rows), {})
+            bench.notify("accumulate", number + 1, len(rows), {})
         what = "coordinate" if self.coordinates else "class"
         exhibits: list[Exhibit] = [self._pictures(told, targets, what), self._table(told, targets, what)]
         fine = {name: mean_interval(floats(_list(one["fine"]))) for name, one in told.items()}

@@ -23,14 +23,14 @@ from vitadel import threat as threats
 from vitadel.analyse.packed import packed, unpacked
 from vitadel.analyse.perturbed import check_images, floats, numbers
 from vitadel.analyse.strikes import Field
-from vitadel.analyse.study import Images, Parts, device_of, in_batches
+from vitadel.analyse.study import Bench, Images, Parts, device_of, in_batches
 from vitadel.attacks import PGD, Oracle, undisturbed
 from vitadel.draws import Draws, fold_seed
 from vitadel.errors import UsageError
 from vitadel.goals import Untargeted
 from vitadel.intervals import accuracy
 from vitadel.losses import cross_entropy
-from vitadel.runs import Notify, describe, silent
+from vitadel.runs import Notify, describe
 from vitadel.runs.exhibits import Cell, Exhibit, Heat, Line, Lines, Matrix, Table, findings
 from vitadel.threat import Threat
 
@@ -75,37 +75,28 @@ class Convergence:
     def refuse(self, model: nn.Module) -> None:
         """Every model can be studied."""
 
-    def carry_out(
-        self,
-        model: nn.Module,
-        images: Images,
-        parts: Parts,
-        threat: Threat,
-        *,
-        seed: int = 0,
-        batch: int | None = None,
-        notify: Notify = silent,
-    ) -> dict[str, object]:
+    def carry_out(self, bench: Bench) -> dict[str, object]:
         """Curves over steps and slices around images, of the first images that the model gets right."""
+        model, images, threat = bench.model, bench.images, bench.threat
         check_images(images)
-        rows = self._rows(model, images, parts, seed, batch, notify)
+        rows = self._rows(model, images, bench.parts, bench.seed, bench.batch, bench.notify)
         found: dict[int, list[Mapping[str, object]]] = {}
         done, total = 0, sum(self.restarts if steps else 1 for steps in self.steps)
         for steps in sorted(self.steps):
             for restart in range(self.restarts if steps else 1):  # the clean image is the same every time
                 name = f"steps-{steps:05d}-restart-{restart:03d}"
                 found.setdefault(steps, []).append(
-                    parts.once(
+                    bench.parts.once(
                         name,
                         lambda steps=steps, restart=restart: self._attacked(  # type: ignore[misc]
-                            model, images, rows, threat, steps, fold_seed(seed, restart), batch
+                            model, images, rows, threat, steps, fold_seed(bench.seed, restart), bench.batch
                         ),
                     )
                 )
                 done += 1
-                notify("convergence", done, total, {"steps": steps})
+                bench.notify("convergence", done, total, {"steps": steps})
         curve = {steps: _over_restarts(runs) for steps, runs in found.items()}
-        slices = self._slices(model, images, rows, parts, threat, seed, batch)
+        slices = self._slices(model, images, rows, bench.parts, threat, bench.seed, bench.batch)
         exhibits: list[Exhibit] = [
             self._loss(curve, len(rows), threat),
             self._accuracy(curve, len(rows), threat),
@@ -124,10 +115,10 @@ class Convergence:
                 "threat": {"text": threats.spell(threat), "eps": threat.eps},
                 "curve": [{"steps": steps, **one} for steps, one in curve.items()],
                 "slices": [one.tolist() for one in slices],
-                "seconds": parts.seconds,
+                "seconds": bench.parts.seconds,
             },
         )
-        parts.close(result)
+        bench.parts.close(result)
         return result
 
     def _rows(

@@ -20,13 +20,12 @@ from torch import Tensor, nn
 from vitadel.analyse.layers import Seen, layers_of, watched
 from vitadel.analyse.likeness import Map, heats, steps, told
 from vitadel.analyse.similarity import Moments, Per, cka, dependence, gram, packed, unpacked
-from vitadel.analyse.study import Images, Parts, device_of, in_batches
+from vitadel.analyse.study import Bench, Images, Parts, device_of, in_batches
 from vitadel.attacks import undisturbed
 from vitadel.errors import UsageError
 from vitadel.models import Layer, Model, fingerprint, load
-from vitadel.runs import Notify, describe, silent
+from vitadel.runs import Notify, describe
 from vitadel.runs.exhibits import Exhibit, findings
-from vitadel.threat import Threat
 
 _ROWS = 32
 _PORTION = 512  # images whose sums are written down together
@@ -98,24 +97,15 @@ class Correlation:
         if self.other is not None:
             layers_of(load(self.other))
 
-    def carry_out(
-        self,
-        model: nn.Module,
-        images: Images,
-        parts: Parts,
-        threat: Threat,
-        *,
-        seed: int = 0,
-        batch: int | None = None,
-        notify: Notify = silent,
-    ) -> dict[str, object]:
+    def carry_out(self, bench: Bench) -> dict[str, object]:
         """The maps of all views; `threat` is not looked at."""
+        model, images, parts = bench.model, bench.images, bench.parts
         if len(images) < _LEAST:
             raise UsageError(f"this study wants at least {_LEAST} images, got {len(images)}. Choose a longer slice.")
         found, layers = layers_of(model)
         measure = self._measured(found, layers)
         models = [(found, layers), *self._second(parts, device_of(found))]
-        work = _Work(models, images, parts, seed, batch, notify)
+        work = _Work(models, images, parts, bench.seed, bench.batch, bench.notify)
         if measure is Measure.PEARSON:
             views = _token_views(layers)
             values = work.pearson(views, self)

@@ -23,17 +23,16 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from vitadel.analyse.study import Images, Parts, device_of, in_batches
+from vitadel.analyse import perturbed
+from vitadel.analyse.study import Bench, device_of, in_batches
 from vitadel.attacks import undisturbed
 from vitadel.errors import UsageError
 from vitadel.models import Adapted, Model, family_of
-from vitadel.runs import Notify, describe, silent
+from vitadel.runs import Notify, describe
 from vitadel.runs.exhibits import Exhibit, Line, Lines, Picture, Pictures, Table, findings
-from vitadel.threat import Threat
 
 _ADAPTERS = {"acc": "accuracy", "rob": "robustness"}
 _COLUMNS = 12  # blocks that the pictures show if nobody chose any
-_SIDE = 96  # pixels of a picture
 _ROWS = 64
 
 
@@ -60,27 +59,18 @@ class Gates:
     def refuse(self, model: nn.Module) -> None:
         self._columns(len(_gated(model).fusions))
 
-    def carry_out(
-        self,
-        model: nn.Module,
-        images: Images,
-        parts: Parts,
-        threat: Threat,
-        *,
-        seed: int = 0,
-        batch: int | None = None,
-        notify: Notify = silent,
-    ) -> dict[str, object]:
+    def carry_out(self, bench: Bench) -> dict[str, object]:
         """The shares on all images, and maps of the first; `threat` is not looked at."""
+        images, parts = bench.images, bench.parts
         if len(images) == 0:
             raise UsageError("there are no images to study. Choose a longer slice of the data.")
-        net, rows = _gated(model), batch or _ROWS
+        net, rows = _gated(bench.model), bench.batch or _ROWS
         columns, names = self._columns(len(net.fusions)), net.tuning.names
 
         def look(at: Tensor) -> Tensor:
-            return _shares_of(model, images.images(at), seed)
+            return _shares_of(bench.model, images.images(at), bench.seed)
 
-        told = _per_block(parts.once("shares", lambda: _each_image(look, len(images), rows, notify)))
+        told = _per_block(parts.once("shares", lambda: _each_image(look, len(images), rows, bench.notify)))
         shown = torch.arange(min(self.images, len(images)))
         maps_BLAhw = torch.cat([made for _, made in in_batches(shown, rows, look)])[:, columns]
         x, labels = images.images(shown), images.labels[shown].tolist()
@@ -198,7 +188,7 @@ def _per_block(found: Mapping[str, object]) -> dict[str, list[list[float]]]:
 def _maps(
     x: Tensor, labels: Sequence[int], maps_BLhw: Tensor, columns: Sequence[int], name: str, over: str
 ) -> Pictures:
-    small = [_small(one) for one in x.cpu()]
+    small = [perturbed.small(one) for one in x.cpu()]
     reach, word = _reach(maps_BLhw), _ADAPTERS[name]
     return Pictures(
         f"Share of the {word} adapter",
@@ -215,15 +205,6 @@ def _maps(
         low=0.5 - reach,
         high=0.5 + reach,
     )
-
-
-def _small(image: Tensor) -> Tensor:
-    """An image of a size that a page of them can bear."""
-    side = max(image.shape[-2:])
-    if side <= _SIDE:
-        return image
-    height, width = (round(length * _SIDE / side) for length in image.shape[-2:])
-    return nn.functional.adaptive_avg_pool2d(image, (height, width))
 
 
 def _reach(maps: Tensor) -> float:

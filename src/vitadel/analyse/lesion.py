@@ -20,15 +20,14 @@ import torch
 from torch import nn
 
 from vitadel.analyse.layers import layers_of, short
-from vitadel.analyse.study import Images, Parts
+from vitadel.analyse.study import Bench
 from vitadel.analyse.surgery import Cut, Outcome, Plan, intact, operate
 from vitadel.draws import Draws, fold_seed
 from vitadel.errors import UsageError
 from vitadel.intervals import Accuracy, accuracy
 from vitadel.models import Layer
-from vitadel.runs import Notify, describe, silent
+from vitadel.runs import describe
 from vitadel.runs.exhibits import Exhibit, Line, Lines, Table, findings
-from vitadel.threat import Threat
 
 
 class Kind(enum.Enum):
@@ -74,31 +73,24 @@ class Lesion:
         found, layers = layers_of(model)
         self._check(layers, type(found.net).__name__)
 
-    def carry_out(
-        self,
-        model: nn.Module,
-        images: Images,
-        parts: Parts,
-        threat: Threat,
-        *,
-        seed: int = 0,
-        batch: int | None = None,
-        notify: Notify = silent,
-    ) -> dict[str, object]:
+    def carry_out(self, bench: Bench) -> dict[str, object]:
         """All lesions on all images; `threat` is not looked at."""
+        images, parts = bench.images, bench.parts
         if len(images) == 0:
             raise UsageError("there are no images to study. Choose a longer slice of the data.")
-        found, layers = layers_of(model)
+        found, layers = layers_of(bench.model)
         self._check(layers, type(found.net).__name__)
         singles = {kind: self._singles(layers, kind) for kind in self._kinds(layers)}
-        drawn = self._drawn(layers, seed)
+        drawn = self._drawn(layers, bench.seed)
         several = {
             kind: {count: [_without(layers, some, kind) for some in sets] for count, sets in drawn.items()}
             for kind in singles
         }
         plans = [plan for one in singles.values() for plan in one.values()]
         plans += [plan for counts in several.values() for sets in counts.values() for plan in sets]
-        done = operate(found, layers, plans, images, parts, seed=seed, batch=batch, notify=notify, what="lesions")
+        done = operate(
+            found, layers, plans, images, parts, seed=bench.seed, batch=bench.batch, notify=bench.notify, what="lesions"
+        )
         told = _Told(layers, done, singles, several)
         numbers = {
             "n": len(images),

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from vitadel import threat as threats
 from vitadel.analyse.measures import Work
 from vitadel.analyse.strikes import Field
-from vitadel.analyse.study import Images, InHand, Parts
+from vitadel.analyse.study import Bench, InHand, Parts
 from vitadel.attacks import PGD, Scaling
 from vitadel.errors import UsageError
 from vitadel.models import Model
@@ -71,24 +71,16 @@ class Masking:
     def refuse(self, model: nn.Module) -> None:
         _with_attention(model)
 
-    def carry_out(
-        self,
-        model: nn.Module,
-        images: Images,
-        parts: Parts,
-        threat: Threat,
-        *,
-        seed: int = 0,
-        batch: int | None = None,
-        notify: Notify = silent,
-    ) -> dict[str, object]:
+    def carry_out(self, bench: Bench) -> dict[str, object]:
         """All measurements and the verdict; parts that are known are not measured again."""
-        if len(images) == 0:
+        if len(bench.images) == 0:
             raise UsageError("there are no images to study. Choose a longer slice of the data.")
-        tapped = _with_attention(model)
-        work = Work(self, tapped, Field(tapped, images, seed, batch, notify), parts, threat)
+        tapped = _with_attention(bench.model)
+        work = Work(
+            self, tapped, Field(tapped, bench.images, bench.seed, bench.batch, bench.notify), bench.parts, bench.threat
+        )
         result = work.result()
-        parts.close(result)
+        bench.parts.close(result)
         return result
 
 
@@ -105,9 +97,7 @@ def masking(
 ) -> dict[str, object]:
     """Is `model` hiding its gradient on the images `x` with labels `y`? `result["verdict"]` says."""
     radius = threats.read(threat) if isinstance(threat, str) else threat
-    return (settings or Masking()).carry_out(
-        model, InHand(x, y), Parts(), radius, seed=seed, batch=batch, notify=notify
-    )
+    return (settings or Masking()).carry_out(Bench(model, InHand(x, y), Parts(), radius, seed, batch, notify))
 
 
 def _with_attention(model: nn.Module) -> Model:

@@ -21,10 +21,10 @@ from vitadel.analyse import perturbed, spectrum
 from vitadel.analyse.packed import packed, unpacked
 from vitadel.analyse.patch_grid import alignment, check_patch
 from vitadel.analyse.perturbed import Sign, Stretch, Striker, floats, mean_interval
-from vitadel.analyse.study import Images, Parts
+from vitadel.analyse.study import Bench
 from vitadel.errors import UsageError
 from vitadel.models import Model, family_of
-from vitadel.runs import Notify, describe, silent
+from vitadel.runs import describe
 from vitadel.runs.exhibits import Exhibit, Line, Lines, Picture, Pictures, Table, findings
 from vitadel.threat import Threat
 
@@ -61,21 +61,14 @@ class Perturbations:
         if size is not None and (patch := self._patch(model)) is not None:
             check_patch(patch, size, size)
 
-    def carry_out(
-        self,
-        model: nn.Module,
-        images: Images,
-        parts: Parts,
-        threat: Threat,
-        *,
-        seed: int = 0,
-        batch: int | None = None,
-        notify: Notify = silent,
-    ) -> dict[str, object]:
+    def carry_out(self, bench: Bench) -> dict[str, object]:
         """Perturbations of all images in numbers, and of the first as pictures."""
+        images, parts, threat = bench.images, bench.parts, bench.threat
         perturbed.check_images(images)
-        patch = self._patch(model)
-        strike = Striker(model, images, perturbed.pgd(self.steps, self.step_size, threat), threat, seed, batch)
+        patch = self._patch(bench.model)
+        strike = Striker(
+            bench.model, images, perturbed.pgd(self.steps, self.step_size, threat), threat, bench.seed, bench.batch
+        )
 
         def look(rows: Tensor) -> dict[str, list[object]]:
             struck = strike(rows)
@@ -83,7 +76,7 @@ class Perturbations:
             shown = [packed(one) for row, one in zip(rows, struck.adversarial, strict=True) if row < self.images]
             return {**told, "fooled": struck.fooled_B.tolist(), "shown": list(shown)}
 
-        told = perturbed.gathered(parts, "perturbations", len(images), look, notify)
+        told = perturbed.gathered(parts, "perturbations", len(images), look, bench.notify)
         shown = torch.arange(min(self.images, len(images)))
         x, adversarial = images.images(shown).cpu(), torch.stack([unpacked(one) for one in told["shown"]])
         side = tuple(x.shape[-2:])

@@ -23,15 +23,14 @@ import torch
 from torch import Tensor, nn
 
 from vitadel.analyse.layers import layers_of
-from vitadel.analyse.study import Images, Parts
+from vitadel.analyse.study import Bench
 from vitadel.analyse.surgery import Cut, Outcome, Plan, intact, operate
 from vitadel.draws import Draws, fold_seed
 from vitadel.errors import UsageError
 from vitadel.intervals import Accuracy, accuracy
 from vitadel.models import Layer, Model, family_of
-from vitadel.runs import Notify, describe, silent
+from vitadel.runs import describe
 from vitadel.runs.exhibits import Exhibit, Line, Lines, Table, findings
-from vitadel.threat import Threat
 
 _USUAL = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 
@@ -82,24 +81,15 @@ class Restrict:
         if found.spec is not None:
             self._distances(_grid(found, found.spec.image_size))
 
-    def carry_out(
-        self,
-        model: nn.Module,
-        images: Images,
-        parts: Parts,
-        threat: Threat,
-        *,
-        seed: int = 0,
-        batch: int | None = None,
-        notify: Notify = silent,
-    ) -> dict[str, object]:
+    def carry_out(self, bench: Bench) -> dict[str, object]:
         """All restrictions on all images; `threat` is not looked at."""
+        images, parts = bench.images, bench.parts
         if len(images) == 0:
             raise UsageError("there are no images to study. Choose a longer slice of the data.")
-        self.refuse(model)
-        found, layers = layers_of(model)
+        self.refuse(bench.model)
+        found, layers = layers_of(bench.model)
         grid = _grid(found, images.images(torch.tensor([0])).shape[-1])
-        case = self._case(layers, _attentive(found, layers), grid, seed)
+        case = self._case(layers, _attentive(found, layers), grid, bench.seed)
         done = operate(
             found,
             layers,
@@ -107,9 +97,9 @@ class Restrict:
             images,
             parts,
             masks=case.masks,
-            seed=seed,
-            batch=batch,
-            notify=notify,
+            seed=bench.seed,
+            batch=bench.batch,
+            notify=bench.notify,
             what="restrictions",
         )
         told = _Told(self, layers, case, done)

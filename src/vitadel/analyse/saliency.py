@@ -20,9 +20,9 @@ from vitadel.analyse import perturbed
 from vitadel.analyse.packed import packed, unpacked
 from vitadel.analyse.perturbed import Striker, floats, mean_interval, numbers
 from vitadel.analyse.sight import Method, Sight, check_layer, look_at, offered
-from vitadel.analyse.study import Images, Parts, in_batches
+from vitadel.analyse.study import Bench, Images, in_batches
 from vitadel.errors import UsageError
-from vitadel.runs import Notify, describe, silent
+from vitadel.runs import describe
 from vitadel.runs.exhibits import Bar, Bars, Cell, Exhibit, Picture, Pictures, Scale, Table, findings
 from vitadel.threat import Threat
 
@@ -62,24 +62,19 @@ class Saliency:
         if self.layer is not None:
             check_layer(model, self.layer)
 
-    def carry_out(
-        self,
-        model: nn.Module,
-        images: Images,
-        parts: Parts,
-        threat: Threat,
-        *,
-        seed: int = 0,
-        batch: int | None = None,
-        notify: Notify = silent,
-    ) -> dict[str, object]:
+    def carry_out(self, bench: Bench) -> dict[str, object]:
         """Maps of all images in numbers, and of the first as pictures."""
+        model, images, parts, threat = bench.model, bench.images, bench.parts, bench.threat
         perturbed.check_images(images)
         self.refuse(model)
         sight = look_at(model, self._chosen(model), self.layer, self.centre, images.images(torch.arange(1)))
-        strike = Striker(model, images, perturbed.pgd(self.steps, self.step_size, threat), threat, seed, batch)
+        strike = Striker(
+            model, images, perturbed.pgd(self.steps, self.step_size, threat), threat, bench.seed, bench.batch
+        )
 
-        told = perturbed.gathered(parts, "maps", len(images), self._look(sight, strike, seed, batch), notify)
+        told = perturbed.gathered(
+            parts, "maps", len(images), self._look(sight, strike, bench.seed, bench.batch), bench.notify
+        )
         scores = {m: _scores(told, m) for m in sight.methods}
         exhibits: list[Exhibit] = [
             self._pictures(images, told, sight, threat),

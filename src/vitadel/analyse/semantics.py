@@ -21,7 +21,7 @@ from vitadel import threat as threats
 from vitadel.analyse import perturbed
 from vitadel.analyse.packed import packed, unpacked
 from vitadel.analyse.perturbed import Sign, Stretch, Striker
-from vitadel.analyse.study import Images, InHand, Parts, device_of, in_batches
+from vitadel.analyse.study import Bench, InHand, Parts, device_of, in_batches
 from vitadel.attacks import undisturbed
 from vitadel.draws import fold_seed
 from vitadel.errors import UsageError
@@ -67,20 +67,9 @@ class Semantics:
     def refuse(self, model: nn.Module) -> None:
         _check_classes(model, self._loaded())
 
-    def carry_out(
-        self,
-        model: nn.Module,
-        images: Images,
-        parts: Parts,
-        threat: Threat,
-        *,
-        seed: int = 0,
-        batch: int | None = None,
-        notify: Notify = silent,
-    ) -> dict[str, object]:
+    def carry_out(self, bench: Bench) -> dict[str, object]:
         """How often each classifier names the class of the attacked image, on all images."""
-        work = _Work(self, model, self._loaded(), images, parts, threat, seed, batch, notify)
-        return work.result()
+        return _Work(self, self._loaded(), bench).result()
 
     def _loaded(self) -> dict[str, nn.Module]:
         if not self.classifiers:
@@ -108,8 +97,8 @@ def semantics(
         raise UsageError("no model was given to classify the perturbations. Give them by name: {'resnet': model}.")
     radius = threats.read(threat) if isinstance(threat, str) else threat
     chosen = settings or Semantics()
-    work = _Work(chosen, model, dict(classifiers), InHand(x, y), Parts(), radius, seed, batch, notify)
-    return work.result()
+    bench = Bench(model, InHand(x, y), Parts(), radius, seed, batch, notify)
+    return _Work(chosen, dict(classifiers), bench).result()
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,37 +106,33 @@ class _Work:
     """The study on its way."""
 
     settings: Semantics
-    model: nn.Module
     classifiers: Mapping[str, nn.Module]
-    images: Images
-    parts: Parts
-    threat: Threat
-    seed: int
-    batch: int | None
-    notify: Notify
+    bench: Bench
 
     def result(self) -> dict[str, object]:
-        perturbed.check_images(self.images)
-        device, settings = device_of(self.model), self.settings
+        perturbed.check_images(self.bench.images)
+        device, settings = device_of(self.bench.model), self.settings
         with _on(self.classifiers, device):
             # other weights under the same name are another study's numbers
             marks = {name: _mark(one) for name, one in self.classifiers.items()}
             known = "-".join(mark[:8] for mark in marks.values())
-            told = perturbed.gathered(self.parts, f"answers-{known}", len(self.images), self._look(), self.notify)
+            told = perturbed.gathered(
+                self.bench.parts, f"answers-{known}", len(self.bench.images), self._look(), self.bench.notify
+            )
         classes = int(str(told["classes"][0]))
         scores = {
             name: {shown: _score(told[f"{shown}-{number}"], classes) for shown in _SHOWN}
             for number, name in enumerate(self.classifiers)
         }
         exhibits: list[Exhibit] = [
-            _bars(scores, classes, len(self.images)),
+            _bars(scores, classes, len(self.bench.images)),
             self._table(scores, classes),
             self._pictures(told["shown"]),
         ]
         numbers = {
-            "n": len(self.images),
+            "n": len(self.bench.images),
             "settings": describe(settings),
-            "threat": {"text": threats.spell(self.threat), "eps": self.threat.eps},
+            "threat": {"text": threats.spell(self.bench.threat), "eps": self.bench.threat.eps},
             "classes": classes,
             "chance": {"top1": 1 / classes, "top5": min(1.0, _TOP / classes)},
             "classifiers": marks,
@@ -156,23 +141,25 @@ class _Work:
                 name: {shown: {top: describe(found) for top, found in tops.items()} for shown, tops in kinds.items()}
                 for name, kinds in scores.items()
             },
-            "seconds": self.parts.seconds,
+            "seconds": self.bench.parts.seconds,
         }
-        summary = _summary(scores, classes, len(self.images), threats.spell(self.threat))
+        summary = _summary(scores, classes, len(self.bench.images), threats.spell(self.bench.threat))
         result = findings("semantics", "What perturbations mean to other models", summary, exhibits, numbers)
-        self.parts.close(result)
+        self.bench.parts.close(result)
         return result
 
     def _look(self) -> "Callable[[Tensor], dict[str, list[object]]]":
         settings = self.settings
-        attack = perturbed.pgd(settings.steps, settings.step_size, self.threat)
-        strike = Striker(self.model, self.images, attack, self.threat, self.seed, self.batch)
-        shuffled = _permutation(len(self.images), self.seed)
+        attack = perturbed.pgd(settings.steps, settings.step_size, self.bench.threat)
+        strike = Striker(
+            self.bench.model, self.bench.images, attack, self.bench.threat, self.bench.seed, self.bench.batch
+        )
+        shuffled = _permutation(len(self.bench.images), self.bench.seed)
 
         def look(rows: Tensor) -> dict[str, list[object]]:
-            struck, label_B = strike(rows), self.images.labels[rows]
+            struck, label_B = strike(rows), self.bench.images.labels[rows]
             pixels = self._as_image(struck.adversarial - struck.x)
-            other_B = self.images.labels[shuffled[rows]]
+            other_B = self.bench.images.labels[shuffled[rows]]
             told: dict[str, list[object]] = {"fooled": struck.fooled_B.tolist()}
             for number, (name, classifier) in enumerate(self.classifiers.items()):
                 clean_BK = self._answers(name, classifier, struck.x)
@@ -203,7 +190,7 @@ class _Work:
 
     def _as_image(self, delta: Tensor) -> Tensor:
         """uint8 [B, C, H, W]."""
-        pixels = perturbed.as_bytes(delta, self.threat, self.settings.stretch, self.settings.sign)
+        pixels = perturbed.as_bytes(delta, self.bench.threat, self.settings.stretch, self.settings.sign)
         return perturbed.grey(pixels).round().byte().expand_as(pixels) if self.settings.grey else pixels
 
     def _answers(self, name: str, classifier: nn.Module, x: Tensor) -> Tensor:
@@ -212,28 +199,28 @@ class _Work:
             x = F.interpolate(x, size=(size, size), mode="bicubic", antialias=True).clamp(0, 1)
 
         def ask(rows: Tensor) -> Tensor:
-            with undisturbed(classifier, self.seed, device), torch.no_grad():
+            with undisturbed(classifier, self.bench.seed, device), torch.no_grad():
                 return classifier(x[rows].to(device)).float().cpu()
 
-        z_BK = torch.cat([made for _, made in in_batches(torch.arange(len(x)), self.batch or _ROWS, ask)])
+        z_BK = torch.cat([made for _, made in in_batches(torch.arange(len(x)), self.bench.batch or _ROWS, ask)])
         if z_BK.ndim != 2 or not bool(z_BK.isfinite().all()):
             raise UsageError(f"{name} does not answer with finite logits [images, classes], got {list(z_BK.shape)}.")
         return z_BK
 
     def _pictures(self, shown: Sequence[object]) -> Pictures:
-        count = min(self.settings.images, len(self.images))
-        x, labels = self.images.images(torch.arange(count)).cpu(), self.images.labels[:count].tolist()
+        count = min(self.settings.images, len(self.bench.images))
+        x, labels = self.bench.images.images(torch.arange(count)).cpu(), self.bench.images.labels[:count].tolist()
         cells, names = [], list(self.classifiers)
         for image, label, told in zip(x, labels, shown, strict=True):
             assert isinstance(told, Mapping)
             said = [f"says {word}" + (", right" if word == label else "") for word in told["said"]]
             pixels = unpacked(told["pixels"]).float() / 255
             cells.append([Picture.of(image.numpy()), Picture.of(pixels.numpy(), note=said[0])])
+        how = perturbed.how_stretched(self.bench.threat, self.settings.stretch, self.settings.sign)
         return Pictures(
             "What the classifiers see",
             f"The first images and the perturbations of PGD with {self.settings.steps} steps. "
-            f"{perturbed.how_stretched(self.threat, self.settings.stretch, self.settings.sign)} Below a perturbation "
-            f"stands the class that {names[0]} sees in it.",
+            f"{how} Below a perturbation stands the class that {names[0]} sees in it.",
             cells,
             rows=[f"label {label}" for label in labels],
             columns=["image", "perturbation"],
@@ -241,13 +228,13 @@ class _Work:
 
     def _table(self, scores: Mapping[str, Mapping[str, Mapping[str, Accuracy]]], classes: int) -> Table:
         sizes = {name: _image_size(one) for name, one in self.classifiers.items()}
-        side = self.images.images(torch.arange(1)).shape[-1]
+        side = self.bench.images.images(torch.arange(1)).shape[-1]
         resized = [name for name, size in sizes.items() if size is not None and size != side]
         note = f" Images were resized for {', '.join(resized)} (bicubic)." if resized else ""
         tops = list(next(iter(scores.values()))["clean"])
         return Table(
             "In numbers",
-            f"Share of {len(self.images)} images whose class is among the classifier's first, with Wilson's 95% "
+            f"Share of {len(self.bench.images)} images whose class is among the classifier's first, with Wilson's 95% "
             f"intervals. Chance is {1 / classes:.4f} for the first"
             + (f" and {_TOP / classes:.4f} for the first {_TOP}" if "top5" in tops else "")
             + f"; shuffled labels show what a classifier with favourites gets by it.{note}",

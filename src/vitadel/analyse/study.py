@@ -44,17 +44,7 @@ class Study(Protocol):
     def refuse(self, model: nn.Module) -> None:
         """Raise if this model cannot be studied; called before anything is written."""
 
-    def carry_out(
-        self,
-        model: nn.Module,
-        images: Images,
-        parts: "Parts",
-        threat: Threat,
-        *,
-        seed: int = 0,
-        batch: int | None = None,
-        notify: Notify = ...,
-    ) -> dict[str, object]:
+    def carry_out(self, bench: "Bench") -> dict[str, object]:
         """Everything found out, as plain JSON; no number depends on `batch`."""
 
 
@@ -95,6 +85,19 @@ class Parts:
             write_json(self.folder / "result.json", result)
 
 
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What a study has before it: the model, the images, what is known already, and how to go about it."""
+
+    model: nn.Module
+    images: Images
+    parts: Parts
+    threat: Threat
+    seed: int = 0
+    batch: int | None = None
+    notify: Notify = silent
+
+
 class InHand:
     """Tensors as a caller has them."""
 
@@ -131,7 +134,7 @@ def study(
     """Any study of `model` on the images `x` with labels `y`: `study(model, x, y, Gates())`."""
     settings.refuse(model)
     radius = threats.read(threat) if isinstance(threat, str) else threat
-    return settings.carry_out(model, InHand(x, y), Parts(), radius, seed=seed, batch=batch, notify=notify)
+    return settings.carry_out(Bench(model, InHand(x, y), Parts(), radius, seed, batch, notify))
 
 
 def device_of(model: nn.Module) -> torch.device:

@@ -49,7 +49,7 @@ def analyse(
     """Study a model: measurements, figures, findings; killed at any moment, the same command goes on."""
     from vitadel import report
     from vitadel import threat as threats
-    from vitadel.analyse import Parts
+    from vitadel.analyse import Bench, Parts
     from vitadel.evaluate import device_name
     from vitadel.models import identity
     from vitadel.runs import Run
@@ -70,7 +70,7 @@ def analyse(
     }
     claimed = Run.claim(run, "analyse", parts, device=device_name())
     with show.progress(quiet=json) as notify:
-        result = chosen.carry_out(loaded, images, Parts.of(claimed), radius, seed=seed, batch=batch, notify=notify)
+        result = chosen.carry_out(Bench(loaded, images, Parts.of(claimed), radius, seed, batch, notify))
     figures, found = report.write_figures(run), report.read_study(run)
     if json:
         show.as_json({"run": str(run), **without_bulk(result), "figures": [str(path) for path in figures]})

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from traces import hooks  # type: ignore[import-not-found]
 
-from vitadel.analyse import Accumulate, Parts, study
+from vitadel.analyse import Accumulate, Bench, Parts, study
 from vitadel.analyse.accumulate import Coordinate, Norm, Start
 from vitadel.analyse.study import InHand
 from vitadel.errors import UsageError
@@ -138,9 +138,9 @@ def test_the_batch_changes_nothing_and_a_kill_costs_nothing(model: Model, x: Ten
 
     images = InHand(x, torch.arange(3))
     with pytest.raises(Killed):
-        settings.carry_out(model, images, Parts(tmp_path), Linf(0.1), notify=dying)
+        settings.carry_out(Bench(model, images, Parts(tmp_path), Linf(0.1), notify=dying))
     assert len(list((tmp_path / "parts").iterdir())) == 1
-    resumed = settings.carry_out(model, images, Parts(tmp_path), Linf(0.1))
+    resumed = settings.carry_out(Bench(model, images, Parts(tmp_path), Linf(0.1)))
     assert {**resumed, "seconds": 0} == {**straight, "seconds": 0}
 
 

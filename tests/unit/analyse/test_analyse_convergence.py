@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vitadel.analyse import Convergence, Parts, study
+from vitadel.analyse import Bench, Convergence, Parts, study
 from vitadel.analyse.convergence import _over_restarts, loss_slice
 from vitadel.analyse.study import InHand
 from vitadel.draws import Draws, fold_seed
@@ -162,12 +162,12 @@ def test_a_kill_costs_nothing(x: Tensor, y: Tensor, tmp_path: Path) -> None:
 
     images = InHand(x, y)
     with pytest.raises(Killed):
-        settings.carry_out(Scale(), images, Parts(tmp_path), Linf(EPS), notify=dying)
+        settings.carry_out(Bench(Scale(), images, Parts(tmp_path), Linf(EPS), notify=dying))
     names = {path.stem for path in (tmp_path / "parts").iterdir()}
     steps = {"steps-00000-restart-000", "steps-00001-restart-000", "steps-00001-restart-001"}
     assert names == {"right", *steps}
-    resumed = settings.carry_out(Scale(), images, Parts(tmp_path), Linf(EPS))
-    straight = settings.carry_out(Scale(), images, Parts(), Linf(EPS))
+    resumed = settings.carry_out(Bench(Scale(), images, Parts(tmp_path), Linf(EPS)))
+    straight = settings.carry_out(Bench(Scale(), images, Parts(), Linf(EPS)))
     assert {**resumed, "seconds": 0} == {**straight, "seconds": 0}
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from traces import hooks  # type: ignore[import-not-found]
 
-from vitadel.analyse import Correlation, Parts, correlation, study
+from vitadel.analyse import Bench, Correlation, Parts, correlation, study
 from vitadel.analyse.correlation import Measure, groups_of
 from vitadel.analyse.similarity import Per, cka, dependence
 from vitadel.analyse.study import InHand
@@ -224,12 +224,12 @@ def test_two_models_are_compared_layer_by_layer(x: Tensor, tmp_path: Path) -> No
     assert f"{between['rows'][row]} and {between['columns'][column]} of the other" in result["summary"]
 
     parts = Parts(tmp_path / "study")
-    settings.carry_out(first, InHand(x, torch.zeros(11).long()), parts, Linf(0.1))
+    settings.carry_out(Bench(first, InHand(x, torch.zeros(11).long()), parts, Linf(0.1)))
     with torch.no_grad():
         next(second.parameters()).add_(1)
     save(second, path)
     with pytest.raises(UsageError, match="has other weights than when this study began"):
-        settings.carry_out(first, InHand(x, torch.zeros(11).long()), Parts(tmp_path / "study"), Linf(0.1))
+        settings.carry_out(Bench(first, InHand(x, torch.zeros(11).long()), Parts(tmp_path / "study"), Linf(0.1)))
 
 
 def test_no_number_depends_on_the_batch(x: Tensor) -> None:
@@ -260,21 +260,21 @@ def test_a_study_goes_on_where_it_was_killed(
             return super().images(rows)
 
     images = Watched(x, torch.zeros(22).long())
-    known = settings.carry_out(model, images, Parts(), Linf(0.1))
+    known = settings.carry_out(Bench(model, images, Parts(), Linf(0.1)))
     seen.clear()
     images.limit = 13
     with pytest.raises(KeyboardInterrupt):
-        settings.carry_out(model, images, Parts(tmp_path), Linf(0.1), batch=2)
+        settings.carry_out(Bench(model, images, Parts(tmp_path), Linf(0.1), batch=2))
     images.limit = 100
     done = sorted((tmp_path / "parts").iterdir())
     assert len(done) == 1
     seen.clear()
-    result: dict[str, Any] = settings.carry_out(model, images, Parts(tmp_path), Linf(0.1), batch=3)
+    result: dict[str, Any] = settings.carry_out(Bench(model, images, Parts(tmp_path), Linf(0.1), batch=3))
     assert sorted(seen) == list(range(8, 22))
     name = "all" if family == "vit" else "whole"
     torch.testing.assert_close(values(result, name), values(known, name), atol=1e-12, rtol=0)
     seen.clear()
-    settings.carry_out(model, images, Parts(tmp_path), Linf(0.1))
+    settings.carry_out(Bench(model, images, Parts(tmp_path), Linf(0.1)))
     assert not seen
 
 
@@ -290,7 +290,7 @@ class Drawn:
     def images(self, rows): return torch.rand(len(rows), 3, 32, 32)
 
 model = load("timm:vit_tiny_patch16_224", image_size=32, patch_size=4, options={"depth": 6, "embed_dim": 96})
-Correlation().carry_out(model, Drawn(), Parts(), Linf(0.1))
+Correlation().carry_out(Bench(model, Drawn(), Parts(), Linf(0.1)))
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
@@ -319,7 +319,7 @@ def test_the_model_is_left_as_it_was_even_after_an_error(family: str, x: Tensor)
     hooks_before = hooks(model)
     studied(model, x)
     with pytest.raises(UsageError, match="takes images of shape"):
-        Correlation().carry_out(model, Breaking(x, torch.arange(11)), Parts(), Linf(0.1))
+        Correlation().carry_out(Bench(model, Breaking(x, torch.arange(11)), Parts(), Linf(0.1)))
     assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
     assert model.training
     assert hooks(model) == hooks_before

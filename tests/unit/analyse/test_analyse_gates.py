@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vitadel.analyse import Gates, Parts, study
+from vitadel.analyse import Bench, Gates, Parts, study
 from vitadel.analyse.gates import shares
 from vitadel.analyse.study import InHand
 from vitadel.errors import UsageError
@@ -210,7 +210,7 @@ def test_the_model_is_left_as_it_was_even_after_an_error(x: Tensor) -> None:
     before, twin = {key: value.clone() for key, value in model.state_dict().items()}, copy.deepcopy(model)
     studied(model, x)
     with pytest.raises(UsageError, match="takes images of shape"):
-        Gates().carry_out(model, Breaking(x, torch.arange(5)), Parts(), Linf(0.1))
+        Gates().carry_out(Bench(model, Breaking(x, torch.arange(5)), Parts(), Linf(0.1)))
     assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
     assert model.training
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vitadel.analyse import Lesion, Parts, study, surgery
+from vitadel.analyse import Bench, Lesion, Parts, study, surgery
 from vitadel.analyse.lesion import Kind
 from vitadel.analyse.study import InHand
 from vitadel.cli.analyse import read_study
@@ -222,10 +222,10 @@ def test_a_study_goes_on_where_it_was_killed(x: Tensor, tmp_path: Path, monkeypa
 
     images, settings = Watched(x, y), Lesion(draws=3)
     with pytest.raises(KeyboardInterrupt):
-        settings.carry_out(model, images, Parts(tmp_path), Linf(0.1), batch=2)
+        settings.carry_out(Bench(model, images, Parts(tmp_path), Linf(0.1), batch=2))
     seen.clear()
     images.limit = 100
-    result: dict[str, Any] = settings.carry_out(model, images, Parts(tmp_path), Linf(0.1))
+    result: dict[str, Any] = settings.carry_out(Bench(model, images, Parts(tmp_path), Linf(0.1)))
     assert sorted(seen) == list(range(4, 10))
     assert all(result[key] == known[key] for key in ("clean", "single", "random", "cost", "summary"))
     assert (tmp_path / "result.json").exists()

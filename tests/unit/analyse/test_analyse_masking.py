@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from vitadel import data, models
-from vitadel.analyse import STUDIES, Masking, Parts, masking
+from vitadel.analyse import STUDIES, Bench, Masking, Parts, masking
 from vitadel.analyse.strikes import Field
 from vitadel.analyse.study import InHand
 from vitadel.attacks import PGD, Scaling
@@ -139,7 +139,7 @@ def test_no_number_depends_on_the_batch(pointer: Model, hidden: dict[str, object
 def test_a_killed_study_goes_on(pointer: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     x = pictures(30)
     images, settings = InHand(x, own_labels(pointer, x)), replace(SMALL, queries=20)
-    whole = settings.carry_out(pointer, images, Parts(tmp_path / "whole"), Linf(24 / 255))
+    whole = settings.carry_out(Bench(pointer, images, Parts(tmp_path / "whole"), Linf(24 / 255)))
     strike, struck = Field.strike, list[str]()
 
     def counted(self: Field, name: str, *args: object, **kwargs: object) -> dict[str, object]:
@@ -151,15 +151,15 @@ def test_a_killed_study_goes_on(pointer: Model, tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(Field, "strike", counted)
     with pytest.raises(KeyboardInterrupt):
-        settings.carry_out(pointer, images, Parts(tmp_path / "cut"), Linf(24 / 255))
+        settings.carry_out(Bench(pointer, images, Parts(tmp_path / "cut"), Linf(24 / 255)))
     assert not (tmp_path / "cut" / "result.json").exists()
-    resumed = settings.carry_out(pointer, images, Parts(tmp_path / "cut"), Linf(24 / 255))
+    resumed = settings.carry_out(Bench(pointer, images, Parts(tmp_path / "cut"), Linf(24 / 255)))
     assert timeless(resumed) == timeless(whole)
     assert len(set(struck)) == len(struck)  # nothing twice
     stored = json.loads((tmp_path / "cut" / "result.json").read_text())
     assert stored == resumed
     count = len(struck)
-    assert settings.carry_out(pointer, images, Parts(tmp_path / "cut"), Linf(24 / 255)) == resumed
+    assert settings.carry_out(Bench(pointer, images, Parts(tmp_path / "cut"), Linf(24 / 255))) == resumed
     assert len(struck) == count
 
 
@@ -209,7 +209,7 @@ def test_trained_networks(recipe: str, known: str, tmp_path: Path) -> None:
     model = carry_out(RECIPES[recipe](), tmp_path / "run")
     split = data.load("digits", preprocess=data.Squash(8)).split("test")
     threat: Threat = Linf(24 / 255)
-    result = Masking.quick().carry_out(model, split, Parts(), threat)
+    result = Masking.quick().carry_out(Bench(model, split, Parts(), threat))
     assert answer(result) == known
     if known == "masked":
         shared = evidence(result)["shared"]["numbers"]

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vitadel.analyse import Parts, Perturbations, study
+from vitadel.analyse import Bench, Parts, Perturbations, study
 from vitadel.analyse.patch_grid import alignment
 from vitadel.analyse.perturbed import Sign, Stretch, Striker, as_bytes, grey, mean_interval, pgd
 from vitadel.analyse.spectrum import fine_share
@@ -174,9 +174,9 @@ def test_the_batch_changes_nothing_and_a_kill_costs_nothing(tmp_path: Path) -> N
     straight = study(model, x, y, settings)
     assert {**study(model, x, y, settings, batch=3), "seconds": 0} == {**straight, "seconds": 0}
     with pytest.raises(Killed):
-        settings.carry_out(model, InHand(x, y), Parts(tmp_path), Linf(EPS), notify=dying)
+        settings.carry_out(Bench(model, InHand(x, y), Parts(tmp_path), Linf(EPS), notify=dying))
     assert [path.name for path in (tmp_path / "parts").iterdir()] == ["perturbations-000000.json"]
-    resumed = settings.carry_out(model, InHand(x, y), Parts(tmp_path), Linf(EPS))
+    resumed = settings.carry_out(Bench(model, InHand(x, y), Parts(tmp_path), Linf(EPS)))
     assert {**resumed, "seconds": 0} == {**straight, "seconds": 0}
     assert json.loads((tmp_path / "result.json").read_text())["alignment"] == straight["alignment"]
 
@@ -184,7 +184,9 @@ def test_the_batch_changes_nothing_and_a_kill_costs_nothing(tmp_path: Path) -> N
 def test_the_report_reads_and_draws_it(x: Tensor, tmp_path: Path) -> None:
     model = Planted(pattern_of_blocks())
     parts = Parts(tmp_path / "study")
-    Perturbations(steps=2, patch=4).carry_out(model, InHand(x, torch.zeros(5, dtype=torch.int64)), parts, Linf(EPS))
+    Perturbations(steps=2, patch=4).carry_out(
+        Bench(model, InHand(x, torch.zeros(5, dtype=torch.int64)), parts, Linf(EPS))
+    )
     assert read_study(tmp_path) is not None
     names = [path.stem for path in write_figures(tmp_path) if path.suffix == ".png"]
     assert names == ["01-perturbations", "02-power-by-frequency", "03-jumps-by-place-in-the-patch"]

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vitadel.analyse import Parts, Restrict, restrict, study, surgery
+from vitadel.analyse import Bench, Parts, Restrict, restrict, study, surgery
 from vitadel.analyse.restrict import Shuffle, within
 from vitadel.analyse.study import InHand
 from vitadel.cli.analyse import read_study
@@ -247,10 +247,10 @@ def test_a_study_goes_on_where_it_was_killed(x: Tensor, tmp_path: Path, monkeypa
 
     images = Watched(x, y)
     with pytest.raises(KeyboardInterrupt):
-        Restrict().carry_out(model, images, Parts(tmp_path), Linf(0.1), batch=5)
+        Restrict().carry_out(Bench(model, images, Parts(tmp_path), Linf(0.1), batch=5))
     seen.clear()
     images.limit = 100
-    result: dict[str, Any] = Restrict().carry_out(model, images, Parts(tmp_path), Linf(0.1))
+    result: dict[str, Any] = Restrict().carry_out(Bench(model, images, Parts(tmp_path), Linf(0.1)))
     assert sorted(seen)[1:] == list(range(5, 12))  # and one image to know its size
     assert all(result[key] == known[key] for key in ("clean", "near", "random", "class_only", "summary"))
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from traces import hooks  # type: ignore[import-not-found]
 
-from vitadel.analyse import Parts, Saliency, study
+from vitadel.analyse import Bench, Parts, Saliency, study
 from vitadel.analyse.eigencam import eigencam
 from vitadel.analyse.saliency import alike, in_the_middle, spread, turned
 from vitadel.analyse.sight import Method, look_at, rollout
@@ -244,10 +244,10 @@ def test_no_number_depends_on_the_batch_and_a_kill_costs_nothing(x: Tensor, tmp_
 
     settings = Saliency(steps=1, methods=(EIGEN,))
     with pytest.raises(Killed):
-        settings.carry_out(model, images, Parts(tmp_path), Linf(0.1), notify=dying)
+        settings.carry_out(Bench(model, images, Parts(tmp_path), Linf(0.1), notify=dying))
     assert [path.name for path in (tmp_path / "parts").iterdir()] == ["maps-000000.json"]
-    resumed = settings.carry_out(model, images, Parts(tmp_path), Linf(0.1), notify=silent)
-    straight = settings.carry_out(model, images, Parts(), Linf(0.1), notify=silent)
+    resumed = settings.carry_out(Bench(model, images, Parts(tmp_path), Linf(0.1), notify=silent))
+    straight = settings.carry_out(Bench(model, images, Parts(), Linf(0.1), notify=silent))
     assert {**resumed, "seconds": 0} == {**straight, "seconds": 0}
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vitadel.analyse import Parts, Semantics, semantics, study
+from vitadel.analyse import Bench, Parts, Semantics, semantics, study
 from vitadel.analyse.perturbed import Sign, Stretch
 from vitadel.analyse.semantics import _ranks
 from vitadel.analyse.study import InHand
@@ -136,14 +136,14 @@ def test_a_kill_costs_nothing_and_other_weights_are_asked_anew(x: Tensor, y: Ten
 
     images = InHand(x, y)
     with pytest.raises(Killed):
-        settings.carry_out(Stripes(), images, Parts(tmp_path / "run"), Linf(EPS), notify=dying)
+        settings.carry_out(Bench(Stripes(), images, Parts(tmp_path / "run"), Linf(EPS), notify=dying))
     assert len(list((tmp_path / "run" / "parts").iterdir())) == 2
-    resumed = settings.carry_out(Stripes(), images, Parts(tmp_path / "run"), Linf(EPS))
-    straight = settings.carry_out(Stripes(), images, Parts(), Linf(EPS))
+    resumed = settings.carry_out(Bench(Stripes(), images, Parts(tmp_path / "run"), Linf(EPS)))
+    straight = settings.carry_out(Bench(Stripes(), images, Parts(), Linf(EPS)))
     assert {**resumed, "seconds": 0} == {**straight, "seconds": 0}
     assert "resized for" in str(resumed["exhibits"])  # eight pixels shown to a network of sixteen
     first.write_bytes(second.read_bytes())
-    other: dict[str, Any] = settings.carry_out(Stripes(), images, Parts(tmp_path / "run"), Linf(EPS))
+    other: dict[str, Any] = settings.carry_out(Bench(Stripes(), images, Parts(tmp_path / "run"), Linf(EPS)))
     assert other["classifiers"] != straight["classifiers"]
     assert len(list((tmp_path / "run" / "parts").iterdir())) == 6
 
