@@ -4,8 +4,8 @@ Bhojanapalli et al. (2021, arXiv:2103.14586, section 4) remove from a ViT each b
 that information passes along the skip connection alone, and then n random ones at a time, never the first block's.
 Draws are independent and the same for all kinds, so that kinds can be compared draw by draw:
 
-.. math:: \bar a_n = \frac{1}{D} \sum_d a(S_{nd}), \qquad |S_{nd}| = n, \qquad
-          \mathrm{s.e.}_n = \sqrt{\frac{1}{D (D - 1)} \sum_d \big(a(S_{nd}) - \bar a_n\big)^2} .
+.. math:: \bar a_n = \frac{1}{D} \sum_d a(S_n^d), \qquad |S_n^d| = n, \qquad
+          \mathrm{s.e.}_n = \sqrt{\frac{1}{D (D - 1)} \sum_d \big(a(S_n^d) - \bar a_n\big)^2} .
 
 Of a convolutional network its residual units are removed, but for those that change shapes.
 """
