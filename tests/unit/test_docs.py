@@ -52,6 +52,7 @@ def test_short_commands_run(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # pages train several models
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if any(c.startswith(LONG) for c in commands(page))], ids=lambda page: page.stem
 )
