@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -133,40 +133,27 @@ def judge(
     claimed = ranks.claim(run, kind, parts, device=device_name())
     summaries = []
     with show.progress(quiet=json) as notify:
+        both: dict[str, Any] = {
+            "threat": radius,
+            "seed": seed,
+            "split": subject.split,
+            "ranks": ranks,
+            "notify": notify,
+        }
         for suite in suites:
-            if not isinstance(suite, Suite):
-                summaries.append(
-                    survey(
-                        model,
-                        data,
-                        suite,
-                        claimed,
-                        threat=radius,
-                        seed=seed,
-                        batch=engine.rows,
-                        split=subject.split,
-                        ranks=ranks,
-                        notify=notify,
-                    )
-                )
-                continue
-            summaries += carry_out(
-                model,
-                data,
-                suite,
-                claimed,
-                threat=radius,
-                seed=seed,
-                split=subject.split,
-                engine=engine,
-                ranks=ranks,
-                keep_images=keep_images,
-                scaling=scaling,
-                notify=notify,
-            )
+            if isinstance(suite, Suite):
+                cascades: dict[str, Any] = {"engine": engine, "keep_images": keep_images, "scaling": scaling}
+                summaries += carry_out(model, data, suite, claimed, **both, **cascades)
+            else:
+                summaries.append(survey(model, data, suite, claimed, **both, batch=engine.rows))
     if json:
         show.as_json({"run": str(run), "evaluations": [without_bulk(summary) for summary in summaries]})
-        return
+    else:
+        _show(name, summaries)
+
+
+def _show(name: str, summaries: Sequence[Mapping[str, object]]) -> None:
+    """Cascades in one table, then the surveys one by one."""
     surveys = [summary for summary in summaries if "measures" in summary]
     if len(surveys) < len(summaries):
         _show_summaries(name, [summary for summary in summaries if "measures" not in summary])

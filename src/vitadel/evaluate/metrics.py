@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 from vitadel.errors import UsageError
-from vitadel.intervals import Accuracy, accuracy, expected_accuracy
+from vitadel.intervals import Accuracy, accuracy, chance_of, expected_accuracy
 
 __all__ = [
     "ALEXNET",
@@ -99,7 +99,7 @@ def mcnemar(first: Sequence[bool | float], second: Sequence[bool | float]) -> Mc
     ours, theirs = pairs.count((True, False)), pairs.count((False, True))
     both, fewer = ours + theirs, min(ours, theirs)
     if both <= _EXACT:
-        p = 2 * sum(math.comb(both, k) for k in range(fewer + 1)) / 2**both
+        p = 2 * chance_of(max(ours, theirs), fewer)
     else:
         p = 2 * _NORMAL.cdf((2 * fewer + 1 - both) / math.sqrt(both))
     return McNemar(ours, theirs, min(1.0, p))

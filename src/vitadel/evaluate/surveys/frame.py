@@ -206,6 +206,14 @@ class Desk:
 
             yield part.tolist(), fetch
 
+    def fill(self, name: str, work: Work) -> None:
+        """Let `work` see every image of this process's share once, as it is."""
+        sheet, share = self.sheet(name), self.share
+        missing = sheet.missing(share)
+        tell = self.meter(len(share), len(share) - len(missing))
+        for rows, fetch in self.portions(missing):
+            sheet.fill(rows, fetch, work, batch=self.batch, tell=tell)
+
     def meter(self, total: int, done: int = 0) -> Callable[[int], None]:
         """Tells how far the work has come, whenever it is told of some more."""
         state = {"done": done}

@@ -59,11 +59,7 @@ class NaturalAdversarial:
             raise UsageError(f"{data.spec} has images of one class only, so there is nothing to choose among.")
 
     def look(self, desk: Desk) -> None:
-        sheet, share = desk.sheet(_PAGE), desk.share
-        tell = desk.meter(len(share), len(share) - len(sheet.missing(share)))
-        work = self._work(desk)
-        for rows, fetch in desk.portions(sheet.missing(share)):
-            sheet.fill(rows, fetch, work, batch=desk.batch, tell=tell)
+        desk.fill(_PAGE, self._work(desk))
 
     def _work(self, desk: Desk) -> Work:
         members = torch.tensor(self.members(desk.data, desk.images))

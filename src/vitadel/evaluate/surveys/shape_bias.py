@@ -86,11 +86,7 @@ class ShapeBias:
             raise UsageError(f"{self.mapping} names class {highest}, and the model has {known}, counted from 0.")
 
     def look(self, desk: Desk) -> None:
-        sheet, share = desk.sheet(_PAGE), desk.share
-        tell = desk.meter(len(share), len(share) - len(sheet.missing(share)))
-        work = self._work(desk)
-        for rows, fetch in desk.portions(sheet.missing(share)):
-            sheet.fill(rows, fetch, work, batch=desk.batch, tell=tell)
+        desk.fill(_PAGE, self._work(desk))
 
     def _work(self, desk: Desk) -> Work:
         members = self.members()
