@@ -1,5 +1,6 @@
 """The same answers on a GPU; skipped where there is none."""
 
+import copy
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from vitadel.draws import Draws
 from vitadel.evaluate import SUITES, Entry, evaluate, robustness
 from vitadel.goals import Untargeted, rivals
 from vitadel.losses import cross_entropy, margin
-from vitadel.objectives import AWP, Adversarial, Standard, Trades
+from vitadel.objectives import AWP, Adversarial, Examples, Standard, Trades
 from vitadel.runs import Run
 from vitadel.threat import L1, L2, Linf, Threat
 from vitadel.train import (
@@ -50,6 +51,7 @@ from vitadel.train import (
 )
 from vitadel.train.feed import Feed
 from vitadel.train.meters import Meter
+from vitadel.train.recorded import Learns, RecordedAnswers, RecordedLoss
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -310,6 +312,62 @@ def test_fast_training_goes_the_way_of_plain_training(tmp_path: Path, compiled: 
         losses.append([float(str(entry["loss"])) for entry in run.read_log("step")])
         assert {"memory_mib", "device_hours"} <= run.read_log("step")[0].keys()
     assert losses[1] == pytest.approx(losses[0], rel=0.02)
+
+
+@pytest.mark.parametrize("name", ["test_vit", "xcit_nano_12_p16_224"])
+def test_a_recorded_loss_leaves_the_gradients_of_the_plain_one(name: str) -> None:
+    """Also the numbers it tells and the running statistics; a batch of another size goes the plain way."""
+    objective, one = Trades(None, Linf(8 / 255)), model(f"timm:{name}").cuda().train()
+    other = copy.deepcopy(one)
+
+    def learns(net: torch.nn.Module) -> Learns:
+        def learn(examples: Examples) -> dict[str, torch.Tensor]:
+            step = objective.loss(net, examples)
+            step.loss.backward()
+            return {"loss": step.loss.detach(), **step.logs}
+
+        return learn
+
+    plain, recorded = learns(one), RecordedLoss(other, learns(other))
+    for size in (8, 8, 5, 8):
+        one.zero_grad()
+        other.zero_grad()
+        x = torch.rand(size, 3, 32, 32, device="cuda")
+        examples = Examples(x, torch.arange(size, device="cuda"), (x + 0.03).clamp(max=1))
+        told, told_again = plain(examples), recorded(examples)
+        assert {key: float(value) for key, value in told_again.items()} == pytest.approx(
+            {key: float(value) for key, value in told.items()}, rel=1e-4
+        )
+        for (key, mine), theirs in zip(one.named_parameters(), other.parameters(), strict=True):
+            torch.testing.assert_close(theirs.grad, mine.grad, rtol=1e-3, atol=1e-5, msg=key)
+        for kept, kept_too in zip(one.buffers(), other.buffers(), strict=True):
+            torch.testing.assert_close(kept_too, kept, rtol=1e-4, atol=1e-6)
+
+
+def test_recorded_answers_have_the_slopes_of_the_plain_ones() -> None:
+    net = model().cuda().requires_grad_(False).eval()
+    recorded = RecordedAnswers(net)
+    for size in (8, 8, 5, 8):
+        x = torch.rand(size, 3, 32, 32, device="cuda", requires_grad=True)
+        (slope,) = torch.autograd.grad(net(x)[:, 0].sum(), x)
+        z = recorded(x)
+        (again,) = torch.autograd.grad(z[:, 0].sum(), x)
+        torch.testing.assert_close(again, slope, rtol=1e-4, atol=1e-6)
+        with torch.no_grad():
+            torch.testing.assert_close(recorded(x), net(x), rtol=1e-4, atol=1e-6)
+
+
+def test_what_cannot_be_recorded_runs_as_it_is_and_says_so() -> None:
+    def asks(pixels: torch.Tensor) -> torch.Tensor:
+        return pixels.flatten(1) * float(pixels.mean())
+
+    x = torch.rand(4, 3, 8, 8, device="cuda", requires_grad=True)
+    recorded = RecordedAnswers(asks)
+    with pytest.warns(UserWarning, match="could not be recorded"):
+        first = recorded(x)
+    torch.testing.assert_close(first, asks(x))
+    torch.testing.assert_close(recorded(x), asks(x))
+    torch.rand(2, device="cuda")  # the device's random generator is still there
 
 
 def test_awp_under_autocast_sees_the_moved_weights() -> None:

@@ -13,6 +13,7 @@ from vitadel.attacks.lowered import FALLBACK, PRECISIONS, lowered, searcher
 from vitadel.attacks.oracle import Model, Oracle
 from vitadel.attacks.pgd import FGSM, PGD
 from vitadel.attacks.pool import Finding, NotFinite, Pool
+from vitadel.attacks.replay import generator_survives
 from vitadel.attacks.rescaled import Rescaled, tapped
 from vitadel.attacks.result import AttackResult, Flag
 from vitadel.attacks.scaling import SCALINGS, Factors, Found, Scaling, find_factors
@@ -74,6 +75,7 @@ __all__ = [
     "cosine",
     "find_factors",
     "frozen",
+    "generator_survives",
     "is_zero",
     "linear",
     "lowered",

@@ -26,7 +26,7 @@ class Replay:
                 step(rows)
         torch.cuda.current_stream().wait_stream(aside)
         graph = torch.cuda.CUDAGraph()
-        with _generator_survives(), torch.cuda.graph(graph):
+        with generator_survives(), torch.cuda.graph(graph):
             moved = step(rows)
             for key, old in rows.items():
                 if moved[key] is not old:
@@ -38,7 +38,7 @@ class Replay:
 
 
 @contextmanager
-def _generator_survives() -> Iterator[None]:
+def generator_survives() -> Iterator[None]:
     """A recording that fails leaves the device's random generator believing that it goes on: it gets a new state then.
 
     Without this, the next `torch.rand(device="cuda")` anywhere in the program would raise.

@@ -21,6 +21,10 @@ class Adversarial(Hostile):
     """
 
     @property
+    def recordable(self) -> bool:
+        return True
+
+    @property
     def loss_passes(self) -> float:
         return 3.0
 

@@ -77,6 +77,11 @@ class Objective(ABC):
         """Whether some updates leave weights alone that others train; processes that share gradients must know."""
         return False
 
+    @property
+    def recordable(self) -> bool:
+        """Whether `loss` does the same work on every batch, touches nothing but gradients and ignores the moment."""
+        return False
+
     def begin(self, model: nn.Module) -> None:
         """Give the model what it has to hold before the first update, and so before it is copied or wrapped."""
         return

@@ -34,6 +34,10 @@ class Mart(Hostile):
             raise UsageError(f"Mart.beta must not be negative, got {self.beta:g}.")
 
     @property
+    def recordable(self) -> bool:
+        return True
+
+    @property
     def loss_passes(self) -> float:
         return 6.0
 

@@ -18,6 +18,10 @@ class Standard(Objective):
         check_smoothing("Standard", self.smoothing)
 
     @property
+    def recordable(self) -> bool:
+        return True
+
+    @property
     def loss_passes(self) -> float:
         return 3.0
 

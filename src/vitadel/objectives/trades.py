@@ -35,6 +35,10 @@ class Trades(Hostile):
             raise UsageError("Trades needs an attack with a random start: at the image itself there is no slope.")
 
     @property
+    def recordable(self) -> bool:
+        return True
+
+    @property
     def loss_passes(self) -> float:
         return 6.0
 

@@ -20,7 +20,7 @@ from vitadel.data import Split
 from vitadel.draws import Draws, fold_seed
 from vitadel.errors import Stopped, UsageError
 from vitadel.models import Adapted, Model, save, scales
-from vitadel.objectives import Moment, Objective
+from vitadel.objectives import Examples, Moment, Objective
 from vitadel.runs import Notify, Run, Scalars, silent, write_whole
 from vitadel.train.alarms import Alarm, alarms
 from vitadel.train.checkpoint import Progress, read_state, write_state
@@ -31,10 +31,12 @@ from vitadel.train.plan import Plan, Precision, ema_decay, learning_rate
 from vitadel.train.preparation import (
     Synthetic,
     checkpoint_activations,
+    is_recordable,
     order_of,
     refuse_what_cannot_be_cut,
     refuse_what_hides_attention,
 )
+from vitadel.train.recorded import RecordedLoss, Told
 from vitadel.train.sharding import all_finite, shard, whole
 from vitadel.train.signals import Bell, listening
 from vitadel.train.understudy import Understudy
@@ -102,8 +104,11 @@ def fit(
     feed = Feed(train, images, accelerator.device)
     job = _Job(accelerator, model, objective, feed, order, plan, run, seed, optimiser, average, nets, check, notify)
     job.peak, job.flops = peak, flops
+    records = accelerator.num_processes == 1 and is_recordable(plan, accelerator.device)
     if plan.precision is Precision.BF16 and plan.understudy and not plan.shard:
-        job.understudy = Understudy(model, plan.compile)
+        job.understudy = Understudy(model, plan.compile, record=records)
+    if records and objective.recordable:
+        job.recorded = RecordedLoss(model, lambda examples: job.learned(objective, examples, 1.0))
     with listening() as bell:
         job.run_all(bell)
     scales.forget_training(job.deployed.net)
@@ -148,6 +153,7 @@ class _Job:
     peak: float | None = None
     flops: float = 0.0
     understudy: Understudy | None = None
+    recorded: RecordedLoss | None = None
 
     @property
     def steps_per_epoch(self) -> int:
@@ -274,26 +280,33 @@ class _Job:
         self.wrapped.train()
         if self.understudy is not None:
             self.understudy.learn()
-        told: list[Mapping[str, Tensor]] = []
-        trains = True
+        told: list[Told] = []
         parts = list(zip(*(each.chunk(self.plan.accumulate) for each in (x, y, index_B)), strict=True))
         for number, (x_part, y_part, index_part) in enumerate(parts):
             last = number == len(parts) - 1
             with nullcontext() if last else self.accelerator.no_sync(self.wrapped):
                 with self.accelerator.autocast():
                     examples = objective.prepare(self.crafter, x_part, y_part, seed=seed, index_B=index_part)
-                    result = objective.loss(self.wrapped, examples)
-                if trains := result.trains:
-                    self.accelerator.backward(result.loss * (len(x_part) / len(x)))
-                result.undo()
-            told.append({**({"loss": result.loss.detach()} if trains else {}), **result.logs})
-        if trains:
+                if self.recorded is None:
+                    told.append(self.learned(objective, examples, len(x_part) / len(x)))
+                else:
+                    told.append(self.recorded(examples))
+        if "loss" in told[-1]:
             moved = self._move_weights(step)
             told = [{**one, **moved} for one in told]
         if self.average is not None:
             scales.copy(self.model.net, self.average.module.net)
         self.window.add(len(x), {name: torch.stack([one[name] for one in told]).mean() for name in told[0]})
         self.notify("training", step + 1, self.total, self.window.latest)
+
+    def learned(self, objective: Objective, examples: Examples, share: float) -> Told:
+        """Leave the gradients of this share of the loss on the weights; the loss, if it trains, and the logs."""
+        with self.accelerator.autocast():
+            result = objective.loss(self.wrapped, examples)
+        if result.trains:
+            self.accelerator.backward(result.loss * share)
+        result.undo()
+        return {**({"loss": result.loss.detach()} if result.trains else {}), **result.logs}
 
     def _move_weights(self, step: int) -> dict[str, Tensor]:
         """One step of the optimiser and of the average; the gradient's norm if it is clipped."""

@@ -97,6 +97,8 @@ def _built(name: str, net: nn.Module, choice: AdamW | Lion | SGD, **values: obje
         both = [{"params": spared, "weight_decay": 0.0}, {"params": kept, "weight_decay": choice.weight_decay}]
         return [group for group in both if group["params"]]
 
+    if name == "adamw" and all(weight.is_cuda for weight in net.parameters()):
+        values["fused"] = True  # one kernel for many weights
     return create_optimizer_v2(
         net, name, lr=choice.lr, weight_decay=choice.weight_decay, param_group_fn=groups, **values
     )

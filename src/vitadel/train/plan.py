@@ -35,9 +35,9 @@ class Compile(enum.Enum):
     def applied(self, net: nn.Module) -> None:
         if self is Compile.OFF:
             return
-        blocks = [block.module for block in family_of(net).blocks(net)] if self is Compile.BLOCKS else []
+        pieces = family_of(net).pieces(net) if self is Compile.BLOCKS else ()
         mode = None if self is Compile.BLOCKS else self.value
-        for module in blocks or [net]:
+        for module in pieces or (net,):
             module.compile(dynamic=False, mode=mode)
 
 
@@ -61,9 +61,10 @@ class Plan:
     `cosine_from_start` it begins at 0 and the warm-up hides its first part, as timm's does, so that the peak is never
     quite reached. The peak is the optimiser's lr, for a batch of `lr_batch` if `lr_rule` is not fixed.
 
-    `compile` sends the network through torch.compile: block by block, fast or best. With `understudy`, attacks in bf16
-    are crafted on a copy of the model whose every layer is bf16; without, on the model itself, whose norms and sums
-    stay float32.
+    `compile` sends the network through torch.compile: block by block, fast or best. On a single GPU its passes are then
+    also recorded as CUDA graphs, unless `accumulate` or `checkpoint_activations` are set. With `understudy`, attacks in
+    bf16 are crafted on a copy of the model whose every layer is bf16; without, on the model itself, whose norms and
+    sums stay float32.
 
     With `checkpoint_activations` the backward pass computes again what it needs instead of keeping it. With `shard`
     each process keeps a part of the weights (FSDP) instead of all of them (DDP).

@@ -68,6 +68,12 @@ def refuse_what_hides_attention(plan: Plan, model: Model) -> None:
         )
 
 
+def is_recordable(plan: Plan, device: torch.device) -> bool:
+    """Whether passes may be recorded: who lets a network be compiled says that it is a function of tensors alone."""
+    plain = plan.accumulate == 1 and not plan.checkpoint_activations and not plan.shard
+    return device.type == "cuda" and plan.compile is not Compile.OFF and plain
+
+
 def checkpoint_activations(model: Model) -> None:
     switch = getattr(model.net, "set_grad_checkpointing", None)
     if not callable(switch):

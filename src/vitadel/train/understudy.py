@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from vitadel.models import Model, Taps, family_of, scales
 from vitadel.train.plan import Compile
+from vitadel.train.recorded import RecordedAnswers
 
 
 class Understudy(nn.Module):
@@ -15,9 +16,11 @@ class Understudy(nn.Module):
     The weights are copied anew before every update, which costs next to nothing beside an attack. Pixels are normalised
     in float32 first. What is found is trained on in the model itself, so a slightly different slope is all it costs.
     What the head never reads is left out, unless factors for attention are searched by what comes out of the blocks.
+
+    With `record`, its passes are recorded on the GPU.
     """
 
-    def __init__(self, model: Model, compile: Compile = Compile.OFF) -> None:
+    def __init__(self, model: Model, compile: Compile = Compile.OFF, *, record: bool = False) -> None:
         super().__init__()
         self.mean, self.std = model.mean, model.std
         self.net = copy.deepcopy(model.net).to(torch.bfloat16).eval().requires_grad_(False)
@@ -26,6 +29,7 @@ class Understudy(nn.Module):
             family_of(self.net).spare(self.net)
         self._pairs = _pairs(model.net, self.net)
         compile.applied(self.net)
+        self._answers = RecordedAnswers(self._answer) if record else self._answer
 
     @torch.no_grad()
     def learn(self) -> None:
@@ -36,7 +40,10 @@ class Understudy(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         with torch.autocast(x.device.type, enabled=False):
             pixels = ((x - self.mean) / self.std).to(torch.bfloat16)
-            return scales.answer(self.net, self.taps, pixels).float()
+            return self._answers(pixels).float()
+
+    def _answer(self, pixels: Tensor) -> Tensor:
+        return scales.answer(self.net, self.taps, pixels)
 
 
 def _pairs(model: nn.Module, copied: nn.Module) -> tuple[list[Tensor], list[Tensor]]:

@@ -94,6 +94,10 @@ class Family:
             for b in self.blocks(net)
         ] or [Layer(name, known[name], fixed=True) for name in names if name in known]
 
+    def pieces(self, net: nn.Module) -> Sequence[nn.Module]:
+        """What is worth compiling by itself: the blocks, which are alike, and whatever else has many layers."""
+        return [block.module for block in self.blocks(net)]
+
     def size_options(self, image_size: int | None, patch_size: int | None) -> dict[str, int]:
         """What the constructor wants to hear about the geometry."""
         if patch_size is not None:

@@ -24,6 +24,10 @@ class XCiT(Patched):
             *numbered("class_blocks", net.cls_attn_blocks, prefix=1, class_token=True),
         ]
 
+    def pieces(self, net: nn.Module) -> Sequence[nn.Module]:
+        assert isinstance(net, Xcit)
+        return [net.patch_embed, *super().pieces(net)]
+
     def size_options(self, image_size: int | None, patch_size: int | None) -> dict[str, int]:
         return {}  # positions are sinusoids of any grid, and the stem's strides are set after building
 
