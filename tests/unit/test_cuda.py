@@ -28,6 +28,7 @@ from vitadel.draws import Draws
 from vitadel.evaluate import SUITES, Entry, evaluate, robustness
 from vitadel.goals import Untargeted, rivals
 from vitadel.losses import cross_entropy, margin
+from vitadel.models import family_of
 from vitadel.objectives import AWP, Adversarial, Examples, Standard, Trades
 from vitadel.runs import Run
 from vitadel.threat import L1, L2, Linf, Threat
@@ -368,6 +369,38 @@ def test_what_cannot_be_recorded_runs_as_it_is_and_says_so() -> None:
     torch.testing.assert_close(first, asks(x))
     torch.testing.assert_close(recorded(x), asks(x))
     torch.rand(2, device="cuda")  # the device's random generator is still there
+
+
+@pytest.mark.parametrize(("patches", "channels"), [(64, 64), (64, 32), (16, 16)])
+def test_attention_with_one_class_token_is_the_general_one(patches: int, channels: int) -> None:
+    """Against attention in float64: no further off than rounding to half precision between the products."""
+    from vitadel.models.class_attention import class_attention
+
+    qkv = torch.randn(3, patches + 1, 3, 2, channels, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    exact = qkv.detach().double().requires_grad_()
+    q, k, v = exact.permute(2, 0, 3, 1, 4).unbind(0)
+    weights = (q @ k.mT * 0.3).softmax(-1)
+    wanted = (weights @ v).transpose(1, 2)
+    got = class_attention(qkv, 0.3)
+    assert _distance(got, wanted) < 5e-3
+    slope = torch.randn_like(got)
+    (back,), (wanted_back,) = torch.autograd.grad(got, qkv, slope), torch.autograd.grad(wanted, exact, slope.double())
+    assert _distance(back, wanted_back) < 1e-2
+
+
+def _distance(one: torch.Tensor, other: torch.Tensor) -> float:
+    return float((one.double() - other).norm() / other.norm())
+
+
+def test_quickened_attention_answers_alike() -> None:
+    plain = model("timm:vit_tiny_patch16_224").cuda().bfloat16().eval()
+    quick = copy.deepcopy(plain)
+    family_of(quick.net).quicken(quick.net)
+    assert {type(block.attn).__name__ for block in quick.net.blocks} == {"PackedAttention"}  # type: ignore[union-attr]
+    assert quick.net.state_dict().keys() == plain.net.state_dict().keys()
+    pixels = torch.randn(8, 3, 32, 32, device="cuda", dtype=torch.bfloat16)
+    with torch.no_grad():
+        assert _distance(quick.net(pixels), plain.net.double()(pixels.double())) < 0.02
 
 
 def test_awp_under_autocast_sees_the_moved_weights() -> None:

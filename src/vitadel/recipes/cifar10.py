@@ -74,8 +74,7 @@ def cifar10_xcit_tiny_short() -> Recipe:
         plan=replace(
             base.plan,
             epochs=100,
-            batch=1024,
-            optimiser=AdamW(lr=1.5e-3, weight_decay=0.3),
+            optimiser=AdamW(lr=1e-3, weight_decay=0.3),
             warmup_epochs=5,
             ema_warmup=True,
             compile=Compile.BLOCKS,

@@ -27,6 +27,7 @@ class Understudy(nn.Module):
         self.taps = Taps(self, self.net)
         if not scales.has_factors(model.net):
             family_of(self.net).spare(self.net)
+            family_of(self.net).quicken(self.net)
         self._pairs = _pairs(model.net, self.net)
         compile.applied(self.net)
         self._answers = RecordedAnswers(self._answer) if record else self._answer

@@ -10,6 +10,7 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from vitadel.models.families.base import Block, Patched, numbered
+from vitadel.models.families.packed import PackedAttention, suits
 
 KERNEL = "patch_embed.proj.weight"
 POSITIONS = "pos_embed"
@@ -40,6 +41,13 @@ class ViT(Patched):
             # a branch of one token is added to all of them, which is right for the first, and only it is read again
             for module in (last.attn.proj, last.norm2, net.norm):
                 module.register_forward_pre_hook(_first_token)
+
+    def quicken(self, net: nn.Module) -> None:
+        if not isinstance(net, VisionTransformer) or net.cls_token is None or net.num_prefix_tokens != 1:
+            return
+        for block in net.blocks:
+            if suits(block.attn, net.patch_embed.num_patches):
+                block.attn = PackedAttention(block.attn)
 
     def fit(self, state: Mapping[str, Tensor], net: nn.Module) -> dict[str, Tensor]:
         prefix = 0 if getattr(net, "no_embed_class", False) else int(getattr(net, "num_prefix_tokens", 1))
