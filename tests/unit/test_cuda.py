@@ -400,7 +400,9 @@ def test_quickened_attention_answers_alike() -> None:
     assert quick.net.state_dict().keys() == plain.net.state_dict().keys()
     pixels = torch.randn(8, 3, 32, 32, device="cuda", dtype=torch.bfloat16)
     with torch.no_grad():
-        assert _distance(quick.net(pixels), plain.net.double()(pixels.double())) < 0.02
+        answers = quick.net(pixels), plain.net(pixels)
+        exact = plain.net.double()(pixels.double())
+    assert _distance(answers[0], exact) < 1.2 * _distance(answers[1], exact)
 
 
 def test_awp_under_autocast_sees_the_moved_weights() -> None:

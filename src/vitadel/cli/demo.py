@@ -10,15 +10,19 @@ from vitadel.cli import show
 from vitadel.cli.arguments import JsonOption
 
 if TYPE_CHECKING:
+    from vitadel.data import DataSet
+    from vitadel.models import Model
     from vitadel.report import SummaryRow
     from vitadel.runs import Notify
+
+_STUDIES = ("lesion", "saliency")
 
 
 def demo(
     out: Annotated[Path, typer.Option("--out", help="folder for the runs and the report")] = Path("vitadel-demo"),
     json: JsonOption = False,
 ) -> None:
-    """Train a tiny ViT and its adversarially trained twin on digits, attack both, write the report."""
+    """Train a tiny ViT and its adversarially trained twin on digits, attack and study both, write the report."""
     import torch
 
     from vitadel.report import summarise, write_report
@@ -49,8 +53,10 @@ def demo(
 
 
 def _train_and_evaluate(name: str, out: Path, notify: "Notify") -> list[Path]:
+    """A model trained, attacked at growing radii, turned and shifted, and looked into."""
     from vitadel import data
-    from vitadel.evaluate import SUITES, device_name, evaluate
+    from vitadel.evaluate import SUITES, device_name, evaluate, survey
+    from vitadel.evaluate.surveys import Spatial
     from vitadel.models import identity
     from vitadel.recipes import RECIPES, carry_out
     from vitadel.runs import Run
@@ -63,11 +69,30 @@ def _train_and_evaluate(name: str, out: Path, notify: "Notify") -> list[Path]:
 
     model = carry_out(recipe, trained, notify=told)
     dataset = data.load(recipe.data, preprocess=data.parse_preprocess(recipe.preprocess))
-    suite = SUITES["curve"]
-    parts = {"model": identity(model, name), "data": dataset.describe(), "suite": suite, "seed": recipe.seed}
-    run = Run.claim(evaluated, "evaluate", parts, device=device_name())
-    evaluate(model, dataset, suite, run, threat=Linf(24 / 255), seed=recipe.seed, notify=told)
-    return [trained, evaluated]
+    # the usual moves leave nothing of 8 pixels
+    attacks, moves = SUITES["curve"], Spatial(reach=0.375, degrees=10.0, shifts=5, turns=5)
+    about = {"model": identity(model, name), "data": dataset.describe(), "seed": recipe.seed}
+    run = Run.claim(evaluated, "evaluate", {**about, "suite": [attacks, moves]}, device=device_name())
+    evaluate(model, dataset, attacks, run, threat=Linf(24 / 255), seed=recipe.seed, notify=told)
+    survey(model, dataset, moves, run, seed=recipe.seed, notify=told)
+    return [trained, evaluated, *_studied(model, dataset, about, out / name, told)]
+
+
+def _studied(
+    model: "Model", dataset: "DataSet", about: Mapping[str, object], beside: Path, notify: "Notify"
+) -> list[Path]:
+    from vitadel.analyse import STUDIES, Bench, Parts
+    from vitadel.evaluate import device_name
+    from vitadel.runs import Run
+    from vitadel.threat import Linf
+
+    folders = []
+    for name in _STUDIES:
+        study, folder = STUDIES[name](), beside.with_name(f"{beside.name}-{name}")
+        run = Run.claim(folder, "analyse", {**about, "split": "test", "study": study}, device=device_name())
+        study.carry_out(Bench(model, dataset.split("test"), Parts.of(run), Linf(24 / 255), 0, None, notify))
+        folders.append(folder)
+    return folders
 
 
 def _robust(row: "SummaryRow") -> tuple[str, str]:

@@ -142,8 +142,8 @@ class Meter:
         cpu_hours       only without a GPU: processor time of this process, times the number of processes
         energy_joules   of this process's GPU, everything on it included
         utilisation     percent, of the last moment only
-        memory_mib      the most that torch held on the GPU since the last reading; without one, the most the process
-                        ever held
+        memory_mib      the most that torch held on the GPU since the last reading, what recorded passes keep to
+                        themselves included; without one, the most the process ever held
         """
         seconds, processor = self._clock() - self._seconds, time.process_time() - self._processor
         on_gpu = self._device.type == "cuda"
@@ -153,7 +153,7 @@ class Meter:
         told = {
             "energy_joules": self._spent_energy(),
             "utilisation": self._nvml.utilisation() if self._nvml else None,
-            "memory_mib": torch.cuda.max_memory_allocated(self._device) / 2**20 if on_gpu else _peak_resident(),
+            "memory_mib": _peak_on(self._device) if on_gpu else _peak_resident(),
         }
         self.start()
         return {"seconds": seconds, **hours, **{name: value for name, value in told.items() if value is not None}}
@@ -182,6 +182,14 @@ def achieved_flops(images_per_second: float, forward_flops_per_image: float, pas
 def peak_flops(name: str) -> float | None:
     """What the card that `torch.cuda.get_device_name` calls so could do at most; None if it is not in the table."""
     return next((peak for card, peak in PEAK_FLOPS.items() if re.fullmatch(card, name)), None)
+
+
+def _peak_on(device: torch.device) -> float:
+    """MiB. A recording's tensors come and go unseen by torch's counter: their room is counted whole."""
+    segments = torch.cuda.memory_snapshot()
+    recorded = [one for one in segments if one.get("segment_pool_id", (0, 0)) != (0, 0)]
+    unseen = sum(one["total_size"] - one["allocated_size"] for one in recorded)
+    return float(torch.cuda.max_memory_allocated(device) + unseen) / 2**20
 
 
 def _peak_resident() -> float | None:

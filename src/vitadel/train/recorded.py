@@ -41,9 +41,12 @@ class RecordedAnswers:
         return (self._recorded if pixels.shape == self._shape else self._answer)(pixels)
 
     def _record(self, pixels: Tensor) -> Answers:
+        def answer(pixels: Tensor) -> Tensor:  # given a module, torch would change that
+            return self._answer(pixels)
+
         sample = pixels.detach().clone().requires_grad_()
         with torch.enable_grad():
-            recorded = torch.cuda.make_graphed_callables(self._answer, (sample,), num_warmup_iters=_WARM_UPS)
+            recorded = torch.cuda.make_graphed_callables(answer, (sample,), num_warmup_iters=_WARM_UPS)
         return cast(Answers, recorded)
 
 

@@ -249,9 +249,12 @@ class Spatial:
             if move is None:
                 below.append(None)
             else:
-                note = f"{move[0]:+g} px down, {move[1]:+g} px right, {move[2]:+g}°" if any(move) else "wrong as it is"
+                note = f"{move[0]:+.2g}, {move[1]:+.2g} px, {move[2]:+.3g}°" if any(move) else "wrong as it is"
                 below.append(picture(moved(x[at : at + 1], torch.tensor([move]))[0], note))
-        caption = "The first images of the data set, and below the first move found that fools the model, if any does."
+        caption = (
+            "The first images of the data set, and below the first move found that fools the model, if any does: "
+            "down, to the right, and turned."
+        )
         return Pictures("Moves that fool the model", caption, [above, below], ["as it is", "moved"])
 
 
