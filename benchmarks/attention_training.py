@@ -60,7 +60,8 @@ def jobs_of(args: argparse.Namespace, updates: int) -> list[Job]:
 def saturation(run: Path, spec: str, device: torch.device) -> list[dict[str, object]]:
     """Per attention, on 256 images: the median gap and the largest."""
     model = models.load(run).to(device).eval()
-    images = data.load(spec, preprocess=data.parse_preprocess("squash:32")).split("test").take(torch.arange(256))
+    split = data.load(spec, preprocess=data.parse_preprocess("squash:32")).split("test")
+    images = split.take(torch.arange(min(256, len(split))))
     seen: Any = gaps(model, images, None, batch=64, notify=silent, what="gaps")
     return [
         {"name": one["name"], **{key: float(f"{one['all'][key]:.4g}") for key in ("median", "max")}}
@@ -85,6 +86,8 @@ def main() -> None:
     about = {"benchmark": "attention-training", "data": Path(args.data).name, "threat": THREAT, "at_once": args.at_once}
     for name in ("base", "aas"):
         run = args.work / name
+        if not (run / "checkpoints").exists():  # its training says why
+            continue
         recipe = json.loads((run / "manifest.json").read_text())["parts"]["recipe"]
         tell(
             {

@@ -26,8 +26,16 @@ TUNINGS: dict[str, tuple[str, tuple[str, ...]]] = {
     "head-only": ("cifar10-head-only-short", ("acc", "rob")),
 }
 THREAT = "linf:4/255"
-# of the recipe that trains all weights: the attack of the short TORA recipe
-SAME_ATTACK = ("objective.threat.eps=4/255", "objective.attack.steps=3", "objective.attack.step_size=8/765")
+# what the recipe that trains all weights takes over from the short TORA recipe
+AS_TORA = (
+    "objective.threat.eps=4/255",
+    "objective.attack.steps=3",
+    "objective.attack.step_size=8/765",
+    "objective.eps_warmup=0",
+    "plan.warmup_epochs=1",
+    "plan.min_lr=0",
+    "selection.threat.eps=4/255",
+)
 
 
 def trainings(args: argparse.Namespace) -> dict[str, tuple[Job, tuple[str, ...]]]:
@@ -44,7 +52,7 @@ def trainings(args: argparse.Namespace) -> dict[str, tuple[Job, tuple[str, ...]]
         for weight in LAMBDAS if tuning == "tora" else args.baseline_lambdas:
             name = f"{tuning}-{weight:g}"
             made[name] = job(name, recipe, *common, f"objective.weight={weight}"), heads
-    made["all-weights"] = job("all-weights", "cifar10-vit-tiny-short", *common, *SAME_ATTACK), ()
+    made["all-weights"] = job("all-weights", "cifar10-vit-tiny-short", *common, *AS_TORA), ()
     return made
 
 
