@@ -3,6 +3,7 @@
     python benchmarks/training.py vit-s4 --objective pgd --batch 1024 [--out benchmarks/results/FILE.jsonl]
     python benchmarks/training.py xcit-s12-16 --objective trades --batch 128
     python benchmarks/training.py vit-ti4,vit-s4,vit-b4 --batch 128,256,512,1024 --skip-plain    time and memory
+    python benchmarks/training.py vit-s4 --skip-plain --without kernel                           what a part brings
 
 The plain loop is written the way public code does it: float32 with TF32 allowed, `.backward()` through the weights at
 every attack step, and in TRADES the clean images classified again at every step. Ours is `fit` as `vitadel train` calls
@@ -23,10 +24,12 @@ from torch import Tensor, nn
 from vitadel import models
 from vitadel.attacks import PGD
 from vitadel.data import Held, Split
+from vitadel.models.families.base import Family
+from vitadel.models.families.vit import ViT
 from vitadel.objectives import Adversarial, Objective, Trades
 from vitadel.runs import Run
 from vitadel.threat import Linf
-from vitadel.train import AdamW, Compile, Plan, Precision, fit, forward_flops, peak_flops
+from vitadel.train import AdamW, Compile, Plan, Precision, fit, forward_flops, loop, peak_flops
 
 EPS, STEP, STEPS, BETA = 8 / 255, 2 / 255, 10, 6.0
 MODELS = {
@@ -117,6 +120,14 @@ def run_ours(name: str, objective: Objective, plan: Plan, updates: int) -> tuple
     return max(rates), until, max(float(str(one["memory_mib"])) for one in rest)
 
 
+def leave_out(part: str) -> None:
+    """Do without our attention kernel, or without recorded passes."""
+    if part == "kernel":
+        ViT.quicken = Family.quicken  # type: ignore[method-assign]
+    else:
+        loop.is_recordable = lambda plan, device: False  # type: ignore[attr-defined]
+
+
 def measure(args: argparse.Namespace, name: str, batch: int, device: torch.device) -> dict[str, object]:
     attack = PGD(steps=STEPS, step_size=STEP, keep_best=False)
     objective: Objective = (
@@ -150,6 +161,7 @@ def measure(args: argparse.Namespace, name: str, batch: int, device: torch.devic
             "compile": args.compile,
             "understudy": plan.understudy,
             "checkpoint_activations": plan.checkpoint_activations,
+            "without": args.without,
         },
         "ours": {
             "images_per_second": round(ours, 1),
@@ -179,10 +191,13 @@ def main() -> None:
     parser.add_argument("--no-understudy", action="store_true")
     parser.add_argument("--checkpoint-activations", action="store_true")
     parser.add_argument("--precision", choices=[one.name.lower() for one in Precision], default="bf16")
+    parser.add_argument("--without", choices=("kernel", "recording"), action="append", default=[])
     parser.add_argument("--skip-plain", action="store_true")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    for part in args.without:
+        leave_out(part)
     for name in args.models.split(","):
         for batch in map(int, args.batch.split(",")):
             tell(measure(args, name, batch, device), args.out)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from vitadel.attacks import FGSM, PGD
 from vitadel.draws import Draws
 from vitadel.errors import UsageError
-from vitadel.objectives import AWP, Adversarial, Each, Hostile, Mart, Moment, Objective, Standard, Trades
+from vitadel.objectives import AWP, Adversarial, Each, Examples, Hostile, Mart, Moment, Objective, Standard, Trades
 from vitadel.threat import L2, Linf, Threat
 
 
@@ -252,3 +252,21 @@ def test_mistakes_are_named(values: dict[str, float], message: str) -> None:
         Trades(PGD_10, Linf(0.1), beta=-1)
     with pytest.raises(UsageError, match="steps_warmup needs an attack with steps"):
         Adversarial(FGSM(), Linf(0.1), steps_warmup=0.5)
+
+
+@pytest.mark.parametrize("kind", [Adversarial, Trades, Mart])
+def test_a_loss_that_can_be_recorded_is_the_same_at_every_moment(model: Counting, kind: type[Hostile]) -> None:
+    objective = kind(PGD(steps=4, step_size=0.02), Linf(0.1), eps_warmup=0.5, step_warmup=0.5, steps_warmup=0.5)
+    assert objective.recordable
+    x = torch.rand(6, 3, 4, 5)
+    examples = Examples(x, torch.arange(6) % 4, (x + 0.05).clamp(max=1))
+    wanted = objective.loss(model, examples).loss
+    for epoch in (0.0, 1.0, 4.0, 10.0):
+        now = objective.at(Moment(epoch, 10))
+        assert now.recordable
+        assert torch.equal(now.loss(model, examples).loss, wanted)
+
+
+def test_what_moves_weights_is_not_recorded() -> None:
+    assert Standard().recordable
+    assert not AWP(Standard(), gamma=0.1).recordable

@@ -35,6 +35,7 @@ from vitadel.train import (
     alarms,
     fit,
 )
+from vitadel.train.preparation import is_recordable
 from vitadel.train.understudy import Understudy
 
 PLAN = Plan(epochs=2, batch=16, optimiser=AdamW(lr=2e-3), checkpoint_every_steps=3, log_every_steps=2)
@@ -351,15 +352,26 @@ def test_what_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nn.Module, "compile", lambda module, **how: seen.append(module))
     net = fresh().net
     convolutional = models.load("timm:resnet18", num_classes=4).net
+    xcit = models.load("timm:xcit_nano_12_p16_224", num_classes=4, image_size=32, patch_size=4).net
+    parts = [dict(xcit.named_children())[name] for name in ("patch_embed", "blocks", "cls_attn_blocks")]
     for how, given, wanted in (
         (Compile.OFF, net, []),
         (Compile.BLOCKS, net, list(net.get_submodule("blocks").children())),
         (Compile.FAST, net, [net]),
         (Compile.BLOCKS, convolutional, [convolutional]),
+        (Compile.BLOCKS, xcit, [parts[0], *parts[1].children(), *parts[2].children()]),
     ):
         seen.clear()
         how.applied(given)
         assert [id(module) for module in seen] == [id(module) for module in wanted]
+
+
+def test_what_may_be_recorded() -> None:
+    gpu, plan = torch.device("cuda"), replace(PLAN, batch=8, compile=Compile.BLOCKS)
+    assert is_recordable(plan, gpu)
+    assert not is_recordable(plan, torch.device("cpu"))
+    for setting in ({"compile": Compile.OFF}, {"accumulate": 2}, {"checkpoint_activations": True}, {"shard": True}):
+        assert not is_recordable(replace(plan, **setting), gpu)
 
 
 @pytest.mark.parametrize("parts", [1, 4])
