@@ -7,6 +7,8 @@ from dataclasses import dataclass
 _GAP = 0.2
 # robust accuracy that falls this far below its best is not coming back by itself
 _FALL = 0.2
+# and this far is more than chance makes of some hundred images, the same at every check
+_SLIP = 0.06
 # accuracy on one-step images above that on clean ones, by more than chance on a thousand images
 _LEAK = 0.03
 
@@ -39,4 +41,10 @@ def alarms(scores: Mapping[str, float], best: float | None) -> list[Alarm]:
     if best is not None and robust is not None and best - robust > _FALL:
         sentence = f"robust accuracy fell from {best:.1%} to {robust:.1%}; the best weights are kept"
         found.append(Alarm("robust-fell", sentence, {"best": best, "robust": robust}))
+    elif best is not None and robust is not None and best - robust > _SLIP:
+        sentence = (
+            f"robust overfitting: robust accuracy was {best:.1%} and is {robust:.1%}; the best weights are kept. "
+            "Train for fewer epochs, or mix images (plan.mixing)"
+        )
+        found.append(Alarm("robust-overfitting", sentence, {"best": best, "robust": robust}))
     return found

@@ -293,6 +293,8 @@ def test_what_is_logged(train: Split, tmp_path: Path) -> None:
     [
         ({"clean": 0.8, "fgsm": 0.5, "robust": 0.45}, 0.44, []),
         ({"clean": 0.9, "fgsm": 0.8, "robust": 0.05}, 0.4, ["overfitting", "robust-fell"]),
+        ({"clean": 0.811, "fgsm": 0.45, "robust": 0.381}, 0.465, ["robust-overfitting"]),
+        ({"clean": 0.808, "fgsm": 0.469, "robust": 0.407}, 0.465, []),
         ({"clean": 0.6, "fgsm": 0.7, "robust": 0.6}, None, ["label-leaking"]),
         ({"clean": 0.6}, 0.5, []),
     ],
