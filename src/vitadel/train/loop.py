@@ -104,11 +104,7 @@ def fit(
     feed = Feed(train, images, accelerator.device)
     job = _Job(accelerator, model, objective, feed, order, plan, run, seed, optimiser, average, nets, check, notify)
     job.peak, job.flops = peak, flops
-    records = accelerator.num_processes == 1 and is_recordable(plan, accelerator.device)
-    if plan.precision is Precision.BF16 and plan.understudy and not plan.shard:
-        job.understudy = Understudy(model, plan.compile, record=records)
-    if records and objective.recordable:
-        job.recorded = RecordedLoss(model, lambda examples: job.learned(objective, examples, 1.0))
+    job.hasten()
     with listening() as bell:
         job.run_all(bell)
     scales.forget_training(job.deployed.net)
@@ -172,6 +168,15 @@ class _Job:
         chosen = self.model if self.average is None else self.average.module
         assert isinstance(chosen, Model)
         return chosen.eval()
+
+    def hasten(self) -> None:
+        """Have attacks crafted on a copy in bf16 and passes recorded, where the plan wants and nothing forbids it."""
+        plan, objective = self.plan, self.objective
+        records = self.accelerator.num_processes == 1 and is_recordable(plan, self.accelerator.device)
+        if plan.precision is Precision.BF16 and plan.understudy and not plan.shard:
+            self.understudy = Understudy(self.model, plan.compile, record=records)
+        if records and objective.recordable:
+            self.recorded = RecordedLoss(self.model, lambda examples: self._learned(objective, examples, 1.0))
 
     # ---------------------------------------------------------------- course
 
@@ -288,7 +293,7 @@ class _Job:
                 with self.accelerator.autocast():
                     examples = objective.prepare(self.crafter, x_part, y_part, seed=seed, index_B=index_part)
                 if self.recorded is None:
-                    told.append(self.learned(objective, examples, len(x_part) / len(x)))
+                    told.append(self._learned(objective, examples, len(x_part) / len(x)))
                 else:
                     told.append(self.recorded(examples))
         if "loss" in told[-1]:
@@ -299,7 +304,7 @@ class _Job:
         self.window.add(len(x), {name: torch.stack([one[name] for one in told]).mean() for name in told[0]})
         self.notify("training", step + 1, self.total, self.window.latest)
 
-    def learned(self, objective: Objective, examples: Examples, share: float) -> Told:
+    def _learned(self, objective: Objective, examples: Examples, share: float) -> Told:
         """Leave the gradients of this share of the loss on the weights; the loss, if it trains, and the logs."""
         with self.accelerator.autocast():
             result = objective.loss(self.wrapped, examples)
