@@ -21,7 +21,7 @@ from vitadel.models import Option
 from vitadel.objectives import Adversarial, Hostile
 from vitadel.recipes import RECIPES, ModelChoice, Recipe, SyntheticChoice, carry_out, leaves, override
 from vitadel.runs import describe
-from vitadel.train import Precision
+from vitadel.train import Compile, Precision
 
 ROOT = Path(__file__).parents[3]
 _OWN = ("digits-standard", "digits-adversarial", "digits-pointer", "digits-aas", "digits-class-token")
@@ -166,6 +166,7 @@ def shrunk(recipe: Recipe, generated: Path) -> Recipe:
         ema_batch=None,
         check_every_epochs=1,
         precision=Precision.FLOAT32,
+        compile=Compile.OFF,  # a minute for one update
     )
     return replace(
         recipe,
