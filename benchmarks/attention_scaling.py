@@ -17,12 +17,12 @@ import argparse
 from pathlib import Path
 
 import torch
-from record import bits, clock, hardware, load, tell, versions
+from record import bits, clock, hardware, load, tell, told, versions
 from torch import Tensor, nn
 
 from vitadel import threat as threats
 from vitadel.attacks import FGSM, GAMA, PGD, SCALINGS, Engine, Factors, Rescaled, Scaling, scaled, search_factors
-from vitadel.evaluate import Entry, accuracy, robustness
+from vitadel.evaluate import Entry, robustness
 from vitadel.intervals import chance_of
 from vitadel.losses import dlr, margin
 from vitadel.threat import Threat
@@ -63,9 +63,8 @@ class Bench:
         return Rescaled(self.model, factors.attentions, factors.logits)  # type: ignore[arg-type]
 
 
-def told(stands: Tensor) -> dict[str, float]:
-    one = accuracy(int(stands.sum()), len(stands))
-    return {"accuracy": round(one.accuracy, 4), "low": round(one.low, 4), "high": round(one.high, 4)}
+def counted(stands: Tensor) -> tuple[int, int]:
+    return int(stands.sum()), len(stands)
 
 
 def compare(bench: Bench, entry: Entry, ways: dict[str, Factors]) -> dict[str, object]:
@@ -74,8 +73,13 @@ def compare(bench: Bench, entry: Entry, ways: dict[str, Factors]) -> dict[str, o
     again, _, _ = bench.stands(entry, seed=1)
     record: dict[str, object] = {
         "attack": entry.name,
-        "plain": {**told(plain), "seconds": round(seconds, 2), "zero_gradients": round(zero, 6), "stands": bits(plain)},
-        "again": {"original": told(again), "union": told(plain & again)},
+        "plain": {
+            **told(*counted(plain)),
+            "seconds": round(seconds, 2),
+            "zero_gradients": round(zero, 6),
+            "stands": bits(plain),
+        },
+        "again": {"original": told(*counted(again)), "union": told(*counted(plain & again))},
     }
     for name, factors in ways.items():
         original, _, seconds = bench.stands(Entry(entry.name, scaled(entry.attack, factors), entry.loss))
@@ -88,10 +92,10 @@ def compare(bench: Bench, entry: Entry, ways: dict[str, Factors]) -> dict[str, o
         only = [int((first & ~second).sum()) for first, second in ((plain, original), (original, plain))]
         gain = [int((plain & one).sum()) for one in (~original, ~again)]
         record[name] = {
-            "original": told(original),
-            "union": told(plain & original),
-            "rescaled": told(rescaled),
-            "rescaled_clean": told(right),
+            "original": told(*counted(original)),
+            "union": told(*counted(plain & original)),
+            "rescaled": told(*counted(rescaled)),
+            "rescaled_clean": told(*counted(right)),
             "seconds": round(seconds, 2),
             "only_scaled_fells": only[0],
             "only_plain_fells": only[1],
@@ -133,7 +137,7 @@ def saturate(bench: Bench, factor: float, steps: int) -> dict[str, object]:
     return {
         "factor": factor,
         "clean": round(clean.accuracy, 4),
-        f"pgd_{steps}": told(stands),
+        f"pgd_{steps}": told(*counted(stands)),
         "zero_gradients": round(zero, 6),
     }
 

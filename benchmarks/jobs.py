@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitadel.intervals import accuracy
+from record import told
 
 VITADEL = (sys.executable, "-m", "vitadel")
 
@@ -69,11 +69,6 @@ def found(run: Path) -> dict[str, object]:
             left[attack["name"]] = told(stand, n)
         return left
     return {}
-
-
-def told(correct: int, n: int) -> dict[str, float]:
-    one = accuracy(correct, n)
-    return {"accuracy": round(one.accuracy, 4), "low": round(one.low, 4), "high": round(one.high, 4)}
 
 
 def spent(run: Path) -> dict[str, object]:

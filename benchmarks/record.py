@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from vitadel import data, models, runs
+from vitadel.intervals import accuracy
 
 
 def load(
@@ -54,6 +55,12 @@ def clock(device: torch.device) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
+
+
+def told(correct: int, n: int) -> dict[str, float]:
+    """An accuracy and its interval, as records have it."""
+    one = accuracy(correct, n)
+    return {"accuracy": round(one.accuracy, 4), "low": round(one.low, 4), "high": round(one.high, 4)}
 
 
 def bits(verdict: Tensor) -> str:

@@ -13,7 +13,7 @@ from vitadel.attacks.lowered import FALLBACK, PRECISIONS, lowered, searcher
 from vitadel.attacks.oracle import Model, Oracle
 from vitadel.attacks.pgd import FGSM, PGD
 from vitadel.attacks.pool import Finding, NotFinite, Pool
-from vitadel.attacks.replay import generator_survives
+from vitadel.attacks.replay import generator_survives, warm_up
 from vitadel.attacks.rescaled import Rescaled, tapped
 from vitadel.attacks.result import AttackResult, Flag
 from vitadel.attacks.scaling import SCALINGS, Factors, Found, Scaling, find_factors
@@ -85,5 +85,6 @@ __all__ = [
     "searcher",
     "tapped",
     "undisturbed",
+    "warm_up",
     "zero_gradient_flags",
 ]

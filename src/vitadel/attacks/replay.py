@@ -19,12 +19,7 @@ class Replay:
     @classmethod
     def record(cls, step: Callable[[Rows], Rows], rows: Rows) -> "Replay":
         """Record `step`, which must leave `rows` alone; recording runs nothing on them either."""
-        aside = torch.cuda.Stream()
-        aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(aside):  # libraries set themselves up on first use, which cannot be recorded
-            for _ in range(2):
-                step(rows)
-        torch.cuda.current_stream().wait_stream(aside)
+        warm_up(lambda: step(rows), times=2)
         graph = torch.cuda.CUDAGraph()
         with generator_survives(), torch.cuda.graph(graph):
             moved = step(rows)
@@ -35,6 +30,16 @@ class Replay:
 
     def run(self) -> None:
         self.graph.replay()
+
+
+def warm_up(step: Callable[[], object], *, times: int) -> None:
+    """Run a step beside all else: libraries set themselves up on first use, which cannot be recorded."""
+    aside = torch.cuda.Stream()
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):
+        for _ in range(times):
+            step()
+    torch.cuda.current_stream().wait_stream(aside)
 
 
 @contextmanager

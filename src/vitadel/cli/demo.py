@@ -90,7 +90,7 @@ def _studied(
     for name in _STUDIES:
         study, folder = STUDIES[name](), beside.with_name(f"{beside.name}-{name}")
         run = Run.claim(folder, "analyse", {**about, "split": "test", "study": study}, device=device_name())
-        study.carry_out(Bench(model, dataset.split("test"), Parts.of(run), Linf(24 / 255), 0, None, notify))
+        study.carry_out(Bench(model, dataset.split("test"), Parts.of(run), Linf(24 / 255), notify=notify))
         folders.append(folder)
     return folders
 

@@ -14,7 +14,7 @@ from typing import TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from vitadel.attacks import generator_survives
+from vitadel.attacks import generator_survives, warm_up
 from vitadel.objectives import Examples
 
 Answers = Callable[[Tensor], Tensor]
@@ -22,7 +22,7 @@ Told = Mapping[str, Tensor]
 Learns = Callable[[Examples], Told]
 T = TypeVar("T")
 
-# libraries set themselves up, and compilers compile, on first use, which cannot be recorded
+# compilers compile on first use too, forward and back
 _WARM_UPS = 3
 
 
@@ -85,12 +85,7 @@ class _Recording:
         graph = torch.cuda.CUDAGraph()
         try:
             with _as_it_was(net):
-                aside = torch.cuda.Stream()
-                aside.wait_stream(torch.cuda.current_stream())
-                with torch.cuda.stream(aside):
-                    for _ in range(_WARM_UPS):
-                        learns(Examples(*reads))
-                torch.cuda.current_stream().wait_stream(aside)
+                warm_up(lambda: learns(Examples(*reads)), times=_WARM_UPS)
             net.zero_grad()  # gradients that were there would be added to
             with torch.cuda.graph(graph):
                 tells = learns(Examples(*reads))
