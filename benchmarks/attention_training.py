@@ -77,12 +77,13 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=60)
     parser.add_argument("--period", type=int, default=10)
     parser.add_argument("--set", action="append", default=[], help="for both trainings, as of vitadel train")
+    parser.add_argument("--within", type=float, help="seconds; what is not done by then is left for the next call")
     parser.add_argument("--at-once", type=int, default=4)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     updates = max(1, len(data.load(args.data, preprocess=data.parse_preprocess("squash:32")).split("train")) // BATCH)
-    run_all(jobs_of(args, updates), args.work / "said", args.at_once)
+    run_all(jobs_of(args, updates), args.work / "said", args.at_once, args.within)
     about = {"benchmark": "attention-training", "data": Path(args.data).name, "threat": THREAT, "at_once": args.at_once}
     for name in ("base", "aas"):
         run = args.work / name

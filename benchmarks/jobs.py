@@ -22,15 +22,21 @@ class Job:
     after: tuple[str, ...] = ()
 
 
-def run_all(jobs: Sequence[Job], folder: Path, at_once: int) -> Mapping[str, float]:
+def run_all(jobs: Sequence[Job], folder: Path, at_once: int, within: float | None = None) -> Mapping[str, float]:
     """Seconds by name, for those that ended well; what a command says is in `folder`/NAME.txt.
 
-    The commands go on where they were stopped, so this does too. What needs something that failed is not begun.
+    The commands go on where they were stopped, so this does too. What needs something that failed is not begun. After
+    `within` seconds what still runs is stopped, and what waits is left for another time.
     """
+    ends = float("inf") if within is None else time.monotonic() + within
     folder.mkdir(parents=True, exist_ok=True)
     waiting, took = list(jobs), dict[str, float]()
     running: dict[str, tuple[subprocess.Popen[bytes], float]] = {}
     while waiting or running:
+        if time.monotonic() > ends:
+            waiting.clear()
+            for process, _ in running.values():
+                process.terminate()
         for name, (process, began) in list(running.items()):
             if process.poll() is not None:
                 del running[name]

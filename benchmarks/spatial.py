@@ -79,7 +79,7 @@ def main() -> None:
     tell(
         {
             "benchmark": "spatial",
-            "model": args.model,
+            "model": args.model.partition("@")[0],
             "data": args.data,
             "images": count,
             **hardware(device),

@@ -1,10 +1,12 @@
 """A normal ViT, a robust one and a CNN on CIFAR-10 through every suite and study, and the page that compares them.
 
-    python benchmarks/three_models.py --data folder:DIR --work FOLDER [--robust MODEL] [-n 1000] [--at-once 6]
+    python benchmarks/three_models.py --data folder:DIR --work FOLDER [-n 1000] [--at-once 6] [--out FILE.jsonl]
+    python benchmarks/three_models.py ... --vit MODEL --robust MODEL --cnn MODEL
 
-The normal two are trained here, by one recipe. Suites: clean, corruptions, grey level, turns and shifts, transfer to
-and from one another; then the studies, on fewer images. One JSON line per model and suite with all its measures. What a
-model cannot be asked (attention of a CNN) is refused by the command, and said. Killed, the same command goes on.
+The normal two are trained here, by one recipe, unless they are given. Suites: AutoAttack, corruptions, grey level,
+turns and shifts, transfer to and from one another; then the studies, on fewer images. One JSON line per model and suite
+with all its measures. What a model cannot be asked (attention of a CNN) is refused by the command, and said. Killed,
+the same command goes on.
 """
 
 import argparse
@@ -14,10 +16,11 @@ from pathlib import Path
 
 import torch
 from jobs import VITADEL, Job, evaluate, run_all, train
+from jobs import found as found_by_attacks
 from record import hardware, tell, versions
 
 RECIPE = "cifar10-vit-tiny-standard-short"
-SUITES = ("clean", "corruptions", "grey-level", "spatial")
+SUITES = ("adversarial", "corruptions", "grey-level", "spatial")
 STUDIES = ("correlation", "lesion", "restrict", "perturbations", "semantics", "accumulate", "saliency", "convergence")
 THREAT = "linf:8/255"
 ATTACKING = ("perturbations", "semantics", "saliency", "convergence")
@@ -25,30 +28,31 @@ ATTACKING = ("perturbations", "semantics", "saliency", "convergence")
 
 def jobs_of(args: argparse.Namespace) -> tuple[dict[str, str], list[Job]]:
     """The models by name, and all there is to do."""
-    normal, cnn = args.work / "vit", args.work / "cnn"
-    found = {"vit": str(normal), "robust": args.robust, "cnn": str(cnn)}
-    epochs = f"plan.epochs={args.epochs}"
+    given = {"vit": args.vit, "robust": args.robust, "cnn": args.cnn}
+    found = {name: model or str(args.work / name) for name, model in given.items()}
     convolutional = ("model.start=timm:resnet10t", "model.patch_size=null")
-    jobs = [
-        Job("vit", train(RECIPE, args.data, normal, epochs, *args.set)),
-        Job("cnn", train(RECIPE, args.data, cnn, epochs, *convolutional, *args.set)),
-    ]
+    jobs = []
+    for name, settings in {"vit": (), "cnn": convolutional}.items():
+        if given[name] is None:
+            epochs = f"plan.epochs={args.epochs}"
+            jobs.append(Job(name, train(RECIPE, args.data, args.work / name, epochs, *settings, *args.set)))
+    trained = tuple(job.name for job in jobs)
     for name, model in found.items():
         others = [other for other in found if other != name]
-        ready = () if name == "robust" else (name,)
+        ready = tuple(one for one in trained if one == name)
         images = f"{args.data}[:{args.n}]"
         for suite in SUITES:
             run = f"{name}-{suite}"
             jobs.append(Job(run, evaluate(model, images, suite, THREAT, args.work / run), ready))
         sources = f"transfer:sources={'+'.join(found[other] for other in others)}"
         transfer = evaluate(model, images, sources, THREAT, args.work / f"{name}-transfer")
-        jobs.append(Job(f"{name}-transfer", transfer, ("vit", "cnn")))
+        jobs.append(Job(f"{name}-transfer", transfer, trained))
         for study in STUDIES:
             asked = f"{study}:classifiers={found[others[0]]}+{found[others[1]]}" if study == "semantics" else study
             command = ["analyse", asked, model, "--data", f"{args.data}[:{args.studied}]", "--json"]
             threat = ["--threat", THREAT] if study in ATTACKING else []
             run = f"{name}-{study}"
-            jobs.append(Job(run, [*command, *threat, "--run", str(args.work / run)], ("vit", "cnn")))
+            jobs.append(Job(run, [*command, *threat, "--run", str(args.work / run)], trained))
     return found, jobs
 
 
@@ -56,21 +60,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True)
     parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--vit")
+    parser.add_argument("--cnn")
     parser.add_argument("--robust", default="zoo:cifar10-vit-tiny-short")
     parser.add_argument("-n", type=int, default=1000)
     parser.add_argument("--studied", type=int, default=200)
     parser.add_argument("--epochs", type=int, default=100)
     parser.add_argument("--set", action="append", default=[], help="for both trainings, as of vitadel train")
+    parser.add_argument("--within", type=float, help="seconds; what is not done by then is left for the next call")
     parser.add_argument("--at-once", type=int, default=1)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     found, jobs = jobs_of(args)
-    took = run_all(jobs, args.work / "said", args.at_once)
+    took = run_all(jobs, args.work / "said", args.at_once, args.within)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     for name, suite in [(name, suite) for name in found for suite in (*SUITES, "transfer")]:
         for file in (args.work / f"{name}-{suite}").glob("eval/*/summary.json"):
             summary = json.loads(file.read_text())
             told = {key: summary[key] for key in ("n", "clean", "measures") if key in summary}
+            if summary.get("attacks"):
+                told["left"] = found_by_attacks(args.work / f"{name}-{suite}")
             about = {"benchmark": "three-models", "data": Path(args.data).name, "model": name, "suite": suite}
             cost = {"seconds": round(took.get(f"{name}-{suite}", 0.0), 1), "at_once": args.at_once}
             tell({**about, **cost, **hardware(device), "versions": versions("timm"), **told}, args.out)

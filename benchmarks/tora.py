@@ -1,30 +1,35 @@
 """Adapters for accuracy and robustness on CIFAR-10: the paper's tables 2 and 3, from a backbone trained here.
 
     python benchmarks/tora.py --data folder:DIR --work FOLDER [-n 1000] [--epochs 30] [--at-once 8] [--out FILE.jsonl]
+    python benchmarks/tora.py --costs [--out FILE.jsonl]
 
 Trains a normal ViT, freezes it, and trains TORA at five lambda, its baselines and, to compare costs, all weights of the
 same ViT. One JSON line per way and head: clean, FGSM, PGD-20 and, for joint answers, AutoAttack, with intervals;
 trained parameters, memory, device hours. Killed, the same command goes on. Of several jobs at once the hours are those
-of a shared device: ask for --at-once 1 where they matter.
+of a shared device.
+
+With --costs, instead: the speed and memory of each way by itself, on random images, after a warm-up.
 """
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from jobs import Job, evaluate, found, run_all, spent, train
 from record import hardware, tell, versions
+from training import built, images, run_ours
 
-from vitadel import models
+from vitadel import models, recipes
 
-LAMBDAS = (0.1, 0.3, 0.5, 0.7, 0.9)
-# recipe, and the heads beside the joint answer
-TUNINGS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "tora": ("cifar10-tora-short", ("acc", "rob")),
-    "adapter-fusion": ("cifar10-adapter-fusion-short", ("acc", "rob")),
-    "single-adapter": ("cifar10-single-adapter-short", ()),
-    "head-only": ("cifar10-head-only-short", ("acc", "rob")),
+# recipe, values of lambda, and the heads beside the joint answer
+TUNINGS: dict[str, tuple[str, tuple[float, ...], tuple[str, ...]]] = {
+    "tora": ("cifar10-tora-short", (0.1, 0.3, 0.5, 0.7, 0.9), ("acc", "rob")),
+    "single-adapter": ("cifar10-single-adapter-short", (0.1, 0.5, 0.9), ()),
+    "adapter-fusion": ("cifar10-adapter-fusion-short", (0.5,), ("acc", "rob")),
+    "head-only": ("cifar10-head-only-short", (0.5,), ("acc", "rob")),
 }
+ALL_WEIGHTS = "cifar10-vit-tiny-short"
 THREAT = "linf:4/255"
 # what the recipe that trains all weights takes over from the short TORA recipe
 AS_TORA = (
@@ -48,17 +53,20 @@ def trainings(args: argparse.Namespace) -> dict[str, tuple[Job, tuple[str, ...]]
     first = (f"plan.epochs={args.backbone_epochs}", "plan.compile=blocks")
     made: dict[str, tuple[Job, tuple[str, ...]]] = {}
     made["backbone"] = (job("backbone", "cifar10-vit-tiny-standard-short", *first, after=()), ())
-    for tuning, (recipe, heads) in TUNINGS.items():
-        for weight in LAMBDAS if tuning == "tora" else args.baseline_lambdas:
+    for tuning, (recipe, weights, heads) in TUNINGS.items():
+        for weight in weights:
             name = f"{tuning}-{weight:g}"
             made[name] = job(name, recipe, *common, f"objective.weight={weight}"), heads
-    made["all-weights"] = job("all-weights", "cifar10-vit-tiny-short", *common, *AS_TORA), ()
+    made["all-weights"] = job("all-weights", ALL_WEIGHTS, *common, *AS_TORA), ()
     return made
 
 
 def evaluations(name: str, heads: tuple[str, ...], args: argparse.Namespace) -> list[Job]:
-    """The joint answer under all attacks, heads under FGSM and PGD."""
+    """The joint answer under all attacks, heads under FGSM and PGD, and where the gates of TORA look."""
     made = []
+    if name.startswith("tora"):
+        gates = ["analyse", "gates", str(args.work / name), "--data", f"{args.data}[:{args.adversarial_n}]", "--json"]
+        made.append(Job(f"{name}-gates", [*gates, "--run", str(args.work / f"{name}-gates")], (name,)))
     for head in ("joint", *heads):
         model = str(args.work / name) if head == "joint" else f"{args.work / name}#{head}"
         suites = {"quick": args.n, "adversarial": args.adversarial_n} if head == "joint" else {"quick": args.n}
@@ -68,9 +76,8 @@ def evaluations(name: str, heads: tuple[str, ...], args: argparse.Namespace) -> 
     return made
 
 
-def sizes(run: Path) -> dict[str, int]:
+def sizes(model: models.Model) -> dict[str, int]:
     """Parameters of the model, and those that training moves."""
-    model = models.load(run)
     added = [weight for key, weight in model.net.named_parameters() if not key.startswith("backbone.")]
     return {
         "parameters": sum(weight.numel() for weight in model.net.parameters()),
@@ -78,30 +85,57 @@ def sizes(run: Path) -> dict[str, int]:
     }
 
 
+def tell_costs(out: Path | None, updates: int = 16) -> None:
+    """Each way by itself, on what it would be trained on but for the pictures."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    ways = {name: recipe for name, (recipe, _, _) in TUNINGS.items()} | {"all-weights": ALL_WEIGHTS}
+    for name, known in ways.items():
+        settings = ("plan.understudy=true", *(AS_TORA if known == ALL_WEIGHTS else ()))
+        recipe = recipes.override(recipes.RECIPES[known](), settings)
+        model, split = built("vit-ti4"), images("vit-ti4", recipe.plan.batch * 4)
+        if recipe.model.tuning is not None:
+            model = models.tora(model, recipe.model.tuning, num_classes=10, seed=0)
+        plan = replace(recipe.plan, epochs=3 * updates // 4, log_every_steps=updates, checkpoint_every_steps=10**6)
+        rate, _, mib = run_ours(model, split, recipe.objective, plan)
+        about = {"benchmark": "tora-costs", "way": name, "batch": plan.batch, **hardware(device)}
+        cost = {"images_per_second": round(rate, 1), "memory_mib": round(mib), **sizes(model)}
+        tell({**about, "versions": versions("timm"), **cost}, out)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", required=True)
-    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--data")
+    parser.add_argument("--work", type=Path)
+    parser.add_argument("--costs", action="store_true")
     parser.add_argument("-n", type=int, default=1000)
     parser.add_argument("--adversarial-n", type=int, default=200)
     parser.add_argument("--epochs", type=int, default=30)
     parser.add_argument("--backbone-epochs", type=int, default=100)
-    parser.add_argument("--baseline-lambdas", type=float, nargs="*", default=(0.1, 0.5, 0.9))
     parser.add_argument("--set", action="append", default=[], help="for all trainings, as of vitadel train")
+    parser.add_argument("--within", type=float, help="seconds; what is not done by then is left for the next call")
     parser.add_argument("--at-once", type=int, default=1)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
+    if args.costs:
+        tell_costs(args.out)
+        return
+    if not args.data or not args.work:
+        parser.error("--data and --work are needed, or --costs")
     ways = trainings(args)
     jobs = [job for job, _ in ways.values()]
     jobs += [one for name, (_, heads) in ways.items() for one in evaluations(name, heads, args)]
-    run_all(jobs, args.work / "said", args.at_once)
+    run_all(jobs, args.work / "said", args.at_once, args.within)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     about = {"benchmark": "tora", "data": Path(args.data).name, "threat": THREAT, "at_once": args.at_once}
     for name, (_, heads) in ways.items():
         run = args.work / name
         if not (run / "checkpoints").exists():
             continue
-        cost = {"epochs": args.backbone_epochs if name == "backbone" else args.epochs, **sizes(run), **spent(run)}
+        cost = {
+            "epochs": args.backbone_epochs if name == "backbone" else args.epochs,
+            **sizes(models.load(run)),
+            **spent(run),
+        }
         for head in ("joint", *heads):
             tell(
                 {

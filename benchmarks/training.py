@@ -106,17 +106,15 @@ def run_plain(name: str, objective: str, batch: int, updates: int, device: torch
     return updates * batch / seconds
 
 
-def run_ours(name: str, objective: Objective, plan: Plan, updates: int) -> tuple[float, float, float]:
+def run_ours(model: models.Model, split: Split, objective: Objective, plan: Plan) -> tuple[float, float, float]:
     """Images per second after the first log line, seconds until it, and MiB."""
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         run = Run.claim(Path(folder) / "run", "train", {}, device="")
-        fit(built(name), objective, images(name, plan.batch * 4), plan, run, seed=0)
+        fit(model, objective, split, plan, run, seed=0)
         _, *rest = run.read_log("step")
-    until = (
-        time.perf_counter() - started - sum(updates * plan.batch / float(str(one["images_per_second"])) for one in rest)
-    )
     rates = [float(str(one["images_per_second"])) for one in rest]
+    until = time.perf_counter() - started - sum(plan.log_every_steps * plan.batch / rate for rate in rates)
     return max(rates), until, max(float(str(one["memory_mib"])) for one in rest)
 
 
@@ -144,7 +142,7 @@ def measure(args: argparse.Namespace, name: str, batch: int, device: torch.devic
         log_every_steps=args.updates,
         checkpoint_every_steps=10**6,
     )
-    ours, until, mib = run_ours(name, objective, plan, args.updates)
+    ours, until, mib = run_ours(built(name), images(name, batch * 4), objective, plan)
     model = built(name)
     needed = forward_flops(model) * objective.passes
     peak = peak_flops(torch.cuda.get_device_name()) if device.type == "cuda" else None

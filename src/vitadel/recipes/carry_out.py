@@ -97,6 +97,10 @@ def _check(recipe: Recipe, dataset: DataSet) -> Check | None:
     chosen = images.take(torch.arange(min(selection.images, len(images))))
 
     def check(model: nn.Module) -> Mapping[str, float]:
-        return quick_scores(model, chosen, selection.attack, selection.threat, seed=recipe.seed)
+        scores = quick_scores(model, chosen, selection.attack, selection.threat, seed=recipe.seed)
+        if not selection.clean_share:
+            return scores
+        *_, robust = scores.values()
+        return {**scores, "score": robust + selection.clean_share * (scores["clean"] - robust)}
 
     return check

@@ -84,6 +84,7 @@ def cifar10_xcit_tiny_short() -> Recipe:
             mixing=Mixing(cutmix=1.0, probability=0.5),
             check_every_epochs=5,
         ),
+        selection=replace(base.selection, clean_share=0.5),
         sources={
             **base.sources,
             "model.patch_size": "paper: thesis 4.2.1; the first two convolutions of the stem get stride 1",

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from vitadel.attacks import Attack
+from vitadel.errors import UsageError
 from vitadel.models import Option, Tuning
 from vitadel.objectives import Objective
 from vitadel.threat import Threat
@@ -39,6 +40,8 @@ class ModelChoice:
 class Selection:
     """What chooses the checkpoint: accuracy on the hold-out, under an attack if there is one.
 
+    With a `clean_share` it is that share of clean accuracy and the rest of accuracy under attack: robust accuracy alone
+    chooses weights that have not learnt clean images yet, where a model overfits its attack.
     `split` says "test" only to repeat a published run that selected on its test images, and the manifest records it.
     """
 
@@ -46,6 +49,11 @@ class Selection:
     threat: Threat | None = None
     images: int = 1000
     split: str = "holdout"
+    clean_share: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.clean_share <= 1:
+            raise UsageError(f"selection.clean_share must be from 0 to 1, got {self.clean_share}.")
 
 
 @dataclass(frozen=True, slots=True)

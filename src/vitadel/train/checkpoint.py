@@ -24,8 +24,9 @@ _KEPT = 2
 class Progress:
     """Where a run stands.
 
-    `step` updates made; the `best` score on the hold-out so far; how often a broken loss sent it back; how many `real`
-    and `synthetic` images it has seen; what it has cost in device hours and, where the hardware says, in joules.
+    `step` updates made; the `best` score on the hold-out so far, and the best `robust` accuracy; how often a broken
+    loss sent it back; how many `real` and `synthetic` images it has seen; what it has cost in device hours and, where
+    the hardware says, in joules.
     """
 
     step: int = 0
@@ -35,6 +36,7 @@ class Progress:
     synthetic: int = 0
     device_hours: float = 0.0
     joules: float = 0.0
+    robust: float | None = None
 
 
 def write_state(

@@ -397,7 +397,9 @@ class _Job:
         scores = self.check(self.deployed)
         *_, score = scores.values()
         self._write("holdout", progress.step, scores)
-        self._alarm(progress.step, alarms(scores, progress.best))
+        self._alarm(progress.step, alarms(scores, progress.robust))
+        if "robust" in scores:
+            progress = replace(progress, robust=max(progress.robust or 0.0, scores["robust"]))
         if progress.best is not None and score <= progress.best:
             return progress
         self._save("best", {"vitadel.selected": f"step {progress.step}, hold-out {dict(scores)}"})

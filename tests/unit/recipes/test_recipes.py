@@ -245,6 +245,25 @@ def test_selection_uses_the_hold_out_unless_the_recipe_says_otherwise(
     assert RECIPES["digits-standard"]().selection.split == "holdout"
 
 
+def test_clean_accuracy_can_have_a_share_in_the_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Robust accuracy peaks at the second check, half of each at the third; the alarm still compares robust ones."""
+    checks = [{"clean": 0.5, "robust": 0.4}, {"clean": 0.7, "robust": 0.5}, {"clean": 0.9, "robust": 0.42}]
+    found = {}
+    for share in (0.0, 0.5):
+        left = iter(checks)
+        room = sys.modules["vitadel.recipes.carry_out"]
+        monkeypatch.setattr(room, "quick_scores", lambda *args, left=left, **values: next(left))
+        settings = ["plan.epochs=3", "plan.warmup_epochs=0", "plan.check_every_epochs=1", "plan.batch=64"]
+        recipe = override(RECIPES["digits-standard"](), [*settings, f"selection.clean_share={share}"])
+        carry_out(recipe, tmp_path / str(share), data_spec="digits[:64]")
+        found[share] = models.read_tensors(tmp_path / str(share) / "checkpoints" / "best.safetensors")[1]
+        alarms = [json.loads(line) for line in (tmp_path / str(share) / "log.jsonl").read_text().splitlines()]
+        codes = [(one["code"], one["evidence"]) for one in alarms if one["event"] == "alarm"]
+        assert codes == [("robust-overfitting", {"best": 0.5, "robust": 0.42})]
+    assert "'robust': 0.5" in found[0.0]["vitadel.selected"]
+    assert "'robust': 0.42, 'score': 0.66" in found[0.5]["vitadel.selected"]
+
+
 def test_one_value_changes_and_nothing_else() -> None:
     before = RECIPES["digits-adversarial"]()
     settings = ["plan.epochs=3", "objective.threat.eps=4/255", "plan.ema=0.99", "plan.precision=bf16", "seed=5"]
@@ -281,6 +300,7 @@ def test_settings_are_applied_together_whatever_their_order() -> None:
         ("objective.threat=l2", "stands for a whole Linf"),
         ("plan.clip_norm=wide", "is not a number: got 'wide'"),
         ("objective.threat.eps=8", "write 8/255, not 8"),
+        ("selection.clean_share=2", "clean_share must be from 0 to 1, got 2"),
         ("plan.precision=fp8", "unknown value of plan.precision 'fp8'"),
         ("objective.attack.random_start=yes", "wants true or false, got 'yes'"),
     ],
