@@ -80,7 +80,7 @@ def main() -> None:
         {
             "benchmark": "spatial",
             "model": args.model.partition("@")[0],
-            "data": args.data,
+            "data": Path(args.data).name,
             "images": count,
             **hardware(device),
             "versions": versions("timm"),
