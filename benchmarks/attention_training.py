@@ -83,11 +83,11 @@ def main() -> None:
     args = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     updates = max(1, len(data.load(args.data, preprocess=data.parse_preprocess("squash:32")).split("train")) // BATCH)
-    run_all(jobs_of(args, updates), args.work / "said", args.at_once, args.within)
+    took = run_all(jobs_of(args, updates), args.work / "said", args.at_once, args.within)
     about = {"benchmark": "attention-training", "data": Path(args.data).name, "threat": THREAT, "at_once": args.at_once}
     for name in ("base", "aas"):
         run = args.work / name
-        if not (run / "checkpoints").exists():  # its training says why
+        if name not in took:  # its training says why
             continue
         recipe = json.loads((run / "manifest.json").read_text())["parts"]["recipe"]
         tell(

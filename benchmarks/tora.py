@@ -124,12 +124,12 @@ def main() -> None:
     ways = trainings(args)
     jobs = [job for job, _ in ways.values()]
     jobs += [one for name, (_, heads) in ways.items() for one in evaluations(name, heads, args)]
-    run_all(jobs, args.work / "said", args.at_once, args.within)
+    took = run_all(jobs, args.work / "said", args.at_once, args.within)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     about = {"benchmark": "tora", "data": Path(args.data).name, "threat": THREAT, "at_once": args.at_once}
     for name, (_, heads) in ways.items():
         run = args.work / name
-        if not (run / "checkpoints").exists():
+        if name not in took:
             continue
         cost = {
             "epochs": args.backbone_epochs if name == "backbone" else args.epochs,
@@ -137,6 +137,9 @@ def main() -> None:
             **spent(run),
         }
         for head in ("joint", *heads):
+            quick = found(args.work / f"{name}-{head}-quick")
+            if not quick:
+                continue
             tell(
                 {
                     **about,
@@ -144,7 +147,7 @@ def main() -> None:
                     "head": head,
                     **hardware(device),
                     "versions": versions("timm"),
-                    "quick": found(args.work / f"{name}-{head}-quick"),
+                    "quick": quick,
                     "adversarial": found(args.work / f"{name}-{head}-adversarial"),
                     "cost": cost,
                 },
