@@ -65,9 +65,14 @@ def evaluate(model: str, data: str, suite: str, threat: str, run: Path) -> list[
 
 
 def found(run: Path) -> dict[str, object]:
-    """What an evaluation or an attack found: accuracy on clean images, and what each attack in turn left of it."""
+    """What an evaluation or an attack found: accuracy on clean images, and what each attack in turn left of it.
+
+    Of an attack with scaled attention: on the model itself, not by the protocol of the paper, on the rescaled one.
+    """
     for file in run.glob("eval/*/summary.json"):
         summary = json.loads(file.read_text())
+        if summary["suite"].endswith("paper-protocol"):
+            continue
         n, stand = summary["n"], summary["clean"]["correct"]
         left: dict[str, object] = {"n": n, "clean": told(stand, n)}
         for attack in summary["attacks"]:

@@ -38,6 +38,8 @@ AS_TORA = (
     "objective.attack.step_size=8/765",
     "objective.eps_warmup=0",
     "plan.warmup_epochs=1",
+    "plan.compile=blocks",
+    "plan.understudy=true",
     "plan.min_lr=0",
     "selection.threat.eps=4/255",
 )
@@ -45,12 +47,12 @@ AS_TORA = (
 
 def trainings(args: argparse.Namespace) -> dict[str, tuple[Job, tuple[str, ...]]]:
     """Every way of training and its heads, by name; the backbone first."""
-    common = (f"plan.epochs={args.epochs}", f"model.start={args.work / 'backbone'}", "plan.understudy=true")
+    common = (f"plan.epochs={args.epochs}", f"model.start={args.work / 'backbone'}")
 
     def job(name: str, recipe: str, *settings: str, after: tuple[str, ...] = ("backbone",)) -> Job:
         return Job(name, train(recipe, args.data, args.work / name, *settings, *args.set), after)
 
-    first = (f"plan.epochs={args.backbone_epochs}", "plan.compile=blocks")
+    first = (f"plan.epochs={args.backbone_epochs}",)
     made: dict[str, tuple[Job, tuple[str, ...]]] = {}
     made["backbone"] = (job("backbone", "cifar10-vit-tiny-standard-short", *first, after=()), ())
     for tuning, (recipe, weights, heads) in TUNINGS.items():
@@ -90,8 +92,7 @@ def tell_costs(out: Path | None, updates: int = 16) -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     ways = {name: recipe for name, (recipe, _, _) in TUNINGS.items()} | {"all-weights": ALL_WEIGHTS}
     for name, known in ways.items():
-        settings = ("plan.understudy=true", *(AS_TORA if known == ALL_WEIGHTS else ()))
-        recipe = recipes.override(recipes.RECIPES[known](), settings)
+        recipe = recipes.override(recipes.RECIPES[known](), AS_TORA if known == ALL_WEIGHTS else ())
         model, split = built("vit-ti4"), images("vit-ti4", recipe.plan.batch * 4)
         if recipe.model.tuning is not None:
             model = models.tora(model, recipe.model.tuning, num_classes=10, seed=0)

@@ -3,7 +3,7 @@
     python benchmarks/training.py vit-s4 --objective pgd --batch 1024 [--out benchmarks/results/FILE.jsonl]
     python benchmarks/training.py xcit-s12-16 --objective trades --batch 128
     python benchmarks/training.py vit-ti4,vit-s4,vit-b4 --batch 128,256,512,1024 --skip-plain    time and memory
-    python benchmarks/training.py vit-s4 --skip-plain --without kernel                           what a part brings
+    python benchmarks/training.py vit-s4 --skip-plain --without kernels                          what a part brings
 
 The plain loop is written the way public code does it: float32 with TF32 allowed, `.backward()` through the weights at
 every attack step, and in TRADES the clean images classified again at every step. Ours is `fit` as `vitadel train` calls
@@ -26,6 +26,7 @@ from vitadel.attacks import PGD
 from vitadel.data import Held, Split
 from vitadel.models.families.base import Family
 from vitadel.models.families.vit import ViT
+from vitadel.models.families.xcit import XCiT
 from vitadel.objectives import Adversarial, Objective, Trades
 from vitadel.runs import Run
 from vitadel.threat import Linf
@@ -119,9 +120,9 @@ def run_ours(model: models.Model, split: Split, objective: Objective, plan: Plan
 
 
 def leave_out(part: str) -> None:
-    """Do without our attention kernel, or without recorded passes."""
-    if part == "kernel":
-        ViT.quicken = Family.quicken  # type: ignore[method-assign]
+    """Do without our kernels, or without recorded passes."""
+    if part == "kernels":
+        ViT.quicken = XCiT.quicken = Family.quicken  # type: ignore[method-assign]
     else:
         loop.is_recordable = lambda plan, device: False  # type: ignore[attr-defined]
 
@@ -189,7 +190,7 @@ def main() -> None:
     parser.add_argument("--no-understudy", action="store_true")
     parser.add_argument("--checkpoint-activations", action="store_true")
     parser.add_argument("--precision", choices=[one.name.lower() for one in Precision], default="bf16")
-    parser.add_argument("--without", choices=("kernel", "recording"), action="append", default=[])
+    parser.add_argument("--without", choices=("kernels", "recording"), action="append", default=[])
     parser.add_argument("--skip-plain", action="store_true")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()

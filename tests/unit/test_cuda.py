@@ -1,6 +1,7 @@
 """The same answers on a GPU; skipped where there is none."""
 
 import copy
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,8 +29,8 @@ from vitadel.draws import Draws
 from vitadel.evaluate import SUITES, Entry, evaluate, robustness
 from vitadel.goals import Untargeted, rivals
 from vitadel.losses import cross_entropy, margin
-from vitadel.models import family_of
-from vitadel.objectives import AWP, Adversarial, Examples, Standard, Trades
+from vitadel.models import Tuning, family_of
+from vitadel.objectives import AWP, Adversarial, Examples, Standard, TradeOff, Trades
 from vitadel.runs import Run
 from vitadel.threat import L1, L2, Linf, Threat
 from vitadel.train import (
@@ -315,6 +316,21 @@ def test_fast_training_goes_the_way_of_plain_training(tmp_path: Path, compiled: 
     assert losses[1] == pytest.approx(losses[0], rel=0.02)
 
 
+def test_fast_training_of_adapters_goes_the_way_of_plain_training(tmp_path: Path) -> None:
+    objective = TradeOff(PGD(steps=2, step_size=2 / 255, keep_best=False), Linf(8 / 255), weight=0.5)
+    plan = Plan(epochs=2, batch=16, optimiser=SGD(lr=0.05), precision=Precision.BF16, log_every_steps=1)
+    losses = []
+    for name, compiled in (("plain", Compile.OFF), ("fast", Compile.BLOCKS)):
+        run = Run.claim(tmp_path / name, "train", {}, device="cuda")
+        chosen = replace(plan, compile=compiled, understudy=compiled is not Compile.OFF)
+        adapted = models.tora(model("timm:vit_tiny_patch16_224"), Tuning(), num_classes=10, seed=0)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", "passes could not be recorded")
+            fit(adapted, objective, digits(), chosen, run, seed=0)
+        losses.append([float(str(entry["loss"])) for entry in run.read_log("step")])
+    assert losses[1] == pytest.approx(losses[0], rel=0.02)
+
+
 @pytest.mark.parametrize("name", ["test_vit", "xcit_nano_12_p16_224"])
 def test_a_recorded_loss_leaves_the_gradients_of_the_plain_one(name: str) -> None:
     """Also the numbers it tells and the running statistics; a batch of another size goes the plain way."""
@@ -392,17 +408,25 @@ def _distance(one: torch.Tensor, other: torch.Tensor) -> float:
     return float((one.double() - other).norm() / other.norm())
 
 
-def test_quickened_attention_answers_alike() -> None:
-    plain = model("timm:vit_tiny_patch16_224").cuda().bfloat16().eval()
+@pytest.mark.parametrize(
+    ("name", "part", "packed"),
+    [
+        ("timm:vit_tiny_patch16_224", "attn", "PackedAttention"),
+        ("timm:xcit_nano_12_p16_224", "local_mp", "PackedInteraction"),
+    ],
+)
+def test_a_quickened_network_answers_alike(name: str, part: str, packed: str) -> None:
+    plain = model(name).cuda().bfloat16().eval()
     quick = copy.deepcopy(plain)
     family_of(quick.net).quicken(quick.net)
-    assert {type(block.attn).__name__ for block in quick.net.blocks} == {"PackedAttention"}  # type: ignore[union-attr]
+    assert {type(block.get_submodule(part)).__name__ for block in quick.net.blocks} == {packed}  # type: ignore[union-attr]
     assert quick.net.state_dict().keys() == plain.net.state_dict().keys()
-    pixels = torch.randn(8, 3, 32, 32, device="cuda", dtype=torch.bfloat16)
+    pixels = torch.randn(256, 3, 32, 32, device="cuda", dtype=torch.bfloat16)
     with torch.no_grad():
         answers = quick.net(pixels), plain.net(pixels)
         exact = plain.net.double()(pixels.double())
-    assert _distance(answers[0], exact) < 1.2 * _distance(answers[1], exact)
+    # both are off by what bf16 loses in twelve blocks, and by different roundings
+    assert _distance(answers[0], exact) < 1.5 * _distance(answers[1], exact)
 
 
 def test_awp_under_autocast_sees_the_moved_weights() -> None:

@@ -79,8 +79,13 @@ class Objective(ABC):
 
     @property
     def recordable(self) -> bool:
-        """Whether `loss` does the same work on every batch, touches nothing but gradients and ignores the moment."""
+        """Whether `loss` does the same work on every batch of a `stage` and touches nothing but gradients."""
         return False
+
+    @property
+    def stage(self) -> str:
+        """Of an objective as it is `at` a moment: which of its losses that is, where it has several."""
+        return ""
 
     def begin(self, model: nn.Module) -> None:
         """Give the model what it has to hold before the first update, and so before it is copied or wrapped."""

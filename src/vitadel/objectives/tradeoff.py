@@ -64,6 +64,10 @@ class TradeOff(Hostile):
         return True
 
     @property
+    def recordable(self) -> bool:
+        return True
+
+    @property
     def loss_passes(self) -> float:
         """There and back for each half: most weights are frozen and need no gradient. Heads alone cost half of it."""
         return 2.0 * (self._attacks + (self.weight < 1))
@@ -145,6 +149,10 @@ class _Turn(Objective):
 
     whole: TradeOff
     name: str
+
+    @property
+    def stage(self) -> str:
+        return self.name
 
     @property
     def _attacks(self) -> bool:

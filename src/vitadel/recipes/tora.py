@@ -26,7 +26,7 @@ from vitadel.recipes.cifar10 import cifar10_vit_tiny_short
 from vitadel.recipes.digits import digits_class_token
 from vitadel.recipes.recipe import ModelChoice, Recipe, Selection
 from vitadel.threat import Linf
-from vitadel.train import AdamW, HostAugment, Mixing, Plan, Precision, Rule
+from vitadel.train import AdamW, Compile, HostAugment, Mixing, Plan, Precision, Rule
 
 _SUGGESTED = "our choice: the slides do not say"
 _SOURCES: Mapping[str, str] = {
@@ -199,7 +199,7 @@ def cifar10_vit_tiny_standard_short() -> Recipe:
         name="cifar10-vit-tiny-standard-short",
         about="ViT-Tiny/4 on CIFAR-10, standard training, short",
         objective=Standard(smoothing=0.1),
-        plan=replace(base.plan, epochs=100, warmup_epochs=5, mixing=Mixing(cutmix=1.0)),
+        plan=replace(base.plan, epochs=100, warmup_epochs=5, mixing=Mixing(cutmix=1.0), compile=Compile.BLOCKS),
         selection=Selection(),
         sources={"*": "our choice"},
         expect={},
@@ -221,7 +221,16 @@ def cifar10_tora_short() -> Recipe:
             "runs/cifar10-vit-tiny-standard-short", image_size=32, patch_size=4, tuning=Tuning(reduction=4)
         ),
         objective=_trade_off(eps, smoothing=0.0),
-        plan=replace(base.plan, epochs=30, warmup_epochs=1, min_lr=0.0, ema=None, check_every_epochs=30),
+        plan=replace(
+            base.plan,
+            epochs=30,
+            warmup_epochs=1,
+            min_lr=0.0,
+            ema=None,
+            compile=Compile.BLOCKS,
+            understudy=True,
+            check_every_epochs=30,
+        ),
         selection=Selection(PGD(steps=10), Linf(eps)),
         sources=_OWN,
         expect={},

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 from accelerate import Accelerator
@@ -149,7 +150,8 @@ class _Job:
     peak: float | None = None
     flops: float = 0.0
     understudy: Understudy | None = None
-    recorded: RecordedLoss | None = None
+    records_losses: bool = False
+    recorded: dict[str, RecordedLoss] = field(default_factory=dict)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -171,12 +173,11 @@ class _Job:
 
     def hasten(self) -> None:
         """Have attacks crafted on a copy in bf16 and passes recorded, where the plan wants and nothing forbids it."""
-        plan, objective = self.plan, self.objective
+        plan = self.plan
         records = self.accelerator.num_processes == 1 and is_recordable(plan, self.accelerator.device)
         if plan.precision is Precision.BF16 and plan.understudy and not plan.shard:
             self.understudy = Understudy(self.model, plan.compile, record=records)
-        if records and objective.recordable:
-            self.recorded = RecordedLoss(self.model, lambda examples: self._learned(objective, examples, 1.0))
+        self.records_losses = records and self.objective.recordable
 
     # ---------------------------------------------------------------- course
 
@@ -292,10 +293,10 @@ class _Job:
             with nullcontext() if last else self.accelerator.no_sync(self.wrapped):
                 with self.accelerator.autocast():
                     examples = objective.prepare(self.crafter, x_part, y_part, seed=seed, index_B=index_part)
-                if self.recorded is None:
-                    told.append(self._learned(objective, examples, len(x_part) / len(x)))
+                if self.records_losses:
+                    told.append(self._recorded(objective)(examples))
                 else:
-                    told.append(self.recorded(examples))
+                    told.append(self._learned(objective, examples, len(x_part) / len(x)))
         if "loss" in told[-1]:
             moved = self._move_weights(step)
             told = [{**one, **moved} for one in told]
@@ -303,6 +304,13 @@ class _Job:
             scales.copy(self.model.net, self.average.module.net)
         self.window.add(len(x), {name: torch.stack([one[name] for one in told]).mean() for name in told[0]})
         self.notify("training", step + 1, self.total, self.window.latest)
+
+    def _recorded(self, objective: Objective) -> RecordedLoss:
+        """The loss of this stage, which its first batch records."""
+        if objective.stage not in self.recorded:
+            learns = partial(self._learned, objective, share=1.0)
+            self.recorded[objective.stage] = RecordedLoss(self.model, learns)
+        return self.recorded[objective.stage]
 
     def _learned(self, objective: Objective, examples: Examples, share: float) -> Told:
         """Leave the gradients of this share of the loss on the weights; the loss, if it trains, and the logs."""
@@ -394,7 +402,8 @@ class _Job:
         if self.check is None:
             return progress
         self._refuse_broken_weights(progress.step)
-        scores = self.check(self.deployed)
+        with torch.compiler.set_stance("force_eager"):  # every number of images left standing would be compiled anew
+            scores = self.check(self.deployed)
         *_, score = scores.values()
         self._write("holdout", progress.step, scores)
         self._alarm(progress.step, alarms(scores, progress.robust))

@@ -1,18 +1,22 @@
 """TORA's recipes: the paper's numbers, baselines that differ in what is added, and a backbone from a run folder."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from vitadel import models
 from vitadel.errors import UsageError
 from vitadel.models import Adapted, Tuning, read_tensors
-from vitadel.objectives import Standard, TradeOff
+from vitadel.objectives import Examples, Standard, TradeOff
 from vitadel.recipes import RECIPES, Recipe, carry_out, override
 from vitadel.recipes.published_tables import SWEEPS
 from vitadel.recipes.sweep import Axis, Sweep, carry_out_sweep
+from vitadel.train import loop
+from vitadel.train.recorded import Told
 
 _ADAPTED = [name for name, make in RECIPES.items() if make().model.tuning is not None]
 SHORT = ("plan.epochs=2", "plan.warmup_epochs=0", "selection.images=8")
@@ -146,6 +150,32 @@ def test_from_a_run_folder_to_adapters(backbone: Path, tmp_path: Path) -> None:
     again = models.load(f"{backbone}+{tmp_path / 'adapters.safetensors'}#rob")
     x = torch.rand(2, 3, 8, 8)
     assert torch.equal(again(x), models.answering(model.eval(), "rob")(x))
+
+
+def test_every_stage_has_a_recording_of_its_own(
+    backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that merely calls what it was made of leads to the same weights, if each update calls the right one."""
+    recipe = override(RECIPES["digits-tora"](), [*SHORT, f"model.start={backbone}"])
+    carry_out(recipe, tmp_path / "plain", data_spec=DATA)
+    made: list[str] = []
+
+    class Recording:
+        def __init__(self, net: nn.Module, learns: partial[Told]) -> None:
+            self.learns = learns
+            made.append(learns.args[0].stage)
+
+        def __call__(self, examples: Examples) -> Told:
+            return self.learns(examples)
+
+    monkeypatch.setattr(loop, "is_recordable", lambda plan, device: True)
+    monkeypatch.setattr(loop, "RecordedLoss", Recording)
+    carry_out(recipe, tmp_path / "recorded", data_spec=DATA)
+    assert made == ["rob", "acc", ""]
+    plain, recorded = (
+        read_tensors(tmp_path / name / "checkpoints" / "final.safetensors")[0] for name in ("plain", "recorded")
+    )
+    assert all(torch.equal(recorded[name], value) for name, value in plain.items())
 
 
 def test_what_is_frozen_keeps_its_classes(backbone: Path, tmp_path: Path) -> None:

@@ -4,9 +4,10 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -286,6 +287,25 @@ def test_what_is_logged(train: Split, tmp_path: Path) -> None:
         (at, code) for at in (4, 8) for code in ("overfitting", "label-leaking")
     ]
     assert list((run.folder / "tensorboard").glob("events.out.tfevents.*"))
+
+
+def test_nothing_is_compiled_for_a_check(train: Split, tmp_path: Path) -> None:
+    """An attack leaves fewer images with every step, and each number of them would be compiled anew."""
+    seen: list[int] = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
+        seen.append(len(inputs))
+        return graph.forward
+
+    compiled = torch.compile(lambda x: x + 1, backend=backend)
+
+    def check(model: nn.Module) -> dict[str, float]:
+        return {"clean": float(compiled(torch.zeros(3))[0])}
+
+    fit(fresh(), Standard(), train, PLAN, claimed(tmp_path / "run"), seed=1, check=check)
+    assert not seen
+    assert compiled(torch.zeros(3))[0] == 1
+    assert seen == [1]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from vitadel.models.families.base import Block
 from vitadel.models.families.vit import ViT
-from vitadel.models.tora import Adapted
+from vitadel.models.tora import Adapted, Adapter
 
 _FROZEN = "backbone."
 
@@ -21,6 +21,15 @@ class Adapting(ViT):
     def blocks(self, net: nn.Module) -> Sequence[Block]:
         assert isinstance(net, Adapted)
         return super().blocks(net.backbone)
+
+    def pieces(self, net: nn.Module) -> Sequence[nn.Module]:
+        assert isinstance(net, Adapted)
+        adapters = [one for one in net.modules() if isinstance(one, Adapter)]
+        return [*super().pieces(net), *adapters, *net.fusions]
+
+    def quicken(self, net: nn.Module) -> None:
+        assert isinstance(net, Adapted)
+        super().quicken(net.backbone)
 
     def patch_size(self, net: nn.Module) -> int | None:
         assert isinstance(net, Adapted)

@@ -8,6 +8,7 @@ from torch import nn
 
 from vitadel.errors import UsageError
 from vitadel.models.families.base import Block, Patched, numbered
+from vitadel.models.families.packed import PackedInteraction, suits_interaction
 
 
 class XCiT(Patched):
@@ -27,6 +28,12 @@ class XCiT(Patched):
     def pieces(self, net: nn.Module) -> Sequence[nn.Module]:
         assert isinstance(net, Xcit)
         return [net.patch_embed, *super().pieces(net)]
+
+    def quicken(self, net: nn.Module) -> None:
+        assert isinstance(net, Xcit)
+        for block in net.blocks:
+            if suits_interaction(block.local_mp):
+                block.local_mp = PackedInteraction(block.local_mp)
 
     def size_options(self, image_size: int | None, patch_size: int | None) -> dict[str, int]:
         return {}  # positions are sinusoids of any grid, and the stem's strides are set after building
