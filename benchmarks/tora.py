@@ -8,7 +8,7 @@ same ViT. One JSON line per way and head: clean, FGSM, PGD-20 and, for joint ans
 trained parameters, memory, device hours. Killed, the same command goes on. Of several jobs at once the hours are those
 of a shared device.
 
-With --costs, instead: the speed and memory of each way by itself, on random images, after a warm-up.
+With --costs, instead: the speed of each way by itself in either phase of training, and its memory, on random images.
 """
 
 import argparse
@@ -96,10 +96,12 @@ def tell_costs(out: Path | None, updates: int = 16) -> None:
         model, split = built("vit-ti4"), images("vit-ti4", recipe.plan.batch * 4)
         if recipe.model.tuning is not None:
             model = models.tora(model, recipe.model.tuning, num_classes=10, seed=0)
-        plan = replace(recipe.plan, epochs=3 * updates // 4, log_every_steps=updates, checkpoint_every_steps=10**6)
-        rate, _, mib = run_ours(model, split, recipe.objective, plan)
+        # four stretches: two of either phase, of which the first records and compiles
+        plan = replace(recipe.plan, epochs=updates, log_every_steps=updates, checkpoint_every_steps=10**6)
+        (first, *_, second), _, mib = run_ours(model, split, recipe.objective, plan)
         about = {"benchmark": "tora-costs", "way": name, "batch": plan.batch, **hardware(device)}
-        cost = {"images_per_second": round(rate, 1), "memory_mib": round(mib), **sizes(model)}
+        rates = {"phase_1": round(first, 1), "phase_2": round(second, 1)}
+        cost = {"images_per_second": rates, "memory_mib": round(mib), **sizes(model)}
         tell({**about, "versions": versions("timm"), **cost}, out)
 
 

@@ -76,7 +76,7 @@ class Perturbations:
             shown = [packed(one) for row, one in zip(rows, struck.adversarial, strict=True) if row < self.images]
             return {**told, "fooled": struck.fooled_B.tolist(), "shown": list(shown)}
 
-        told = perturbed.gathered(parts, "perturbations", len(images), look, bench.notify)
+        told = perturbed.gathered(bench, "perturbations", look)
         shown = torch.arange(min(self.images, len(images)))
         x, adversarial = images.images(shown).cpu(), torch.stack([unpacked(one) for one in told["shown"]])
         side = tuple(x.shape[-2:])

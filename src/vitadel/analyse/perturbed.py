@@ -11,14 +11,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from vitadel.analyse.study import Images, Parts, device_of, in_batches
+from vitadel.analyse.study import Bench, Images, device_of, in_batches
 from vitadel.attacks import PGD
 from vitadel.errors import UsageError
 from vitadel.goals import Untargeted
-from vitadel.runs import Notify
 from vitadel.threat import Linf, Threat
 
-_CHUNK = 16  # images of a part: what a kill costs at most
+_CHUNK = 16  # images of a part on a CPU: what a kill costs at most
 _VALUES = 1 << 21  # pixel values attacked at once, where nobody says otherwise
 _SIDE = 112  # pixels of a small picture
 _LUMA = (0.299, 0.587, 0.114)
@@ -65,7 +64,7 @@ class Striker:
 
     def __call__(self, rows: Tensor) -> Struck:
         device = device_of(self.model)
-        at_once = self.batch or max(1, _VALUES // self.images.images(rows[:1]).numel())
+        at_once = self.batch or _at_once(self.images)
 
         def strike(at: Tensor) -> Struck:
             x, label_B = self.images.images(at).to(device), self.images.labels[at].to(device)
@@ -94,18 +93,25 @@ def check_images(images: Images) -> None:
 
 
 def gathered(
-    parts: Parts, name: str, n: int, make: Callable[[Tensor], Mapping[str, Sequence[object]]], notify: Notify
+    bench: Bench, name: str, make: Callable[[Tensor], Mapping[str, Sequence[object]]]
 ) -> dict[str, list[object]]:
-    """What `make` tells of every image: lists with one entry each, made in parts of a fixed size."""
+    """What `make` tells of every image: lists with one entry each, made in parts."""
     told: dict[str, list[object]] = {}
-    for first in range(0, n, _CHUNK):
-        rows = torch.arange(first, min(n, first + _CHUNK))
-        part = parts.once(f"{name}-{first:06d}", lambda rows=rows: make(rows))  # type: ignore[misc]
+    n = len(bench.images)
+    # a GPU has hardly begun with so few
+    size = _CHUNK if device_of(bench.model).type == "cpu" else max(_CHUNK, _at_once(bench.images))
+    for first in range(0, n, size):
+        rows = torch.arange(first, min(n, first + size))
+        part = bench.parts.once(f"{name}-{first:06d}-{len(rows)}", lambda rows=rows: make(rows))  # type: ignore[misc]
         for key, values in part.items():
             if isinstance(values, list):
                 told.setdefault(key, []).extend(values)
-        notify(name, int(rows[-1]) + 1, n, {})
+        bench.notify(name, int(rows[-1]) + 1, n, {})
     return told
+
+
+def _at_once(images: Images) -> int:
+    return max(1, _VALUES // images.images(torch.arange(1)).numel())
 
 
 def as_bytes(delta: Tensor, threat: Threat, stretch: Stretch, sign: Sign) -> Tensor:

@@ -72,9 +72,7 @@ class Saliency:
             model, images, perturbed.pgd(self.steps, self.step_size, threat), threat, bench.seed, bench.batch
         )
 
-        told = perturbed.gathered(
-            parts, "maps", len(images), self._look(sight, strike, bench.seed, bench.batch), bench.notify
-        )
+        told = perturbed.gathered(bench, "maps", self._look(sight, strike, bench.seed, bench.batch))
         scores = {m: _scores(told, m) for m in sight.methods}
         exhibits: list[Exhibit] = [
             self._pictures(images, told, sight, threat),

@@ -116,9 +116,7 @@ class _Work:
             # other weights under the same name are another study's numbers
             marks = {name: _mark(one) for name, one in self.classifiers.items()}
             known = "-".join(mark[:8] for mark in marks.values())
-            told = perturbed.gathered(
-                self.bench.parts, f"answers-{known}", len(self.bench.images), self._look(), self.bench.notify
-            )
+            told = perturbed.gathered(self.bench, f"answers-{known}", self._look())
         classes = int(str(told["classes"][0]))
         scores = {
             name: {shown: _score(told[f"{shown}-{number}"], classes) for shown in _SHOWN}

@@ -175,7 +175,7 @@ def test_the_batch_changes_nothing_and_a_kill_costs_nothing(tmp_path: Path) -> N
     assert {**study(model, x, y, settings, batch=3), "seconds": 0} == {**straight, "seconds": 0}
     with pytest.raises(Killed):
         settings.carry_out(Bench(model, InHand(x, y), Parts(tmp_path), Linf(EPS), notify=dying))
-    assert [path.name for path in (tmp_path / "parts").iterdir()] == ["perturbations-000000.json"]
+    assert [path.name for path in (tmp_path / "parts").iterdir()] == ["perturbations-000000-16.json"]
     resumed = settings.carry_out(Bench(model, InHand(x, y), Parts(tmp_path), Linf(EPS)))
     assert {**resumed, "seconds": 0} == {**straight, "seconds": 0}
     assert json.loads((tmp_path / "result.json").read_text())["alignment"] == straight["alignment"]

@@ -245,7 +245,7 @@ def test_no_number_depends_on_the_batch_and_a_kill_costs_nothing(x: Tensor, tmp_
     settings = Saliency(steps=1, methods=(EIGEN,))
     with pytest.raises(Killed):
         settings.carry_out(Bench(model, images, Parts(tmp_path), Linf(0.1), notify=dying))
-    assert [path.name for path in (tmp_path / "parts").iterdir()] == ["maps-000000.json"]
+    assert [path.name for path in (tmp_path / "parts").iterdir()] == ["maps-000000-16.json"]
     resumed = settings.carry_out(Bench(model, images, Parts(tmp_path), Linf(0.1), notify=silent))
     straight = settings.carry_out(Bench(model, images, Parts(), Linf(0.1), notify=silent))
     assert {**resumed, "seconds": 0} == {**straight, "seconds": 0}
