@@ -47,7 +47,7 @@ def jobs_of(args: argparse.Namespace) -> tuple[dict[str, str], list[Job]]:
         sources = f"transfer:sources={'+'.join(found[other] for other in others)}"
         transfer = evaluate(model, images, sources, THREAT, args.work / f"{name}-transfer")
         jobs.append(Job(f"{name}-transfer", transfer, trained))
-        for study in STUDIES:
+        for study in STUDIES if args.studied else ():
             asked = f"{study}:classifiers={found[others[0]]}+{found[others[1]]}" if study == "semantics" else study
             command = ["analyse", asked, model, "--data", f"{args.data}[:{args.studied}]", "--json"]
             threat = ["--threat", THREAT] if study in ATTACKING else []
@@ -64,7 +64,7 @@ def main() -> None:
     parser.add_argument("--cnn")
     parser.add_argument("--robust", default="zoo:cifar10-vit-tiny-short")
     parser.add_argument("-n", type=int, default=1000)
-    parser.add_argument("--studied", type=int, default=200)
+    parser.add_argument("--studied", type=int, default=200, help="images for the studies; 0 leaves these out")
     parser.add_argument("--epochs", type=int, default=100)
     parser.add_argument("--set", action="append", default=[], help="for both trainings, as of vitadel train")
     parser.add_argument("--within", type=float, help="seconds; what is not done by then is left for the next call")
