@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from subjects import hooks, stirred  # type: ignore[import-not-found]
 from torch import Tensor, nn
-from traces import hooks  # type: ignore[import-not-found]
 
 from vitadel.analyse import Bench, Correlation, Parts, correlation, study
 from vitadel.analyse.correlation import Measure, groups_of
@@ -50,12 +50,8 @@ SHAPES = {"swin": 12, "levit": 11, "resnet": 8, "convnext": 4}
 def tiny(family: str) -> Model:
     """A float64 model whose every weight matters."""
     name, patch, options = TINY[family]
-    model = load(name, num_classes=5, image_size=32, patch_size=patch, options=options).double()
-    rng = torch.Generator().manual_seed(3)
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight.add_(0.05 * torch.randn(weight.shape, generator=rng))
-    return model
+    model = load(name, num_classes=5, image_size=32, patch_size=patch, options=options)
+    return stirred(model.double(), 0.05)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from subjects import stirred  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
 from vitadel.analyse import Bench, Lesion, Parts, study, surgery
@@ -31,12 +32,8 @@ TINY: dict[str, tuple[str, int | None, dict[str, Option]]] = {
 def tiny(family: str) -> Model:
     """A float64 model whose every weight matters."""
     name, patch, options = TINY[family]
-    model = load(name, num_classes=5, image_size=32, patch_size=patch, options=options).double()
-    rng = torch.Generator().manual_seed(3)
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight.add_(0.1 * torch.randn(weight.shape, generator=rng))
-    return model
+    model = load(name, num_classes=5, image_size=32, patch_size=patch, options=options)
+    return stirred(model.double(), 0.1)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from subjects import stirred  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
 from vitadel.analyse import surgery
@@ -31,18 +32,9 @@ TINY: dict[str, tuple[str, int | None, dict[str, Option]]] = {
 ENDINGS = {Cut.LAYER: "", Cut.ATTENTION: ".attn", Cut.MLP: ".mlp"}
 
 
-def stirred(model: Model) -> Model:
-    """Every weight matters, layer scales too."""
-    rng = torch.Generator().manual_seed(3)
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight.add_(0.1 * torch.randn(weight.shape, generator=rng))
-    return model.eval()
-
-
 def tiny(family: str) -> Model:
     name, patch, options = TINY[family]
-    return stirred(load(name, num_classes=5, image_size=32, patch_size=patch, options=options))
+    return stirred(load(name, num_classes=5, image_size=32, patch_size=patch, options=options), 0.1)
 
 
 @pytest.fixture
@@ -98,13 +90,13 @@ def test_adapters_after_blocks_and_factors_of_attention_are_kept(x: Tensor) -> N
     base = load("timm:vit_tiny_patch16_224", num_classes=5, image_size=32, patch_size=8, options={"depth": 3})
     scaled = tiny("vit")
     set_attention_scales(scaled, [0.5, 2.0, 0.1, 1.0])
-    for model in (stirred(tora(base)), scaled):
+    for model in (stirred(tora(base), 0.1), scaled):
         for plan, z_BK in answers(model, x, some_plans(model)).items():
             assert torch.equal(z_BK, by_taps(model, x, plan)), plan
 
 
 def test_units_of_convolutions_are_left_out_as_if_they_had_not_been_built(x: Tensor) -> None:
-    model = stirred(load("timm:resnet18", num_classes=5))
+    model = stirred(load("timm:resnet18", num_classes=5), 0.1)
     _, layers = layers_of(model)
     free = [place for place, layer in enumerate(layers) if not layer.fixed]
     assert [layers[place].name for place in free] == ["layer1.0", "layer1.1", "layer2.1", "layer3.1", "layer4.1"]
@@ -116,7 +108,7 @@ def test_units_of_convolutions_are_left_out_as_if_they_had_not_been_built(x: Ten
         for layer, cut in zip(layers, plan, strict=True):
             if cut:
                 stage, _, unit = layer.name.partition(".")
-                without.net.get_submodule(stage)[int(unit)] = nn.Identity()  # type: ignore[operator]
+                without.net.get_submodule(stage)[int(unit)] = nn.Identity()
         with torch.no_grad():
             assert torch.equal(z_BK, without(x)), plan
 

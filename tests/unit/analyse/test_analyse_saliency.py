@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from subjects import hooks  # type: ignore[import-not-found]
 from torch import Tensor, nn
-from traces import hooks  # type: ignore[import-not-found]
 
 from vitadel.analyse import Bench, Parts, Saliency, study
 from vitadel.analyse.eigencam import eigencam
