@@ -105,8 +105,10 @@ def _model_name(manifest: Mapping[str, object]) -> str:
     parts = _mapping(manifest.get("parts"))
     names = (_mapping(parts.get(part)).get("name") for part in ("model", "recipe"))
     name = next((name for name in names if isinstance(name, str) and name), "")
-    # of weights from a file its name will do: provenance has the way there
+    # of a file its name will do: provenance has the way there
     start, at, weights = name.partition("@")
+    if start.endswith(".safetensors"):
+        start = Path(start).stem
     return f"{start}{at}{Path(weights).name}"
 
 

@@ -322,10 +322,10 @@ def test_transfer_crafts_once_per_source_and_asks_all(tmp_path: Path, three: lis
     assert rows["right"] == list(map(float, told))
     assert summary["clean"]["accuracy"] == 1  # type: ignore[index]
     table = summary["exhibits"][0]  # type: ignore[index]
-    assert table["columns"] == ["crafted on", "this model", "m1.safetensors"]
+    assert table["columns"] == ["crafted on", "this model", "m1"]
     own = values(summary)["under its own attack"]
     assert table["rows"][1][1] == f"{100 * own:.1f} ({100 * own - 100:+.1f})"
-    assert set(summary["conventions"]["sources"]) == {"m1.safetensors"}  # type: ignore[index]
+    assert set(summary["conventions"]["sources"]) == {"m1"}  # type: ignore[index]
     assert Transfer(sources=("timm:a@x/w.pth", "runs/b")).names == ["this model", "timm:a", "b"]
     assert Transfer(sources=("timm:a@v.pth", "timm:a@w.pth")).names == ["this model", "timm:a@v.pth", "timm:a@w.pth"]
 
@@ -335,7 +335,7 @@ def test_a_model_of_another_size_sees_the_images_resized(tmp_path: Path, three: 
     settings = Transfer(sources=tuple(map(str, three[1:])))
     summary = survey(models.load(three[0]), data, settings, claim(tmp_path / "run"), threat=Linf(0.1))
     heat = summary["exhibits"][1]  # type: ignore[index]
-    assert heat["rows"] == ["this model", "m1.safetensors", "m2.safetensors"]
+    assert heat["rows"] == ["this model", "m1", "m2"]
     assert len(values(summary)) == 4
     again = survey(models.load(three[0]), data, settings, claim(tmp_path / "again"), threat=Linf(0.1), batch=2)
     assert without_time(again) == without_time(summary)

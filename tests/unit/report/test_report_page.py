@@ -71,6 +71,12 @@ def test_best_of_each_threat_is_bold_and_only_that(two_runs: list[Path]) -> None
     assert re.findall(r'class="value best">([\d.]+)<', page(two_runs)) == ["82.5", "70.0", "47.5"]
 
 
+def test_a_file_is_called_by_its_name_alone(make: Any) -> None:
+    names = ("/data/of/mine/vit.safetensors", "zoo:small", "timm:vit_tiny@/data/weights.safetensors")
+    runs = [make.evaluate(f"run{at}", name, {8: 10}) for at, name in enumerate(names)]
+    assert [row.model for row in summarise(runs)] == ["vit", "zoo:small", "timm:vit_tiny@weights.safetensors"]
+
+
 def test_no_bold_between_different_images(make: Any) -> None:
     runs = [make.evaluate("a", "a", {8: 10}), make.evaluate("b", "b", {8: 20})]
     manifest = Run.open(runs[1]).manifest

@@ -54,7 +54,7 @@ class Transfer:
     @property
     def names(self) -> list[str]:
         """What the models are called in tables: the ends of their names, as far as these tell them apart."""
-        short = [source.partition("@")[0].rpartition("/")[2] for source in self.sources]
+        short = [source.partition("@")[0].rpartition("/")[2].removesuffix(".safetensors") for source in self.sources]
         return [_SELF, *(short if len(set(short)) == len(short) else self.sources)]
 
     def refuse(self, model: nn.Module, data: DataSet, split: str) -> None:
@@ -134,7 +134,7 @@ class Transfer:
 
     def _conventions(self, desk: Desk) -> dict[str, object]:
         hashes = {
-            name: models.fingerprint(other.net.state_dict())[:16]
+            name: models.fingerprint(other.net.state_dict())[:8]
             for name, other in zip(self.names[1:], self._others(torch.device("cpu")), strict=True)
         }
         return {
