@@ -126,8 +126,8 @@ def test_a_study_with_exhibits_from_beginning_to_page(vitadel: Command, gated: P
     page = (tmp_path / "page.html").read_text()
     assert page.count("<h3>Share of the robustness adapter</h3>") == 1
     assert page.count("<figcaption>") == 6  # three figures of each run, each under its name
-    assert f"{gated.name}#rob" in page
-    assert f"{gated.name}#joint" in page
+    assert f"{gated.stem}#rob" in page
+    assert f"{gated.stem}#joint" in page
 
 
 def test_what_has_no_gates_is_refused(vitadel: Command, trained: Path, gated: Path, tmp_path: Path) -> None:

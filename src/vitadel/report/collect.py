@@ -107,8 +107,9 @@ def _model_name(manifest: Mapping[str, object]) -> str:
     name = next((name for name in names if isinstance(name, str) and name), "")
     # of a file its name will do: provenance has the way there
     start, at, weights = name.partition("@")
-    if start.endswith(".safetensors"):
-        start = Path(start).stem
+    file, mark, head = start.partition("#")
+    if file.endswith(".safetensors") and "+" not in file:
+        start = f"{Path(file).stem}{mark}{head}"
     return f"{start}{at}{Path(weights).name}"
 
 

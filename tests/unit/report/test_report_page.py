@@ -72,9 +72,15 @@ def test_best_of_each_threat_is_bold_and_only_that(two_runs: list[Path]) -> None
 
 
 def test_a_file_is_called_by_its_name_alone(make: Any) -> None:
-    names = ("/data/of/mine/vit.safetensors", "zoo:small", "timm:vit_tiny@/data/weights.safetensors")
+    names = {
+        "/data/of/mine/vit.safetensors": "vit",
+        "/data/of/mine/vit.safetensors#rob": "vit#rob",
+        "runs/vit+adapters.safetensors": "runs/vit+adapters.safetensors",
+        "zoo:small": "zoo:small",
+        "timm:vit_tiny@/data/weights.safetensors": "timm:vit_tiny@weights.safetensors",
+    }
     runs = [make.evaluate(f"run{at}", name, {8: 10}) for at, name in enumerate(names)]
-    assert [row.model for row in summarise(runs)] == ["vit", "zoo:small", "timm:vit_tiny@weights.safetensors"]
+    assert [row.model for row in summarise(runs)] == list(names.values())
 
 
 def test_no_bold_between_different_images(make: Any) -> None:
