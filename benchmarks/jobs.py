@@ -34,6 +34,7 @@ def run_all(jobs: Sequence[Job], folder: Path, at_once: int, within: float | Non
     running: dict[str, tuple[subprocess.Popen[bytes], float]] = {}
     while waiting or running:
         if time.monotonic() > ends:
+            ends = float("inf")  # once: a second signal would end a training before its checkpoint is written
             waiting.clear()
             for process, _ in running.values():
                 process.terminate()
