@@ -412,7 +412,7 @@ def _distance(one: torch.Tensor, other: torch.Tensor) -> float:
     ("name", "part", "packed"),
     [
         ("timm:vit_tiny_patch16_224", "attn", "PackedAttention"),
-        ("timm:xcit_nano_12_p16_224", "local_mp", "PackedInteraction"),
+        ("timm:xcit_nano_12_p16_224", "attn", "PackedChannelAttention"),
     ],
 )
 def test_a_quickened_network_answers_alike(name: str, part: str, packed: str) -> None:

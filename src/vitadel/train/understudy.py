@@ -35,8 +35,8 @@ class Understudy(nn.Module):
     @torch.no_grad()
     def learn(self) -> None:
         """Take over the model's weights as they are now."""
-        theirs, own = self._pairs
-        torch._foreach_copy_(own, theirs)
+        for theirs, own in self._pairs:
+            torch._foreach_copy_(own, theirs)
 
     def forward(self, x: Tensor) -> Tensor:
         with torch.autocast(x.device.type, enabled=False):
@@ -47,8 +47,13 @@ class Understudy(nn.Module):
         return scales.answer(self.net, self.taps, pixels)
 
 
-def _pairs(model: nn.Module, copied: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
-    """The tensors of both, side by side: weights, and running statistics where there are any."""
+def _pairs(model: nn.Module, copied: nn.Module) -> list[tuple[list[Tensor], list[Tensor]]]:
+    """The tensors of both, side by side: weights, and running statistics where there are any.
+
+    Those that lie otherwise in memory are apart: one of them would slow down the copying of all.
+    """
     theirs, own = model.state_dict(keep_vars=True), copied.state_dict(keep_vars=True)
     names = [name for name, value in own.items() if value.is_floating_point()]
-    return [theirs[name].detach() for name in names], [own[name].detach() for name in names]
+    alike = [name for name in names if own[name].stride() == theirs[name].stride()]
+    groups = alike, [name for name in names if name not in alike]
+    return [([theirs[n].detach() for n in group], [own[n].detach() for n in group]) for group in groups if group]

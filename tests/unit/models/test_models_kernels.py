@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from timm.models.xcit import LPI
+from timm.models.xcit import XCA
 
 pytest.importorskip("triton")
 
@@ -18,14 +18,13 @@ for qkv, slope in cases:
     out = class_attention(qkv.requires_grad_(), 0.4)
     answers.append((out.detach(), *torch.autograd.grad(out, qkv, slope)))
 """
-_NEIGHBOURS = """
-from torch import nn
-from timm.models.xcit import LPI
-from vitadel.models.families.packed import PackedInteraction
-for tokens, slope, state, rows in cases:
-    local = LPI(tokens.shape[2]).eval()
-    local.load_state_dict(state)
-    out = PackedInteraction(local)(tokens.requires_grad_(), rows, tokens.shape[1] // rows)
+_CHANNELS = """
+from timm.models.xcit import XCA
+from vitadel.models.families.packed import PackedChannelAttention
+for tokens, slope, heads, state in cases:
+    attention = XCA(tokens.shape[2], heads)
+    attention.load_state_dict(state)
+    out = PackedChannelAttention(attention)(tokens.requires_grad_())
     answers.append((out.detach(), *torch.autograd.grad(out, tokens, slope)))
 """
 
@@ -58,25 +57,25 @@ def test_attention_with_a_class_token_and_its_gradient(tmp_path: Path) -> None:
         torch.testing.assert_close(back.double(), wanted_back, rtol=1e-4, atol=1e-5)
 
 
-def test_exchange_between_neighbours_and_its_gradient(tmp_path: Path) -> None:
-    """timm's own module in float64; grids that are not square and channels that fill no tile among them."""
+def test_attention_between_channels_and_its_gradient(tmp_path: Path) -> None:
+    """timm's own module in float64; tokens that fill no tile, few and many, and channels that fill none among them."""
     generator = torch.Generator().manual_seed(0)
     cases = []
-    for rows, columns, channels in [(3, 5, 7), (7, 7, 130), (1, 40, 16)]:
-        local = LPI(channels)
-        state = {
-            name: value if name.endswith("tracked") else torch.rand(value.shape, generator=generator) + 0.1
-            for name, value in local.state_dict().items()
-        }
-        shape = (2, rows * columns, channels)
-        tokens, slope = torch.randn(shape, generator=generator), torch.randn(shape, generator=generator)
-        cases.append((tokens, slope, state, rows))
-    answers = interpreted(_NEIGHBOURS, cases, tmp_path)
-    for (tokens, slope, state, rows), (got, back) in zip(cases, answers, strict=True):
-        local = LPI(tokens.shape[2]).eval()
-        local.load_state_dict(state)
-        exact = tokens.double().requires_grad_()
-        wanted = local.double()(exact, rows, tokens.shape[1] // rows)
+    for tokens, heads, channels in [(5, 2, 16), (64, 1, 12), (70, 2, 48), (131, 3, 64)]:
+        attention = XCA(heads * channels, heads)
+        state = {name: torch.randn(one.shape, generator=generator) for name, one in attention.state_dict().items()}
+        shape = (2, tokens, heads * channels)
+        x, slope = torch.randn(shape, generator=generator), torch.randn(shape, generator=generator)
+        x[0, :, :] *= 1e-3  # lengths are divided out
+        cases.append((x, slope, heads, state))
+    cases.append((*cases[0][:3], {name: torch.zeros_like(one) for name, one in cases[0][3].items()}))  # of no length
+    answers = interpreted(_CHANNELS, cases, tmp_path)
+    for (x, slope, heads, state), (got, back) in zip(cases, answers, strict=True):
+        attention = XCA(x.shape[2], heads).double()
+        attention.load_state_dict(state)
+        exact = x.double().requires_grad_()
+        wanted = attention(exact)
         (wanted_back,) = torch.autograd.grad(wanted, exact, slope.double())
-        torch.testing.assert_close(got.double(), wanted, rtol=1e-4, atol=1e-4)
-        torch.testing.assert_close(back.double(), wanted_back, rtol=1e-4, atol=1e-4)
+        for ours, theirs in ((got, wanted), (back, wanted_back)):
+            for one, other in zip(ours.double(), theirs.detach(), strict=True):
+                torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4 * float(other.abs().max()))

@@ -5,9 +5,8 @@ import importlib.util
 
 import torch
 from timm.layers.attention import Attention
-from timm.models.xcit import LPI
+from timm.models.xcit import XCA
 from torch import Tensor, nn
-from torch.nn.functional import batch_norm
 
 
 class PackedAttention(nn.Module):
@@ -26,19 +25,19 @@ class PackedAttention(nn.Module):
         return answer
 
 
-class PackedInteraction(nn.Module):
-    """XCiT's exchange between neighbouring patches, on a GPU in half precision, in a network that is only asked."""
+class PackedChannelAttention(nn.Module):
+    """XCiT's attention between channels, on a GPU in half precision, in a network that is only asked."""
 
-    def __init__(self, local: LPI) -> None:
+    def __init__(self, attention: XCA) -> None:
         super().__init__()
-        importlib.import_module("vitadel.models.neighbours")
-        self.conv1, self.act, self.bn, self.conv2 = local.conv1, local.act, local.bn, local.conv2
+        importlib.import_module("vitadel.models.channel_attention")
+        self.heads, self.temperature = attention.num_heads, attention.temperature
+        self.qkv, self.proj = attention.qkv, attention.proj
 
-    def forward(self, x: Tensor, H: int, W: int) -> Tensor:
-        mix, bn = torch.ops.vitadel.neighbours, self.bn
-        x = self.act(mix(x, self.conv1.weight, self.conv1.bias, W))
-        x = batch_norm(x.mT, bn.running_mean, bn.running_var, bn.weight, bn.bias, eps=bn.eps).mT
-        answer: Tensor = mix(x, self.conv2.weight, self.conv2.bias, W)
+    def forward(self, x: Tensor) -> Tensor:
+        qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1))
+        out: Tensor = torch.ops.vitadel.channel_attention(qkv, self.temperature.flatten())
+        answer: Tensor = self.proj(out.flatten(2))
         return answer
 
 
@@ -52,9 +51,13 @@ def suits(attention: nn.Module, patches: int) -> bool:
     return plain and ungated and patches in kernels.TILES and attention.head_dim in kernels.CHANNELS
 
 
-def suits_interaction(local: nn.Module) -> bool:
-    """Whether there is a kernel for this exchange between neighbours."""
-    return isinstance(local, LPI) and local.conv1.kernel_size == (3, 3) and _has_kernels(local)
+def suits_channels(attention: nn.Module) -> bool:
+    """Whether there is a kernel for this attention between channels."""
+    if not isinstance(attention, XCA) or not _has_kernels(attention):
+        return False
+    kernels = importlib.import_module("vitadel.models.channel_attention")
+    channels: int = attention.qkv.in_features // attention.num_heads
+    return channels <= int(kernels.MOST_CHANNELS)
 
 
 def _has_kernels(module: nn.Module) -> bool:

@@ -3,12 +3,13 @@
 import math
 from collections.abc import Sequence
 
+import torch
 from timm.models.xcit import Xcit
 from torch import nn
 
 from vitadel.errors import UsageError
 from vitadel.models.families.base import Block, Patched, numbered
-from vitadel.models.families.packed import PackedInteraction, suits_interaction
+from vitadel.models.families.packed import PackedChannelAttention, suits_channels
 
 
 class XCiT(Patched):
@@ -31,9 +32,12 @@ class XCiT(Patched):
 
     def quicken(self, net: nn.Module) -> None:
         assert isinstance(net, Xcit)
+        if not all(suits_channels(block.attn) for block in net.blocks):
+            return
+        # channels last from the stem on, or every token of the stream lies scattered and its norms wait for memory
+        net.patch_embed.to(memory_format=torch.channels_last)
         for block in net.blocks:
-            if suits_interaction(block.local_mp):
-                block.local_mp = PackedInteraction(block.local_mp)
+            block.attn = PackedChannelAttention(block.attn)
 
     def size_options(self, image_size: int | None, patch_size: int | None) -> dict[str, int]:
         return {}  # positions are sinusoids of any grid, and the stem's strides are set after building
