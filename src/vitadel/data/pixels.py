@@ -92,6 +92,11 @@ class Prepared(Pixels):
     def picture(self, row: int) -> Tensor:
         """uint8 [3, H, W] of one image."""
 
+    def area(self, row: int) -> int:
+        """How many pixels the picture has before any preprocess."""
+        width, height = self.original(row).size
+        return width * height
+
     def read(self, rows: Tensor) -> Tensor:
         numbers = rows.tolist()
         out = torch.empty(len(numbers), 3, self.preprocess.size, self.preprocess.size, dtype=torch.uint8)
@@ -99,11 +104,12 @@ class Prepared(Pixels):
         def fill(place: int) -> None:
             out[place] = self.picture(numbers[place])
 
-        if len(numbers) < 2:
+        workers = min(threads(self.area(numbers[0])), len(numbers)) if numbers else 0
+        if workers < 2:
             for place in range(len(numbers)):
                 fill(place)
             return out
-        with ThreadPoolExecutor(min(threads(), len(numbers)), "vitadel-decode") as pool:
+        with ThreadPoolExecutor(workers, "vitadel-decode") as pool:
             done = [pool.submit(fill, place) for place in range(len(numbers))]
             try:
                 for future in done:
@@ -153,6 +159,10 @@ class Files(Prepared):
         with self._opened(row) as picture:
             return rgb(picture)
 
+    def area(self, row: int) -> int:
+        with self._opened(row) as picture:
+            return picture.width * picture.height
+
     @contextmanager
     def _opened(self, row: int) -> Iterator[Image.Image]:
         # a file is only decoded when its pixels are asked for, so what fails inside the block is the file's fault too
@@ -170,9 +180,14 @@ class Files(Prepared):
         return Files(self.root, tuple(self.paths[row] for row in rows.tolist()), self.preprocess)
 
 
-def threads() -> int:
-    """How many threads decode at once."""
-    return min(16, os.cpu_count() or 1)
+def threads(area: int | None = None) -> int:
+    """How many threads decode pictures of so many pixels at once, or of any size.
+
+    Around the decoding itself a thread holds the interpreter, for about as long as 100 x 100 pixels take: of pictures
+    that small, several threads read fewer than one does.
+    """
+    most = min(16, os.cpu_count() or 1)
+    return most if area is None else max(1, min(most, area >> 14))
 
 
 def _picture(pixels: Tensor) -> Image.Image:

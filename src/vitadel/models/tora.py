@@ -111,14 +111,23 @@ class Fusion(nn.Module):
         return (g_ABHN.unsqueeze(-1) * v_ABHNd).sum(0)
 
     def _token_to_token(self, q_BHNd: Tensor, k_ABHNd: Tensor, v_ABHNd: Tensor) -> Tensor:
-        s_ABHNN = q_BHNd @ k_ABHNd.transpose(-2, -1)
         if self.softmax == "adapter":
-            g_ABHNN = self.gates(s_ABHNN.softmax(0))
-            return (g_ABHNN @ v_ABHNd).sum(0) / s_ABHNN.shape[-1]
+            return self._between_two(q_BHNd, *k_ABHNd.unbind(0), *v_ABHNd.unbind(0))
+        s_ABHNN = q_BHNd @ k_ABHNd.transpose(-2, -1)
         if self.softmax == "token":
             return (self.gates(s_ABHNN.softmax(-1)) @ v_ABHNd).mean(0)
         both = s_ABHNN.movedim(0, -2).flatten(-2).softmax(-1).unflatten(-1, (len(s_ABHNN), -1)).movedim(-2, 0)
         return (self.gates(both) @ v_ABHNd).sum(0)
+
+    def _between_two(self, q_BHNd: Tensor, k: Tensor, other_k: Tensor, v: Tensor, other_v: Tensor) -> Tensor:
+        """A softmax over two is a sigmoid of their difference: one weight for every pair of tokens, where two are one.
+
+        With g the weight of the first, :math:`g v + (1 - g) v' = g (v - v') + v'`.
+        """
+        g_BHNN = (q_BHNd @ (k - other_k).transpose(-2, -1)).sigmoid()
+        if self.gates._forward_hooks:
+            self.gates(torch.stack([g_BHNN, 1 - g_BHNN]))
+        return (g_BHNN @ (v - other_v) + other_v.sum(-2, keepdim=True)) / g_BHNN.shape[-1]
 
     def _split(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.heads, -1)).transpose(-3, -2)

@@ -1,7 +1,9 @@
 """Splits, the hold-out and measured statistics."""
 
+import os
 import pickle
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +13,10 @@ from PIL import Image
 
 from vitadel.data import DataSet, Split, Squash, load
 from vitadel.data.order import hold_out, pinned
-from vitadel.data.pixels import Held
+from vitadel.data.pixels import Held, threads
 from vitadel.errors import UsageError
+
+Paint = Callable[..., Path]
 
 
 def numbered(counts: list[int]) -> Split:
@@ -150,3 +154,17 @@ def test_statistics_of_a_folder_are_measured(tmp_path: Path) -> None:
     data = load(f"folder:{tmp_path}", preprocess=Squash(4))
     assert data.mean == (0.5, 0.2, 0.5)
     assert data.std == (0.5, 0.0039, 0.5)  # a channel of one value: one grey level, not zero
+
+
+def test_large_pictures_are_decoded_alike_alone_and_by_several_threads(tmp_path: Path, paint: Paint) -> None:
+    for number in range(5):
+        paint(tmp_path / "test" / "cat" / f"{number}.png", seed=number, width=200, height=190)
+    split = load(f"folder:{tmp_path}", preprocess=Squash(64)).test
+    alone = torch.cat([split.images(torch.tensor([row])) for row in range(len(split))])
+    assert torch.equal(split.images(torch.arange(len(split))), alone)
+
+
+def test_small_pictures_are_decoded_by_one_thread() -> None:
+    """Several would wait for the interpreter, and for each other."""
+    assert threads(32 * 32) == 1
+    assert threads(500 * 375) == min(16, os.cpu_count() or 1, 11)

@@ -89,9 +89,10 @@ def test_what_is_frozen_is_the_same_bit_for_bit(
     assert average is not model
     for state in (model.net.state_dict(), average.net.state_dict(), final(run)):
         assert same(frozen(state), before)
-    # and what is not frozen has moved, but for a fusion whose result nobody reads
+    # and what is not frozen has moved, but for a fusion whose result nobody reads, and what all keys share: both
+    # adapters' scores gain as much by it
     still = {name for name, value in model.net.state_dict().items() if torch.equal(value, start[name])}
-    assert {name for name in still if not name.startswith(("backbone.", "fusions.1."))} == set()
+    assert {name for name in still if not name.startswith(("backbone.", "fusions.1.", "fusions.0.k.bias"))} == set()
     assert {name for name in start if name.startswith("fusions.1.")} <= still
 
 
