@@ -15,11 +15,12 @@ VITADEL = (sys.executable, "-m", "vitadel")
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A command of vitadel, what it is called, and the jobs whose results it reads."""
+    """A command of vitadel, what it is called, the jobs whose results it reads, and as how many it counts."""
 
     name: str
     command: Sequence[str]
     after: tuple[str, ...] = ()
+    weight: int = 1
 
 
 def run_all(jobs: Sequence[Job], folder: Path, at_once: int, within: float | None = None) -> Mapping[str, float]:
@@ -32,6 +33,7 @@ def run_all(jobs: Sequence[Job], folder: Path, at_once: int, within: float | Non
     folder.mkdir(parents=True, exist_ok=True)
     waiting, took = list(jobs), dict[str, float]()
     running: dict[str, tuple[subprocess.Popen[bytes], float]] = {}
+    weights = {job.name: job.weight for job in jobs}
     while waiting or running:
         if time.monotonic() > ends:
             ends = float("inf")  # once: a second signal would end a training before its checkpoint is written
@@ -46,7 +48,9 @@ def run_all(jobs: Sequence[Job], folder: Path, at_once: int, within: float | Non
                 sys.stderr.write(f"{name}: {process.returncode}, {time.monotonic() - began:.0f} s\n")
         known = {job.name for job in waiting} | running.keys() | took.keys()
         waiting = [job for job in waiting if known.issuperset(job.after)]
-        for job in [one for one in waiting if took.keys() >= set(one.after)][: at_once - len(running)]:
+        for job in [one for one in waiting if took.keys() >= set(one.after)]:
+            if running and sum(weights[name] for name in running) + job.weight > at_once:
+                continue
             waiting.remove(job)
             with (folder / f"{job.name}.txt").open("wb") as said:
                 command = [*VITADEL, *job.command]

@@ -1,17 +1,20 @@
 """Adapters for accuracy and robustness on CIFAR-10: the paper's tables 2 and 3, from a backbone trained here.
 
     python benchmarks/tora.py --data folder:DIR --work FOLDER [-n 1000] [--epochs 30] [--at-once 8] [--out FILE.jsonl]
-    python benchmarks/tora.py --costs [--out FILE.jsonl]
+    python benchmarks/tora.py --costs [WAY ...] [--out FILE.jsonl]
 
-Trains a normal ViT, freezes it, and trains TORA at five lambda, its baselines and, to compare costs, all weights of the
-same ViT. One JSON line per way and head: clean, FGSM, PGD-20 and, for joint answers, AutoAttack, with intervals;
-trained parameters, memory, device hours. Killed, the same command goes on. Of several jobs at once the hours are those
-of a shared device.
+Trains a normal ViT, or takes the one that --backbone names, freezes it, and trains TORA at five lambda, its baselines
+and, to compare costs, all weights of the same ViT. One JSON line per way and head: clean, FGSM, PGD-20 and, for joint
+answers, AutoAttack, with intervals; trained parameters, memory, device hours. Killed, the same command goes on. Of
+several jobs at once the hours are those of a shared device.
 
 With --costs, instead: the speed of each way by itself in either phase of training, and its memory, on random images.
+With --equal-time FILE, which --costs wrote, every way gets the epochs that take as long as --epochs of TORA.
 """
 
 import argparse
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,7 +30,7 @@ TUNINGS: dict[str, tuple[str, tuple[float, ...], tuple[str, ...]]] = {
     "tora": ("cifar10-tora-short", (0.1, 0.3, 0.5, 0.7, 0.9), ("acc", "rob")),
     "single-adapter": ("cifar10-single-adapter-short", (0.1, 0.5, 0.9), ()),
     "adapter-fusion": ("cifar10-adapter-fusion-short", (0.5,), ("acc", "rob")),
-    "head-only": ("cifar10-head-only-short", (0.5,), ("acc", "rob")),
+    "head-only": ("cifar10-head-only-short", (0.5,), ("acc", "rob", "kept")),  # the last as it was frozen
 }
 ALL_WEIGHTS = "cifar10-vit-tiny-short"
 THREAT = "linf:4/255"
@@ -45,20 +48,39 @@ AS_TORA = (
 )
 
 
+def seconds_per_image(costs: Path) -> dict[str, float]:
+    """Of each way of training by itself, the mean of both phases; of what was measured twice, as it was last."""
+    lines = [json.loads(line) for line in costs.read_text().splitlines()]
+    return {line["way"]: sum(1 / rate for rate in line["images_per_second"].values()) / 2 for line in lines}
+
+
+def epochs_of(args: argparse.Namespace) -> Mapping[str, int]:
+    """Epochs of each way: as many as TORA's, or as many as take as long."""
+    ways = (*TUNINGS, "all-weights")
+    if args.equal_time is None:
+        return dict.fromkeys(ways, args.epochs)
+    cost = seconds_per_image(args.equal_time)
+    return {way: max(1, round(args.epochs * cost["tora"] / cost[way])) for way in ways}
+
+
 def trainings(args: argparse.Namespace) -> dict[str, tuple[Job, tuple[str, ...]]]:
-    """Every way of training and its heads, by name; the backbone first."""
-    common = (f"plan.epochs={args.epochs}", f"model.start={args.work / 'backbone'}")
+    """Every way of training and its heads, by name; the backbone first, unless it is given."""
+    start, needed = (args.work / "backbone", ("backbone",)) if args.backbone is None else (args.backbone, ())
+    epochs = epochs_of(args)
 
-    def job(name: str, recipe: str, *settings: str, after: tuple[str, ...] = ("backbone",)) -> Job:
-        return Job(name, train(recipe, args.data, args.work / name, *settings, *args.set), after)
+    def job(name: str, recipe: str, *settings: str, after: tuple[str, ...] = needed) -> Job:
+        return Job(name, train(recipe, args.data, args.work / name, *settings, *args.set), after, weight=2)
 
-    first = (f"plan.epochs={args.backbone_epochs}",)
     made: dict[str, tuple[Job, tuple[str, ...]]] = {}
-    made["backbone"] = (job("backbone", "cifar10-vit-tiny-standard-short", *first, after=()), ())
+    if args.backbone is None:
+        first = f"plan.epochs={args.backbone_epochs}"
+        made["backbone"] = (job("backbone", "cifar10-vit-tiny-standard-short", first, after=()), ())
     for tuning, (recipe, weights, heads) in TUNINGS.items():
         for weight in weights:
             name = f"{tuning}-{weight:g}"
+            common = f"plan.epochs={epochs[tuning]}", f"model.start={start}"
             made[name] = job(name, recipe, *common, f"objective.weight={weight}"), heads
+    common = f"plan.epochs={epochs['all-weights']}", f"model.start={start}"
     made["all-weights"] = job("all-weights", ALL_WEIGHTS, *common, *AS_TORA), ()
     return made
 
@@ -87,11 +109,13 @@ def sizes(model: models.Model) -> dict[str, int]:
     }
 
 
-def tell_costs(out: Path | None, updates: int = 16) -> None:
+def tell_costs(out: Path | None, chosen: Sequence[str], updates: int = 16) -> None:
     """Each way by itself, on what it would be trained on but for the pictures."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     ways = {name: recipe for name, (recipe, _, _) in TUNINGS.items()} | {"all-weights": ALL_WEIGHTS}
     for name, known in ways.items():
+        if chosen and name not in chosen:
+            continue
         recipe = recipes.override(recipes.RECIPES[known](), AS_TORA if known == ALL_WEIGHTS else ())
         model, split = built("vit-ti4"), images("vit-ti4", recipe.plan.batch * 4)
         if recipe.model.tuning is not None:
@@ -109,7 +133,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data")
     parser.add_argument("--work", type=Path)
-    parser.add_argument("--costs", action="store_true")
+    parser.add_argument("--costs", nargs="*", metavar="WAY")
+    parser.add_argument("--equal-time", type=Path, metavar="FILE")
+    parser.add_argument("--backbone", help="a model that is trained already")
     parser.add_argument("-n", type=int, default=1000)
     parser.add_argument("--adversarial-n", type=int, default=200)
     parser.add_argument("--epochs", type=int, default=30)
@@ -119,8 +145,8 @@ def main() -> None:
     parser.add_argument("--at-once", type=int, default=1)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    if args.costs:
-        tell_costs(args.out)
+    if args.costs is not None:
+        tell_costs(args.out, args.costs)
         return
     if not args.data or not args.work:
         parser.error("--data and --work are needed, or --costs")
@@ -134,11 +160,8 @@ def main() -> None:
         run = args.work / name
         if name not in took:
             continue
-        cost = {
-            "epochs": args.backbone_epochs if name == "backbone" else args.epochs,
-            **sizes(models.load(run)),
-            **spent(run),
-        }
+        planned = int(json.loads((run / "manifest.json").read_text())["parts"]["recipe"]["plan"]["epochs"])
+        cost = {"epochs": planned, **sizes(models.load(run)), **spent(run)}
         for head in ("joint", *heads):
             quick = found(args.work / f"{name}-{head}-quick")
             if not quick:

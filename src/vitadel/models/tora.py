@@ -17,7 +17,7 @@ Shape letters: B images, N tokens, D numbers per token, H heads, d numbers per h
 """
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -133,6 +133,23 @@ class Fusion(nn.Module):
         return x.unflatten(-1, (self.heads, -1)).transpose(-3, -2)
 
 
+class Fused(nn.Module):
+    """What follows a block: an adapter beside each token of its own, and the fusion of what they found."""
+
+    def __init__(self, adapters: Mapping[str, nn.Module], fusion: nn.Module) -> None:
+        super().__init__()
+        self.adapters, self.fusion = nn.ModuleDict(adapters), fusion
+
+    def forward(self, before_BND: Tensor, z_BND: Tensor, tokens: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """The stream that the next block sees, and the tokens, from the stream before and after the block."""
+        added_B1D = z_BND[:, :1] - before_BND[:, :1]
+        found = {
+            name: self.adapters[name](torch.cat([token + added_B1D, z_BND[:, 1:]], 1)) for name, token in tokens.items()
+        }
+        fused_BND = self.fusion(z_BND, torch.stack(list(found.values())))
+        return z_BND + fused_BND, {name: one[:, :1].contiguous() for name, one in found.items()}
+
+
 class Adapted(nn.Module):
     """A frozen ViT and what was added to it."""
 
@@ -155,6 +172,11 @@ class Adapted(nn.Module):
         fused = depth if tuning.tuning == "tora" else 0
         heads = backbone.blocks[0].attn.num_heads
         self.fusions = nn.ModuleList(Fusion(dim, heads, tuning.gate, tuning.softmax) for _ in range(fused))
+        # the same modules again by block, to be compiled together; in a plain list, so that weights are counted once
+        self.fused = [
+            Fused({name: self.adapters[name][at] for name in adapted}, fusion)  # type: ignore[index]
+            for at, fusion in enumerate(self.fusions)
+        ]
         self.num_classes = num_classes
         self.pretrained_cfg = {"classifier": (*(f"heads.{name}" for name in tuning.names), "backbone.head")}
 
@@ -191,6 +213,8 @@ class Adapted(nn.Module):
         tokens = {name: token.expand(len(x), -1, -1) for name, token in self.tokens.items()}
         if self.tuning.tuning == "single":  # there the new token takes the class token's place in the stream
             z_BND = torch.cat([tokens["acc"], z_BND[:, 1:]], 1)
+        if self.fused:
+            z_BND, tokens = _like_later(z_BND), {name: _like_later(token) for name, token in tokens.items()}
         for at, block in enumerate(net.blocks):
             z_BND, tokens = self._after(at, z_BND, block(z_BND), tokens)
         z_BND = net.norm(z_BND)
@@ -206,13 +230,8 @@ class Adapted(nn.Module):
             return z_BND, tokens
         if not self.fusions:
             return self.adapters["acc"][at](z_BND), tokens  # type: ignore[index]
-        added_B1D = z_BND[:, :1] - before_BND[:, :1]
-        found = {
-            name: self.adapters[name][at](torch.cat([token + added_B1D, z_BND[:, 1:]], 1))  # type: ignore[index]
-            for name, token in tokens.items()
-        }
-        fused_BND = self.fusions[at](z_BND, torch.stack(list(found.values())))
-        return z_BND + fused_BND, {name: one[:, :1] for name, one in found.items()}
+        answer: tuple[Tensor, dict[str, Tensor]] = self.fused[at](before_BND, z_BND, tokens)
+        return answer
 
 
 def adapt(backbone: nn.Module, tuning: Tuning, num_classes: int) -> Adapted:
@@ -240,6 +259,13 @@ def _class_token(backbone: VisionTransformer) -> Tensor:
             torch.zeros(1, backbone.patch_embed.proj.in_channels, side, side).to(backbone.cls_token)
         )
         return backbone.norm_pre(backbone._pos_embed(grid))[:, :1].clone()
+
+
+def _like_later(x: Tensor) -> Tensor:
+    """With a slope, wanted or not, and in one piece: what differs in either from the other blocks is compiled apart."""
+    if torch.compiler.is_compiling() or not torch.is_grad_enabled():  # the network as a whole, or without any slopes
+        return x
+    return x.contiguous() if x.requires_grad else x.detach().contiguous().requires_grad_()
 
 
 def _head(backbone: VisionTransformer, num_classes: int) -> nn.Linear:

@@ -2,19 +2,19 @@
 
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitadel import data, models
 from vitadel.attacks import PGD
 from vitadel.data import Split, Squash
 from vitadel.errors import Stopped, UsageError
-from vitadel.models import Adapted, Model, Tuning, read_tensors
+from vitadel.models import Adapted, Model, Tuning, family_of, read_tensors
 from vitadel.objectives import AWP, Objective, TradeOff
 from vitadel.runs import Run
 from vitadel.threat import Linf
@@ -232,3 +232,24 @@ def test_what_cannot_be_is_refused_before_the_first_update(
 def test_a_model_without_adapters_is_refused(train: Split, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="this VisionTransformer has none"):
         fit(backbone(), OBJECTIVE, train, PLAN, claimed(tmp_path / "run"), seed=1)
+
+
+def test_blocks_that_are_alike_are_compiled_once_a_stage(
+    train: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The attack's copy, the turn of each head, and phase 2; of the frozen blocks only the copy and the model."""
+    made: list[int] = []
+
+    def count(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., object]:
+        made.append(len(graph.graph.nodes))
+        return graph.forward
+
+    def applied(self: Compile, net: nn.Module) -> None:
+        for piece in family_of(net).pieces(net):
+            piece.compile(dynamic=False, backend=count)
+
+    monkeypatch.setattr(Compile, "applied", applied)
+    torch._dynamo.reset()
+    plan = replace(PLAN, precision=Precision.BF16, understudy=True, compile=Compile.BLOCKS)
+    fit(fresh(), OBJECTIVE, train, plan, claimed(tmp_path / "run"), seed=1)
+    assert len(made) == 4 + 2

@@ -25,7 +25,7 @@ class Adapting(ViT):
     def pieces(self, net: nn.Module) -> Sequence[nn.Module]:
         assert isinstance(net, Adapted)
         adapters = [one for one in net.modules() if isinstance(one, Adapter)]
-        return [*super().pieces(net), *adapters, *net.fusions]
+        return [*super().pieces(net), *(net.fused or adapters)]
 
     def quicken(self, net: nn.Module) -> None:
         assert isinstance(net, Adapted)
