@@ -237,7 +237,7 @@ def test_a_model_without_adapters_is_refused(train: Split, tmp_path: Path) -> No
 def test_blocks_that_are_alike_are_compiled_once_a_stage(
     train: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The attack's copy, the turn of each head, and phase 2; of the frozen blocks only the copy and the model."""
+    """The attack's copy, the turn of each head, and phase 2; what is frozen or never learned, fewer times."""
     made: list[int] = []
 
     def count(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., object]:
@@ -251,5 +251,14 @@ def test_blocks_that_are_alike_are_compiled_once_a_stage(
     monkeypatch.setattr(Compile, "applied", applied)
     torch._dynamo.reset()
     plan = replace(PLAN, precision=Precision.BF16, understudy=True, compile=Compile.BLOCKS)
-    fit(fresh(), OBJECTIVE, train, plan, claimed(tmp_path / "run"), seed=1)
-    assert len(made) == 4 + 2
+    options = {"depth": 4, "embed_dim": 32, "num_heads": 2}
+    model = models.tora(
+        models.load("timm:test_vit", num_classes=10, image_size=8, patch_size=2, options=options), Tuning()
+    )
+    start = {name: value.clone() for name, value in model.net.state_dict().items()}
+    fit(model, OBJECTIVE, train, plan, claimed(tmp_path / "run"), seed=1)
+    blocks, fused, last_adapters, last_fusion = 2, 4, 3, 2
+    assert len(made) == blocks + fused + last_adapters + last_fusion
+    moved = {name for name, value in model.net.state_dict().items() if not torch.equal(value, start[name])}
+    assert not any(name.startswith(("backbone.", "fusions.3.")) for name in moved)
+    assert "fusions.2.v.weight" in moved

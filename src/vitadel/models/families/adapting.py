@@ -24,8 +24,11 @@ class Adapting(ViT):
 
     def pieces(self, net: nn.Module) -> Sequence[nn.Module]:
         assert isinstance(net, Adapted)
-        adapters = [one for one in net.modules() if isinstance(one, Adapter)]
-        return [*super().pieces(net), *(net.fused or adapters)]
+        if not net.fused:
+            return [*super().pieces(net), *(one for one in net.modules() if isinstance(one, Adapter))]
+        *all_but, last = net.fused
+        # nothing is learned by the last fusion, and compiled with its adapters it would get slopes of zero for none
+        return [*super().pieces(net), *all_but, *last.adapters.values(), last.fusion]
 
     def quicken(self, net: nn.Module) -> None:
         assert isinstance(net, Adapted)
