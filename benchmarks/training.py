@@ -12,6 +12,7 @@ compiling takes is reported apart. Utilisation is that of the model's own arithm
 """
 
 import argparse
+import gc
 import tempfile
 import time
 from pathlib import Path
@@ -109,6 +110,7 @@ def run_plain(name: str, objective: str, batch: int, updates: int, device: torch
 
 def run_ours(model: models.Model, split: Split, objective: Objective, plan: Plan) -> tuple[list[float], float, float]:
     """Images per second of every log line after the first, seconds until that, and MiB."""
+    gc.collect()  # what an earlier model recorded is held until then, and would be counted as this one's
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         run = Run.claim(Path(folder) / "run", "train", {}, device="")

@@ -316,8 +316,10 @@ def test_fast_training_goes_the_way_of_plain_training(tmp_path: Path, compiled: 
     assert losses[1] == pytest.approx(losses[0], rel=0.02)
 
 
-def test_fast_training_of_adapters_goes_the_way_of_plain_training(tmp_path: Path) -> None:
-    objective = TradeOff(PGD(steps=2, step_size=2 / 255, keep_best=False), Linf(8 / 255), weight=0.5)
+@pytest.mark.parametrize("attacks_own", [False, True])
+def test_fast_training_of_adapters_goes_the_way_of_plain_training(tmp_path: Path, attacks_own: bool) -> None:
+    attack = PGD(steps=2, step_size=2 / 255, keep_best=False)
+    objective = TradeOff(attack, Linf(8 / 255), weight=0.5, attacks_own=attacks_own)
     plan = Plan(epochs=2, batch=16, optimiser=SGD(lr=0.05), precision=Precision.BF16, log_every_steps=1)
     losses = []
     for name, compiled in (("plain", Compile.OFF), ("fast", Compile.BLOCKS)):

@@ -13,7 +13,8 @@ token and head                                               learn with their ad
                                                              do with ``heads_learn``
 phase 2: :math:`\min_\Phi \lambda L_{ROB} +                  ``weight``; both losses are those of the joint answer
 (1 - \lambda) L_{ACC}`
-what the attack differentiates                               the joint answer, in both phases
+what the attack differentiates                               the joint answer, in both phases; in robust turns of phase
+                                                             1 the robust head's with ``attacks_own``
 baselines                                                    a network without fusion trains all that was added to it in
                                                              phase 2; one with a single adapter has no phase 1
 ===========================================================  ==========================================================
@@ -22,7 +23,7 @@ Shape letters: B images, K classes.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
@@ -51,6 +52,7 @@ class TradeOff(Hostile):
     weight: float = 0.5
     independent: float = 0.5
     heads_learn: bool = False
+    attacks_own: bool = False
 
     def __post_init__(self) -> None:
         super(TradeOff, self).__post_init__()
@@ -169,7 +171,8 @@ class _Turn(Objective):
     def prepare(self, model: nn.Module, x: Tensor, y: Tensor, *, seed: int, index_B: Tensor | None = None) -> Examples:
         if not self._attacks:
             return Examples(x, y, x)
-        return Examples(x, y, self.whole.found(model, x, Untargeted(hard_labels(y)), seed, index_B))
+        with _answering(_adapted(model), self.name) if self.whole.attacks_own else nullcontext():
+            return Examples(x, y, self.whole.found(model, x, Untargeted(hard_labels(y)), seed, index_B))
 
     def loss(self, model: nn.Module, examples: Examples) -> Step:
         net = _adapted(model)

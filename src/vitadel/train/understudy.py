@@ -5,7 +5,7 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from vitadel.models import Model, Taps, family_of, scales
+from vitadel.models import Adapted, Model, Taps, family_of, scales
 from vitadel.train.plan import Compile
 from vitadel.train.recorded import RecordedAnswers
 
@@ -30,7 +30,8 @@ class Understudy(nn.Module):
             family_of(self.net).quicken(self.net)
         self._pairs = _pairs(model.net, self.net)
         compile.applied(self.net)
-        self._answers = RecordedAnswers(self._answer) if record else self._answer
+        self._record = record
+        self._recorded: dict[str, RecordedAnswers] = {}
 
     @torch.no_grad()
     def learn(self) -> None:
@@ -42,6 +43,12 @@ class Understudy(nn.Module):
         with torch.autocast(x.device.type, enabled=False):
             pixels = ((x - self.mean) / self.std).to(torch.bfloat16)
             return self._answers(pixels).float()
+
+    def _answers(self, pixels: Tensor) -> Tensor:
+        if not self._record:
+            return self._answer(pixels)
+        head = self.net.tuning.answer if isinstance(self.net, Adapted) else ""  # of several, each is recorded
+        return self._recorded.setdefault(head, RecordedAnswers(self._answer))(pixels)
 
     def _answer(self, pixels: Tensor) -> Tensor:
         return scales.answer(self.net, self.taps, pixels)

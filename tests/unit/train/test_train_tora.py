@@ -180,8 +180,9 @@ def test_the_file_is_the_model_and_answers_with_every_head(train: Split, tmp_pat
         assert not torch.allclose(told["acc"], told["rob"])
 
 
-def test_attacks_are_crafted_on_a_copy_that_gives_the_joint_answer(
-    train: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("attacks_own", "alone"), [(False, "joint"), (True, "rob")])
+def test_attacks_are_crafted_on_a_copy_that_gives_the_joint_answer_or_that_of_the_robust_head(
+    train: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attacks_own: bool, alone: str
 ) -> None:
     seen: list[str] = []
     forward = Understudy.forward
@@ -193,9 +194,10 @@ def test_attacks_are_crafted_on_a_copy_that_gives_the_joint_answer(
 
     monkeypatch.setattr(Understudy, "forward", spy)
     plan = replace(PLAN, precision=Precision.BF16, understudy=True)
-    fit(fresh(), OBJECTIVE, train, plan, claimed(tmp_path / "run"), seed=1)
+    objective = replace(OBJECTIVE, attacks_own=attacks_own)
+    fit(fresh(), objective, train, plan, claimed(tmp_path / "run"), seed=1)
     # two steps for two updates of phase 1 and four of phase 2
-    assert seen == ["joint"] * 12
+    assert seen == [alone] * 4 + ["joint"] * 8
 
 
 @pytest.mark.slow
