@@ -25,6 +25,7 @@ _DASHED: tuple[float, tuple[float, float]] = (0, (5, 3))
 _DOTTED: tuple[float, tuple[float, float]] = (0, (1.5, 2))
 _PAGE = 11.6  # inches that the page has for a figure
 _MOST_MARKS = 30
+_ROOM = 50  # letters that stand side by side below a panel
 _MOST_TICKS = 26
 _FEW_TICKS = 8
 _SIDES = (0.7, 0.95)  # the least and the greatest side of a picture in a grid
@@ -187,7 +188,8 @@ def _ticks(axes: "Axes", exhibit: Heat, values: Floats, *, first: bool, last: bo
         every = math.ceil(count / _MOST_TICKS)
         at = list(range(0, count, every))
         place(at, [names[i] if names else str(i) for i in at] if shown else [])
-    if exhibit.columns and max(map(len, exhibit.columns)) > 4:
+    shown_names = [label.get_text() for label in axes.get_xticklabels()]
+    if max(map(len, shown_names), default=0) > 4 or sum(map(len, shown_names)) > _ROOM:
         for label in axes.get_xticklabels():
             label.set(rotation=40, ha="right", rotation_mode="anchor")
     axes.tick_params(length=0, labelsize=7.5)
