@@ -39,7 +39,7 @@ def collect(runs: Sequence[Path]) -> tuple[Record, ...]:
     if not runs:
         raise UsageError("a report needs at least one run, got none. Write: vitadel report RUN... --out report.html")
     folders = list({path.resolve(): path for path in runs}.values())
-    return _with_unique_labels(_with_heads([_record(folder) for folder in folders]))
+    return _with_unique_labels(_with_heads(_without_files([_record(folder) for folder in folders])))
 
 
 def curves(record: Record) -> tuple[Curve, ...]:
@@ -111,6 +111,18 @@ def _model_name(manifest: Mapping[str, object]) -> str:
     if file.endswith(".safetensors") and "+" not in file:
         start = f"{Path(file).stem}{mark}{head}"
     return f"{start}{at}{Path(weights).name}"
+
+
+def _without_files(records: Sequence[Record]) -> list[Record]:
+    """Networks without the files of their weights, where the page has one file of each: provenance names it."""
+    of: dict[str, set[str]] = {}
+    for record in records:
+        of.setdefault(record.label.partition("@")[0], set()).add(_weights(record))
+    short = [record.label.partition("@")[0] for record in records]
+    return [
+        replace(record, label=start) if len(of[start]) == 1 else record
+        for start, record in zip(short, records, strict=True)
+    ]
 
 
 def _with_heads(records: Sequence[Record]) -> list[Record]:

@@ -267,11 +267,18 @@ def _surveyed(models: Sequence[_Model]) -> list[_Found]:
             column = Column(
                 one.suite, Kind.SURVEY, one.title, main.name, main.kind, main.is_share, main.higher_is_better
             )
-            asked = [f"{name}: {value}" for name, value in one.conventions if not _is_no_question(name)]
-            apart = (f"{one.n} images", threat, *asked)
-            key = (column, threat, _images(one), apart)
+            asked = {name: f"{name}: {value}" for name, value in one.conventions if not _is_no_question(name)}
+            apart = (f"{one.n} images", threat, *asked.values())
+            sources = asked.pop("sources", "")
+            key = (column, threat, _images(one), one.n, *asked.values(), _circle(model, sources))
             found.setdefault(key, _Found(column, apart, {})).scores.setdefault(model.label, _main(one))
     return list(found.values())
+
+
+def _circle(model: _Model, sources: str) -> frozenset[str]:
+    """The weights of a model and of those it was compared with: each of a circle has the others as its sources."""
+    own = {weights[:8] for record in model.records if (weights := _weights(record))}
+    return frozenset(re.findall(r"=([0-9a-f]{8})\b", sources)) | own if sources else frozenset()
 
 
 def _is_no_question(convention: str) -> bool:

@@ -1,5 +1,6 @@
 """Which numbers may stand in one column, who is first, and how far everyone is from the baseline."""
 
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -188,6 +189,16 @@ def test_other_conventions_are_another_column(make: Any) -> None:
     ]
     assert values(found) == {"a": [1, None], "b": [1, None], "c": [None, 1]}
     assert [column.key for column in found.columns] == ["corruptions", "corruptions #2"]
+
+
+def test_models_that_are_each_other_s_sources_share_a_column(make: Any) -> None:
+    """And one that was compared with others does not."""
+    weights = {name: hashlib.sha256(name.encode()).hexdigest()[:8] for name in "abcd"}
+    for name, others in {"a": "bc", "b": "ac", "c": "ab", "d": "ab"}.items():
+        sources = {f"{other}.safetensors": weights[other] for other in others}
+        make.survey(make.claim(name, name), "transfer", [1.0] * 10, conventions={"attack": "PGD-8", "sources": sources})
+    found = table([make.root / name for name in "abcd"])
+    assert values(found) == {"a": [1.0, None], "b": [1.0, None], "c": [1.0, None], "d": [None, 1.0]}
 
 
 def test_what_is_the_model_s_own_or_only_a_cost_does_not_part_two_models(make: Any) -> None:

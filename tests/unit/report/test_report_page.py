@@ -77,7 +77,9 @@ def test_a_file_is_called_by_its_name_alone(make: Any) -> None:
         "/data/of/mine/vit.safetensors#rob": "vit#rob",
         "runs/vit+adapters.safetensors": "runs/vit+adapters.safetensors",
         "zoo:small": "zoo:small",
-        "timm:vit_tiny@/data/weights.safetensors": "timm:vit_tiny@weights.safetensors",
+        "timm:vit_tiny@/data/weights.safetensors": "timm:vit_tiny",
+        "timm:vit_small@/data/one.safetensors": "timm:vit_small@one.safetensors",
+        "timm:vit_small@/data/other.safetensors": "timm:vit_small@other.safetensors",
     }
     runs = [make.evaluate(f"run{at}", name, {8: 10}) for at, name in enumerate(names)]
     assert [row.model for row in summarise(runs)] == list(names.values())
