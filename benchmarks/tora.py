@@ -2,6 +2,7 @@
 
     python benchmarks/tora.py --data folder:DIR --work FOLDER [-n 1000] [--epochs 30] [--at-once 8] [--out FILE.jsonl]
     python benchmarks/tora.py --costs [WAY ...] [--out FILE.jsonl]
+    python benchmarks/tora.py --heads RUN [RUN ...] --data folder:DIR [-n 300] [--out FILE.jsonl]
 
 Trains a normal ViT, or takes the one that --backbone names, freezes it, and trains TORA at five lambda, its baselines
 and, to compare costs, all weights of the same ViT. One JSON line per way and head: clean, FGSM, PGD-20 and, for joint
@@ -9,6 +10,7 @@ answers, AutoAttack, with intervals; trained parameters, memory, device hours. K
 several jobs at once the hours are those of a shared device.
 
 With --costs, instead: the speed of each way by itself in either phase of training, and its memory, on random images.
+With --heads: what each head says of clean images, and of the same attacked as in training, through the joint answer.
 With --equal-time FILE, which --costs wrote, every way gets the epochs that take as long as --epochs of TORA.
 """
 
@@ -20,10 +22,14 @@ from pathlib import Path
 
 import torch
 from jobs import Job, evaluate, found, run_all, spent, train
-from record import hardware, tell, versions
+from record import hardware, tell, told, versions
 from training import built, images, run_ours
 
-from vitadel import models, recipes
+from vitadel import data, models, recipes
+from vitadel.attacks import PGD
+from vitadel.data import Squash
+from vitadel.goals import Untargeted
+from vitadel.threat import Linf
 
 # recipe, values of lambda, and the heads beside the joint answer
 TUNINGS: dict[str, tuple[str, tuple[float, ...], tuple[str, ...]]] = {
@@ -129,11 +135,37 @@ def tell_costs(out: Path | None, chosen: Sequence[str], updates: int = 16) -> No
         tell({**about, "versions": versions("timm"), **cost}, out)
 
 
+def tell_heads(args: argparse.Namespace) -> None:
+    """Whether a head has learned what images show, or what an attack on the joint answer left in them."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    images = data.load(f"{args.data}[:{args.n}]", preprocess=Squash(32)).test
+    x, y = images.images(torch.arange(len(images))).to(device), images.labels.to(device)
+    for name in args.heads:
+        model = models.load(name).to(device).eval()
+        assert isinstance(model.net, models.Adapted)
+        attack = PGD(steps=3, step_size=8 / 765, keep_best=False)
+        shown = {"clean": x, "attacked": attack(model, x, Untargeted(y), Linf(4 / 255), seed=1).x}
+        right: dict[str, dict[str, object]] = {}
+        with torch.no_grad():
+            for head in ("joint", *model.net.tuning.names):
+                answering = models.answering(model, head)
+                count = {what: int((answering(pixels).argmax(1) == y).sum()) for what, pixels in shown.items()}
+                right[head] = {what: told(one, len(y)) for what, one in count.items()}
+        about = {
+            "benchmark": "tora-heads",
+            "way": Path(name).stem if name.endswith(".safetensors") else Path(name).name,
+            "n": len(y),
+            **hardware(device),
+        }
+        tell({**about, "versions": versions("timm"), "right": right}, args.out)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data")
     parser.add_argument("--work", type=Path)
     parser.add_argument("--costs", nargs="*", metavar="WAY")
+    parser.add_argument("--heads", nargs="+", metavar="RUN")
     parser.add_argument("--equal-time", type=Path, metavar="FILE")
     parser.add_argument("--backbone", help="a model that is trained already")
     parser.add_argument("-n", type=int, default=1000)
@@ -148,8 +180,11 @@ def main() -> None:
     if args.costs is not None:
         tell_costs(args.out, args.costs)
         return
+    if args.heads is not None and args.data:
+        tell_heads(args)
+        return
     if not args.data or not args.work:
-        parser.error("--data and --work are needed, or --costs")
+        parser.error("--data and --work are needed, or --costs, or --heads and --data")
     ways = trainings(args)
     jobs = [job for job, _ in ways.values()]
     jobs += [one for name, (_, heads) in ways.items() for one in evaluations(name, heads, args)]

@@ -190,8 +190,8 @@ def adapter_fusion_vit_b16_imagenet() -> Recipe:
 def cifar10_vit_tiny_standard_short() -> Recipe:
     """ViT-Tiny/4 trained normally: what the short ones below freeze.
 
-    Estimate: 5 minutes on one H200. Not measured: 3 passes an image where cifar10-vit-tiny-short makes 7 in 7 minutes,
-    and 100 epochs instead of 60.
+    Estimate: 3 minutes on one H200. Measured beside other work: 95 epochs in 2.4 minutes, at 40,000 images/s where it was
+    alone. Of 1000 test images 83.2% are right.
     """
     base = cifar10_vit_tiny_short()
     return replace(
@@ -209,8 +209,8 @@ def cifar10_vit_tiny_standard_short() -> Recipe:
 def cifar10_tora_short() -> Recipe:
     """TORA on that ViT-Tiny/4, lambda 0.5, at 4/255.
 
-    Estimate: 6 minutes on one H200. Not measured: 7.5 passes an image on average through a network half as dear again,
-    for 30 epochs, where cifar10-vit-tiny-short makes 7 passes for 60 in 7 minutes.
+    Estimate: 3 minutes on one H200, from the 11,800 images/s of phase 1 and the 6,100 of phase 2. For what 8 of the 30
+    epochs make of it see docs/tora.md.
     """
     base, eps = cifar10_vit_tiny_short(), 4 / 255
     return replace(
@@ -238,19 +238,19 @@ def cifar10_tora_short() -> Recipe:
 
 
 def cifar10_single_adapter_short() -> Recipe:
-    """One adapter per block instead, for as many updates. Estimate: 6 minutes on one H200."""
+    """One adapter per block instead, for as many updates. Estimate: 2 minutes on one H200."""
     about = "one adapter per block on a frozen ViT-Tiny/4, CIFAR-10 at 4/255, short"
     return _named(_single(cifar10_tora_short()), "cifar10-single-adapter-short", about)
 
 
 def cifar10_head_only_short() -> Recipe:
-    """Two new heads instead, for as many updates. Estimate: 4 minutes on one H200."""
+    """Two new heads instead, for as many updates. Estimate: 1 minute on one H200."""
     about = "two new heads on a frozen ViT-Tiny/4, CIFAR-10 at 4/255, short"
     return _named(_head_only(cifar10_tora_short()), "cifar10-head-only-short", about)
 
 
 def cifar10_adapter_fusion_short() -> Recipe:
-    """A gate per token instead, for as many updates. Estimate: 6 minutes on one H200."""
+    """A gate per token instead, for as many updates. Estimate: 3 minutes on one H200."""
     about = "AdapterFusion on a frozen ViT-Tiny/4, CIFAR-10 at 4/255, short"
     return _named(_adapter_fusion(cifar10_tora_short()), "cifar10-adapter-fusion-short", about)
 
