@@ -104,7 +104,7 @@ class Prepared(Pixels):
         def fill(place: int) -> None:
             out[place] = self.picture(numbers[place])
 
-        workers = min(threads(self.area(numbers[0])), len(numbers)) if numbers else 0
+        workers = min(threads(self.area(numbers[0])), len(numbers)) if len(numbers) > 1 else 1
         if workers < 2:
             for place in range(len(numbers)):
                 fill(place)

@@ -120,7 +120,7 @@ class Fusion(nn.Module):
         return (self.gates(both) @ v_ABHNd).sum(0)
 
     def _between_two(self, q_BHNd: Tensor, k: Tensor, other_k: Tensor, v: Tensor, other_v: Tensor) -> Tensor:
-        """A softmax over two is a sigmoid of their difference: one weight for every pair of tokens, where two are one.
+        """A softmax over two is a sigmoid of the difference: half the scores, and half the products with values.
 
         With g the weight of the first, :math:`g v + (1 - g) v' = g (v - v') + v'`.
         """
@@ -213,7 +213,7 @@ class Adapted(nn.Module):
         tokens = {name: token.expand(len(x), -1, -1) for name, token in self.tokens.items()}
         if self.tuning.tuning == "single":  # there the new token takes the class token's place in the stream
             z_BND = torch.cat([tokens["acc"], z_BND[:, 1:]], 1)
-        if self.fused:
+        if self.fused and _has_slopes(x, self):
             z_BND, tokens = _like_later(z_BND), {name: _like_later(token) for name, token in tokens.items()}
         for at, block in enumerate(net.blocks):
             z_BND, tokens = self._after(at, z_BND, block(z_BND), tokens)
@@ -261,10 +261,15 @@ def _class_token(backbone: VisionTransformer) -> Tensor:
         return backbone.norm_pre(backbone._pos_embed(grid))[:, :1].clone()
 
 
+def _has_slopes(x: Tensor, net: Adapted) -> bool:
+    """Whether anybody asks for slopes, block by block: a network compiled as a whole sees for itself."""
+    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+        return False
+    return x.requires_grad or any(weight.requires_grad for weight in net.parts(*NAMES, "fusion"))
+
+
 def _like_later(x: Tensor) -> Tensor:
     """With a slope, wanted or not, and in one piece: what differs in either from the other blocks is compiled apart."""
-    if torch.compiler.is_compiling() or not torch.is_grad_enabled():  # the network as a whole, or without any slopes
-        return x
     return x.contiguous() if x.requires_grad else x.detach().contiguous().requires_grad_()
 
 

@@ -98,6 +98,13 @@ def test_heads_with_other_classes_are_fresh_and_the_kept_one_stays(x: Tensor) ->
     assert {name: logits.shape[1] for name, logits in adapted.answers(x).items()} == {"acc": 7, "rob": 7, "kept": 5}
 
 
+def test_a_frozen_model_s_answers_have_no_slope(x: Tensor) -> None:
+    adapted = adapt(backbone(), Tuning(), 5).double()
+    assert adapted(x).requires_grad
+    assert not adapted.requires_grad_(False)(x).requires_grad
+    assert adapted(x.clone().requires_grad_()).requires_grad
+
+
 @pytest.mark.parametrize("tuning", WAYS[:4])
 def test_gates_sum_to_one(x: Tensor, tuning: Tuning) -> None:
     adapted = stirred(adapt(backbone(), tuning, 5))

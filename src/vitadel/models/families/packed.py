@@ -57,7 +57,8 @@ def suits_channels(attention: nn.Module) -> bool:
         return False
     kernels = importlib.import_module("vitadel.models.channel_attention")
     channels: int = attention.qkv.in_features // attention.num_heads
-    return channels <= int(kernels.MOST_CHANNELS)
+    wide = attention.qkv.weight.dtype is torch.bfloat16  # slopes divided by lengths are too small for float16
+    return wide and channels <= int(kernels.MOST_CHANNELS)
 
 
 def _has_kernels(module: nn.Module) -> bool:
