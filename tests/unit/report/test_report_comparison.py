@@ -177,6 +177,19 @@ def test_fewer_images_of_a_model_that_has_more_need_no_column_of_clean_accuracy(
     assert values(found) == {"a": [0.9, 0.3, 0.3, 1.0]}
 
 
+def test_autoattack_on_fewer_images_than_the_rest_has_its_column_and_says_so(make: Any) -> None:
+    first, second = make.claim("a", "a"), make.claim("a-few", "a")
+    attacked(make, first, "quick", range(6))
+    make.write(second, "adversarial-linf-8_255", [""] * 2 + ["apgd-ce"] * 3, EPS, suite="adversarial")
+    found = table([first.folder, second.folder])
+    assert [(column.title, column.about) for column in found.columns] == [
+        ("Clean", ""),
+        ("Best known", "linf:8/255"),
+        ("AutoAttack", "linf:8/255, 5 images"),
+    ]
+    assert values(found) == {"a": [0.9, 0.6, 0.4]}
+
+
 def test_other_conventions_are_another_column(make: Any) -> None:
     runs = [make.claim(name, name) for name in "abc"]
     for run, jpeg in zip(runs, (85, 85, None), strict=True):
