@@ -329,3 +329,10 @@ def test_report_does_not_import_torch_and_summaries_do_not_import_matplotlib() -
     asked = "import sys, vitadel.report; print([m for m in ('torch', 'matplotlib', 'jinja2') if m in sys.modules])"
     answer = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(("count", "folded"), [(8, False), (9, True)])
+def test_many_models_are_described_on_demand(make: Any, count: int, folded: bool) -> None:
+    text = page([make.evaluate(f"run{at}", f"model-{at}", {8: 10}) for at in range(count)])
+    assert ("<summary>What they are" in text) is folded
+    assert text.count("<li><span") >= count
