@@ -1,14 +1,19 @@
 """A few accuracies in memory: what training needs to choose a checkpoint."""
 
+from collections import Counter
 from collections.abc import Mapping
 
+import torch
 from torch import nn
 
 from vitadel.attacks import FGSM, Attack, Engine
 from vitadel.data import Split
 from vitadel.evaluate.cascade import Cascade
+from vitadel.evaluate.device import device_of
 from vitadel.evaluate.journal import Notebook
 from vitadel.evaluate.suites import Entry
+from vitadel.goals import Untargeted
+from vitadel.models import Adapted, Model, answering
 from vitadel.threat import Threat
 
 
@@ -17,7 +22,9 @@ def quick_scores(
 ) -> Mapping[str, float]:
     """Clean accuracy, and if there is an attack those after one step and after it: the value to select by comes last.
 
-    What falls to one step counts as fallen: the gap between the two is what the attack adds.
+    What falls to one step counts as fallen. The accuracy after one step is that of all images, whatever was said of
+    them before: a model that reads the attack has more of those right than clean ones. Of a TORA model also the robust
+    head's, on the same images, clean and one step away by the joint answer.
     """
     entries: tuple[Entry, ...] = ()
     if attack is not None and threat is not None:
@@ -28,7 +35,30 @@ def quick_scores(
     cascade.attack(cascade.classify())
     right = sum(float(str(share)) for share in notebook.page("clean").read()["right_scored"])
     scores = {"clean": right / len(split)}
+    if threat is None or not entries:
+        return scores
+    scores |= {name: count / len(split) for name, count in _one_step_away(model, split, threat, seed, batch).items()}
     for entry in entries:
         right -= sum(map(bool, notebook.page(entry.name).read().get("reached", [])))
-        scores[entry.name] = right / len(split)
-    return scores
+    return {**scores, "robust": right / len(split)}
+
+
+def _one_step_away(model: nn.Module, split: Split, threat: Threat, seed: int, batch: int) -> Mapping[str, int]:
+    """How many are right, by who is asked and about what."""
+    device, right, robust_head = device_of(model), Counter[str](), _robust_head(model)
+    for begin in range(0, len(split), batch):
+        rows = torch.arange(begin, min(begin + batch, len(split)))
+        x, y = split.images(rows).to(device), split.labels[rows].to(device)
+        x_adv = FGSM().craft(model, x, Untargeted(y), threat, seed=seed, index_B=rows.to(device))
+        with torch.no_grad():
+            if robust_head is not None:
+                right["rob_clean"] += int((robust_head(x).argmax(1) == y).sum())
+                right["rob_fgsm"] += int((robust_head(x_adv).argmax(1) == y).sum())
+            right["fgsm"] += int((model(x_adv).argmax(1) == y).sum())
+    return right
+
+
+def _robust_head(model: nn.Module) -> Model | None:
+    if isinstance(model, Model) and isinstance(model.net, Adapted) and "rob" in model.net.tuning.names:
+        return answering(model, "rob")
+    return None

@@ -23,7 +23,10 @@ class Alarm:
 
 
 def alarms(scores: Mapping[str, float], best: float | None) -> list[Alarm]:
-    """Alarms for scores named clean, fgsm (one step) and robust (many); `best` is the best robust one so far."""
+    """Alarms for scores named clean, fgsm (one step) and robust (many), and rob_clean and rob_fgsm of a robust head.
+
+    `best` is the best robust score so far.
+    """
     found = []
     clean, one_step, robust = (scores.get(name) for name in ("clean", "fgsm", "robust"))
     if one_step is not None and robust is not None and one_step - robust > _GAP:
@@ -38,6 +41,13 @@ def alarms(scores: Mapping[str, float], best: float | None) -> list[Alarm]:
             f"({clean:.1%}). Use two attack steps or a random start"
         )
         found.append(Alarm("label-leaking", sentence, {"fgsm": one_step, "clean": clean}))
+    head_clean, head_one_step = scores.get("rob_clean"), scores.get("rob_fgsm")
+    if head_clean is not None and head_one_step is not None and head_one_step - head_clean > _LEAK:
+        sentence = (
+            f"label leaking in the robust head: it gets {head_one_step:.1%} right of images attacked through the joint "
+            f"answer, and {head_clean:.1%} of clean ones. It may read the attack; try objective.attacks_own=true"
+        )
+        found.append(Alarm("head-leaking", sentence, {"rob_fgsm": head_one_step, "rob_clean": head_clean}))
     if best is not None and robust is not None and best - robust > _FALL:
         sentence = f"robust accuracy fell from {best:.1%} to {robust:.1%}; the best weights are kept"
         found.append(Alarm("robust-fell", sentence, {"best": best, "robust": robust}))

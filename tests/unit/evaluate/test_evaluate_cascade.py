@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vitadel import data
+from vitadel import data, models
 from vitadel.attacks import FGSM, PGD
-from vitadel.data import DataSet, Squash
+from vitadel.data import DataSet, Held, Split, Squash
 from vitadel.errors import UsageError
 from vitadel.evaluate import SUITES, Entry, Suite, evaluate, quick_scores, suspicions
-from vitadel.goals import runner_up
+from vitadel.goals import Untargeted, runner_up
 from vitadel.losses import margin
 from vitadel.runs import Run
 from vitadel.threat import L2, Linf
@@ -227,6 +227,40 @@ def test_quick_scores_agree_with_the_cascade(relabelled: tuple[Ink, DataSet]) ->
     assert list(scores) == ["clean", "fgsm", "robust"]
     assert scores["fgsm"] == scores["robust"]  # the same attack twice
     assert list(quick_scores(model, dataset.test, None, None, seed=0)) == ["clean"]
+
+
+def test_one_step_can_be_easier_than_no_step() -> None:
+    """A valley of the margin: the way down leads across it and up the other side. That is what leaked labels look like.
+
+    With margin 100 (x - 1/2)^2 - 0.5, x = 0.48 is wrong, and a step of 0.1 uphill in loss ends at 0.58: right.
+    """
+
+    class Valley(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            margin = 100 * (x.mean((1, 2, 3)) - 0.5).square() - 0.5
+            return torch.stack([margin, torch.zeros_like(margin)], 1)
+
+    pixels = torch.full((6, 3, 2, 2), 122, dtype=torch.uint8)  # 122 / 255 = 0.478
+    pixels[:2] = 102  # 0.4: right, and after the step at 0.5 no more
+    split = Split("test", tuple("abcdef"), torch.zeros(6, dtype=torch.long), Held(pixels))
+    scores = quick_scores(Valley(), split, FGSM(), Linf(0.1), seed=0, batch=4)
+    assert scores == {"clean": 2 / 6, "fgsm": 4 / 6, "robust": 0.0}
+
+
+def test_of_a_tora_model_the_robust_head_is_scored_too(digits: DataSet) -> None:
+    backbone = models.load("timm:test_vit", num_classes=10, image_size=8, patch_size=2, options={"depth": 2})
+    model = models.tora(backbone, models.Tuning(reduction=4), num_classes=10, seed=0).eval()
+    assert isinstance(model.net, models.Adapted)
+    nn.init.normal_(next(model.net.heads["rob"].parameters()))
+    images = digits.test.take(torch.arange(40))
+    scores = quick_scores(model, images, FGSM(), Linf(0.2), seed=0, batch=16)
+    assert list(scores) == ["clean", "rob_clean", "rob_fgsm", "fgsm", "robust"]
+    x, y = images.images(torch.arange(40)), images.labels
+    x_adv = FGSM().craft(model, x, Untargeted(y), Linf(0.2), seed=0)
+    head = models.answering(model, "rob")
+    with torch.no_grad():
+        assert scores["rob_clean"] == float((head(x).argmax(1) == y).float().mean())
+        assert scores["rob_fgsm"] == float((head(x_adv).argmax(1) == y).float().mean())
 
 
 def test_planted_faults_raise_their_flags(relabelled: tuple[Ink, DataSet], tmp_path: Path) -> None:

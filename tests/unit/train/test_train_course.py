@@ -316,6 +316,8 @@ def test_nothing_is_compiled_for_a_check(train: Split, tmp_path: Path) -> None:
         ({"clean": 0.811, "fgsm": 0.45, "robust": 0.381}, 0.465, ["robust-overfitting"]),
         ({"clean": 0.808, "fgsm": 0.469, "robust": 0.407}, 0.465, []),
         ({"clean": 0.6, "fgsm": 0.7, "robust": 0.6}, None, ["label-leaking"]),
+        ({"clean": 0.8, "rob_clean": 0.08, "rob_fgsm": 0.47, "fgsm": 0.1, "robust": 0.05}, None, ["head-leaking"]),
+        ({"clean": 0.8, "rob_clean": 0.5, "rob_fgsm": 0.47, "fgsm": 0.1, "robust": 0.05}, None, []),
         ({"clean": 0.6}, 0.5, []),
     ],
 )
