@@ -276,7 +276,7 @@ def test_a_study_goes_on_where_it_was_killed(
 
 _PEAK = """
 import resource, sys, torch
-from vitadel.analyse import Correlation, Parts
+from vitadel.analyse import Bench, Correlation, Parts
 from vitadel.models import load
 from vitadel.threat import Linf
 
