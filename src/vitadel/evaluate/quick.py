@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from vitadel.attacks import FGSM, Attack, Engine
+from vitadel.attacks import FGSM, Attack, Engine, frozen
 from vitadel.data import Split
 from vitadel.evaluate.cascade import Cascade
 from vitadel.evaluate.device import device_of
@@ -49,12 +49,12 @@ def _one_step_away(model: nn.Module, split: Split, threat: Threat, seed: int, ba
     for begin in range(0, len(split), batch):
         rows = torch.arange(begin, min(begin + batch, len(split)))
         x, y = split.images(rows).to(device), split.labels[rows].to(device)
-        x_adv = FGSM().craft(model, x, Untargeted(y), threat, seed=seed, index_B=rows.to(device))
-        with torch.no_grad():
-            if robust_head is not None:
+        stepped = FGSM()(model, x, Untargeted(y), threat, seed=seed, index_B=rows.to(device))
+        if robust_head is not None:
+            with frozen(robust_head), torch.no_grad():
                 right["rob_clean"] += int((robust_head(x).argmax(1) == y).sum())
-                right["rob_fgsm"] += int((robust_head(x_adv).argmax(1) == y).sum())
-            right["fgsm"] += int((model(x_adv).argmax(1) == y).sum())
+                right["rob_fgsm"] += int((robust_head(stepped.x).argmax(1) == y).sum())
+        right["fgsm"] += int((stepped.prediction == y).sum())
     return right
 
 

@@ -115,13 +115,13 @@ def _model_name(manifest: Mapping[str, object]) -> str:
 
 def _without_files(records: Sequence[Record]) -> list[Record]:
     """Networks without the files of their weights, where the page has one file of each: provenance names it."""
-    of: dict[str, set[str]] = {}
-    for record in records:
-        of.setdefault(record.label.partition("@")[0], set()).add(_weights(record))
-    short = [record.label.partition("@")[0] for record in records]
+    starts = [record.label.partition("@")[0] for record in records]
+    files: dict[str, set[str]] = {}
+    for start, record in zip(starts, records, strict=True):
+        files.setdefault(start, set()).add(_weights(record))
     return [
-        replace(record, label=start) if len(of[start]) == 1 else record
-        for start, record in zip(short, records, strict=True)
+        replace(record, label=start) if len(files[start]) == 1 else record
+        for start, record in zip(starts, records, strict=True)
     ]
 
 

@@ -236,15 +236,21 @@ def test_one_step_can_be_easier_than_no_step() -> None:
     """
 
     class Valley(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.drop = nn.Dropout(0.9)
+
         def forward(self, x: Tensor) -> Tensor:
-            margin = 100 * (x.mean((1, 2, 3)) - 0.5).square() - 0.5
+            margin = 100 * (self.drop(x).mean((1, 2, 3)) - 0.5).square() - 0.5
             return torch.stack([margin, torch.zeros_like(margin)], 1)
 
     pixels = torch.full((6, 3, 2, 2), 122, dtype=torch.uint8)  # 122 / 255 = 0.478
     pixels[:2] = 102  # 0.4: right, and after the step at 0.5 no more
     split = Split("test", tuple("abcdef"), torch.zeros(6, dtype=torch.long), Held(pixels))
-    scores = quick_scores(Valley(), split, FGSM(), Linf(0.1), seed=0, batch=4)
+    model = Valley().train()
+    scores = quick_scores(model, split, FGSM(), Linf(0.1), seed=0, batch=4)
     assert scores == {"clean": 2 / 6, "fgsm": 4 / 6, "robust": 0.0}
+    assert model.drop.training
 
 
 def test_of_a_tora_model_the_robust_head_is_scored_too(digits: DataSet) -> None:
