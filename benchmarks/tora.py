@@ -5,12 +5,13 @@
     python benchmarks/tora.py --heads RUN [RUN ...] --data folder:DIR [-n 300] [--out FILE.jsonl]
 
 Trains a normal ViT, or takes the one that --backbone names, freezes it, and trains TORA at five lambda, its baselines
-and, to compare costs, all weights of the same ViT. One JSON line per way and head: clean, FGSM, PGD-20 and, for joint
-answers, AutoAttack, with intervals; trained parameters, memory, device hours. Killed, the same command goes on. Of
-several jobs at once the hours are those of a shared device.
+and, to compare costs, all weights of the same ViT. One JSON line per way and head: clean, FGSM, PGD-20 and AutoAttack,
+with intervals; trained parameters, memory, device hours. Killed, the same command goes on. Of several jobs at once the
+hours are those of a shared device.
 
 With --costs, instead: the speed of each way by itself in either phase of training, and its memory, on random images.
-With --heads: what each head says of clean images, and of the same attacked as in training, through the joint answer.
+With --heads: how often each head is right on clean images, on the same attacked as in training, through the joint
+answer, and under AutoAttack on itself.
 With --equal-time FILE, which --costs wrote, every way gets the epochs that take as long as --epochs of TORA.
 """
 
@@ -23,11 +24,13 @@ from pathlib import Path
 import torch
 from jobs import Job, evaluate, found, run_all, spent, train
 from record import hardware, tell, told, versions
+from torch import Tensor
 from training import built, images, run_ours
 
 from vitadel import data, models, recipes
 from vitadel.attacks import PGD
 from vitadel.data import Squash
+from vitadel.evaluate import robustness
 from vitadel.goals import Untargeted
 from vitadel.threat import Linf
 
@@ -92,15 +95,14 @@ def trainings(args: argparse.Namespace) -> dict[str, tuple[Job, tuple[str, ...]]
 
 
 def evaluations(name: str, heads: tuple[str, ...], args: argparse.Namespace) -> list[Job]:
-    """The joint answer under all attacks, heads under FGSM and PGD, and where the gates of TORA look."""
+    """The joint answer and every head under all attacks, and where the gates of TORA look."""
     made = []
     if name.startswith("tora"):
         gates = ["analyse", "gates", str(args.work / name), "--data", f"{args.data}[:{args.adversarial_n}]", "--json"]
         made.append(Job(f"{name}-gates", [*gates, "--run", str(args.work / f"{name}-gates")], (name,)))
     for head in ("joint", *heads):
         model = str(args.work / name) if head == "joint" else f"{args.work / name}#{head}"
-        suites = {"quick": args.n, "adversarial": args.adversarial_n} if head == "joint" else {"quick": args.n}
-        for suite, n in suites.items():
+        for suite, n in {"quick": args.n, "adversarial": args.adversarial_n}.items():
             run = f"{name}-{head}-{suite}"
             made.append(Job(run, evaluate(model, f"{args.data}[:{n}]", suite, THREAT, args.work / run), (name,)))
     return made
@@ -135,6 +137,14 @@ def tell_costs(out: Path | None, chosen: Sequence[str], updates: int = 16) -> No
         tell({**about, "versions": versions("timm"), **cost}, out)
 
 
+def judged(head: models.Model, shown: Mapping[str, Tensor], y: Tensor) -> dict[str, object]:
+    """How many of each kind of images a head has right, and how many AutoAttack leaves it."""
+    with torch.no_grad():
+        count = {what: int((head(pixels).argmax(1) == y).sum()) for what, pixels in shown.items()}
+    count["autoattack"] = robustness(head, shown["clean"], y, THREAT).robust.correct
+    return {what: told(one, len(y)) for what, one in count.items()}
+
+
 def tell_heads(args: argparse.Namespace) -> None:
     """Whether a head has learned what images show, or what an attack on the joint answer left in them."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -145,12 +155,8 @@ def tell_heads(args: argparse.Namespace) -> None:
         assert isinstance(model.net, models.Adapted)
         attack = PGD(steps=3, step_size=8 / 765, keep_best=False)
         shown = {"clean": x, "attacked": attack(model, x, Untargeted(y), Linf(4 / 255), seed=1).x}
-        right: dict[str, dict[str, object]] = {}
-        with torch.no_grad():
-            for head in ("joint", *model.net.tuning.names):
-                answering = models.answering(model, head)
-                count = {what: int((answering(pixels).argmax(1) == y).sum()) for what, pixels in shown.items()}
-                right[head] = {what: told(one, len(y)) for what, one in count.items()}
+        heads = ("joint", *model.net.tuning.names)
+        right = {head: judged(models.answering(model, head), shown, y) for head in heads}
         about = {
             "benchmark": "tora-heads",
             "way": Path(name).stem if name.endswith(".safetensors") else Path(name).name,
