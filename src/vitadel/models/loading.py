@@ -20,7 +20,7 @@ from vitadel.models.weights import check_keys, fingerprint, read_foreign, read_t
 
 SPEC_KEY = "vitadel.model"
 BACKBONE_KEY = "vitadel.backbone"  # a file of adapters says on which frozen weights they were trained
-ZOO = Path(__file__).parents[3] / "zoo"
+ZOO = Path(__file__).parents[1] / "zoo"  # in the package, so that it is installed: a link to zoo/
 
 
 def load(

@@ -1,5 +1,6 @@
 """Every model of the zoo loads, is small, and has its card."""
 
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from vitadel import models
 from vitadel.models.loading import ZOO
 
 FILES = sorted(ZOO.glob("*.safetensors"))
+PROJECT = Path(__file__).parents[3]
 
 
 def test_the_zoo_stays_small() -> None:
@@ -16,6 +18,14 @@ def test_the_zoo_stays_small() -> None:
     assert FILES
     assert max(sizes.values()) <= 12e6
     assert sum(sizes.values()) <= 40e6
+
+
+def test_the_zoo_is_installed_with_the_package() -> None:
+    told = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["vitadel"]
+    package = PROJECT / "src" / "vitadel"
+    installed = {file.name for pattern in told for file in package.glob(pattern)}
+    assert {file.name for file in (PROJECT / "zoo").glob("*.safetensors")} == {file.name for file in FILES}
+    assert installed >= {file.name for file in FILES}
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
