@@ -88,6 +88,9 @@ def test_the_same_command_goes_on_and_another_is_refused(vitadel: Command, train
     assert (code, out) == (2, "")
     assert err.startswith("vitadel: ")
     assert "belongs to another run; it differs in parts.threat.eps" in err
+    code, _, err = vitadel(*words, "--threat", "linf:8/255", "--keep-images")  # of what has fallen nothing was kept
+    assert code == 2
+    assert "belongs to another run; it differs in parts.keep_images" in err
     assert err.count("\n") == 1
     assert (tmp_path / "run" / "eval" / "quick-linf-8_255" / "rows.parquet").read_bytes() == rows
 

@@ -10,7 +10,7 @@ from vitadel.attacks.fab import FAB
 from vitadel.attacks.frozen import frozen, undisturbed
 from vitadel.attacks.gama import GAMA
 from vitadel.attacks.lowered import FALLBACK, PRECISIONS, lowered, searcher
-from vitadel.attacks.oracle import Model, Oracle
+from vitadel.attacks.oracle import Model, Oracle, as_logits
 from vitadel.attacks.pgd import FGSM, PGD
 from vitadel.attacks.pool import Finding, NotFinite, Pool
 from vitadel.attacks.replay import generator_survives, warm_up
@@ -71,6 +71,7 @@ __all__ = [
     "Stage",
     "State",
     "Walk",
+    "as_logits",
     "constant",
     "cosine",
     "find_factors",

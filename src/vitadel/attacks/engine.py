@@ -72,7 +72,8 @@ class Engine:
             return x0[at], goal.at(at), rivals_BT[at]
 
         x = x0.clone()
-        for findings in self.hunt(walk, model, Pool(rng, classes, fetch), threat):
+        suited = self.on(x0.device, x0[0].numel())
+        for findings in suited.hunt(walk, model, Pool(rng, classes, fetch), threat):
             for finding in findings:
                 x[finding.place] = finding.x
         return x

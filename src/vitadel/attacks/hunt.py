@@ -215,7 +215,8 @@ class Hunt:
         bad_B = ~is_finite(answer.z_BK)
         if answer.grad is not None:
             bad_B |= ~is_finite(answer.grad)
-            new["zeros"] = rows["zeros"] + (is_zero(answer.grad) & active_B)
+            # at the goal a loss may well be flat, as DLR is where the label comes third
+            new["zeros"] = rows["zeros"] + (is_zero(answer.grad) & active_B & ~items.goal.reached(answer.z_BK))
         new["bad"] = rows["bad"] | (bad_B & active_B)
         if self.walk.stops_at_success:
             reached_B = items.goal.reached(answer.z_BK) & active_B
@@ -318,11 +319,10 @@ class Hunt:
             checks = case.denied + fell if self.judge is not None else 0
             starts = (case.wave + 1) * self.fan * self.per_start
             forwards = starts + case.steps * self.per_step[0] + checks
-            backwards = case.steps * self.per_step[1]
+            backwards, zeros = case.steps * self.per_step[1], case.zeros * self.per_step[1]
+            x_one = x_one.clone()  # a view would keep the batch alive
             found.append(
-                Finding(
-                    case.place, fell, x_one, answer, size, forwards, backwards, case.zeros, case.denied, case.seconds
-                )
+                Finding(case.place, fell, x_one, answer, size, forwards, backwards, zeros, case.denied, case.seconds)
             )
         return found
 

@@ -5,7 +5,6 @@ bits than bfloat16 and so sees smaller changes; bfloat16 has the range of float3
 """
 
 import copy
-from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -19,27 +18,33 @@ FALLBACK = {"fp16": "bf16", "bf16": "float32"}
 PRECISIONS = ("float32", "bf16", "fp16")
 
 
-def searcher(model: nn.Module, x: Tensor, precision: str, *, compile: bool = False) -> tuple[Model, tuple[Flag, ...]]:
-    """The fastest way to compute `model` that works on `x` both ways, and flags for those that do not."""
-    ways: list[tuple[str, Callable[[], Model]]] = [(precision, lambda: _lowered(model, precision, compile=False))]
-    if compile:
-        ways.insert(0, (f"{precision}, compiled", lambda: _lowered(model, precision, compile=True)))
-    if precision != "float32":
-        ways.append(("float32", lambda: model))
+def searcher(
+    model: nn.Module, x: Tensor, precision: str, *, compile: bool = False
+) -> tuple[Model, str, tuple[Flag, ...]]:
+    """The first way to compute `model` that works on `x` both ways, its precision, and flags for those that do not.
+
+    Tried are `precision`, compiled first if that is wished, and then what is wider.
+    """
+    wider = [precision]
+    while wider[-1] in FALLBACK:
+        wider.append(FALLBACK[wider[-1]])
+    ways = [*([(precision, True)] if compile else []), *((one, False) for one in wider)]
     flags: list[Flag] = []
-    for name, make in ways:
+    for way in ways:
+        tried, compiled = way
         try:
-            found = make()
+            found = _lowered(model, tried, compile=compiled)
             _try_both_ways(found, x)
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # a compiler or a cast may fail in any way, and the plain model is always there
-            if name == "float32":
+            if way == ways[-1]:
                 raise
             first = (str(error).strip() or type(error).__name__).splitlines()[0]
+            name = f"{tried}, compiled" if compiled else tried
             flags.append(Flag("search-fell-back", f"the search could not run as {name}: {first[:200]}", {}))
         else:
-            return found, tuple(flags)
+            return found, tried, tuple(flags)
     raise UsageError("the model gives no gradient at all")  # pragma: no cover - the last way raises its own error
 
 

@@ -20,6 +20,16 @@ _TRAVEL_AT = 6
 _TINY = 1e-30
 
 
+def as_logits(answer: object) -> Tensor:
+    """What a model answered, if it is a tensor; many return it inside something else."""
+    if isinstance(answer, Tensor):
+        return answer
+    raise UsageError(
+        f"the model should return logits, got a {type(answer).__name__}. "
+        "Wrap it in a module that returns the tensor alone, such as `net(x).logits` or `net(x)[0]`."
+    )
+
+
 class Oracle:
     """Answers with logits in float32 and refuses answers that are not logits for the goal's classes.
 
@@ -35,7 +45,7 @@ class Oracle:
     def __call__(self, x: Tensor) -> Tensor:
         """Logits in float32, or in float64 if that is what the model computes in."""
         self.calls += 1
-        z_BK = self._model(x)
+        z_BK = as_logits(self._model(x))
         if z_BK.ndim != 2 or len(z_BK) != len(x):
             raise UsageError(
                 f"the model should return logits of shape [{len(x)}, classes], got {list(z_BK.shape)}. "

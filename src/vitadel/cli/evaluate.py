@@ -128,6 +128,7 @@ def judge(
         "threat": radius,
         "seed": seed,
         **({} if scaling is None else {"scaling": scaling}),
+        **({"keep_images": True} if keep_images else {}),  # begun without, a run could keep only the rest
         **({"skipped": data.split(subject.split).skipped} if subject.skip else {}),
     }
     claimed = ranks.claim(run, kind, parts, device=device_name())

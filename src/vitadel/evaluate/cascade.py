@@ -10,12 +10,26 @@ import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from vitadel.attacks import FALLBACK, Engine, Finding, Flag, Model, NotFinite, Oracle, Pool, Walk, lowered, undisturbed
+from vitadel.attacks import (
+    FALLBACK,
+    AttackResult,
+    Engine,
+    Finding,
+    Flag,
+    Model,
+    NotFinite,
+    Oracle,
+    Pool,
+    Walk,
+    as_logits,
+    lowered,
+    undisturbed,
+)
 from vitadel.draws import Draws, fold_seed
 from vitadel.errors import UsageError
 from vitadel.evaluate.book import Book
@@ -30,6 +44,8 @@ from vitadel.threat import Threat
 
 # answers asked of a random model about one image: so many to choose the worst image by, and as many fresh ones to score
 _DRAWS = 20
+
+Result = TypeVar("Result")
 
 
 class Images(Protocol):
@@ -99,7 +115,7 @@ class Cascade:
         known = {int(str(row)) for row in page.read().get("row", [])}
         todo = [row for row in rows if row not in known]
         done = len(rows) - len(todo)
-        for part in _parts(todo, self._batch):
+        for part in _parts(todo, self.batch):
             page.add(self._clean_lines(part))
             done += len(part)
             self.notify(f"{self.name} clean", done, len(rows), {})
@@ -157,7 +173,8 @@ class Cascade:
         return str(self._engine().precision) if self.search is not None else "float32"
 
     @property
-    def _batch(self) -> int:
+    def batch(self) -> int:
+        """Images in work at once."""
         rows = self._engine().rows
         assert rows is not None
         return rows
@@ -247,20 +264,21 @@ class Cascade:
 
     def _batch_by_batch(self, entry: Entry, rows: list[int], seed: int) -> Iterator[tuple[int, Finding]]:
         """For attacks that are not told step by step."""
-        assert self.threat is not None
-        device = device_of(self.model)
-        for part in _parts(rows, self._batch):
-            at = torch.tensor(part)
+        threat, device = self.threat, device_of(self.model)
+        assert threat is not None
+
+        def strike(at: Tensor) -> AttackResult:
             x = self.images.images(at).to(device)
-            goal = self._goal(entry, at, x)
-            result = entry.attack(self.model, x, goal, self.threat, seed=seed, index_B=at)
+            return entry.attack(self.model, x, self._goal(entry, at, x), threat, seed=seed, index_B=at)
+
+        for part, result in halving(rows, self.batch, strike):
             for place, row in enumerate(part):
                 yield (
                     row,
                     Finding(
                         place=place,
                         reached=bool(result.reached[place]),
-                        x=result.x[place].cpu(),
+                        x=result.x[place].cpu().clone(),  # a view would keep the batch alive
                         prediction=int(result.prediction[place]),
                         size=float(result.size[place]),
                         forwards=result.forwards / len(part),
@@ -280,13 +298,29 @@ class Cascade:
         return Targeted(entry.target(logits(self.model, x)).to(x.device), entry.loss)
 
 
+def halving(rows: list[int], size: int, work: Callable[[Tensor], Result]) -> Iterator[tuple[list[int], Result]]:
+    """`size` rows at a time and what `work` makes of them; half as many from where they do not fit into memory."""
+    done = 0
+    while part := rows[done : done + size]:
+        try:
+            result = work(torch.tensor(part))
+        except torch.OutOfMemoryError:
+            if len(part) == 1:
+                raise UsageError("out of memory with a single image. Use a smaller model or another device.") from None
+            size = len(part) // 2
+            torch.cuda.empty_cache()
+            continue
+        yield part, result
+        done += len(part)
+
+
 @torch.no_grad()
 def logits(model: nn.Module, x: Tensor, *, seed: int = 0) -> Tensor:
     """The model's answers in float32, on the CPU; a batch that does not fit is cut in two."""
     device = device_of(model)
     try:
-        with undisturbed(model, seed, device):
-            return model(x.to(device)).float().cpu()
+        with undisturbed(model, seed, device), torch.autocast(device.type, enabled=False):
+            return as_logits(model(x.to(device))).float().cpu()
     except torch.OutOfMemoryError:
         if len(x) == 1:
             raise UsageError("out of memory with a single image. Use a smaller model or another device.") from None

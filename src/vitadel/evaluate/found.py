@@ -3,6 +3,7 @@
 Shape letters: B images.
 """
 
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from vitadel.runs import write_whole
 
 # float16 keeps eleven bits: shortened by this share first, rounding cannot lengthen a delta
 _SHORTER = 1 - 2**-10
+# between an evaluation's name and that of its file, in the folders of larger radii
+_OF = "--"
 
 
 @dataclass(slots=True)
@@ -53,6 +56,26 @@ class Found:
 
         write_whole(self.folder / f"{int(rows[0]):09d}.npz", write)
         self.waiting = {}
+
+    def take_over(self, smaller: Path) -> None:
+        """What fell inside a smaller radius has fallen inside this one: its files are linked, not written again."""
+        for file in smaller.glob("*.npz"):
+            # of a radius smaller still, if the name says so
+            name = file.name if _OF in file.name else f"{smaller.parent.name}{_OF}{file.name}"
+            self.folder.mkdir(parents=True, exist_ok=True)
+            if not (self.folder / name).exists():
+                _link(file, self.folder / name)
+
+
+def _link(file: Path, name: Path) -> None:
+    try:
+        name.hardlink_to(file)
+    except OSError:  # not every file system has links
+
+        def copy(beside: Path) -> None:
+            shutil.copyfile(file, beside)
+
+        write_whole(name, copy)
 
 
 def apply(x0: Tensor, delta: Tensor) -> Tensor:

@@ -4,11 +4,11 @@ from collections import Counter
 from collections.abc import Mapping
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from vitadel.attacks import FGSM, Attack, Engine, frozen
 from vitadel.data import Split
-from vitadel.evaluate.cascade import Cascade
+from vitadel.evaluate.cascade import Cascade, halving
 from vitadel.evaluate.device import device_of
 from vitadel.evaluate.journal import Notebook
 from vitadel.evaluate.suites import Entry
@@ -45,16 +45,22 @@ def quick_scores(
 
 def _one_step_away(model: nn.Module, split: Split, threat: Threat, seed: int, batch: int) -> Mapping[str, int]:
     """How many are right, by who is asked and about what."""
-    device, right, robust_head = device_of(model), Counter[str](), _robust_head(model)
-    for begin in range(0, len(split), batch):
-        rows = torch.arange(begin, min(begin + batch, len(split)))
+    device, robust_head = device_of(model), _robust_head(model)
+
+    def count(rows: Tensor) -> Counter[str]:
         x, y = split.images(rows).to(device), split.labels[rows].to(device)
         stepped = FGSM()(model, x, Untargeted(y), threat, seed=seed, index_B=rows.to(device))
+        right = Counter[str]()
         if robust_head is not None:
             with frozen(robust_head), torch.no_grad():
-                right["rob_clean"] += int((robust_head(x).argmax(1) == y).sum())
-                right["rob_fgsm"] += int((robust_head(stepped.x).argmax(1) == y).sum())
-        right["fgsm"] += int((stepped.prediction == y).sum())
+                right["rob_clean"] = int((robust_head(x).argmax(1) == y).sum())
+                right["rob_fgsm"] = int((robust_head(stepped.x).argmax(1) == y).sum())
+        right["fgsm"] = int((stepped.prediction == y).sum())
+        return right
+
+    right = Counter[str]()
+    for _, some in halving(list(range(len(split))), batch, count):
+        right.update(some)  # `+` would drop what is 0
     return right
 
 

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import TypeVar
 
@@ -26,7 +27,8 @@ class Ranks:
         """What the launcher says; alone without one."""
         ranks = cls(int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")))
         if ranks.world > 1 and not distributed.is_initialized():
-            distributed.init_process_group("gloo")
+            # the first to come waits for the last, however many more images fell to its share
+            distributed.init_process_group("gloo", timeout=timedelta(days=30))
         return ranks
 
     def share(self, rows: list[int]) -> list[int]:

@@ -69,7 +69,8 @@ def robustness(
         raise UsageError(f"robustness judges one radius, and the suite {chosen.name!r} has several. Use `evaluate`.")
     radius = threats.read(threat) if isinstance(threat, str) else threat
     images, entries, engine = InHand(x, y), chosen.cascade(radius), engine or Engine()
-    with torch.inference_mode(False):
+    # neither a caller's inference mode nor mixed precision may reach the verdicts
+    with torch.inference_mode(False), torch.autocast(device_of(model).type, enabled=False):
         if scaling is None:
             return _judged(model, images, radius, chosen.name, entries, seed, engine, notify)
         engine = in_float32(engine)

@@ -62,13 +62,15 @@ def evaluate(
         raise UsageError(f"the {split} split of {data.spec} is empty, so there is nothing to evaluate.")
     radii, ranks, engine = _radii(suite, threat), ranks or Ranks(), engine or Engine(rows=batch)
     course = _Course(model, images, data.classes, suite, run, seed, engine, ranks, notify, keep_images)
-    if scaling is None or threat is None or not suite.entries:
-        return course.over(radii)
-    course = replace(course, engine=in_float32(engine))
-    words = find_once(model, images, threat, scaling, seed, run.folder / "factors.json", ranks)
-    other = rescaled(model, factors_of(words))
-    paper = replace(course, model=other, suffix=f"-{PAPER_PROTOCOL}", keep_images=False)
-    return [*replace(course, scaling=words).over(radii), *paper.over(radii)]
+    # a caller's mixed precision would reach the verdicts
+    with torch.autocast(device_of(model).type, enabled=False):
+        if scaling is None or threat is None or not suite.entries:
+            return course.over(radii)
+        course = replace(course, engine=in_float32(engine))
+        words = find_once(model, images, threat, scaling, seed, run.folder / "factors.json", ranks)
+        other = rescaled(model, factors_of(words))
+        paper = replace(course, model=other, suffix=f"-{PAPER_PROTOCOL}", keep_images=False)
+        return [*replace(course, scaling=words).over(radii), *paper.over(radii)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +147,8 @@ class _Job:
         cascade.attack(standing)
         cascade.ranks.wait()
         if cascade.ranks.rank == 0:
+            if self.found is not None and self.smaller is not None:
+                self.found.take_over(self.smaller / "found")
             columns = verdicts(self.rows, self.images, self.images.ids, cascade.entries, self.fallen)
             self._write_gallery(columns)
             self.rows.add(columns)
@@ -199,7 +203,11 @@ class _Job:
 
 
 def ready(cascade: Cascade, x: Tensor) -> None:
-    """Find out what speaks against the numbers to come, and how the search will compute the model."""
+    """Find out what speaks against the numbers to come, and how the search will compute the model.
+
+    Of the images `x`, as many are asked about as are attacked at once.
+    """
+    x = x[: cascade.batch]
     try:
         cascade.doubt(_choose_search(cascade, x))
     except torch.OutOfMemoryError:
@@ -223,10 +231,12 @@ def _choose_search(cascade: Cascade, x: Tensor) -> tuple[Flag, ...]:
         return noticed
     if any(flag.code == "randomised" for flag in noticed):
         # a recorded or compiled model may repeat the draw it was recorded with
-        cascade.engine = replace(engine, replay=False, precision="float32", compile=False)
+        cascade.engine = replace(cascade.engine, replay=False, precision="float32", compile=False)
     elif engine.precision != "float32" or engine.compile:
         with undisturbed(cascade.model, cascade.seed, x.device):
-            cascade.search, failed = searcher(cascade.model, x, str(engine.precision), compile=engine.compile)
+            found, precision, failed = searcher(cascade.model, x, str(engine.precision), compile=engine.compile)
+        cascade.engine = replace(cascade.engine, precision=precision)
+        cascade.search = None if found is cascade.model else found
         return (*noticed, *failed)
     return noticed
 

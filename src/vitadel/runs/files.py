@@ -27,6 +27,11 @@ def write_whole(path: Path, write: Callable[[Path], None]) -> None:
             beside.unlink(missing_ok=True)
 
 
+def is_unfinished(path: Path) -> bool:
+    """Whether a kill left this file beside the one that `write_whole` was to write."""
+    return path.name.startswith(".") and path.suffix == ".part"
+
+
 def write_json(path: Path, content: Mapping[str, object]) -> None:
     text = json.dumps(content, indent=2, allow_nan=False) + "\n"
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from vitadel.errors import UsageError
-from vitadel.runs.files import read_json, write_json
+from vitadel.runs.files import is_unfinished, read_json, write_json
 from vitadel.runs.manifest import describe, differences, fingerprint, surroundings
 from vitadel.runs.rows import Rows
 
@@ -43,14 +43,14 @@ class Run:
             about = {**surroundings(), "device": device, "command": shlex.join(["vitadel", *sys.argv[1:]])}
             created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
             write_json(manifest, {**described, "hashes": hashes, "created": created, **about})
-            return cls(folder, resumed=False, _lock=_lock(folder))
+            return cls(folder, resumed=False, _lock=_locked(folder))
         then = read_json(manifest)
         if changed := differences({key: then.get(key) for key in described}, described):
             more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
             raise UsageError(
                 f"{folder} belongs to another run; it differs in {'; '.join(changed[:3])}{more}. Choose a new --run."
             )
-        return cls(folder, resumed=True, _lock=_lock(folder))
+        return cls(folder, resumed=True, _lock=_locked(folder))
 
     @classmethod
     def open(cls, folder: Path) -> "Run":
@@ -100,8 +100,17 @@ class Run:
 def _refuse_strangers(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is a file; --run wants a folder. Choose another name.")
-    if folder.is_dir() and any(path.name != ".lock" for path in folder.iterdir()):
+    if folder.is_dir() and any(path.name != ".lock" and not is_unfinished(path) for path in folder.iterdir()):
         raise UsageError(f"{folder} is not empty and not a run folder (no manifest.json). Choose a new --run.")
+
+
+def _locked(folder: Path) -> IO[str] | None:
+    """The folder's lock, and the folder without what kills left of files half written."""
+    lock = _lock(folder)
+    for place in (".", "checkpoints", "eval/**"):
+        for path in folder.glob(f"{place}/.*.part"):
+            path.unlink(missing_ok=True)
+    return lock
 
 
 def _lock(folder: Path) -> IO[str] | None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import grad as slope_of
 
-from vitadel.attacks import APGD, FAB, FGSM, PGD, AutoAttack, Engine, Flag, Square
+from vitadel.attacks import APGD, FAB, FGSM, PGD, Attack, AutoAttack, Engine, Flag, Square, searcher
 from vitadel.evaluate import Entry, Robustness, robustness, suspicions
 from vitadel.evaluate.cascade import Cascade
 from vitadel.evaluate.journal import Notebook
@@ -174,6 +174,34 @@ def test_a_saturated_softmax_kills_cross_entropy_and_leaves_dlr_as_it_was() -> N
     ]
     assert felled[0] >= IMAGES // 2
     assert felled[1] < IMAGES // 4
+
+
+@pytest.mark.parametrize(
+    "attack", [APGD(steps=10), APGD(steps=10, draws=20), FAB(steps=5), PGD(steps=4)], ids=lambda one: repr(one)[:30]
+)
+def test_the_share_of_cut_gradients_is_that_of_cut_images(attack: Attack) -> None:
+    """However many backward passes an attack makes a step: one image in four is cut off, and so are its gradients."""
+    x, _ = images()
+    x[:, 0, 0, 0], x[::4, 0, 0, 0] = 0.0, 1.0
+    y = Planes()(x).argmax(1)
+    cut = Altered(before=lambda x: torch.where(x[:, :1, :1, :1] > 0.5, x.detach(), x))
+    found = robustness(cut, x, y, Linf(1e-5), [Entry("one", attack, margin)])
+    assert found.robust.correct == IMAGES
+    cost = costs(found)["one"]
+    assert cost["zero_gradients"] * 4 == cost["backwards"]
+
+
+def test_a_loss_that_is_flat_beyond_the_goal_hides_nothing() -> None:
+    """DLR is 1 wherever the label comes third: attacks on random models go on there and get no gradient."""
+    x, y = images()
+
+    def noisy(z: Tensor) -> Tensor:
+        return z + 0.01 * torch.randn_like(z)
+
+    entries = [Entry("apgd", APGD(steps=20, draws=5), dlr)]
+    found = robustness(Altered(after=noisy), x, y, Linf(4 * float(radii(x, y).max())), entries)
+    assert found.robust.correct == 0
+    assert set(told(found)) == {"randomised"}
 
 
 # ------------------------------------------------------------- probabilities
@@ -382,18 +410,31 @@ def same_verdicts(one: Robustness, other: Robustness) -> None:
 
 
 def test_logits_beyond_the_range_of_half_precision() -> None:
-    plain, half = _two_ways(Altered(after=lambda z: 1e6 * z), Engine(precision="fp16"))
+    steep = Altered(after=lambda z: 1e6 * z)
+    plain, half = _two_ways(steep, Engine(precision="fp16"))
     assert [flag["code"] for flag in half.flags] == ["search-fell-back"]
     assert "could not run as fp16: logits beyond the range" in str(half.flags[0]["sentence"])
     assert list(plain.flags) == []
-    same_verdicts(plain, half)
+    x, y = images()
+    found, precision, _ = searcher(steep, x, "fp16")
+    assert precision == "bf16"  # which has the range
+    assert found(x).dtype == torch.bfloat16
+    cascade = Cascade(steep, InHand(x, y), GRADIENTS, Linf(0.01), Notebook(), 0, Engine(precision="fp16"))
+    ready(cascade, x)
+    assert cascade.precision == "bf16"
 
 
 def test_a_model_that_cannot_be_cast() -> None:
     fixed = torch.eye(5)
-    plain, half = _two_ways(Altered(after=lambda z: z @ fixed), Engine(precision="fp16"))
-    assert [flag["code"] for flag in half.flags] == ["search-fell-back"]
-    assert "could not run as fp16: expected m" in str(half.flags[0]["sentence"])
+
+    def strict(z: Tensor) -> Tensor:
+        with torch.autocast("cpu", enabled=False):
+            return z @ fixed
+
+    plain, half = _two_ways(Altered(after=strict), Engine(precision="fp16"))
+    assert [flag["code"] for flag in half.flags] == ["search-fell-back", "search-fell-back"]
+    for flag, precision in zip(half.flags, ("fp16", "bf16"), strict=True):
+        assert f"could not run as {precision}: expected m" in str(flag["sentence"])
     same_verdicts(plain, half)
 
 

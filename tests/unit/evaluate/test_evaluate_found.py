@@ -56,6 +56,21 @@ def test_every_image_that_fell_is_there_inside_and_fools(
     assert float(x.max()) <= 1
 
 
+def test_a_larger_radius_has_what_fell_inside_smaller_ones(subject: tuple[Steep, DataSet], tmp_path: Path) -> None:
+    model, dataset = subject
+    suite, run = replace(SUITE, shares=(0.2, 0.5, 1.0)), Run.claim(tmp_path / "run", "evaluate", {}, device="cpu")
+    fallen = []
+    for summary in evaluate(model, dataset, suite, run, threat=Linf(0.1), keep_images=True):
+        rows = run.rows(str(summary["name"])).read()
+        fell = [int(str(row)) for row, to in zip(rows["row"], rows["fell_to"], strict=True) if to]
+        found = read_found(run.rows(str(summary["name"])).folder / "found", dataset.test)
+        assert sorted(found) == fell
+        x = torch.stack([found[row] for row in fell])
+        assert bool((model(x).argmax(1) != dataset.test.labels[torch.tensor(fell)]).all())
+        fallen.append(len(fell))
+    assert 0 < fallen[0] < fallen[1] < fallen[2]
+
+
 def test_an_image_that_rounding_would_save_is_kept_exactly(tmp_path: Path) -> None:
     """The threshold lies between the image found and its rounded twin."""
     from vitadel.evaluate.found import Found

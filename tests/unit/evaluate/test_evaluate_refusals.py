@@ -2,7 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -206,3 +208,13 @@ def test_a_process_with_more_companions_than_images_has_nothing_to_do(dataset: D
     shares = [Ranks(rank, 7).share(list(range(IMAGES))) for rank in range(7)]
     assert sorted(row for share in shares for row in share) == list(range(IMAGES))
     assert {len(share) for share in shares} == {IMAGES // 7, IMAGES // 7 + 1}
+
+
+def test_processes_wait_for_each_other_as_long_as_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By default torch gives up after half an hour, which a share of ImageNet can be late by."""
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr(torch.distributed, "init_process_group", lambda kind, **settings: asked.update(settings))
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert Ranks.of_launch() == Ranks(1, 2)
+    assert asked["timeout"] > timedelta(days=7)

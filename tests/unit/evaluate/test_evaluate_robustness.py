@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from vitadel import data
-from vitadel.attacks import APGD, FAB, FGSM, PGD, AutoAttack, Engine, Square
+from vitadel.attacks import APGD, FAB, FGSM, PGD, Attack, AutoAttack, Engine, Square
 from vitadel.data import DataSet, Squash
 from vitadel.errors import UsageError
 from vitadel.evaluate import SUITES, Entry, Robustness, Suite, accuracy, evaluate, robustness
+from vitadel.goals import Untargeted
 from vitadel.losses import margin
 from vitadel.runs import Run
 from vitadel.threat import L1, L2, Linf, Threat
@@ -254,9 +255,10 @@ class Full(nn.Module):
         return logits
 
 
-def test_a_model_that_holds_few_images_is_looked_at_with_few(digits: DataSet) -> None:
+@pytest.mark.parametrize("attack", [APGD(steps=5), FGSM(), PGD(steps=2, keep_best=False)], ids=repr)
+def test_a_model_that_holds_few_images_is_looked_at_with_few(digits: DataSet, attack: Attack) -> None:
     x, y = in_hand(digits)
-    entries = (Entry("apgd", APGD(steps=5)),)
+    entries = (Entry("one", attack),)
     model, few = Bent().eval(), Full(Bent().eval())
     assert robustness(few, x, y, Linf(0.02), entries).fell_to == robustness(model, x, y, Linf(0.02), entries).fell_to
     with pytest.raises(UsageError, match="out of memory with a single image"):
@@ -266,3 +268,61 @@ def test_a_model_that_holds_few_images_is_looked_at_with_few(digits: DataSet) ->
 class Fails(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         raise torch.OutOfMemoryError("full")
+
+
+class Watched(nn.Module):
+    """Remembers in which precision it answered, and the most images that it was shown with a gradient."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.precisions: set[torch.dtype] = set()
+        self.most = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.model(x)
+        self.precisions.add(logits.dtype)
+        self.most = max(self.most, len(x) if logits.requires_grad else 0)
+        return logits
+
+
+def test_mixed_precision_around_the_call_reaches_no_verdict(digits: DataSet) -> None:
+    x, y = in_hand(digits)
+    model, plain = Watched(Bent().eval()), robustness(Bent().eval(), x, y, Linf(0.02), SMALL)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = robustness(model, x, y, Linf(0.02), SMALL)
+        assert torch.is_autocast_enabled("cpu")
+    assert model.precisions == {torch.float32}
+    assert found.fell_to == plain.fell_to
+    assert torch.equal(found.x, plain.x)
+
+
+def test_no_more_images_at_once_than_asked_for(digits: DataSet) -> None:
+    """Of a CPU that runs out of memory nothing is left to halve the batch."""
+    x, y = in_hand(digits)
+    model = Watched(Bent().eval())
+    robustness(model, x, y, Linf(0.02), (Entry("apgd", APGD(steps=2)), Entry("fgsm", FGSM())), engine=Engine(rows=5))
+    assert model.most == 5
+
+
+def test_large_images_go_through_a_processor_a_few_at_a_time() -> None:
+    model = Watched(nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(12, 10)))
+    x, y = torch.rand(20, 3, 224, 224), torch.arange(20) % 10
+    APGD(steps=1, targets=3)(model, x, Untargeted(y), Linf(0.01), seed=0)
+    assert model.most == 15  # of 16 rows, three for each image
+
+
+class Wrapped(nn.Module):
+    """Answers as Hugging Face's models do."""
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        return {"logits": x.flatten(1)[:, :10]}
+
+
+def test_answers_inside_something_else_are_refused() -> None:
+    x, y = torch.rand(2, 3, 8, 8), torch.zeros(2, dtype=torch.int64)
+    said = r"should return logits, got a dict\. Wrap it .* `net\(x\)\.logits`"
+    with pytest.raises(UsageError, match=said):
+        robustness(Wrapped(), x, y)
+    with pytest.raises(UsageError, match=said):
+        PGD()(Wrapped(), x, Untargeted(y), Linf(0.1), seed=0)

@@ -162,8 +162,8 @@ def test_a_compiled_search_sees_them(x: Tensor, monkeypatch: pytest.MonkeyPatch,
     build = torch.compile
     monkeypatch.setattr(torch, "compile", lambda model, **options: build(model, **options, backend="eager"))
     model = scaled()
-    fast, flags = searcher(model, x, precision, compile=True)
-    plain, _ = searcher(model, x, precision)
+    fast, _, flags = searcher(model, x, precision, compile=True)
+    plain, *_ = searcher(model, x, precision)
     assert not flags
     pixels = x.clone().requires_grad_()
     slopes = [torch.autograd.grad(one(pixels)[:, 0].sum(), pixels)[0] for one in (fast, plain)]

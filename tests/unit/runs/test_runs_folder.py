@@ -52,6 +52,19 @@ def test_a_part_that_appears_or_vanishes_makes_another_run(tmp_path: Path) -> No
         claim(tmp_path / "run", seed=0, data="digits")
 
 
+def test_what_a_kill_left_half_written_is_in_nobodys_way(tmp_path: Path) -> None:
+    left = [".manifest.json.71.part", "checkpoints/.step-7.pt.71.part", "eval/quick/shown/.3.pt.71.part"]
+    (tmp_path / left[0]).write_text("{")
+    claim(tmp_path)
+    for name in left:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("half")
+    (tmp_path / "checkpoints" / "step-6.pt").write_text("whole")
+    assert claim(tmp_path).resumed
+    assert not any((tmp_path / name).exists() for name in left)
+    assert (tmp_path / "checkpoints" / "step-6.pt").exists()
+
+
 def test_a_folder_of_something_else_is_not_taken(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
     with pytest.raises(UsageError, match="is not empty and not a run folder"):
