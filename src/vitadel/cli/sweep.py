@@ -88,8 +88,14 @@ def _chosen(
 
 
 def _replaced(known: "Sequence[Axis]", given: "Sequence[Axis]") -> "list[Axis]":
+    """The given axes in place of the table's; a value that the table has stays all that the table means by it."""
     names = [axis.name for axis in given]
-    return [*(axis for axis in known if axis.name not in names), *given]
+    meant = {(axis.name, value.label): value for axis in known for value in axis.values}
+    chosen = (
+        dataclasses.replace(axis, values=tuple(meant.get((axis.name, one.label), one) for one in axis.values))
+        for axis in given
+    )
+    return [*(axis for axis in known if axis.name not in names), *chosen]
 
 
 def _suite(name: str | None) -> "Suite | None":

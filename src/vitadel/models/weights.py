@@ -20,7 +20,11 @@ _CONTAINERS = ("state_dict_ema", "model_ema", "ema", "state_dict", "model_state_
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> None:
     """One safetensors file; `about` goes into its header."""
     # copies, because safetensors refuses tensors that share memory
-    save_file({key: value.detach().cpu().contiguous().clone() for key, value in tensors.items()}, path, dict(about))
+    copies = {key: value.detach().cpu().contiguous().clone() for key, value in tensors.items()}
+    try:
+        save_file(copies, path, dict(about))
+    except safetensors.SafetensorError as error:  # a full disk, which whoever writes files knows as an OSError
+        raise OSError(str(error)) from error
 
 
 def fingerprint(tensors: Mapping[str, Tensor]) -> str:

@@ -5,7 +5,7 @@ import enum
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import get_args, get_type_hints
+from typing import get_args, get_origin, get_type_hints
 
 from vitadel.errors import UsageError, unknown
 from vitadel.recipes.recipe import Recipe
@@ -40,23 +40,37 @@ def _changed(node: object, settings: Sequence[_Setting]) -> object:
         return node
     if isinstance(node, Mapping):
         return {**node, **{_only_name(setting): _guessed(setting.text) for setting in settings}}
+    if isinstance(node, tuple):
+        return tuple(_changed_item(str(at), part, settings, len(node)) for at, part in enumerate(node))
     if not dataclasses.is_dataclass(node) or isinstance(node, type):
         raise UsageError(f"--set {settings[0].path}: there is nothing below a {type(node).__name__}. Shorten the path.")
-    fields = {f.name: f for f in dataclasses.fields(node)}
+    kinds = {f.name: get_type_hints(type(node))[f.name] for f in dataclasses.fields(node)}
     new: dict[str, object] = {}
     for name in dict.fromkeys(setting.rest[0] for setting in settings):
-        if name not in fields:
-            raise unknown(f"setting of {type(node).__name__}", name, fields)
-        below = [replace(setting, rest=setting.rest[1:]) for setting in settings if setting.rest[0] == name]
+        if name not in kinds:
+            raise unknown(f"setting of {type(node).__name__}", name, kinds)
+        below = _below(name, settings)
         *_, last = below
-        new[name] = (
-            _changed(_or_blank(node, name), [setting for setting in below if setting.rest])
-            if last.rest
-            else _parsed(
-                _as_declared(getattr(node, name), fields[name]), last.text, last.path, optional=_optional(fields[name])
-            )
-        )
+        if last.rest:
+            new[name] = _changed(_or_blank(node, name), [setting for setting in below if setting.rest])
+        else:
+            new[name] = _parsed(kinds[name], last, getattr(node, name))
     return replace(node, **new)
+
+
+def _below(name: str, settings: Sequence[_Setting]) -> list[_Setting]:
+    return [replace(setting, rest=setting.rest[1:]) for setting in settings if setting.rest[0] == name]
+
+
+def _changed_item(at: str, part: object, settings: Sequence[_Setting], count: int) -> object:
+    """One of several parts, such as `plan.augment.steps.0`."""
+    for setting in settings:
+        if setting.rest[0] not in map(str, range(count)):
+            raise UsageError(f"--set {setting.path}: there are {count} parts, called 0 to {count - 1}. Name one.")
+    below = _below(at, settings)
+    if whole := next((setting for setting in below if not setting.rest), None):
+        raise _a_whole(type(part), whole)
+    return _changed(part, below)
 
 
 def _or_blank(node: object, name: str) -> object:
@@ -80,36 +94,44 @@ def _guessed(text: str) -> object:
         return text
 
 
-def _as_declared(old: object, f: "dataclasses.Field[object]") -> object:
-    """A float that happens to be written as a whole number is still a float."""
-    return float(old) if type(old) is int and f.type in (float, float | None) else old
-
-
-def _optional(f: "dataclasses.Field[object]") -> bool:
-    return "None" in str(f.type)
-
-
-def _parsed(old: object, text: str, path: str, *, optional: bool) -> object:
-    """`text` as a value of the kind `old` is; an unset number is taken to be a float."""
-    if text in ("null", "none") and optional:
-        return None
-    if isinstance(old, bool):
+def _parsed(kind: object, setting: _Setting, old: object) -> object:
+    """The value as one of the declared kind."""
+    inner, text, path = get_args(kind), setting.text, setting.path
+    if type(None) in inner:
+        known = next(one for one in inner if one is not type(None))
+        return None if text in ("null", "none") else _parsed(known, setting, old)
+    if get_origin(kind) is tuple:
+        return _several(inner, setting, old)
+    if kind is bool:
         if text not in ("true", "false"):
             raise UsageError(f"--set {path} wants true or false, got {text!r}.")
         return text == "true"
-    if isinstance(old, enum.Enum):
-        kinds = {item.name.lower(): item for item in type(old)}
-        if text not in kinds:
-            raise unknown(f"value of {path}", text, kinds)
-        return kinds[text]
-    if isinstance(old, int):
-        if not text.lstrip("-").isdecimal():
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        choices = {item.name.lower(): item for item in kind}
+        if text not in choices:
+            raise unknown(f"value of {path}", text, choices)
+        return choices[text]
+    if kind is int:
+        if not text.removeprefix("-").isdecimal():
             raise UsageError(f"--set {path} wants a whole number, got {text!r}.")
         return int(text)
-    if isinstance(old, float) or (old is None and optional):
+    if kind is float:
         return read_number(text, f"--set {path}")
-    if isinstance(old, str):
+    if kind is str:
         return text
-    if isinstance(old, tuple) and old:
-        return tuple(_parsed(old[0], part, path, optional=False) for part in text.split(","))
-    raise UsageError(f"--set {path} stands for a whole {type(old).__name__}. Set the values inside it instead.")
+    raise _a_whole(kind if old is None else type(old), setting)
+
+
+def _several(kinds: Sequence[object], setting: _Setting, old: object) -> tuple[object, ...]:
+    """Values with commas between; nothing at all is none of them, where any number will do."""
+    parts = setting.text.split(",") if setting.text else []
+    if kinds[-1] is Ellipsis:
+        kinds = [kinds[0]] * len(parts)
+    if len(parts) != len(kinds):
+        raise UsageError(f"--set {setting.path} wants {len(kinds)} values with commas between, got {setting.text!r}.")
+    return tuple(_parsed(kind, replace(setting, text=part), old) for kind, part in zip(kinds, parts, strict=True))
+
+
+def _a_whole(kind: object, setting: _Setting) -> UsageError:
+    name = getattr(kind, "__name__", str(kind))
+    return UsageError(f"--set {setting.path} stands for a whole {name}. Set the values inside it instead.")

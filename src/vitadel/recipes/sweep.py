@@ -296,9 +296,14 @@ def _is_at(told: object, threat: Threat | None) -> bool:
 
 
 def _best_holdout(run: Run) -> dict[str, object] | None:
-    """The scores of the checkpoint that was kept: the first of the best, by accuracy under attack if there was one."""
-    scores = [{key: entry.get(key) for key in ("step", "clean", "robust")} for entry in run.read_log("holdout")]
-    return max(scores, key=lambda score: _number(score["robust"], _number(score["clean"], 0.0)), default=None)
+    """The scores of the checkpoint that was kept: the first of the best, by what it was selected by."""
+    best = max(run.read_log("holdout"), key=_selected_by, default=None)
+    return None if best is None else {key: best.get(key) for key in ("step", "clean", "robust")}
+
+
+def _selected_by(entry: Mapping[str, object]) -> float:
+    """A score made of several, accuracy under attack, or clean accuracy: the first that there is."""
+    return next((float(str(entry[key])) for key in ("score", "robust", "clean") if entry.get(key) is not None), 0.0)
 
 
 def _table(sweep: Sweep, rows: Sequence[Mapping[str, object]]) -> dict[str, object]:
@@ -335,10 +340,6 @@ def _rows(table: Mapping[str, object]) -> list[Mapping[str, object]]:
     rows = table["rows"]
     assert isinstance(rows, list)
     return rows
-
-
-def _number(value: object, otherwise: float) -> float:
-    return float(value) if isinstance(value, int | float) else otherwise
 
 
 def _prefixed(notify: Notify, name: str) -> Notify:

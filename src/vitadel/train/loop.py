@@ -31,6 +31,7 @@ from vitadel.train.order import Order, Pick
 from vitadel.train.plan import Plan, Precision, ema_decay, learning_rate
 from vitadel.train.preparation import (
     Synthetic,
+    answer_as_asked,
     checkpoint_activations,
     is_recordable,
     order_of,
@@ -109,6 +110,7 @@ def fit(
     with listening() as bell:
         job.run_all(bell)
     scales.forget_training(job.deployed.net)
+    model.__dict__.pop("forward", None)  # which `answer_as_asked` left
     return job.deployed
 
 
@@ -152,6 +154,8 @@ class _Job:
     understudy: Understudy | None = None
     records_losses: bool = False
     recorded: dict[str, RecordedLoss] = field(default_factory=dict)
+    # as it was when the hold-out was last looked at
+    scored: Progress | None = None
 
     @property
     def steps_per_epoch(self) -> int:
@@ -189,6 +193,7 @@ class _Job:
             with warnings.catch_warnings():  # accelerate still calls the setting by its old name
                 warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
                 self.wrapped, self.optimiser = self.accelerator.prepare(self.model, self.optimiser)
+            answer_as_asked(self.model)
         self.meter = Meter(self.accelerator.device, self.accelerator.num_processes)
         self.scalars = Scalars(self.run.folder / "tensorboard") if self.is_main else None
         if progress is None:  # so that there is always a state to go back to
@@ -263,7 +268,9 @@ class _Job:
                 f"{why}, for the {_ROLLBACKS + 1}th time. Lower the learning rate or set plan.clip_norm; "
                 "the last checkpoint is untouched."
             )
-        progress = replace(progress, rollbacks=progress.rollbacks + 1)
+        # the best weights on the disk may be of an update that is undone now, and still only better ones replace them
+        scored = self.scored or progress
+        progress = replace(progress, rollbacks=progress.rollbacks + 1, best=scored.best, robust=scored.robust)
         self.window = Window()
         sentence = f"{why}: back to step {progress.step}, with other draws from there"
         self._alarm(progress.step, [Alarm("not-finite", sentence, {"rollbacks": progress.rollbacks})])
@@ -409,10 +416,11 @@ class _Job:
         self._alarm(progress.step, alarms(scores, progress.robust))
         if "robust" in scores:
             progress = replace(progress, robust=max(progress.robust or 0.0, scores["robust"]))
-        if progress.best is not None and score <= progress.best:
-            return progress
-        self._save("best", {"vitadel.selected": f"step {progress.step}, hold-out {dict(scores)}"})
-        return replace(progress, best=score)
+        if progress.best is None or score > progress.best:
+            self._save("best", {"vitadel.selected": f"step {progress.step}, hold-out {dict(scores)}"})
+            progress = replace(progress, best=score)
+        self.scored = progress
+        return progress
 
     def _save(self, name: str, about: Mapping[str, str] | None = None) -> None:
         tensors = whole(self.deployed.net.state_dict())

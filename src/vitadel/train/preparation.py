@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import torch
+from accelerate.utils import convert_outputs_to_fp32
 
 from vitadel.data import Shards, Split
 from vitadel.errors import UsageError
@@ -81,3 +82,13 @@ def checkpoint_activations(model: Model) -> None:
             f"{type(model.net).__name__} cannot recompute activations. Set plan.checkpoint_activations=false."
         )
     switch(True)
+
+
+def answer_as_asked(model: Model) -> None:
+    """Take bf16 out of the model itself, where accelerate put it: updates ask for it, hold-out and AAS must not get it.
+
+    What accelerate does beside is kept: answers are float32 numbers, in whatever they were computed.
+    """
+    plain = model.__dict__.pop("_original_forward", None)
+    if plain is not None:
+        model.forward = convert_outputs_to_fp32(plain)  # type: ignore[method-assign]

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from vitadel.errors import UsageError
 from vitadel.models import Model, fingerprint, load, write_tensors
+from vitadel.runs import write_whole
 
 State = dict[str, Tensor]
 
@@ -194,3 +195,16 @@ def test_file_without_weights_is_refused(tmp_path: Path, content: object) -> Non
 def test_missing_file_is_named(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError, match=f"{name} does not exist"):
         read(tmp_path / name)
+
+
+def test_a_file_that_cannot_grow_is_an_error_of_the_system(state: State, tmp_path: Path) -> None:
+    """safetensors has an error of its own for a full disk, which nobody who writes files looks for."""
+    resource = pytest.importorskip("resource")  # not on Windows
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(UsageError, match=r"cannot write .*weights\.safetensors: .*File too large"):
+            write_whole(tmp_path / "weights.safetensors", lambda beside: write_tensors(beside, state, {}))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(tmp_path.iterdir()) == []

@@ -21,7 +21,7 @@ from vitadel.models import Option
 from vitadel.objectives import Adversarial, Hostile
 from vitadel.recipes import RECIPES, ModelChoice, Recipe, SyntheticChoice, carry_out, leaves, override
 from vitadel.runs import describe
-from vitadel.train import Compile, Precision
+from vitadel.train import AdamW, Compile, Precision
 
 ROOT = Path(__file__).parents[3]
 _OWN = ("digits-standard", "digits-adversarial", "digits-pointer", "digits-aas", "digits-class-token")
@@ -282,6 +282,47 @@ def test_a_float_that_a_recipe_writes_as_a_whole_number_takes_a_fraction() -> No
     assert override(before, ["plan.warmup_epochs=0.5"]).plan.warmup_epochs == 0.5
 
 
+def test_a_value_is_of_the_kind_that_its_part_declares() -> None:
+    """Whatever stands there before, and also where nothing does."""
+    recipe = override(
+        RECIPES["xcit-s12-imagenet"](),
+        ["model.patch_size=8", "plan.host.rand_augment=rand-m9", "plan.optimiser.exempt=*.temperature,*.bias"],
+    )
+    assert (recipe.model.patch_size, type(recipe.model.patch_size)) == (8, int)
+    assert recipe.plan.host is not None
+    assert recipe.plan.host.rand_augment == "rand-m9"
+    assert isinstance(recipe.plan.optimiser, AdamW)
+    assert recipe.plan.optimiser.exempt == ("*.temperature", "*.bias")
+    none = override(recipe, ["plan.optimiser.exempt="]).plan.optimiser
+    assert isinstance(none, AdamW)
+    assert none.exempt == ()
+    assert override(recipe, ["plan.host.scale=0.5,0.8"]).plan.host.scale == (0.5, 0.8)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_value_can_be_set_as_it_is_printed(name: str) -> None:
+    recipe = RECIPES[name]()
+    kinds = ("objective", "inner", "attack", "probe", "threat", "scaling", "schedule", "optimiser", "augment", "tuning")
+    parts = (*kinds, "mixing", "host", "plan", "model", "selection", "synthetic")
+    for leaf in leaves(recipe):
+        *_, last = leaf.path.split(".")
+        if (last in parts and leaf.path != "model.tuning.tuning") or last.isdecimal():
+            continue
+        again = override(recipe, [f"{leaf.path}={leaf.value}"])
+        assert {one.path: one.value for one in leaves(again)}[leaf.path] == leaf.value
+
+
+def test_parts_that_are_numbered_are_set_by_their_number() -> None:
+    recipe = override(RECIPES["xcit-s12-cifar10"](), ["plan.augment.steps.0.pad=2"])
+    assert {one.path: one.value for one in leaves(recipe)}["plan.augment.steps.0.pad"] == "2"
+    for setting, told in (
+        ("plan.augment.steps.9.pad=2", "there are 3 parts, called 0 to 2. Name one"),
+        ("plan.augment.steps.0=PadCrop", "stands for a whole PadCrop"),
+    ):
+        with pytest.raises(UsageError, match=told):
+            override(recipe, [setting])
+
+
 def test_settings_are_applied_together_whatever_their_order() -> None:
     # two warm-up epochs of two would be refused on the way
     for settings in (["plan.epochs=2", "plan.warmup_epochs=1"], ["plan.warmup_epochs=1", "plan.epochs=2"]):
@@ -303,6 +344,9 @@ def test_settings_are_applied_together_whatever_their_order() -> None:
         ("selection.clean_share=2", "clean_share must be from 0 to 1, got 2"),
         ("plan.precision=fp8", "unknown value of plan.precision 'fp8'"),
         ("objective.attack.random_start=yes", "wants true or false, got 'yes'"),
+        ("plan.optimiser.betas=0.9", "wants 2 values with commas between, got '0.9'"),
+        ("seed=--5", "wants a whole number, got '--5'"),
+        ("plan.host=yes", "stands for a whole HostAugment"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(setting: str, message: str) -> None:

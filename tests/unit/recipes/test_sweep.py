@@ -9,8 +9,10 @@ import pytest
 
 import vitadel.recipes.sweep as room
 from vitadel.attacks import FGSM
+from vitadel.cli.sweep import _chosen
 from vitadel.errors import UsageError
 from vitadel.evaluate import SUITES, Entry, Suite
+from vitadel.objectives import Adversarial, Each
 from vitadel.recipes import RECIPES, Recipe, carry_out, override
 from vitadel.recipes.augmentation_sets import AUGMENTATION_SETS
 from vitadel.recipes.published_tables import SWEEPS
@@ -152,6 +154,10 @@ def test_the_kept_checkpoint_is_the_one_that_is_told(tmp_path: Path) -> None:
     for step, clean, robust in ((1, 0.9, 0.2), (2, 0.5, 0.4), (3, 0.8, 0.4)):
         run.log("holdout", step=step, clean=clean, robust=robust)
     assert room._best_holdout(run) == {"step": 2, "clean": 0.5, "robust": 0.4}
+    # selected by more than robust accuracy
+    for step, clean, robust in ((1, 0.9, 0.2), (2, 0.5, 0.4), (3, 0.8, 0.4)):
+        run.log("holdout", step=step, clean=clean, robust=robust, score=(clean + robust) / 2)
+    assert room._best_holdout(run) == {"step": 3, "clean": 0.8, "robust": 0.4}
 
 
 def test_the_best_is_found_by_the_hold_out_and_shared_if_equal() -> None:
@@ -251,6 +257,44 @@ def test_published_tables_are_whole(name: str) -> None:
         for number in (numbers.clean, numbers.robust, numbers.standard_clean):
             assert number is None or 10 < number < 100, "percentages, not shares"
         assert numbers.robust is None or numbers.clean is None or numbers.robust < numbers.clean
+
+
+ROWS_THAT_ARE_RECIPES = {
+    ("thesis-table1", "deit-s"): "deit-s-imagenet100",
+    ("thesis-table1", "cait-s12"): "cait-s12-imagenet100",
+    ("thesis-table1", "xcit-s12"): "xcit-s12-imagenet100",
+    ("thesis-table5", "deit-s"): "deit-s-imagenet",
+    ("thesis-table5", "+weight-decay"): "xcit-s12-imagenet",
+    ("vit-wrn-table4", "baseline: B/2, 2000 epochs"): "vit-b2-cifar10",
+    ("vit-wrn-table4", "model: L/2, 2000 epochs"): "vit-l2-cifar10",
+    ("vit-wrn-table4", "epochs: B/2, 6000 epochs"): "vit-b2-cifar10-long",
+    ("vit-wrn-table4", "both: L/2, 10000 epochs"): "vit-l2-cifar10-long",
+    ("vit-wrn-table5-vit", "lion"): "vit-b2-cifar10",
+    ("vit-wrn-table5-wrn", "lion"): "wrn-28-10-cifar10-lion",
+}
+
+
+@pytest.mark.parametrize(("row", "recipe"), ROWS_THAT_ARE_RECIPES.items(), ids=lambda one: str(one))
+def test_a_row_with_a_recipe_of_its_own_is_trained_by_it(row: tuple[str, str], recipe: str) -> None:
+    table, label = row
+    members = _chosen(table, [], [], None, None, None).members()
+    told, own = next(one.recipe for one in members if one.labels == (label,)), RECIPES[recipe]()
+    if table == "thesis-table5" and label == "deit-s":  # how eps grows, where it does not
+        assert isinstance(told.objective, Adversarial)
+        told = replace(told, objective=replace(told.objective, each=Each.STEP))
+    for part in ("model", "objective", "plan", "synthetic", "preprocess", "selection", "seed"):
+        assert getattr(told, part) == getattr(own, part), part
+
+
+def test_some_rows_of_a_table_are_trained_as_all_of_them() -> None:
+    """In this table every value comes with augmentations that its name does not speak of."""
+    some = _chosen("thesis-table2", ["eps-warmup-epochs=20,7"], [], None, None, None)
+    every = _chosen("thesis-table2", [], [], None, None, None)
+    kept, new = some.members()
+    assert kept.recipe == next(one.recipe for one in every.members() if one.labels == ("20",))
+    assert new.labels == ("7",)
+    assert some.published is not None
+    assert new.labels not in some.published.rows
 
 
 def test_published_differences_that_the_prose_repeats() -> None:

@@ -101,6 +101,34 @@ def test_sigterm_ends_with_a_checkpoint_and_the_same_call_goes_on(train: Split, 
     assert same(weights(whole), weights(broken))
 
 
+# ----------------------------------------------------------------- precision
+
+
+def test_only_updates_are_computed_in_bf16(train: Split, tmp_path: Path) -> None:
+    """On the hold-out, and given back, the model answers in float32; with averaged weights it always did."""
+    model, plan = fresh(), replace(PLAN, precision=Precision.BF16)
+    x, kinds = train.images(torch.arange(8)), list[torch.dtype]()
+    head = model.net.get_submodule("head")
+    head.register_forward_hook(lambda module, args, answer: kinds.append(answer.dtype))
+    seen: list[torch.dtype] = []
+
+    def check(model: nn.Module) -> Mapping[str, float]:
+        assert set(kinds) == {torch.bfloat16}
+        kinds.clear()
+        with torch.no_grad():
+            answer = model(x)
+        seen.extend((*kinds, answer.dtype))
+        kinds.clear()
+        return {"clean": 0.5}
+
+    trained = fit(model, Standard(), train, plan, claimed(tmp_path / "run"), seed=1, check=check)
+    assert seen == [torch.float32] * 4
+    with torch.no_grad():
+        trained(x)
+    assert kinds == [torch.float32]
+    assert "forward" not in trained.__dict__
+
+
 # --------------------------------------------------------------- broken loss
 
 
@@ -128,6 +156,17 @@ def test_a_broken_loss_sends_the_run_back_and_on_another_way(train: Split, tmp_p
     calm = claimed(tmp_path / "calm")
     fit(fresh(), Standard(), train, PLAN, calm, seed=1)
     assert not same(weights(run), weights(calm))
+
+
+def test_going_back_loses_no_better_weights(train: Split, tmp_path: Path) -> None:
+    """The hold-out is looked at after update 4; update 5 breaks, and the run goes back to 3."""
+    BrokenOnce.calls = 0
+    scores = iter([0.9, 0.5, 0.6])
+    run = claimed(tmp_path / "run")
+    fit(fresh(), BrokenOnce(), train, PLAN, run, seed=1, check=lambda model: {"clean": next(scores)})
+    _, about = models.read_tensors(run.checkpoints / "best.safetensors")
+    assert about["vitadel.selected"] == "step 4, hold-out {'clean': 0.9}"
+    assert next(scores, None) is None
 
 
 def test_a_loss_broken_from_the_start_goes_back_to_the_first_weights(train: Split, tmp_path: Path) -> None:
