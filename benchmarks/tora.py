@@ -10,8 +10,8 @@ with intervals; trained parameters, memory, device hours. Killed, the same comma
 hours are those of a shared device.
 
 With --costs, instead: the speed of each way by itself in either phase of training, and its memory, on random images.
-With --heads: how often each head is right on clean images, on the same attacked as in training, through the joint
-answer, and under AutoAttack on itself.
+With --heads: how often each answer is right on clean images and on the same attacked as in training, through the joint
+answer; and each head under AutoAttack on itself.
 With --equal-time FILE, which --costs wrote, every way gets the epochs that take as long as --epochs of TORA.
 """
 
@@ -137,11 +137,13 @@ def tell_costs(out: Path | None, chosen: Sequence[str], updates: int = 16) -> No
         tell({**about, "versions": versions("timm"), **cost}, out)
 
 
-def judged(head: models.Model, shown: Mapping[str, Tensor], y: Tensor) -> dict[str, object]:
+def judged(model: models.Model, head: str, shown: Mapping[str, Tensor], y: Tensor) -> dict[str, object]:
     """How many of each kind of images a head has right, and how many AutoAttack leaves it."""
+    answering = models.answering(model, head)
     with torch.no_grad():
-        count = {what: int((head(pixels).argmax(1) == y).sum()) for what, pixels in shown.items()}
-    count["autoattack"] = robustness(head, shown["clean"], y, THREAT).robust.correct
+        count = {what: int((answering(pixels).argmax(1) == y).sum()) for what, pixels in shown.items()}
+    if head != "joint":  # which the main table has
+        count["autoattack"] = robustness(answering, shown["clean"], y, THREAT).robust.correct
     return {what: told(one, len(y)) for what, one in count.items()}
 
 
@@ -156,7 +158,7 @@ def tell_heads(args: argparse.Namespace) -> None:
         attack = PGD(steps=3, step_size=8 / 765, keep_best=False)
         shown = {"clean": x, "attacked": attack(model, x, Untargeted(y), Linf(4 / 255), seed=1).x}
         heads = ("joint", *model.net.tuning.names)
-        right = {head: judged(models.answering(model, head), shown, y) for head in heads}
+        right = {head: judged(model, head, shown, y) for head in heads}
         about = {
             "benchmark": "tora-heads",
             "way": Path(name).stem if name.endswith(".safetensors") else Path(name).name,
