@@ -199,7 +199,15 @@ def test_maps_under_attack_have_the_sign_of_the_clean_ones() -> None:
     clean = torch.randn(6, 4, 4, generator=rng)
     flips = torch.tensor([1.0, -1, -1, 1, -1, 1]).view(-1, 1, 1)
     torch.testing.assert_close(turned(clean, flips * (2 * clean + 1)), 2 * clean + 1)
-    assert torch.equal(turned(clean, torch.ones(6, 4, 4)), torch.ones(6, 4, 4))
+    assert torch.equal(turned(clean.abs(), torch.ones(6, 4, 4)), torch.ones(6, 4, 4))
+
+
+def test_a_map_that_is_nowhere_negative_is_never_turned() -> None:
+    clean, attacked = (eigencam(torch.tensor([cells])[..., None]) for cells in ([1.0, 1, 1, 3], [3.0, 1, 1, 1]))
+    clean, attacked = clean.view(1, 2, 2), attacked.view(1, 2, 2)
+    assert torch.equal(turned(clean, attacked), attacked)
+    assert float(alike(clean, turned(clean, attacked))) == pytest.approx(-1 / 3)
+    assert torch.equal(turned(clean, -attacked), attacked)
 
 
 def test_centred_maps_of_a_small_attack_do_not_turn_around(x: Tensor) -> None:
