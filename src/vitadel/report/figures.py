@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#7a7a7a")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _GLYPHS = ("●", "■", "▲", "◆", "▼", "✚", "✖")
+_STROKES = {"solid": "-", "dashed": "--", "dotted": ":", "dash-dotted": "-."}
 INK = "#010203"  # a colour nobody chooses, so that it can be found again and handed to the page
 _POINTS = 300
 _PANELS = 6
@@ -107,11 +108,12 @@ def _draw_curve(axes: "Axes", curve: Curve, number: int, scale: float) -> None:
     )
     place = number % len(PALETTE)
     axes.fill_between(eps, low, high, color=PALETTE[place], alpha=0.16, linewidth=0)
-    axes.plot(eps, value, color=PALETTE[place], marker=MARKERS[place], linestyle=_dashes(number))
+    axes.plot(eps, value, color=PALETTE[place], marker=MARKERS[place], linestyle=_STROKES[stroke(number)])
 
 
-def _dashes(number: int) -> str:
-    return ("-", "--", ":", "-.")[number // len(PALETTE) % 4]
+def stroke(number: int) -> str:
+    """How the lines of this number are drawn, which tells those of one colour apart."""
+    return list(_STROKES)[number // len(PALETTE) % len(_STROKES)]
 
 
 def _sweep_axis(axes: "Axes", eps: Sequence[float]) -> None:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitadel.errors import UsageError
-from vitadel.report import checks, exhibit_figures, figures, masking_figures, pictures, tables
-from vitadel.report.board import Board, board
+from vitadel.report import checks, exhibit_figures, figures, identity, masking_figures, pictures, tables
+from vitadel.report.board import board
 from vitadel.report.collect import collect, curves
 from vitadel.report.describe import provenance, sentence
 from vitadel.report.exhibits import Exhibit, Findings, Table, alike
@@ -86,6 +86,10 @@ class Block:
     def colour(self) -> str:
         return figures.colour(self.number)
 
+    @property
+    def stroke(self) -> str:
+        return figures.stroke(self.number)
+
 
 @dataclass(frozen=True, slots=True)
 class Panel:
@@ -160,13 +164,14 @@ def _write(beside: Path, text: str) -> None:
 
 def _content(records: Sequence[Record], baseline: str | None) -> dict[str, object]:
     rows = tables.summary_rows(records)
-    numbers = {label: place for place, label in enumerate(dict.fromkeys(record.label for record in records))}
+    models = identity.identities(records)
+    numbers = identity.numbers(models)
     blocks = _blocks(records, rows, numbers)
     table = board(records, numbers, baseline)
     first = {block.record.label: block for block in reversed(blocks)}
     return {
         "css": (_HERE / "page.css").read_text(encoding="utf-8"),
-        "title": _title(_titled(list(numbers), table)),
+        "title": _title(identity.names(models)),
         "models": [
             (block, sentence([r for r in records if r.label == block.record.label]))
             for block in reversed(first.values())
@@ -266,17 +271,10 @@ def _panel(name: str, block: Block, exhibit: Exhibit) -> Panel:
     return Panel(block, exhibit_figures.exhibit_drawing(exhibit, name), None)
 
 
-def _titled(labels: Sequence[str], table: Board | None) -> list[str]:
-    """The models by name: runs of one model that the page tells apart are still one."""
-    rows = [] if table is None else table.table.rows
-    names = {label: row.label for row in rows for label in row.also}
-    return list(dict.fromkeys(names.get(label, label) for label in labels))
-
-
-def _title(labels: Sequence[str]) -> str:
-    if len(labels) <= 2:
-        return "Robustness of " + " and ".join(labels)
-    return f"Robustness of {len(labels)} models"
+def _title(models: Sequence[str]) -> str:
+    if len(models) <= 2:
+        return "Robustness of " + " and ".join(models)
+    return f"Robustness of {len(models)} models"
 
 
 def _blocks(
