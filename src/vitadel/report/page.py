@@ -106,7 +106,7 @@ class Stand:
 
     title: str
     panels: tuple[Panel, ...]
-    captions: tuple[tuple[Block, str], ...]
+    captions: tuple[tuple[tuple[Block, ...], str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,9 +260,10 @@ def _survey_chapter(anchor: str, found: Sequence[tuple[Block, Survey]]) -> Surve
 def _stand(name: str, pairs: Sequence[tuple[Block, Exhibit]]) -> Stand:
     blocks, exhibits = [block for block, _ in pairs], alike([exhibit for _, exhibit in pairs])
     panels = [_panel(f"{name}-{place}", *pair) for place, pair in enumerate(zip(blocks, exhibits, strict=True))]
-    captions = {exhibit.caption: block for block, exhibit in reversed(pairs)}
-    ordered = [(captions[caption], caption) for caption in dict.fromkeys(exhibit.caption for exhibit in exhibits)]
-    return Stand(exhibits[0].title, tuple(panels), tuple(ordered))
+    captions: dict[str, list[Block]] = {}
+    for block, exhibit in zip(blocks, exhibits, strict=True):
+        captions.setdefault(exhibit.caption, []).append(block)
+    return Stand(exhibits[0].title, tuple(panels), tuple((tuple(whose), text) for text, whose in captions.items()))
 
 
 def _panel(name: str, block: Block, exhibit: Exhibit) -> Panel:
