@@ -86,10 +86,6 @@ class Block:
     def colour(self) -> str:
         return figures.colour(self.number)
 
-    @property
-    def stroke(self) -> str:
-        return figures.stroke(self.number)
-
 
 @dataclass(frozen=True, slots=True)
 class Panel:
@@ -169,6 +165,7 @@ def _content(records: Sequence[Record], baseline: str | None) -> dict[str, objec
     blocks = _blocks(records, rows, numbers)
     table = board(records, numbers, baseline)
     first = {block.record.label: block for block in reversed(blocks)}
+    drawn = [curve for block in blocks for curve, _ in block.curves]
     return {
         "css": (_HERE / "page.css").read_text(encoding="utf-8"),
         "title": _title(identity.names(models)),
@@ -188,7 +185,8 @@ def _content(records: Sequence[Record], baseline: str | None) -> dict[str, objec
         "board": table,
         "surveys": _survey_chapters(blocks),
         "legend": _attack_legend(blocks),
-        "curve_drawings": figures.curve_drawings([c for block in blocks for c, _ in block.curves], numbers),
+        "curve_drawings": figures.curve_drawings(drawn, numbers),
+        "strokes": figures.strokes(drawn, numbers),
         "holdout_robust": any(s.event == "holdout" and s.name == "robust" for r in records for s in r.training),
         "training_drawings": figures.training_drawings(records, numbers),
         "markdown": tables.markdown(rows) if rows else "",

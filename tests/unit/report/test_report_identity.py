@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from vitadel.report import figures, write_report
-from vitadel.report.collect import collect
+from vitadel.report.collect import collect, curves
 from vitadel.report.identity import identities, names, numbers
 from vitadel.report.records import Record
 from vitadel.runs import Run, write_json
@@ -36,8 +36,23 @@ def test_runs_of_one_model_have_one_colour_and_numbers_of_their_own() -> None:
     models = identities(records)
     assert numbers(models) == {"vit (a)": 0, "cnn": 1, "vit (b)": 7, "vit (c)": 2}
     assert figures.glyph(7) == figures.glyph(0)
-    assert [figures.stroke(number) for number in (0, 7)] == ["solid", "dashed"]
     assert names(models) == ["vit (a)", "cnn", "vit (c)"]
+
+
+def test_curves_of_one_model_are_told_apart_by_their_strokes(make: Any) -> None:
+    runs = [make.evaluate(folder, "vit", {1: 30, 8: 20}) for folder in ("one", "two")]
+    runs.append(make.evaluate("three", "cnn", {1: 25, 8: 10}))
+    records = collect(runs)
+    found = [curve for record in records for curve in curves(record)]
+    told = figures.strokes(found, numbers(identities(records)))
+    assert told == {"vit (one)": "solid", "vit (two)": "dashed", "cnn": "solid"}
+    text = write_report(runs, make.root / "page.html").read_text(encoding="utf-8")
+    legend = text.split('<section id="curve">')[1].split("</ul>")[0]
+    assert re.findall(r"</i>([^<]+)</span>([^<]*)", legend) == [
+        ("vit (one)", ""),
+        ("vit (two)", " (dashed)"),
+        ("cnn", ""),
+    ]
 
 
 def test_training_is_of_the_model_whose_label_it_has() -> None:
