@@ -217,7 +217,7 @@ class Convergence:
         )
 
     def _heat(self, slices: Sequence[Tensor], labels: Sequence[int], threat: Threat) -> Heat:
-        ticks = [f"{value:+.1f}" for value in _places(self.points).tolist()]
+        ticks = [f"{value:+.2g}" for value in _places(self.points).tolist()]
         return Heat(
             "The loss around images",
             "Cross-entropy at x + a d + b r, pixels clipped to [0, 1]: d is a step of length eps along the gradient "

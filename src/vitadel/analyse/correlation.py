@@ -145,15 +145,19 @@ class Correlation:
             f"Linear CKA, {kind}, between what two layers give, flattened image by image; {n} images in "
             f"{len(groups_of(n, self.group))} groups of at most {self.group}. Unrelated layers are {chance}. "
         )
-        name, *second = (_name(model) for model in models)
+        name, second = _name(models[0]), _name(models[-1])
+        whose = f"{second}, the other"
+        if self.other is not None and name == second:  # two of one architecture, which must still be told apart
+            name, second = "the studied model", f"the other ({self.other.rpartition('/')[2]})"
+            whose = second
         alone = [*heats(f"CKA of {name}", (how + _absent(atlas)).strip(), "CKA", atlas["own"])]
-        if not second:
+        if self.other is None:
             return [*alone, *steps(atlas["own"], "CKA", n)]
-        between = f"Rows are layers of {name}, columns of {second[0]}{_resized(models)}. {_absent(atlas)}"
+        between = f"Rows are layers of {name}, columns of {second}{_resized(models)}. {_absent(atlas)}"
         return [
-            *heats(f"CKA of {name} and {second[0]}", (how + between).strip(), "CKA", atlas["between"]),
+            *heats(f"CKA of {name} and {second}", (how + between).strip(), "CKA", atlas["between"]),
             *alone,
-            *heats(f"CKA of {second[0]}, the other", (how + _absent(atlas)).strip(), "CKA", atlas["other"]),
+            *heats(f"CKA of {whose}", (how + _absent(atlas)).strip(), "CKA", atlas["other"]),
         ]
 
     def _measured(self, model: Model, layers: Sequence[Layer]) -> Measure:

@@ -50,6 +50,11 @@ def alignment(pattern: Tensor, patch: int) -> Alignment:
     return Alignment(true_B, as_good_B / patch**2, jumps_BP)
 
 
+def by_chance(patch: int) -> float:
+    """The mean share of grids that are aligned at least as well where every place among them is equally likely."""
+    return (patch**2 + 1) / (2 * patch**2)
+
+
 def check_patch(patch: int, height: int, width: int) -> None:
     """Refuse a grid that an image has no border of, or nothing beside its borders."""
     if patch < 2 or 2 * patch > min(height, width):

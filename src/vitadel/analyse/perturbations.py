@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from vitadel import threat as threats
 from vitadel.analyse import perturbed, spectrum
 from vitadel.analyse.packed import packed, unpacked
-from vitadel.analyse.patch_grid import alignment, check_patch
+from vitadel.analyse.patch_grid import alignment, by_chance, check_patch
 from vitadel.analyse.perturbed import Sign, Stretch, Striker, floats, mean_interval
 from vitadel.analyse.study import Bench
 from vitadel.errors import UsageError
@@ -234,7 +234,7 @@ def _table(told: Mapping[str, Sequence[object]], patch: int | None) -> Table:
     about = (
         " Alignment is 0 for a pattern that knows nothing of the patches and 1 for one that jumps on their borders "
         "alone; next to it the share of all grids of that size, the true one among them, that are aligned at least as "
-        "well: a half by chance."
+        f"well: {by_chance(patch):.2f} by chance."
         if patch is not None
         else " The model has no patches; a grid to compare with can be given as patch=16."
     )

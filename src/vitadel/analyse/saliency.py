@@ -170,9 +170,11 @@ class Saliency:
 def turned(clean: Tensor, attacked: Tensor) -> Tensor:
     """The maps under attack with the sign that goes with the clean ones.
 
-    A singular vector has no sign: set for each map alone, a map and its like may end as each other's negative.
+    A singular vector has no sign: set for each map alone, a map and its like may end as each other's negative. What
+    counts is their product and not Pearson's correlation: maps of features that are never negative have a sign, even
+    where the attack moves them from one side to the other.
     """
-    against_B = alike(clean, attacked) < 0
+    against_B = (clean.double() * attacked.double()).sum((1, 2)) < 0
     return torch.where(against_B[:, None, None], -attacked, attacked)
 
 

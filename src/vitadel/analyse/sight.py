@@ -3,7 +3,9 @@ r"""Where a model looks: maps of an image from inside a network, and what each f
 * EigenCAM (`vitadel.analyse.eigencam`) of a feature map. Of a network that reads a class token that is the input of its
   last attention, normalised: what that attention adds to patches no longer reaches the classifier, and without the
   normalisation a few patches with huge features, the corners of some ViTs, are all there is to see. Of CaiT and XCiT it
-  is what enters the class blocks, of all others the last feature map with more than one cell.
+  is what enters the class blocks, of all others the last feature map with more than one cell. A tensor of four sides is
+  a map if two of them, next to each other, go with the image's; one of three is tokens. A network that ends with tokens
+  of which Vitadel does not know where they lie is refused until a layer is named.
 * Attention: the probabilities that the class token gives the patches, mean over heads, in the last block that has it.
 * Rollout (Abnar & Zuidema 2020, arXiv:2005.00928): the row of the class token in the product over all blocks of
   :math:`(A_l + I) / 2`, with :math:`A_l` the mean of the probabilities over heads.
@@ -13,9 +15,9 @@ Shape letters: B images, H heads, N tokens, P patches, C channels, h x w cells.
 
 import enum
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -61,17 +63,20 @@ class Sight:
         maps = {method: self._map(method, seen, x) for method in self.methods}
         return {method: one.float().cpu() for method, one in maps.items()}, z_BK.float().cpu()
 
-    def _map(self, method: Method, seen: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    def _map(self, method: Method, seen: "_Seen", x: Tensor) -> Tensor:
         if method is Method.EIGENCAM:
-            cells = _cells(self.model, seen[self.layer], x)
-            if cells is None:
+            assert seen.features is not None
+            cells = _cells(self.model, seen.features, x)
+            if cells is None or (seen.features.ndim == 4 and _inside_attention(_net(self.model), self.layer)):
                 raise UsageError(
-                    f"the layer {self.layer} gives {list(seen[self.layer].shape)}, which is no map of the image."
+                    f"the layer {self.layer} gives {list(seen.features.shape)} for {len(x)} images, which is no map of "
+                    "each. Name another: layer=NAME."
                 )
             return eigencam(cells.flatten(1, 2), centre=self.centre).unflatten(1, cells.shape[1:3])
         height, width = _grid(self.model, x)
         names = _attentions(self.model, self.methods)
-        row_BN = seen[names[-1]][:, 0] if method is Method.ATTENTION else rollout([seen[name] for name in names])
+        probs = [seen.attentions[name] for name in names]
+        row_BN = probs[-1][:, 0] if method is Method.ATTENTION else rollout(probs)
         return row_BN[:, -height * width :].unflatten(1, (height, width))
 
 
@@ -82,10 +87,15 @@ def look_at(model: nn.Module, methods: tuple[Method, ...], layer: str | None, ce
 
 
 def check_layer(model: nn.Module, layer: str) -> None:
-    """Refuse a layer that is neither a tap nor a module."""
+    """Refuse a layer that is neither a tap nor a module, or that lies inside an attention."""
     modules = [name for name, _ in _net(model).named_modules() if name]
-    if layer not in modules and not (isinstance(model, Model) and layer in model.taps.names()):
-        raise unknown("layer", layer, [*(model.taps.names() if isinstance(model, Model) else ()), *modules][:400])
+    taps = model.taps.names() if isinstance(model, Model) else []
+    if layer not in modules and layer not in taps:
+        raise unknown("layer", layer, [*taps, *modules][:400])
+    attention = layer.rpartition(".")[0]
+    inside = isinstance(model, Model) and layer in taps and attention in model.taps.attentions()
+    if inside and layer != f"{attention}.out":
+        raise UsageError(f"{layer} is inside an attention, and no map of the image. Name its answer: {attention}.out.")
 
 
 def rollout(attentions: Sequence[Tensor]) -> Tensor:
@@ -141,20 +151,28 @@ def _attentions(model: nn.Module, methods: Sequence[Method]) -> list[str]:
     return names if Method.ROLLOUT in methods else names[-1:]
 
 
+@dataclass(slots=True)
+class _Seen:
+    """From the latest pass: what the layer gives, and the mean over heads of the probabilities by attention."""
+
+    features: Tensor | None = None
+    attentions: dict[str, Tensor] = field(default_factory=dict)
+
+
 @contextmanager
-def _watched(model: nn.Module, layer: str, attentions: Sequence[str]) -> Iterator[dict[str, Tensor]]:
-    """Inside, what the layer gives and the mean over heads of the probabilities, by name, from the latest pass."""
-    seen: dict[str, Tensor] = {}
+def _watched(model: nn.Module, layer: str, attentions: Sequence[str]) -> Iterator[_Seen]:
+    """Inside, the layer and the attentions are watched."""
+    seen = _Seen()
 
     def mean_of(name: str) -> Callable[[Tensor], Tensor]:
         def look(probs: Tensor) -> Tensor:
-            seen[name] = probs.mean(1)  # at once, as the heads of all blocks may not fit into memory
+            seen.attentions[name] = probs.mean(1)  # at once, as the heads of all blocks may not fit into memory
             return probs
 
         return look
 
     def keep(value: Tensor) -> Tensor:
-        seen[layer] = value
+        seen.features = value
         return value
 
     with ExitStack() as stack:
@@ -195,7 +213,13 @@ def _last_map(model: nn.Module, x: Tensor) -> str:
     if not found:
         raise UsageError(
             f"{type(_net(model)).__name__} has no feature map of more than one cell for images of {x.shape[-2]} x "
-            f"{x.shape[-1]}. Use larger images, or name a layer."
+            f"{x.shape[-1]}. Use larger images, or name a layer: layer=NAME."
+        )
+    if 0 in list(sizes.values())[list(sizes).index(found[-1]) :]:
+        raise UsageError(
+            f"{type(_net(model)).__name__} goes on with tokens after its last feature map, and Vitadel does not know "
+            f"where they lie. Name what to look at: layer={found[-1]} is that map; of tokens those after "
+            "net.num_prefix_tokens are taken row by row."
         )
     return found[-1]
 
@@ -206,46 +230,72 @@ def _seen_sizes(model: nn.Module, names: Sequence[str], x: Tensor) -> dict[str, 
     for name in reversed(names):
         with undisturbed(model, 0, device_of(model)), torch.no_grad(), _watched(model, name, ()) as seen:
             model(x.to(device_of(model)))
-        cells = _cells(model, seen[name], x)
-        sizes[name] = 0 if cells is None else cells.shape[1] * cells.shape[2]
+        cells = None if seen.features is None else _cells(model, seen.features, x)
+        sizes[name] = 1 if cells is None else cells.shape[1] * cells.shape[2]
         if sizes[name] > 1:
             break
     return sizes
 
 
 def _module_sizes(model: nn.Module, x: Tensor) -> dict[str, int]:
-    """Cells of the feature maps of modules, in the order in which they are finished."""
+    """Cells of the feature maps of modules, in the order in which they are finished; 0 for tokens."""
     sizes: dict[str, int] = {}
 
     def note(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], object], None]:
         def hook(module: nn.Module, args: tuple[Tensor, ...], out: object) -> None:
-            if isinstance(out, Tensor) and out.ndim == 4:
-                sizes.pop(name, None)
-                sizes[name] = out.shape[2] * out.shape[3]
+            sizes.pop(name, None)
+            if not isinstance(out, Tensor) or out.ndim not in (3, 4) or len(out) != len(x):
+                return
+            if out.ndim == 3:
+                sizes[name] = 0
+            elif (cells := _cells(model, out, x)) is not None:
+                sizes[name] = cells.shape[1] * cells.shape[2]
 
         return hook
 
     with ExitStack() as stack, undisturbed(model, 0, device_of(model)), torch.no_grad():
-        for name, module in _net(model).named_modules():
-            if name:
-                stack.callback(module.register_forward_hook(note(name)).remove)
+        for name, module in _outside_attention(_net(model)):
+            stack.callback(module.register_forward_hook(note(name)).remove)
         model(x.to(device_of(model)))
     return sizes
 
 
+def _inside_attention(net: nn.Module, layer: str) -> bool:
+    return layer in dict(net.named_modules()) and layer not in dict(_outside_attention(net))
+
+
+def _outside_attention(net: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
+    """Modules by name, without those inside an attention: there, sides are heads, tokens and features."""
+    for name, module in net.named_children():
+        yield f"{prefix}{name}", module
+        if "Attention" not in type(module).__name__:
+            yield from _outside_attention(module, f"{prefix}{name}.")
+
+
 def _cells(model: nn.Module, value: Tensor, x: Tensor) -> Tensor | None:
-    """[B, h, w, C] from what a layer gives; None if that is no map."""
-    if value.ndim == 4:
-        # Swin keeps channels last, as its blocks do
-        return value if _family(model) == "swin" else value.permute(0, 2, 3, 1)
-    if value.ndim != 3:
+    """[B, h, w, C] from what a layer gives; None if that is no map of each image."""
+    if len(value) != len(x) or value.ndim not in (3, 4):  # Swin's windows stand beside the images
         return None
+    if value.ndim == 4:
+        channels_first, channels_last = _fits(value.shape[2:], x), _fits(value.shape[1:3], x)
+        if channels_last and (not channels_first or _family(model) == "swin"):
+            return value
+        return value.permute(0, 2, 3, 1) if channels_first else None
     height, width = _grid(model, x)
-    if not 0 < height * width <= value.shape[1]:  # a later stage, with fewer tokens
+    if height * width == 0:  # a family that Vitadel does not know, so timm must say where patches begin
+        value = value[:, int(getattr(_net(model), "num_prefix_tokens", 0)) :]
+    if not 0 < height * width <= value.shape[1]:  # or a later stage, with fewer tokens
         height = width = math.isqrt(value.shape[1])
         if height * width != value.shape[1]:
             return None
     return value[:, -height * width :].unflatten(1, (height, width))
+
+
+def _fits(sides: Sequence[int], x: Tensor) -> bool:
+    """Do the sides of a map go with those of the image, up to rounding? Those of a square are alike."""
+    (height, width), (rows, columns) = sides, x.shape[-2:]
+    off = min(abs(height - width * rows / columns), abs(width - height * columns / rows))
+    return off < 1 and height <= rows and width <= columns
 
 
 def _grid(model: nn.Module, x: Tensor) -> tuple[int, int]:

@@ -220,10 +220,23 @@ class Taps:
 
     def _mark_attention(self, block: Block) -> list[RemovableHandle]:
         name = f"{block.name}.attn"
+        mixing = [block.mixing.register_forward_hook(self._mixing_hook(name))] if block.mixing is not None else []
         return [
+            *mixing,
             block.attention.register_forward_pre_hook(lambda module, args: self._mode.enter(name)),
             block.attention.register_forward_hook(lambda module, args, out: self._mode.leave(), always_call=True),
         ]
+
+    def _mixing_hook(self, attention: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]:
+        """A pair that a mask forbids weighs nothing after the heads are mixed either, which adds a bias to zeros."""
+
+        def hook(module: nn.Module, args: tuple[Tensor, ...], mixed_BNNH: Tensor) -> Tensor:
+            mixed_BHNN = mixed_BNNH.permute(0, 3, 1, 2)
+            for bias in self.bias(attention):
+                mixed_BHNN = mixed_BHNN.masked_fill(~bias, 0) if bias.dtype == torch.bool else mixed_BHNN
+            return mixed_BHNN.permute(0, 2, 3, 1)
+
+        return hook
 
     def _output_hook(self, part: str, stream: int | None) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]:
         """What a skipped part puts out: a block its own input, a branch nothing."""

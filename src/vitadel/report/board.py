@@ -130,7 +130,7 @@ class Board:
 
 
 def board(records: Sequence[Record], numbers: Mapping[str, int], baseline: str | None) -> Board | None:
-    """The comparison, if there is more than one model to compare; `numbers` choose their colours by label."""
+    """The comparison, if there is more than one model to compare; `numbers` choose colours by label."""
     table = compare_models(records, baseline)
     if table is None or len(table.rows) < 2:
         return None

@@ -118,7 +118,7 @@ def _without_files(records: Sequence[Record]) -> list[Record]:
     starts = [record.label.partition("@")[0] for record in records]
     files: dict[str, set[str]] = {}
     for start, record in zip(starts, records, strict=True):
-        files.setdefault(start, set()).add(_weights(record))
+        files.setdefault(start, set()).add(record.weights)
     return [
         replace(record, label=start) if len(files[start]) == 1 else record
         for start, record in zip(starts, records, strict=True)
@@ -157,18 +157,14 @@ def _head(record: Record) -> tuple[str, str]:
     return (weights, answer) if isinstance(answer, str) and isinstance(weights, str) else ("", "")
 
 
-def _weights(record: Record) -> str:
-    return _text(_mapping(_mapping(record.manifest.get("parts")).get("model")).get("sha256"))
-
-
 def _with_unique_labels(records: Sequence[Record]) -> tuple[Record, ...]:
     """Tell runs of one name apart by their folders, if they show the same kind of thing or are of other weights."""
     records = [replace(record, name=record.label) for record in records]
     shown = Counter((r.label, what) for r in records for what in _shows(r))
-    weights = Counter(label for label, of in {(r.label, _weights(r)) for r in records} if of)
+    weights = Counter(label for label, of in {(r.label, r.weights) for r in records} if of)
     clear = [
         replace(r, label=f"{r.label} ({r.folder})")
-        if any(shown[r.label, what] > 1 for what in _shows(r)) or (weights[r.label] > 1 and _weights(r))
+        if any(shown[r.label, what] > 1 for what in _shows(r)) or (weights[r.label] > 1 and r.weights)
         else r
         for r in records
     ]

@@ -161,7 +161,7 @@ def _models(records: Sequence[Record]) -> list[_Model]:
     groups: dict[tuple[str, str], list[Record]] = {}
     for record in records:
         if record.evaluations or record.surveys:
-            groups.setdefault((record.name or record.label, _weights(record)), []).append(record)
+            groups.setdefault((record.name or record.label, record.weights), []).append(record)
     names = [name for name, _ in groups]
     labels = [name if names.count(name) == 1 else group[0].label for (name, _), group in groups.items()]
     return [_Model(label, tuple(group)) for label, group in zip(labels, groups.values(), strict=True)]
@@ -285,7 +285,7 @@ def _surveyed(models: Sequence[_Model]) -> list[_Found]:
 
 def _circle(model: _Model, sources: str) -> frozenset[str]:
     """The weights of a model and of those it was compared with: each of a circle has the others as its sources."""
-    own = {weights[:8] for record in model.records if (weights := _weights(record))}
+    own = {weights[:8] for record in model.records if (weights := record.weights)}
     return frozenset(re.findall(r"=([0-9a-f]{8})\b", sources)) | own if sources else frozenset()
 
 
@@ -390,10 +390,6 @@ def _model_part(record: Record) -> Mapping[str, object]:
     parts = record.manifest.get("parts")
     model = parts.get("model") if isinstance(parts, dict) else None
     return model if isinstance(model, dict) else {}
-
-
-def _weights(record: Record) -> str:
-    return str(_model_part(record).get("sha256") or "")
 
 
 def _parameters(record: Record) -> int | None:

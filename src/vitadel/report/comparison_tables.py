@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from vitadel.errors import UsageError
+from vitadel.report import identity
 from vitadel.report.collect import collect
 from vitadel.report.comparison import Column, Comparison, Row, Score, compare_models, delta_text, p_text, version_of
 from vitadel.report.comparison_figures import write_comparison_figures
@@ -31,7 +32,7 @@ def write_tables(runs: Sequence[Path], folder: Path, *, baseline: str | None = N
         raise UsageError("there is nothing to compare: no model was evaluated. Give runs of vitadel evaluate.")
     forms = {"tex": as_latex, "md": as_markdown, "csv": as_csv, "json": as_json}
     paths = [_write(folder / f"comparison.{ending}", form(found)) for ending, form in forms.items()]
-    numbers = {label: place for place, label in enumerate(dict.fromkeys(record.label for record in records))}
+    numbers = identity.numbers(identity.identities(records))
     return [*paths, *write_comparison_figures(trends(found), scalings(found), numbers, folder / "figures")]
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#7a7a7a")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _GLYPHS = ("●", "■", "▲", "◆", "▼", "✚", "✖")
+_STROKES = {"solid": "-", "dashed": "--", "dotted": ":", "dash-dotted": "-."}
 INK = "#010203"  # a colour nobody chooses, so that it can be found again and handed to the page
 _POINTS = 300
 _PANELS = 6
@@ -70,6 +71,15 @@ def curve_drawings(curves: Sequence[Curve], numbers: Mapping[str, int]) -> list[
     return [_curve_drawing(norm, swept, numbers) for norm in dict.fromkeys(curve.norm for curve in swept)]
 
 
+def strokes(curves: Sequence[Curve], numbers: Mapping[str, int]) -> dict[str, str]:
+    """By label how its curves are drawn, which tells those of one colour apart."""
+    shared: dict[int, list[str]] = {}
+    for label in dict.fromkeys(curve.label for curve in curves if curve.swept):
+        shared.setdefault(numbers[label] % len(PALETTE), []).append(label)
+    looks = list(_STROKES)
+    return {label: looks[place % len(looks)] for labels in shared.values() for place, label in enumerate(labels)}
+
+
 def training_drawings(records: Sequence[Record], numbers: Mapping[str, int]) -> list[Drawing]:
     """Loss, hold-out accuracy, learning rate and what else was logged, each with one line per run."""
     named: dict[str, list[tuple[int, Series]]] = {"loss": [], "hold-out accuracy": [], "learning rate": []}
@@ -88,10 +98,10 @@ def _panel(series: Series) -> str:
 
 def _curve_drawing(norm: str, curves: Sequence[Curve], numbers: Mapping[str, int]) -> Drawing:
     scale = 255 if norm == "linf" else 1
-    mine = [curve for curve in curves if curve.norm == norm]
+    mine, looks = [curve for curve in curves if curve.norm == norm], strokes(curves, numbers)
     with _axes(f"curve-{norm}", (5.6, 3.0)) as (axes, finish):
         for curve in mine:
-            _draw_curve(axes, curve, numbers[curve.label], scale)
+            _draw_curve(axes, curve, numbers[curve.label], scale, _STROKES[looks[curve.label]])
         _sweep_axis(axes, sorted({scale * eps for curve in mine for eps, _ in curve.points}))
         axes.set_ylim(-2, 102)
         axes.set_ylabel("accuracy, %")
@@ -100,18 +110,14 @@ def _curve_drawing(norm: str, curves: Sequence[Curve], numbers: Mapping[str, int
     return Drawing(f"Accuracy under {norm} attack", finish[0], f"Accuracy in percent as eps grows. {told}.")
 
 
-def _draw_curve(axes: "Axes", curve: Curve, number: int, scale: float) -> None:
+def _draw_curve(axes: "Axes", curve: Curve, number: int, scale: float, look: str) -> None:
     eps = [scale * e for e, _ in curve.points]
     value, low, high = (
         [100 * getattr(accuracy, name) for _, accuracy in curve.points] for name in ("value", "low", "high")
     )
     place = number % len(PALETTE)
     axes.fill_between(eps, low, high, color=PALETTE[place], alpha=0.16, linewidth=0)
-    axes.plot(eps, value, color=PALETTE[place], marker=MARKERS[place], linestyle=_dashes(number))
-
-
-def _dashes(number: int) -> str:
-    return ("-", "--", ":", "-.")[number // len(PALETTE) % 4]
+    axes.plot(eps, value, color=PALETTE[place], marker=MARKERS[place], linestyle=look)
 
 
 def _sweep_axis(axes: "Axes", eps: Sequence[float]) -> None:

@@ -30,14 +30,17 @@ def gap_drawing(study: Masking, number: int, columns: int) -> Drawing:
 
 
 def curve_drawings(studies: Sequence[tuple[int, Masking]]) -> list[Drawing]:
-    """Accuracy against eps, iterations and rescaled attentions, with one colour per run."""
-    if not studies:
-        return []
+    """Accuracy against eps, iterations and rescaled attentions, one drawing per norm, with one colour per model."""
+    norms: dict[str, list[tuple[int, Masking]]] = {}
+    for number, study in studies:
+        norms.setdefault(study.norm, []).append((number, study))
     drawn = []
     for kind, (title, draw) in _CURVES.items():
-        with styled(f"masking-{kind}", (3.9, 2.7)) as figure:
-            draw(figure.add_subplot(), studies)
-            drawn.append(Drawing(title, svg(figure), _alt(kind, studies)))
+        for norm, same in norms.items():
+            with styled(f"masking-{kind}-{norm}", (3.9, 2.7)) as figure:
+                draw(figure.add_subplot(), same)
+                named = title if len(norms) == 1 else f"{title} ({norm})"
+                drawn.append(Drawing(named, svg(figure), _alt(kind, same)))
     return drawn
 
 
@@ -142,6 +145,7 @@ def _draw_line(
 
 
 def _draw_eps(axes: "Axes", studies: Sequence[tuple[int, Masking]]) -> None:
+    """Studies of one norm, which has one scale."""
     grey = studies[0][1].norm == "linf"
     scale = 255.0 if grey else 1.0
     for number, study in studies:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitadel.errors import UsageError
-from vitadel.report import checks, exhibit_figures, figures, masking_figures, pictures, tables
-from vitadel.report.board import Board, board
+from vitadel.report import checks, exhibit_figures, figures, identity, masking_figures, pictures, tables
+from vitadel.report.board import board
 from vitadel.report.collect import collect, curves
 from vitadel.report.describe import provenance, sentence
 from vitadel.report.exhibits import Exhibit, Findings, Table, alike
@@ -102,7 +102,7 @@ class Stand:
 
     title: str
     panels: tuple[Panel, ...]
-    captions: tuple[tuple[Block, str], ...]
+    captions: tuple[tuple[tuple[Block, ...], str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,13 +160,15 @@ def _write(beside: Path, text: str) -> None:
 
 def _content(records: Sequence[Record], baseline: str | None) -> dict[str, object]:
     rows = tables.summary_rows(records)
-    numbers = {label: place for place, label in enumerate(dict.fromkeys(record.label for record in records))}
+    models = identity.identities(records)
+    numbers = identity.numbers(models)
     blocks = _blocks(records, rows, numbers)
     table = board(records, numbers, baseline)
     first = {block.record.label: block for block in reversed(blocks)}
+    drawn = [curve for block in blocks for curve, _ in block.curves]
     return {
         "css": (_HERE / "page.css").read_text(encoding="utf-8"),
-        "title": _title(_titled(list(numbers), table)),
+        "title": _title(identity.names(models)),
         "models": [
             (block, sentence([r for r in records if r.label == block.record.label]))
             for block in reversed(first.values())
@@ -183,7 +185,8 @@ def _content(records: Sequence[Record], baseline: str | None) -> dict[str, objec
         "board": table,
         "surveys": _survey_chapters(blocks),
         "legend": _attack_legend(blocks),
-        "curve_drawings": figures.curve_drawings([c for block in blocks for c, _ in block.curves], numbers),
+        "curve_drawings": figures.curve_drawings(drawn, numbers),
+        "strokes": figures.strokes(drawn, numbers),
         "holdout_robust": any(s.event == "holdout" and s.name == "robust" for r in records for s in r.training),
         "training_drawings": figures.training_drawings(records, numbers),
         "markdown": tables.markdown(rows) if rows else "",
@@ -255,9 +258,10 @@ def _survey_chapter(anchor: str, found: Sequence[tuple[Block, Survey]]) -> Surve
 def _stand(name: str, pairs: Sequence[tuple[Block, Exhibit]]) -> Stand:
     blocks, exhibits = [block for block, _ in pairs], alike([exhibit for _, exhibit in pairs])
     panels = [_panel(f"{name}-{place}", *pair) for place, pair in enumerate(zip(blocks, exhibits, strict=True))]
-    captions = {exhibit.caption: block for block, exhibit in reversed(pairs)}
-    ordered = [(captions[caption], caption) for caption in dict.fromkeys(exhibit.caption for exhibit in exhibits)]
-    return Stand(exhibits[0].title, tuple(panels), tuple(ordered))
+    captions: dict[str, list[Block]] = {}
+    for block, exhibit in zip(blocks, exhibits, strict=True):
+        captions.setdefault(exhibit.caption, []).append(block)
+    return Stand(exhibits[0].title, tuple(panels), tuple((tuple(whose), text) for text, whose in captions.items()))
 
 
 def _panel(name: str, block: Block, exhibit: Exhibit) -> Panel:
@@ -266,17 +270,10 @@ def _panel(name: str, block: Block, exhibit: Exhibit) -> Panel:
     return Panel(block, exhibit_figures.exhibit_drawing(exhibit, name), None)
 
 
-def _titled(labels: Sequence[str], table: Board | None) -> list[str]:
-    """The models by name: runs of one model that the page tells apart are still one."""
-    rows = [] if table is None else table.table.rows
-    names = {label: row.label for row in rows for label in row.also}
-    return list(dict.fromkeys(names.get(label, label) for label in labels))
-
-
-def _title(labels: Sequence[str]) -> str:
-    if len(labels) <= 2:
-        return "Robustness of " + " and ".join(labels)
-    return f"Robustness of {len(labels)} models"
+def _title(models: Sequence[str]) -> str:
+    if len(models) <= 2:
+        return "Robustness of " + " and ".join(models)
+    return f"Robustness of {len(models)} models"
 
 
 def _blocks(

@@ -182,6 +182,13 @@ class Record:
     surveys: "tuple[Survey, ...]" = ()
     name: str = ""
 
+    @property
+    def weights(self) -> str:
+        """The hash of the weights that were measured; empty where there are none yet, as before training."""
+        parts = self.manifest.get("parts")
+        model = parts.get("model") if isinstance(parts, dict) else None
+        return str(model.get("sha256") or "") if isinstance(model, dict) else ""
+
 
 @dataclass(frozen=True, slots=True)
 class Curve:

@@ -1,6 +1,7 @@
 """Loss against steps and around images: linear models have known curves and planes."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -141,8 +142,11 @@ def test_slices_do_not_depend_on_their_place(x: Tensor, y: Tensor) -> None:
     for mine, other in zip(result["slices"], one["slices"], strict=True):
         torch.testing.assert_close(torch.tensor(mine), torch.tensor(other))
     heat = result["exhibits"][-1]
-    assert heat["rows"] == ["-1.0", "-0.5", "+0.0", "+0.5", "+1.0"]
+    assert heat["rows"] == ["-1", "-0.5", "+0", "+0.5", "+1"]
     assert [one["name"] for one in heat["matrices"]] == ["label 1"] * 3
+    fine: dict[str, Any] = study(Scale(), x, y, replace(settings, slices=1, points=9), threat=Linf(EPS))
+    quarters = ["-1", "-0.75", "-0.5", "-0.25", "+0", "+0.25", "+0.5", "+0.75", "+1"]
+    assert fine["exhibits"][-1]["columns"] == quarters
     middle = float(nn.functional.softplus(-10 * (x[0].mean() - 0.5)))
     assert result["slices"][0][2][2] == pytest.approx(middle, rel=1e-5)
     # along the gradient the lead falls by 10 eps at most

@@ -228,6 +228,16 @@ def test_two_models_are_compared_layer_by_layer(x: Tensor, tmp_path: Path) -> No
         settings.carry_out(Bench(first, InHand(x, torch.zeros(11).long()), Parts(tmp_path / "study"), Linf(0.1)))
 
 
+def test_two_models_of_one_architecture_are_told_apart(x: Tensor, tmp_path: Path) -> None:
+    first, second = (load("timm:test_vit", num_classes=5, image_size=32, patch_size=8, seed=seed) for seed in (1, 2))
+    save(second, path := tmp_path / "twin.safetensors")
+    exhibits = studied(first, x, Correlation(other=str(path)))["exhibits"]
+    titles = list(dict.fromkeys(one["title"].partition(":")[0] for one in exhibits))
+    both = "CKA of the studied model and the other (twin.safetensors)"
+    assert titles == [both, "CKA of the studied model", "CKA of the other (twin.safetensors)"]
+    assert "Rows are layers of the studied model, columns of the other (twin.safetensors)." in exhibits[0]["caption"]
+
+
 def test_no_number_depends_on_the_batch(x: Tensor) -> None:
     model = tiny("vit")
     whole = studied(model, x)

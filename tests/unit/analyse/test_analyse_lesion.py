@@ -143,6 +143,14 @@ def test_means_and_their_errors(x: Tensor) -> None:
     assert [shown["kind"] for shown in one["exhibits"]] == ["lines", "table", "table"]
 
 
+def test_the_caption_tells_the_widest_interval_and_not_that_of_the_whole_model(x: Tensor) -> None:
+    model = tiny("vit")
+    result = studied(model, x, answered(model, x), Lesion(draws=0))
+    widths = [(one["high"] - one["low"]) / 2 for one in (result["clean"], *result["single"])]
+    assert max(widths) > widths[0] + 0.05  # all are right with nothing removed, and Wilson's interval is narrow there
+    assert f"an interval of at most {max(widths):.3f} either way" in result["exhibits"][0]["caption"]
+
+
 def test_the_cost_of_removing_blocks_one_by_one(x: Tensor) -> None:
     result = studied(tiny("vit"), x, torch.arange(10) % 5, Lesion(kinds=(Kind.BLOCK,), draws=0))
     assert result["cost"] == {

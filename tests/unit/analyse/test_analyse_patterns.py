@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vitadel.analyse import spectrum
 from vitadel.analyse.packed import packed, unpacked
-from vitadel.analyse.patch_grid import alignment, check_patch
+from vitadel.analyse.patch_grid import alignment, by_chance, check_patch
 from vitadel.errors import UsageError
 
 
@@ -148,6 +148,13 @@ def test_noise_is_aligned_by_chance_alone() -> None:
     assert float(found.rank_B.mean()) == pytest.approx(8.5 / 16, abs=0.03)  # the mean of 1, 2, ... 16
     for share in (0.1, 0.25, 0.5):  # as a chance should: no more often below a share than that
         assert float((found.rank_B <= share).double().mean()) == pytest.approx(int(share * 16) / 16, abs=0.05)
+
+
+@pytest.mark.parametrize("patch", [2, 3])
+def test_what_chance_makes_of_small_patches_is_more_than_a_half(patch: int) -> None:
+    ranks = [place / patch**2 for place in range(1, patch**2 + 1)]
+    assert by_chance(patch) == pytest.approx(sum(ranks) / len(ranks))
+    assert float(alignment(noise(2000, 3, 12, 12), patch).rank_B.mean()) == pytest.approx(by_chance(patch), abs=0.02)
 
 
 def test_a_constant_pattern_is_not_aligned() -> None:

@@ -79,6 +79,7 @@ def test_the_perturbation_of_a_linear_model_is_its_pattern(x: Tensor) -> None:
         np.testing.assert_array_equal(picture(result, row, "perturbation"), wanted)
         assert int(picture(result, row, "size").min()) == 255
     assert len(result["exhibits"][0]["cells"]) == 3  # type: ignore[index]
+    assert "aligned at least as well: 0.53 by chance." in result["exhibits"][-1]["caption"]  # type: ignore[index]
     assert "Its alignment with patches of 4 is +1.000" in str(result["summary"])
     other = replace(chosen, sign=Sign.REMOVED)
     turned = study(model, x, torch.zeros(5, dtype=torch.int64), other, threat=Linf(EPS))

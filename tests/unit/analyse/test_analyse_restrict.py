@@ -73,7 +73,10 @@ def apart(one: int, other: int) -> int:
 
 
 def slowly(model: Model, x: Tensor, allowed: Callable[[int, int, int], bool], prefix: int) -> Tensor:
-    """Answers when block b lets patch i see patch j if `allowed(b, i, j)`: scores that are not get minus infinity."""
+    """Answers when block b lets patch i see patch j if `allowed(b, i, j)`: scores that are not get minus infinity.
+
+    CaiT mixes its heads after the softmax, [B, N, N, H]; there they get zero once more.
+    """
 
     def forbid(block: int) -> Callable[[Tensor], Tensor]:
         def edit(scores: Tensor) -> Tensor:
@@ -86,9 +89,23 @@ def slowly(model: Model, x: Tensor, allowed: Callable[[int, int, int], bool], pr
 
         return edit
 
+    def unmix(block: int) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]:
+        def hook(module: nn.Module, args: tuple[Tensor, ...], mixed: Tensor) -> Tensor:
+            mixed = mixed.clone()
+            for i in range(SIDE * SIDE):
+                for j in range(SIDE * SIDE):
+                    if not allowed(block, i, j):
+                        mixed[:, prefix + i, prefix + j] = 0
+            return mixed
+
+        return hook
+
+    modules = dict(model.net.named_modules())
     with torch.no_grad(), ExitStack() as stack:
         for block in range(DEPTH):
             stack.enter_context(model.taps.edit(f"blocks.{block}.attn.logits", forbid(block)))
+            if (mixing := modules.get(f"blocks.{block}.attn.proj_w")) is not None:
+                stack.callback(mixing.register_forward_hook(unmix(block)).remove)
         return model(x).argmax(1)
 
 

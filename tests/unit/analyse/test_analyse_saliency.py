@@ -47,10 +47,14 @@ OFFERS = {
 }
 
 
+def bare(net: nn.Module) -> Model:
+    return wrap(net, mean=(0.0,) * 3, std=(1.0,) * 3)
+
+
 def tiny(family: str) -> Model:
     if family == "wrn":
         torch.manual_seed(1)
-        return wrap(WideResNet(10, 1, 5), mean=(0.0,) * 3, std=(1.0,) * 3)
+        return bare(WideResNet(10, 1, 5))
     name, patch, options = TINY[family]
     return load(name, num_classes=5, image_size=32, patch_size=patch, options=options, seed=1)
 
@@ -170,6 +174,74 @@ def test_a_network_that_reads_no_class_token_shows_its_last_patches(x: Tensor) -
         studied(model, x, Saliency(methods=(ROLLOUT,)))
 
 
+class ChannelsLast(nn.Module):
+    """A feature map of 4 x 4 cells and 6 channels, which stand last after the normalisation, as in Swin V2."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.norm, self.head = nn.Conv2d(3, 6, 8, 8), nn.LayerNorm(6), nn.Linear(6, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.norm(self.stem(x).permute(0, 2, 3, 1)).mean((1, 2)))
+
+
+class SomeAttention(nn.Module):
+    """Two heads of 16 features for 16 tokens: inside, all looks like a map of 16 x 16 cells."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.k_norm = nn.LayerNorm(16)
+
+    def forward(self, tokens_BNC: Tensor) -> Tensor:
+        return self.k_norm(tokens_BNC.unflatten(2, (2, 16)).transpose(1, 2)).transpose(1, 2).flatten(2)
+
+
+class Tokens(nn.Module):
+    """A family that nobody knows: after the embedding there are only tokens, one for the class first."""
+
+    num_prefix_tokens = 1
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.attn, self.head = nn.Conv2d(3, 32, 8, 8), SomeAttention(), nn.Linear(32, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens_BNC = self.attn(self.stem(x).flatten(2).mT)
+        return self.head(torch.cat([tokens_BNC[:, :1], tokens_BNC], 1))[:, 0]
+
+
+def test_channels_may_stand_last(x: Tensor) -> None:
+    net = ChannelsLast()
+    sight = look_at(bare(net), (EIGEN,), None, False, x)
+    assert sight.layer == "norm"
+    with torch.no_grad():
+        features = net.norm(net.stem(x).permute(0, 2, 3, 1))
+    torch.testing.assert_close(sight(x, 0)[0][EIGEN], eigencam(features.flatten(1, 2)).view(4, 4, 4))
+
+
+def test_tokens_of_an_unknown_family_are_looked_at_by_name_alone(x: Tensor) -> None:
+    model = bare(Tokens())
+    with pytest.raises(UsageError, match=r"Tokens goes on with tokens after its last feature map.* layer=stem is that"):
+        look_at(model, (EIGEN,), None, False, x)
+    maps, _ = look_at(model, (EIGEN,), "head", False, x)(x, 0)
+    assert maps[EIGEN].shape == (4, 4, 4)
+    with pytest.raises(UsageError, match=r"attn\.k_norm gives \[4, 2, 16, 16\] for 4 images, which is no map of each"):
+        look_at(model, (EIGEN,), "attn.k_norm", False, x)(x, 0)
+
+
+def test_the_windows_of_swin_are_no_images(x: Tensor) -> None:
+    with pytest.raises(UsageError, match=r"gives \[16, 16, 24\] for 4 images, which is no map of each. Name another"):
+        look_at(tiny("swin"), (EIGEN,), "layers.0.blocks.0.attn", False, x)(x, 0)
+
+
+def test_the_layer_and_an_attention_on_the_way_are_kept_apart(x: Tensor) -> None:
+    model = tiny("vit")
+    with pytest.raises(UsageError, match=r"blocks\.0\.attn\.probs is inside an attention.* blocks\.0\.attn\.out"):
+        studied(model, x, Saliency(steps=1, layer="blocks.0.attn.probs"))
+    answer = studied(model, x, Saliency(steps=1, layer="blocks.0.attn.out"))
+    assert list(answer["maps"]) == ["eigencam", "attention", "rollout"]
+
+
 def test_adapters_do_not_hide_the_backbone(x: Tensor) -> None:
     result = studied(tora(tiny("vit")), x)
     assert result["layer"] == "backbone.blocks.2.norm1"
@@ -199,7 +271,15 @@ def test_maps_under_attack_have_the_sign_of_the_clean_ones() -> None:
     clean = torch.randn(6, 4, 4, generator=rng)
     flips = torch.tensor([1.0, -1, -1, 1, -1, 1]).view(-1, 1, 1)
     torch.testing.assert_close(turned(clean, flips * (2 * clean + 1)), 2 * clean + 1)
-    assert torch.equal(turned(clean, torch.ones(6, 4, 4)), torch.ones(6, 4, 4))
+    assert torch.equal(turned(clean.abs(), torch.ones(6, 4, 4)), torch.ones(6, 4, 4))
+
+
+def test_a_map_that_is_nowhere_negative_is_never_turned() -> None:
+    clean, attacked = (eigencam(torch.tensor([cells])[..., None]) for cells in ([1.0, 1, 1, 3], [3.0, 1, 1, 1]))
+    clean, attacked = clean.view(1, 2, 2), attacked.view(1, 2, 2)
+    assert torch.equal(turned(clean, attacked), attacked)
+    assert float(alike(clean, turned(clean, attacked))) == pytest.approx(-1 / 3)
+    assert torch.equal(turned(clean, -attacked), attacked)
 
 
 def test_centred_maps_of_a_small_attack_do_not_turn_around(x: Tensor) -> None:
@@ -268,7 +348,7 @@ def test_mistakes(x: Tensor) -> None:
     with pytest.raises(UsageError, match=r"the layer head\.in gives \[1, 48\]|which is no map of the image"):
         studied(tiny("vit"), x[:1], Saliency(layer="head.in", steps=1))
     with pytest.raises(UsageError, match="no feature map of more than one cell"):
-        studied(wrap(nn.Sequential(nn.Flatten(), nn.Linear(3072, 5)), mean=(0.0,) * 3, std=(1.0,) * 3), x)
+        studied(bare(nn.Sequential(nn.Flatten(), nn.Linear(3072, 5))), x)
     with pytest.raises(UsageError, match="names one twice"):
         Saliency(methods=(EIGEN, EIGEN))
     with pytest.raises(UsageError, match=r"Saliency\.steps must be at least 1"):

@@ -175,6 +175,27 @@ def test_bool_mask_cuts_exactly_those_probabilities(tiny: Tiny, x: Tensor, keep:
         torch.testing.assert_close(output, model(x), rtol=1e-10, atol=1e-12)
 
 
+def test_a_forbidden_pair_weighs_nothing_after_heads_are_mixed(tiny: Tiny, x: Tensor) -> None:
+    model = tiny("cait")
+    attention = model.net.get_submodule("blocks.0.attn")
+    bias = attention.get_submodule("proj_w").get_parameter("bias")
+    nn.init.constant_(bias, 0.5)  # the weight that mixing gives a probability of zero
+    free = model(x)
+    width = attention.get_submodule("proj").get_parameter("bias").numel()
+    tokens = torch.randn(2, 16, width, dtype=x.dtype, generator=torch.Generator().manual_seed(2))
+    moved = tokens.clone()
+    moved[:, -1] += 1
+    alone = torch.eye(16, dtype=torch.bool)
+    with model.taps.mask({"blocks.0.attn": alone}):
+        first, second = attention(tokens), attention(moved)
+        model(x)
+    assert torch.equal(first[:, :-1], second[:, :-1])
+    assert not torch.equal(first[:, -1], second[:, -1])
+    with model.taps.mask({"blocks.0.attn": torch.ones(16, 16, dtype=torch.bool)}):
+        assert torch.equal(model(x), free)
+    assert torch.equal(model(x), free)
+
+
 @pytest.mark.parametrize("fused", [True, False])
 def test_masks_by_pattern_reach_those_blocks_alone(tiny: Tiny, x: Tensor, keep: Tensor, fused: bool) -> None:
     model = tiny("vit", fused=fused)

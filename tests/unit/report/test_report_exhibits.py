@@ -119,6 +119,13 @@ def test_runs_of_one_study_stand_together_and_other_studies_apart(tmp_path: Path
     assert text.count("<svg") == 6
 
 
+def test_a_caption_of_some_runs_names_all_of_them(tmp_path: Path) -> None:
+    captions = {"first": "One way.", "second": "Another way.", "third": "Another way."}
+    runs = [study(tmp_path / name, name, table(caption=caption)) for name, caption in captions.items()]
+    told = words(write_report(runs, tmp_path / "page.html").read_text())
+    assert "\u25cf first One way. \u25a0 second , \u25b2 third Another way." in told
+
+
 def test_the_same_exhibit_of_several_runs_has_one_range() -> None:
     def read(*shown: dict[str, Any]) -> list[exhibits.Exhibit]:
         told = {"study": "s", "title": "t", "summary": "", "exhibits": list(shown)}

@@ -8,6 +8,9 @@ import pytest
 
 from vitadel.errors import UsageError
 from vitadel.report import write_figures, write_report
+from vitadel.report.collect import collect
+from vitadel.report.figures import PALETTE
+from vitadel.report.masking_figures import curve_drawings
 from vitadel.runs import Run, write_json
 
 Interval = Callable[[int, int], dict[str, float]]
@@ -122,6 +125,24 @@ def test_two_studies_stand_side_by_side(tmp_path: Path, known_interval: Interval
     # three curves that both share, and the gaps of each
     assert page.read_text().count("<svg") == 5
     assert told.count("shares of rows beyond the lines") == 2
+
+
+def test_radii_of_two_norms_have_a_drawing_and_a_scale_each(tmp_path: Path, known_interval: Interval) -> None:
+    linf = result(known_interval, "masked", 20)
+    l2 = {**result(known_interval, "masked", 18), "threat": {"norm": "l2", "eps": 0.5, "text": "l2:0.5"}}
+    l2["eps"] = [{"eps": eps, "text": f"l2:{eps}", "right": known_interval(18, 40)} for eps in (0.5, 2.0)]
+    runs = [study(tmp_path / "a", "vit", linf), study(tmp_path / "b", "cnn", l2)]
+    numbered = [(place, record.masking) for place, record in enumerate(collect(runs)) if record.masking]
+    drawn = {one.title: one.svg for one in curve_drawings(numbered)}
+    kinds = ("Accuracy and radius", "Accuracy and steps", "Accuracy and rescaled attentions")
+    assert list(drawn) == [f"{kind} ({norm})" for kind in kinds for norm in ("linf", "l2")]
+    first, second = drawn["Accuracy and radius (linf)"], drawn["Accuracy and radius (l2)"]
+    assert "eps, in 1/255" in first
+    assert ">100<" in first
+    assert "eps (l2)" in second
+    assert ">2.0<" in second
+    assert PALETTE[1] not in first
+    assert [one.title for one in curve_drawings(numbered[:1])] == list(kinds)
 
 
 def test_figures_as_files(tmp_path: Path, known_interval: Interval) -> None:

@@ -16,7 +16,8 @@ class Block:
     `stream` says which of the block's arguments carries what the block adds to. A block that shrinks has nothing to add
     the output of its attention to: neither can be skipped. `prefix` counts the tokens that stand before those of the
     patches in what it gives, None if that has not one token for every patch; with a class token, that is the first.
-    Where `pairs`, the attention relates all tokens with all.
+    Where `pairs`, the attention relates all tokens with all. `mixing` is the module, if any, that mixes what the heads
+    make of a pair after the softmax: it is given and gives [B, N, N, H].
     """
 
     name: str
@@ -28,6 +29,7 @@ class Block:
     prefix: int | None = None
     class_token: bool = False
     pairs: bool = False
+    mixing: nn.Module | None = None
 
 
 @dataclass(frozen=True, slots=True)

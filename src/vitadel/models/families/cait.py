@@ -1,6 +1,7 @@
 """CaiT: talking-heads attention, then two blocks that only feed the class token."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from timm.models.cait import Cait
 from torch import Tensor, nn
@@ -18,9 +19,10 @@ class CaiT(Patched):
 
     def blocks(self, net: nn.Module) -> Sequence[Block]:
         assert isinstance(net, Cait)
+        talking = numbered("blocks", net.blocks, prefix=0, pairs=True)
         # a class block is called with (tokens, class token) and adds to the second
         return [
-            *numbered("blocks", net.blocks, prefix=0, pairs=True),
+            *(replace(block, mixing=block.attention.get_submodule("proj_w")) for block in talking),
             *numbered("class_blocks", net.blocks_token_only, stream=1, class_token=True),
         ]
 
