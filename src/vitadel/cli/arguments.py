@@ -70,9 +70,10 @@ def open_model_and_data(
     loaded = models.load(model, num_classes=classes)
     assert loaded.spec is not None
     name, chosen = model, preprocess
-    if Path(model).is_dir():
-        recipe = _part(_part(Run.open(Path(model)).manifest, "parts"), "recipe")
-        name, chosen = str(recipe.get("name", model)), preprocess or str(recipe.get("preprocess") or "") or None
+    if (folder := models.run_of(model)) is not None:
+        recipe = _part(_part(Run.open(folder).manifest, "parts"), "recipe")
+        name = str(recipe.get("name", model)) if Path(model).is_dir() else model  # a head, a file: told apart by theirs
+        chosen = preprocess or str(recipe.get("preprocess") or "") or None
     if chosen is None:
         way = "crop" if spec.startswith(("imagenet:", "imagenet-a:", "imagenet-r:")) else "squash"
         chosen = f"{way}:{loaded.spec.image_size}"

@@ -149,14 +149,35 @@ def _adapted(model: Model) -> Adapted:
     return model.net
 
 
+def run_of(model: str | Path) -> Path | None:
+    """The run folder that a model as `load` reads it was trained in; None if it came from elsewhere.
+
+    With a file of adapters it is the run that made them, else that of the network below.
+    """
+    if (named := _with_head(str(model))) is not None:
+        return run_of(named[0])
+    if (added := _with_adapters(str(model))) is not None:
+        return run_of(added[1]) or run_of(added[0])
+    path = Path(model)
+    if path.is_dir():
+        return path
+    within = path.parent.name == "checkpoints" and path.is_file()
+    return path.parent.parent if within and (path.parent.parent / "manifest.json").is_file() else None
+
+
 def _with_head(text: str) -> tuple[str, str] | None:
     name, mark, head = text.rpartition("#")
-    return (name, head) if mark and head in ANSWERS and not Path(text).exists() else None
+    return (name, head) if mark and head in ANSWERS and not _names_a_file(text) else None
 
 
 def _with_adapters(text: str) -> tuple[str, str] | None:
     name, mark, file = text.rpartition("+")
-    return (name, file) if mark and file.endswith(".safetensors") and not Path(text).exists() else None
+    return (name, file) if mark and file.endswith(".safetensors") and not _names_a_file(text) else None
+
+
+def _names_a_file(text: str) -> bool:
+    """Whether a # or a + belongs to a path: there is a file or folder of the whole name, or of what follows the @."""
+    return Path(text).exists() or ("@" in text and Path(text.partition("@")[2]).exists())
 
 
 def _assemble(spec: ModelSpec, state: Mapping[str, Tensor] | None, source: str, *, new_head: bool, seed: int) -> Model:

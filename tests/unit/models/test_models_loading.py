@@ -236,6 +236,16 @@ def test_path_with_an_at_sign_is_a_path(tmp_path: Path) -> None:
     assert weights(load(tmp_path / "run@night.safetensors")) == weights(small(seed=4))
 
 
+def test_path_with_the_marks_of_heads_and_adapters_is_a_path(tmp_path: Path) -> None:
+    (tmp_path / "c++ x").mkdir()
+    plain, marked = tmp_path / "c++ x" / "r 18.safetensors", tmp_path / "c++ x" / "w#rob"
+    write_tensors(plain, small(seed=4).net.state_dict(), {})
+    torch.save(small(seed=4).net.state_dict(), marked)
+    for file in (plain, marked):
+        again = load(f"timm:test_vit@{file}", num_classes=5, image_size=32, patch_size=8, options={"depth": 2})
+        assert weights(again) == weights(small(seed=4))
+
+
 def test_what_save_is_told_is_in_the_file(tmp_path: Path) -> None:
     save(small(), tmp_path / "m.safetensors", {"recipe": "none"})
     assert read_tensors(tmp_path / "m.safetensors")[1]["recipe"] == "none"
