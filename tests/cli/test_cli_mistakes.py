@@ -62,6 +62,17 @@ def test_a_model_for_other_classes(vitadel: Command, tmp_path: Path) -> None:
     assert "Is it the model for this data set?" in mistake(vitadel(*words))
 
 
+def test_a_trained_head_is_never_replaced_to_be_judged(vitadel: Command, trained: Path, tmp_path: Path) -> None:
+    net = models.load("timm:test_resnet", num_classes=4).net
+    torch.save(net.state_dict(), tmp_path / "four.pth")
+    for model, own in ((trained, 10), (f"timm:test_resnet@{tmp_path / 'four.pth'}", 4)):
+        words = ("evaluate", model, "--data", "digits[:8]", "--classes", "7", "--run", tmp_path / "run")
+        assert f"has {own} classes, not 7, and a fresh one" in (told := mistake(vitadel(*words)))
+        assert told.endswith(f"Write --classes {own}.\n")
+    words = ("evaluate", trained, "--data", "digits[:8]", "--suite", "clean", "--classes", "10")
+    assert vitadel(*words, "--run", tmp_path / "run")[0] == 0
+
+
 def test_a_model_of_nans(vitadel: Command, tmp_path: Path) -> None:
     options = {"depth": 1, "embed_dim": 32, "num_heads": 2}
     model = models.load("timm:test_vit", num_classes=10, image_size=8, patch_size=2, options=options)

@@ -29,7 +29,10 @@ PreprocessOption = Annotated[
         "and squash for all other",
     ),
 ]
-ClassesOption = Annotated[int | None, typer.Option("--classes", help="number of classes of a fresh timm model's head")]
+ClassesOption = Annotated[
+    int | None,
+    typer.Option("--classes", help="number of classes of timm:NAME; no trained head is replaced by a fresh one"),
+]
 SplitOption = Annotated[str, typer.Option("--split", help="which images: test, holdout or train")]
 SeedOption = Annotated[int, typer.Option("--seed", help="seed of everything drawn")]
 BatchOption = Annotated[
@@ -67,7 +70,7 @@ def open_model_and_data(
     from vitadel.evaluate import best_device
     from vitadel.runs import Run
 
-    loaded = models.load(model, num_classes=classes)
+    loaded = models.load(model, num_classes=classes, keep_head=True)
     assert loaded.spec is not None
     name, chosen = model, preprocess
     if (folder := models.run_of(model)) is not None:

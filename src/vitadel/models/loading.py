@@ -32,6 +32,7 @@ def load(
     normalisation: Normalisation | None = None,
     options: Mapping[str, Option] | None = None,
     pretrained: bool = False,
+    keep_head: bool = False,
     seed: int = 0,
 ) -> Model:
     """A model on pixels in [0, 1], in evaluation mode.
@@ -41,14 +42,14 @@ def load(
     `save_adapters` wrote, and `MODEL#HEAD` chooses the head that a model with adapters answers with.
 
     What is left out keeps its value: from the checkpoint if there is one, else from the architecture. Another
-    `num_classes` replaces the head by a fresh one; another `image_size` or `patch_size` resamples patch kernel and
-    positions. `normalisation` defaults to timm's for the architecture; `RAW_PIXELS` is none. `seed` draws the weights
-    that no file provides.
+    `num_classes` replaces the head by a fresh one, and is refused with `keep_head`; another `image_size` or
+    `patch_size` resamples patch kernel and positions. `normalisation` defaults to timm's for the architecture;
+    `RAW_PIXELS` is none. `seed` draws the weights that no file provides.
     """
     if (named := _with_head(str(model))) is not None:
         keep = {"num_classes": num_classes, "image_size": image_size, "patch_size": patch_size}
         more = {"normalisation": normalisation, "options": options, "pretrained": pretrained, "seed": seed}
-        return answering(load(named[0], **keep, **more), named[1])  # type: ignore[arg-type]
+        return answering(load(named[0], keep_head=keep_head, **keep, **more), named[1])  # type: ignore[arg-type]
     if (added := _with_adapters(str(model))) is not None:
         if any(one is not None for one in (num_classes, image_size, patch_size, normalisation, options)) or pretrained:
             raise UsageError(f"the adapters in {added[1]} fit one network as it is. Leave its classes and sizes out.")
@@ -76,7 +77,8 @@ def load(
         normalisation=normalisation or old.normalisation,
         options=old.options if options is None else dict(options),
     )
-    return _assemble(spec, state, str(model), new_head=num_classes is not None, seed=seed)
+    new_head = num_classes is not None
+    return _assemble(spec, state, str(model), new_head=new_head, keep_head=keep_head, seed=seed)
 
 
 def save(
@@ -180,20 +182,28 @@ def _names_a_file(text: str) -> bool:
     return Path(text).exists() or ("@" in text and Path(text.partition("@")[2]).exists())
 
 
-def _assemble(spec: ModelSpec, state: Mapping[str, Tensor] | None, source: str, *, new_head: bool, seed: int) -> Model:
+def _assemble(
+    spec: ModelSpec, state: Mapping[str, Tensor] | None, source: str, *, new_head: bool, keep_head: bool, seed: int
+) -> Model:
     net = build(spec, seed=seed)
     if state is not None:
-        _fill(net, state, source, new_head=new_head)
+        _fill(net, state, source, new_head=new_head, keep_head=keep_head)
     return Model(net, spec.normalisation, replace(spec, patch_size=family_of(net).patch_size(net)))
 
 
-def _fill(net: nn.Module, state: Mapping[str, Tensor], source: str, *, new_head: bool) -> None:
+def _fill(net: nn.Module, state: Mapping[str, Tensor], source: str, *, new_head: bool, keep_head: bool) -> None:
     fresh = net.state_dict()
     stripped = strip_prefix(state, fresh)
     factors_M = stripped.pop(scales.ATTENTION, None)
     fitted = family_of(net).fit(stripped, net)
     for key, value in fresh.items():
         other_classes = key in fitted and fitted[key].shape != value.shape and _in_head(net, key)
+        if other_classes and keep_head:
+            own, asked = len(fitted[key]), len(value)
+            raise UsageError(
+                f"the head of {source} has {own} classes, not {asked}, and a fresh one would know nothing. "
+                f"Write --classes {own}."
+            )
         # old files lack BatchNorm's counter, which evaluation never reads
         if (new_head and other_classes) or (key not in fitted and key.endswith("num_batches_tracked")):
             fitted[key] = value
