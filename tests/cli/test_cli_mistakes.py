@@ -59,7 +59,13 @@ def test_a_model_for_other_classes(vitadel: Command, tmp_path: Path) -> None:
     model = models.load("timm:test_vit", num_classes=3, image_size=8, patch_size=2, options=options)
     models.save(model, tmp_path / "three.safetensors")
     words = ("evaluate", tmp_path / "three.safetensors", "--data", "digits[:8]", "--run", tmp_path / "run")
-    assert "Is it the model for this data set?" in mistake(vitadel(*words))
+    told = mistake(vitadel(*words))
+    assert "the model answers with 3 classes and digits[:8] has 10" in told
+    assert "Is it the model for this data set?" in told
+    for command in (("evaluate",), ("attack", "--attack", "pgd"), ("analyse", "correlation")):
+        words = (*command, "timm:test_vit", "--data", "digits[:8]", "--run", tmp_path / "run")
+        assert "the model answers with 1000 classes and digits[:8] has 10" in mistake(vitadel(*words))
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_trained_head_is_never_replaced_to_be_judged(vitadel: Command, trained: Path, tmp_path: Path) -> None:
@@ -69,8 +75,8 @@ def test_a_trained_head_is_never_replaced_to_be_judged(vitadel: Command, trained
         words = ("evaluate", model, "--data", "digits[:8]", "--classes", "7", "--run", tmp_path / "run")
         assert f"has {own} classes, not 7, and a fresh one" in (told := mistake(vitadel(*words)))
         assert told.endswith(f"Write --classes {own}.\n")
-    words = ("evaluate", trained, "--data", "digits[:8]", "--suite", "clean", "--classes", "10")
-    assert vitadel(*words, "--run", tmp_path / "run")[0] == 0
+    same = ("evaluate", trained, "--data", "digits[:8]", "--suite", "clean", "--classes", "10")
+    assert vitadel(*same, "--run", tmp_path / "run")[0] == 0
 
 
 def test_a_model_of_nans(vitadel: Command, tmp_path: Path) -> None:

@@ -85,7 +85,9 @@ def test_a_survey_killed_and_shared_out_ends_the_same(start: Start, model: Path,
     assert without_time(found.summary) == without_time(expected.summary)
 
 
-def test_a_damaged_image_is_named_and_skipped_only_on_request(vitadel: Command, model: Path, tmp_path: Path) -> None:
+def test_a_damaged_image_is_named_and_skipped_only_on_request(vitadel: Command, tmp_path: Path) -> None:
+    options = {"depth": 1, "embed_dim": 32, "num_heads": 2}
+    save(load("timm:test_vit", num_classes=2, image_size=16, patch_size=4, options=options), tmp_path / "m.safetensors")
     rng = np.random.default_rng(0)
     for number in range(6):
         path = tmp_path / "data" / "test" / "ab"[number % 2] / f"{number}.png"
@@ -93,7 +95,8 @@ def test_a_damaged_image_is_named_and_skipped_only_on_request(vitadel: Command, 
         Image.fromarray(rng.integers(0, 256, (16, 16, 3), dtype=np.uint8)).save(path)
     broken = tmp_path / "data" / "test" / "b" / "3.png"
     broken.write_bytes(broken.read_bytes()[:60])
-    words = ("evaluate", model, "--data", f"folder:{tmp_path / 'data'}", "--suite", "quick,corruptions:names=fog")
+    model, images = tmp_path / "m.safetensors", f"folder:{tmp_path / 'data'}"
+    words = ("evaluate", model, "--data", images, "--suite", "quick,corruptions:names=fog")
     code, _, err = vitadel(*words, "--run", tmp_path / "refused")
     assert code == 2
     assert "cannot read the image" in err

@@ -67,7 +67,7 @@ def open_model_and_data(
 ) -> "tuple[Model, DataSet, str]":
     """The model on the best device there is, the data at its size, and the name to call the model by."""
     from vitadel import data, models
-    from vitadel.evaluate import best_device
+    from vitadel.evaluate import best_device, refuse_other_classes
     from vitadel.runs import Run
 
     loaded = models.load(model, num_classes=classes, keep_head=True)
@@ -80,7 +80,8 @@ def open_model_and_data(
     if chosen is None:
         way = "crop" if spec.startswith(("imagenet:", "imagenet-a:", "imagenet-r:")) else "squash"
         chosen = f"{way}:{loaded.spec.image_size}"
-    dataset = data.load(spec, preprocess=data.parse_preprocess(chosen), skip=skip)
+    dataset = data.load(spec, preprocess=data.parse_preprocess(chosen), skip=skip, answers=loaded.spec.answers)
+    refuse_other_classes(loaded, dataset)
     return loaded.to(best_device()), dataset, name
 
 

@@ -1,5 +1,6 @@
 """Cascades over attacks and surveys of shifts, per-image rows, reliability flags, metrics with intervals."""
 
+from vitadel.evaluate.classes import refuse_other_classes
 from vitadel.evaluate.device import device_name
 from vitadel.evaluate.found import read_found
 from vitadel.evaluate.metrics import Accuracy, accuracy
@@ -29,6 +30,7 @@ __all__ = [
     "evaluate",
     "quick_scores",
     "read_found",
+    "refuse_other_classes",
     "robustness",
     "survey",
     "suspicions",

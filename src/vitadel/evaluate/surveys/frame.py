@@ -18,6 +18,7 @@ from vitadel.attacks import Engine, Flag
 from vitadel.data import DataSet, Split, batches
 from vitadel.errors import UsageError
 from vitadel.evaluate.cascade import logits
+from vitadel.evaluate.classes import refuse_other_classes
 from vitadel.evaluate.device import device_of
 from vitadel.evaluate.journal import Columns, Page
 from vitadel.evaluate.metrics import Accuracy, accuracy, expected_accuracy
@@ -271,6 +272,7 @@ def survey(
             f"suite {settings.name!r} attacks, so it needs a threat. Write for example --threat linf:8/255."
         )
     settings.refuse(model, data, split)
+    refuse_other_classes(model, data)
     ranks, rows = ranks or Ranks(), run.rows(settings.name)
     if not rows.done:
         engine = Engine(rows=batch)
