@@ -10,7 +10,7 @@ from vitadel.evaluate.robustness import Robustness, robustness
 from vitadel.evaluate.runner import evaluate
 from vitadel.evaluate.scaled import PAPER_PROTOCOL
 from vitadel.evaluate.suites import SUITES, Entry, Suite
-from vitadel.evaluate.surveys import SURVEYS, Measure, Survey, survey
+from vitadel.evaluate.surveys import SURVEYS, Measure, Referring, Survey, survey
 from vitadel.evaluate.suspicion import suspicions
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "Entry",
     "Measure",
     "Ranks",
+    "Referring",
     "Robustness",
     "Suite",
     "Survey",

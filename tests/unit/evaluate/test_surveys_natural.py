@@ -164,6 +164,11 @@ def test_other_classes_need_a_mapping(tmp_path: Path) -> None:
     z = torch.eye(32)[[14, 15, 0, 2, 28]] * 9  # cat, cat, airplane, bear, oven
     summary = survey(Said(z), stimuli(), ShapeBias(mapping=str(path)), claim(tmp_path / "run"))
     assert values(summary)["shape accuracy"] == 4 / 5
+    before = ShapeBias(mapping=str(path)).named_files(stimuli(), "test")
+    assert set(before) == {"mapping"}
+    path.write_text(path.read_text().replace("bear ", "bear 0 "))
+    assert ShapeBias(mapping=str(path)).named_files(stimuli(), "test") != before
+    assert ShapeBias().named_files(stimuli(), "test") == {}
     with pytest.raises(UsageError, match="the model has 32 classes, and the mapping names class 914"):
         survey(Said(z), stimuli(), ShapeBias(), claim(tmp_path / "none"))
     for wrong, message in {

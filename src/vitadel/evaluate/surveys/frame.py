@@ -9,7 +9,7 @@ draws the conclusion: one row per image, and the summary.
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -56,6 +56,14 @@ class Survey(Protocol):
 
     def conclude(self, desk: "Desk") -> "Outcome":
         """From full sheets to rows and numbers; only one process is asked."""
+
+
+@runtime_checkable
+class Referring(Protocol):
+    """A survey whose settings name files: what is in them is part of what a run is, as much as their names."""
+
+    def named_files(self, data: DataSet, split: str) -> Mapping[str, str]:
+        """A hash of what each file or folder that the settings name holds; called before anything is written."""
 
 
 @dataclass(frozen=True, slots=True)

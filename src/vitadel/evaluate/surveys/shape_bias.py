@@ -8,6 +8,8 @@ shape accuracy   decisions for the shape among all 1280, the 80 included (Bhojan
 shape bias       decisions for the shape among those for shape or texture, of the 1200 conflicts alone (the field)
 """
 
+import hashlib
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -84,6 +86,12 @@ class ShapeBias:
             )
         if known is not None and highest >= known:
             raise UsageError(f"{self.mapping} names class {highest}, and the model has {known}, counted from 0.")
+
+    def named_files(self, data: DataSet, split: str) -> dict[str, str]:
+        if self.mapping is None:
+            return {}
+        members = self.members()  # read once more, so that what cannot be read is refused in its words
+        return {"mapping": hashlib.sha256(json.dumps(members, sort_keys=True).encode()).hexdigest()}
 
     def look(self, desk: Desk) -> None:
         desk.fill(_PAGE, self._work(desk))

@@ -68,6 +68,13 @@ class Transfer:
             if (known := other.spec.answers) != wanted:
                 raise UsageError(f"{source} has {known} classes and the model {wanted}: their answers do not compare.")
 
+    def named_files(self, data: DataSet, split: str) -> dict[str, str]:
+        others = self._others(torch.device("cpu"))
+        return {
+            source: models.fingerprint(other.net.state_dict())
+            for source, other in zip(self.sources, others, strict=True)
+        }
+
     def look(self, desk: Desk) -> None:
         members = [desk.model, *(_at_size(other, *desk.size) for other in self._others(desk.device))]
         sheets = [desk.sheet(_CLEAN), *(desk.sheet(f"from-{number}") for number in range(len(members)))]
