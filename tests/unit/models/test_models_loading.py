@@ -58,6 +58,9 @@ def test_sizes_are_those_asked_for() -> None:
         ("timm:xcit_nano_12_p8_224", 1000, 224, 8, "xcit"),
         ("timm:cait_xxs24_224", 1000, 224, 16, "cait"),
         ("timm:swin_tiny_patch4_window7_224", 1000, 224, 4, "swin"),
+        ("timm:vit_tiny_r_s16_p8_224", 1000, 224, None, "vit"),
+        ("timm:vit_small_r26_s32_224", 1000, 224, None, "vit"),
+        ("timm:vitamin_small_224", 768, 224, None, "vit"),
         ("timm:levit_128s", 1000, 224, 16, "levit"),
         ("timm:levit_384_s8", 1000, 224, 8, "levit"),
         ("timm:levit_conv_128s", 1000, 224, 16, "levit"),
@@ -176,6 +179,17 @@ def test_checkpoint_of_a_convolutional_network(x: Tensor, tmp_path: Path) -> Non
     model.train()(x.float())  # BatchNorm has seen something
     save(model.eval(), tmp_path / "model.safetensors")
     assert torch.equal(load(tmp_path / "model.safetensors")(x.float()), model(x.float()))
+
+
+def test_checkpoint_of_a_hybrid_whose_patches_are_not_the_images(tmp_path: Path) -> None:
+    model, x = load("timm:vit_tiny_r_s16_p8_224", num_classes=5, seed=1), torch.rand(1, 3, 224, 224)
+    save(model, tmp_path / "model.safetensors")
+    assert torch.equal(load(tmp_path / "model.safetensors")(x), model(x))
+    assert model.fixed_size == 224
+    with pytest.raises(UsageError, match="has no patches, got patch_size=16"):
+        load("timm:vit_tiny_r_s16_p8_224", patch_size=16)
+    with pytest.raises(UsageError, match="has a fixed size of 224, got 64"):
+        load("timm:vit_tiny_r_s16_p8_224", image_size=64)
 
 
 def test_normalisation_travels_with_the_checkpoint(tmp_path: Path) -> None:
