@@ -31,6 +31,8 @@ def test_words_that_mean_nothing(vitadel: Command, trained: Path, tmp_path: Path
     )
     evaluate = ("evaluate", trained, "--data", "digits[:8]", *run)
     assert "unknown threat 'lnf'. Did you mean 'linf'" in mistake(vitadel(*evaluate, "--threat", "lnf:8/255"))
+    assert "is too large a number" in mistake(vitadel(*evaluate, "--threat", "l2:1e400"))
+    assert "Invalid value for '--seed'" in mistake(vitadel(*evaluate, "--seed", "99999999999999999999999"))
     assert "write 8/255, not 8" in mistake(vitadel(*evaluate, "--threat", "linf:8"))
     assert "is no model: no such file or folder" in mistake(vitadel("evaluate", "runs/nope", "--data", "digits", *run))
     assert "timm has no model" in mistake(vitadel("evaluate", "timm:vit_tinny", "--data", "digits", *run))

@@ -34,7 +34,7 @@ ClassesOption = Annotated[
     typer.Option("--classes", help="number of classes of timm:NAME; no trained head is replaced by a fresh one"),
 ]
 SplitOption = Annotated[str, typer.Option("--split", help="which images: test, holdout or train")]
-SeedOption = Annotated[int, typer.Option("--seed", help="seed of everything drawn")]
+SeedOption = Annotated[int, typer.Option("--seed", help="seed of everything drawn", min=-(2**63), max=2**63 - 1)]
 BatchOption = Annotated[
     int | None,
     typer.Option("--batch", help="rows at a time, halved if they do not fit; no result depends on it", min=1),

@@ -1,6 +1,7 @@
 """One way in for every model: by architecture, from a run folder, from a file of ours or of others."""
 
 import copy
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -161,10 +162,11 @@ def run_of(model: str | Path) -> Path | None:
     if (added := _with_adapters(str(model))) is not None:
         return run_of(added[1]) or run_of(added[0])
     path = Path(model)
-    if path.is_dir():
+    if os.path.isdir(path):
         return path
-    within = path.parent.name == "checkpoints" and path.is_file()
-    return path.parent.parent if within and (path.parent.parent / "manifest.json").is_file() else None
+    run = path.parent.parent
+    within = path.parent.name == "checkpoints" and os.path.isfile(path) and os.path.isfile(run / "manifest.json")
+    return run if within else None
 
 
 def _with_head(text: str) -> tuple[str, str] | None:
@@ -179,7 +181,7 @@ def _with_adapters(text: str) -> tuple[str, str] | None:
 
 def _names_a_file(text: str) -> bool:
     """Whether a # or a + belongs to a path: there is a file or folder of the whole name, or of what follows the @."""
-    return Path(text).exists() or ("@" in text and Path(text.partition("@")[2]).exists())
+    return os.path.exists(text) or ("@" in text and os.path.exists(text.partition("@")[2]))
 
 
 def _assemble(
@@ -220,6 +222,15 @@ def _in_head(net: nn.Module, key: str) -> bool:
 
 
 def _checkpoint_path(text: str) -> Path:
+    try:
+        return _found(text)
+    except PermissionError as error:
+        raise UsageError(
+            f"cannot look at {error.filename}: {error.strerror}. Make it and its folders readable, or name another."
+        ) from error
+
+
+def _found(text: str) -> Path:
     if text.startswith("zoo:"):
         path = ZOO / f"{text.removeprefix('zoo:')}.safetensors"
         if not path.exists():

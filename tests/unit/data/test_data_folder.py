@@ -208,6 +208,16 @@ def test_imagenet_mistakes_are_named(tmp_path: Path, paint: Paint) -> None:
         load(f"imagenet:{tmp_path}", preprocess=SIX)
 
 
+def test_a_folder_that_may_not_be_entered_is_named(pets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def locked(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "is_dir", locked)
+    for kind in ("folder", "imagenet", "imagenet-r"):
+        with pytest.raises(UsageError, match=r"cannot list .*pets/.*: Permission denied\. Make it readable"):
+            load(f"{kind}:{pets}", preprocess=SIX)
+
+
 @pytest.mark.parametrize("locked", ["test", "dog"])
 def test_a_folder_that_may_not_be_listed_is_named(pets: Path, monkeypatch: pytest.MonkeyPatch, locked: str) -> None:
     scandir = os.scandir

@@ -176,6 +176,9 @@ def test_other_classes_need_a_mapping(tmp_path: Path) -> None:
         "\n".join([*lines, "cat 5"]): "cannot read 'cat 5'",
         "\n".join([*lines, "cow 5"]): "cannot read 'cow 5'",
         "airplane x": "cannot read 'airplane x'",
+        "airplane": "cannot read 'airplane'",
+        "airplane 3-1": "cannot read 'airplane 3-1'",
+        "airplane 5 3-1": "cannot read 'airplane 5 3-1'",
     }.items():
         path.write_text(wrong)
         with pytest.raises(UsageError, match=message):

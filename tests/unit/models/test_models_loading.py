@@ -138,6 +138,7 @@ def test_tagged_architecture_takes_the_tags_configuration() -> None:
         ({"dept": 2}, "timm cannot build test_vit with .*dept=2: .*unexpected keyword argument 'dept'"),
         ({"num_heads": 7}, "timm cannot build test_vit with .*num_heads=7: .*divisible"),
         ({"img_size": 32}, "timm cannot build test_vit"),
+        ({"in_chans": 1}, "images have 3 channels here, got in_chans=1. Leave it out"),
     ],
 )
 def test_options_timm_refuses_are_named(options: dict[str, int], message: str) -> None:
@@ -234,6 +235,18 @@ def test_run_folder_prefers_its_best_checkpoint(tmp_path: Path) -> None:
     assert weights(load(tmp_path / "run")) == weights(final)
     save(best, folder / "best.safetensors")
     assert weights(load(str(tmp_path / "run"))) == weights(best)
+
+
+def test_a_run_folder_that_may_not_be_entered_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def locked(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "exists", locked)
+    for name in (tmp_path, tmp_path / "checkpoints" / "best.safetensors"):
+        with pytest.raises(
+            UsageError, match=r"cannot look at .*best\.safetensors: Permission denied\. Make it and its"
+        ):
+            load(name)
 
 
 def test_zoo_models_are_files_of_the_zoo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

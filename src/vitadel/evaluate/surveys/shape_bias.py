@@ -280,6 +280,11 @@ def _numbers(written: Mapping[str, str]) -> dict[str, list[int]]:
     return found
 
 
+def _are_numbers(text: str) -> bool:
+    ends = [re.fullmatch(r"(\d+)(?:-(\d+))?", word) for word in text.split()]
+    return bool(ends) and all(one is not None and int(one[1]) <= int(one[2] or one[1]) for one in ends)
+
+
 def _read(path: Path) -> dict[str, list[int]]:
     try:
         lines = [line.split("#")[0].strip() for line in path.read_text(encoding="utf-8").splitlines()]
@@ -288,7 +293,7 @@ def _read(path: Path) -> dict[str, list[int]]:
     written: dict[str, str] = {}
     for line in filter(None, lines):
         name, _, rest = line.partition(" ")
-        if name not in SHAPES or name in written or not re.fullmatch(r"\s*\d+(-\d+)?(\s+\d+(-\d+)?)*\s*", rest):
+        if name not in SHAPES or name in written or not _are_numbers(rest):
             raise UsageError(
                 f"cannot read {line!r} in the mapping {path}. Write each of the 16 classes once, and behind it numbers "
                 "of the model's classes, such as `bear 294-297`."
