@@ -159,8 +159,10 @@ def test_data_describe_and_check(vitadel: Command, tmp_path: Path) -> None:
         for name in ("cat", "dog"):
             (tmp_path / split / name).mkdir(parents=True)
             (tmp_path / split / name / "broken.png").write_text("not a picture")
-    code, _, err = vitadel("data", "check", f"folder:{tmp_path}")
+    code, out, err = vitadel("data", "check", f"folder:{tmp_path}")
     assert code == 2
+    for place in ("train/cat", "train/dog", "test/cat", "test/dog"):
+        assert f"cannot be read: {place}/broken.png\n" in out
     assert "4 images cannot be read" in err
     assert "broken.png" in err
 

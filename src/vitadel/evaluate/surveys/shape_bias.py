@@ -120,12 +120,12 @@ class ShapeBias:
         shape, bias = tally.shape_accuracy, tally.bias(None)
         measures = [Measure.of("shape accuracy", shape, main=True)]
         if bias is not None:
+            measures.append(Measure.of("shape bias", bias, kind="bias"))
+        if tally.conflicts:
             measures += [
-                Measure.of("shape bias", bias, kind="bias"),
                 _unwanted("texture decisions", tally.share(tally.for_texture)),
                 _unwanted("decisions for neither", tally.share(tally.for_neither)),
             ]
-        told = "there are no conflicts" if bias is None else f"the shape bias is {bias.accuracy:.1%}"
         return Outcome(
             columns={
                 "clean_prediction": answers,
@@ -137,8 +137,8 @@ class ShapeBias:
             clean=None,
             measures=measures,
             sentence=(
-                f"{shape.accuracy:.1%} of {count} stimuli are seen as the class of their shape; {told} over "
-                f"{len(tally.conflicts)} conflicts."
+                f"{shape.accuracy:.1%} of {count} stimuli are seen as the class of their shape; "
+                f"{_told(bias, len(tally.conflicts))}."
             ),
             conventions={
                 "decision": "highest mean probability over the members of each of 16 classes",
@@ -196,6 +196,14 @@ class _Tally:
             sum(shape in (None, self.shapes[at]) for at in places) for places in (self.for_shape, self.for_texture)
         )
         return accuracy(by_shape, by_shape + by_texture) if by_shape + by_texture else None
+
+
+def _told(bias: Accuracy | None, conflicts: int) -> str:
+    if not conflicts:
+        return "there are no conflicts"
+    if bias is None:
+        return f"there is no shape bias, since none of {conflicts} conflicts was decided for shape or texture"
+    return f"the shape bias is {bias.accuracy:.1%} over {conflicts} conflicts"
 
 
 def _unwanted(name: str, share: Accuracy) -> Measure:
