@@ -286,14 +286,8 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Small models of two input sizes."""
     folder, options = tmp_path_factory.mktemp("models"), {"depth": 1, "embed_dim": 32, "num_heads": 2}
     for seed, size in ((0, 8), (1, 8), (2, 16)):
-        model = models.load(
-            "timm:test_vit",
-            num_classes=10,
-            image_size=size,
-            patch_size=size // 4,
-            options=options,
-            seed=seed,
-        )
+        shape = {"num_classes": 10, "image_size": size, "patch_size": size // 4}
+        model = models.load("timm:test_vit", **shape, options=options, seed=seed)  # type: ignore[arg-type]
         models.save(model, folder / f"m{seed}.safetensors")
     return sorted(folder.glob("*.safetensors"))
 
