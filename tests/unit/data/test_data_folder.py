@@ -137,7 +137,7 @@ def test_a_file_that_is_no_image_or_is_gone_is_named(tmp_path: Path, paint: Pain
     path.write_text("hello")
     split = load(f"folder:{tmp_path}", preprocess=SIX).test
     with pytest.raises(
-        UsageError, match=r"text.png: not an image file. Replace or remove that file; `vitadel data check`"
+        UsageError, match=r"text.png: not an image file. Replace or remove that file; `vitadel data check --json`"
     ):
         split.images(torch.tensor([0]))
     path.unlink()
