@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from vitadel import models
+from vitadel.cli.arguments import open_model_and_data
+from vitadel.data import parse_preprocess
 from vitadel.runs import Run
 
 Command = Callable[..., tuple[int, str, str]]
@@ -156,8 +159,10 @@ def test_data_describe_and_check(vitadel: Command, tmp_path: Path) -> None:
         for name in ("cat", "dog"):
             (tmp_path / split / name).mkdir(parents=True)
             (tmp_path / split / name / "broken.png").write_text("not a picture")
-    code, _, err = vitadel("data", "check", f"folder:{tmp_path}")
+    code, out, err = vitadel("data", "check", f"folder:{tmp_path}")
     assert code == 2
+    for place in ("train/cat", "train/dog", "test/cat", "test/dog"):
+        assert f"cannot be read: {place}/broken.png\n" in out
     assert "4 images cannot be read" in err
     assert "broken.png" in err
 
@@ -195,3 +200,31 @@ def test_python_minus_m() -> None:
     known = "adversarial, adversarial-plus, adversarial-rand, clean, corruptions, curve, grey-level, imagenet-a, "
     known += "imagenet-r, natural-adversarial, quick, shape-bias, spatial, transfer"
     assert done.stderr == f"vitadel: unknown suite 'nope'. Known: {known}.\n"
+
+
+def test_images_are_prepared_as_the_run_did_however_its_model_is_named(tmp_path: Path) -> None:
+    options = {"depth": 1, "embed_dim": 32, "num_heads": 2}
+    base = models.load("timm:test_vit", num_classes=10, image_size=8, patch_size=2, options=options)
+    for name, model in (("base", base), ("tora", models.tora(base))):
+        recipe = {"name": f"{name}-recipe", "preprocess": "crop:8:12"}
+        run = Run.claim(tmp_path / name, "train", {"recipe": recipe}, device="cpu")
+        run.checkpoints.mkdir()
+        models.save(model, run.checkpoints / "best.safetensors")
+    models.save(base, tmp_path / "copied.safetensors")
+    models.save_adapters(models.tora(base), tmp_path / "adapters.safetensors")
+    for place in (
+        "tora",
+        "tora#rob",
+        "tora/checkpoints/best.safetensors",
+        "tora/checkpoints/best.safetensors#rob",
+        f"base+{tmp_path}/adapters.safetensors",
+        f"base+{tmp_path}/adapters.safetensors#rob",
+    ):
+        text = f"{tmp_path}/{place}"
+        _, data, called = open_model_and_data(text, "digits[:4]", None, None)
+        assert data.preprocess == parse_preprocess("crop:8:12"), text
+        assert called == ("tora-recipe" if place == "tora" else text)
+        told = open_model_and_data(text, "digits[:4]", "crop:8", None)[1]
+        assert told.preprocess == parse_preprocess("crop:8")
+    copied = open_model_and_data(str(tmp_path / "copied.safetensors"), "digits[:4]", None, None)[1]
+    assert copied.preprocess == parse_preprocess("squash:8")

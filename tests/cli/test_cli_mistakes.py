@@ -31,6 +31,8 @@ def test_words_that_mean_nothing(vitadel: Command, trained: Path, tmp_path: Path
     )
     evaluate = ("evaluate", trained, "--data", "digits[:8]", *run)
     assert "unknown threat 'lnf'. Did you mean 'linf'" in mistake(vitadel(*evaluate, "--threat", "lnf:8/255"))
+    assert "is too large a number" in mistake(vitadel(*evaluate, "--threat", "l2:1e400"))
+    assert "Invalid value for '--seed'" in mistake(vitadel(*evaluate, "--seed", "99999999999999999999999"))
     assert "write 8/255, not 8" in mistake(vitadel(*evaluate, "--threat", "linf:8"))
     assert "is no model: no such file or folder" in mistake(vitadel("evaluate", "runs/nope", "--data", "digits", *run))
     assert "timm has no model" in mistake(vitadel("evaluate", "timm:vit_tinny", "--data", "digits", *run))
@@ -59,7 +61,24 @@ def test_a_model_for_other_classes(vitadel: Command, tmp_path: Path) -> None:
     model = models.load("timm:test_vit", num_classes=3, image_size=8, patch_size=2, options=options)
     models.save(model, tmp_path / "three.safetensors")
     words = ("evaluate", tmp_path / "three.safetensors", "--data", "digits[:8]", "--run", tmp_path / "run")
-    assert "Is it the model for this data set?" in mistake(vitadel(*words))
+    told = mistake(vitadel(*words))
+    assert "the model answers with 3 classes and digits[:8] has 10" in told
+    assert "Is it the model for this data set?" in told
+    for command in (("evaluate",), ("attack", "--attack", "pgd"), ("analyse", "correlation")):
+        words = (*command, "timm:test_vit", "--data", "digits[:8]", "--run", tmp_path / "run")
+        assert "the model answers with 1000 classes and digits[:8] has 10" in mistake(vitadel(*words))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_trained_head_is_never_replaced_to_be_judged(vitadel: Command, trained: Path, tmp_path: Path) -> None:
+    net = models.load("timm:test_resnet", num_classes=4).net
+    torch.save(net.state_dict(), tmp_path / "four.pth")
+    for model, own in ((trained, 10), (f"timm:test_resnet@{tmp_path / 'four.pth'}", 4)):
+        words = ("evaluate", model, "--data", "digits[:8]", "--classes", "7", "--run", tmp_path / "run")
+        assert f"has {own} classes, not 7, and a fresh one" in (told := mistake(vitadel(*words)))
+        assert told.endswith(f"Write --classes {own}.\n")
+    same = ("evaluate", trained, "--data", "digits[:8]", "--suite", "clean", "--classes", "10")
+    assert vitadel(*same, "--run", tmp_path / "run")[0] == 0
 
 
 def test_a_model_of_nans(vitadel: Command, tmp_path: Path) -> None:

@@ -85,7 +85,9 @@ def test_a_survey_killed_and_shared_out_ends_the_same(start: Start, model: Path,
     assert without_time(found.summary) == without_time(expected.summary)
 
 
-def test_a_damaged_image_is_named_and_skipped_only_on_request(vitadel: Command, model: Path, tmp_path: Path) -> None:
+def test_a_damaged_image_is_named_and_skipped_only_on_request(vitadel: Command, tmp_path: Path) -> None:
+    options = {"depth": 1, "embed_dim": 32, "num_heads": 2}
+    save(load("timm:test_vit", num_classes=2, image_size=16, patch_size=4, options=options), tmp_path / "m.safetensors")
     rng = np.random.default_rng(0)
     for number in range(6):
         path = tmp_path / "data" / "test" / "ab"[number % 2] / f"{number}.png"
@@ -93,7 +95,8 @@ def test_a_damaged_image_is_named_and_skipped_only_on_request(vitadel: Command, 
         Image.fromarray(rng.integers(0, 256, (16, 16, 3), dtype=np.uint8)).save(path)
     broken = tmp_path / "data" / "test" / "b" / "3.png"
     broken.write_bytes(broken.read_bytes()[:60])
-    words = ("evaluate", model, "--data", f"folder:{tmp_path / 'data'}", "--suite", "quick,corruptions:names=fog")
+    model, images = tmp_path / "m.safetensors", f"folder:{tmp_path / 'data'}"
+    words = ("evaluate", model, "--data", images, "--suite", "quick,corruptions:names=fog")
     code, _, err = vitadel(*words, "--run", tmp_path / "refused")
     assert code == 2
     assert "cannot read the image" in err
@@ -105,6 +108,34 @@ def test_a_damaged_image_is_named_and_skipped_only_on_request(vitadel: Command, 
         flag = next(flag for flag in summary["flags"] if flag["code"] == "images-skipped")
         assert flag["sentence"] == "1 images were skipped on request: test/b/3.png: cannot be read"
     assert Run.open(tmp_path / "run").manifest["parts"]["skipped"] == ["test/b/3.png: cannot be read"]  # type: ignore[index]
+
+
+def test_another_file_by_the_same_name_is_another_run(vitadel: Command, model: Path, tmp_path: Path) -> None:
+    def write(seed: int) -> None:
+        options = {"depth": 1, "embed_dim": 32, "num_heads": 2}
+        other = load("timm:test_vit", num_classes=10, image_size=16, patch_size=4, options=options, seed=seed)
+        save(other, tmp_path / "other.safetensors")
+        (tmp_path / "ice").mkdir(exist_ok=True)
+        pixels = np.random.default_rng(seed).integers(0, 256, (40, 40, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "ice" / "a.png")
+
+    def words(suite: str) -> tuple[str | Path, ...]:
+        place = tmp_path / suite.partition(":")[0]
+        return ("evaluate", model, "--data", "digits[:4]", "--suite", suite, "--run", place, "--json")
+
+    suites = (
+        f"transfer:sources={tmp_path / 'other.safetensors'},steps=1",
+        f"corruptions:names=frost,severities=1,frost={tmp_path / 'ice'}",
+    )
+    write(seed=1)
+    first = [vitadel(*words(suite)) for suite in suites]
+    assert [code for code, _, _ in first] == [0, 0]
+    assert [vitadel(*words(suite))[:2] for suite in suites] == [one[:2] for one in first]
+    write(seed=2)
+    for suite in suites:
+        code, _, err = vitadel(*words(suite))
+        assert code == 2
+        assert "belongs to another run; it differs in parts.files" in err
 
 
 def test_what_there_is(vitadel: Command) -> None:

@@ -29,9 +29,12 @@ PreprocessOption = Annotated[
         "and squash for all other",
     ),
 ]
-ClassesOption = Annotated[int | None, typer.Option("--classes", help="number of classes of a fresh timm model's head")]
+ClassesOption = Annotated[
+    int | None,
+    typer.Option("--classes", help="number of classes of timm:NAME; no trained head is replaced by a fresh one"),
+]
 SplitOption = Annotated[str, typer.Option("--split", help="which images: test, holdout or train")]
-SeedOption = Annotated[int, typer.Option("--seed", help="seed of everything drawn")]
+SeedOption = Annotated[int, typer.Option("--seed", help="seed of everything drawn", min=-(2**63), max=2**63 - 1)]
 BatchOption = Annotated[
     int | None,
     typer.Option("--batch", help="rows at a time, halved if they do not fit; no result depends on it", min=1),
@@ -64,19 +67,21 @@ def open_model_and_data(
 ) -> "tuple[Model, DataSet, str]":
     """The model on the best device there is, the data at its size, and the name to call the model by."""
     from vitadel import data, models
-    from vitadel.evaluate import best_device
+    from vitadel.evaluate import best_device, refuse_other_classes
     from vitadel.runs import Run
 
-    loaded = models.load(model, num_classes=classes)
+    loaded = models.load(model, num_classes=classes, keep_head=True)
     assert loaded.spec is not None
     name, chosen = model, preprocess
-    if Path(model).is_dir():
-        recipe = _part(_part(Run.open(Path(model)).manifest, "parts"), "recipe")
-        name, chosen = str(recipe.get("name", model)), preprocess or str(recipe.get("preprocess") or "") or None
+    if (folder := models.run_of(model)) is not None:
+        recipe = _part(_part(Run.open(folder).manifest, "parts"), "recipe")
+        name = str(recipe.get("name", model)) if Path(model).is_dir() else model  # a head, a file: told apart by theirs
+        chosen = preprocess or str(recipe.get("preprocess") or "") or None
     if chosen is None:
         way = "crop" if spec.startswith(("imagenet:", "imagenet-a:", "imagenet-r:")) else "squash"
         chosen = f"{way}:{loaded.spec.image_size}"
-    dataset = data.load(spec, preprocess=data.parse_preprocess(chosen), skip=skip)
+    dataset = data.load(spec, preprocess=data.parse_preprocess(chosen), skip=skip, answers=loaded.spec.answers)
+    refuse_other_classes(loaded, dataset)
     return loaded.to(best_device()), dataset, name
 
 

@@ -9,7 +9,7 @@ import typer
 from vitadel.cli import show
 from vitadel.cli.arguments import JsonOption
 
-# missing entries that are printed
+# entries of a kind, such as missing ones, that are printed
 _TOLD = 20
 
 app = typer.Typer(help="Describe, check and convert data.", no_args_is_help=True)
@@ -60,6 +60,8 @@ def check(spec: SpecArgument, preprocess: PreprocessOption = "squash:32", json: 
         show.table(spec, ["split", "images", "fewest per class", "most per class"], rows)
     if found.unreadable:
         first = found.unreadable[0]
+        if not json:
+            _tell_some("cannot be read", [one.id for one in found.unreadable])
         raise UsageError(f"{len(found.unreadable)} images cannot be read, the first is {first.id} ({first.reason}).")
     _tell_missing(spec, missing, json)
 
@@ -82,11 +84,15 @@ def _tell_missing(spec: str, missing: Sequence[str], json: bool) -> None:
     if not missing:
         return
     if not json:
-        for sentence in missing[:_TOLD]:
-            show.line(f"missing: {sentence}")
-        if len(missing) > _TOLD:
-            show.line(f"missing: {len(missing) - _TOLD} more; --json names all")
+        _tell_some("missing", missing)
     raise UsageError(f"{spec} is not complete: {len(missing)} entries are missing, the first is {missing[0]}.")
+
+
+def _tell_some(what: str, entries: Sequence[str]) -> None:
+    for sentence in entries[:_TOLD]:
+        show.line(f"{what}: {sentence}")
+    if len(entries) > _TOLD:
+        show.line(f"{what}: {len(entries) - _TOLD} more; --json names all")
 
 
 @app.command()

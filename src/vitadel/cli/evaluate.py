@@ -120,6 +120,7 @@ def judge(
     if subject.skip:
         data = _readable(data, subject.split, ranks)
     _refuse(suites, data, subject.split, model)
+    named = _named_files(suites, data, subject.split)
     parts = {
         "model": identity(model, name),
         "data": data.describe(),
@@ -129,6 +130,7 @@ def judge(
         "seed": seed,
         **({} if scaling is None else {"scaling": scaling}),
         **({"keep_images": True} if keep_images else {}),  # begun without, a run could keep only the rest
+        **({"files": named} if named else {}),
         **({"skipped": data.split(subject.split).skipped} if subject.skip else {}),
     }
     claimed = ranks.claim(run, kind, parts, device=device_name())
@@ -211,6 +213,14 @@ def _refuse(suites: "Sequence[Suite | Survey]", data: "DataSet", split: str, mod
             )
         if not isinstance(suite, Suite):
             suite.refuse(model, data, split)
+
+
+def _named_files(suites: "Sequence[Suite | Survey]", data: "DataSet", split: str) -> dict[str, Mapping[str, str]]:
+    """What is in the files that suites name: a run that goes on with another file by the same name is another run."""
+    from vitadel.evaluate import Referring
+
+    found = {suite.name: suite.named_files(data, split) for suite in suites if isinstance(suite, Referring)}
+    return {name: hashes for name, hashes in found.items() if hashes}
 
 
 def _readable(data: "DataSet", split: str, ranks: "Ranks") -> "DataSet":

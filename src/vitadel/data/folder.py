@@ -51,7 +51,7 @@ def read_imagenet_part(
 
     A label is the place of the wnid among all 1000 and never that of a folder in a listing.
     """
-    place = root / name if (root / name).is_dir() else root
+    place = root / name if _is_folder(root / name) else root
     members, known = part_wnids(name), wnids()
     folders = _subfolders(place)
     strangers = [folder for folder in folders if folder not in members]
@@ -85,9 +85,16 @@ def _names(file: str) -> tuple[str, ...]:
 def _find(root: Path, names: tuple[str, str]) -> tuple[Path | None, Path]:
     train = root / "train"
     for name in names:
-        if (root / name).is_dir():
-            return train if train.is_dir() else None, root / name
+        if _is_folder(root / name):
+            return train if _is_folder(train) else None, root / name
     raise UsageError(f"{root} has neither a test nor a val folder. {_LAYOUT}")
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError as error:  # the folder it would lie in may be listed and not entered
+        _refuse(error)
 
 
 def _subfolders(split: Path) -> list[str]:

@@ -24,13 +24,21 @@ _KEPT = 256 * 2**20
 _PARTS = (Kind.IMAGENET_A, Kind.IMAGENET_R)
 
 
-def load(spec: str, *, preprocess: Preprocess, classes: Sequence[str] | None = None, skip: bool = False) -> DataSet:
+def load(
+    spec: str,
+    *,
+    preprocess: Preprocess,
+    classes: Sequence[str] | None = None,
+    skip: bool = False,
+    answers: int | None = None,
+) -> DataSet:
     """The data set that `spec` names, with its classes chosen, its hold-out split off and every order pinned.
 
     First the classes are chosen, then the hold-out leaves the training images, then each split is cut to its first
     n: so [:n] never moves an image from one split to another. A list of images has an order of its own, which is kept.
     With `skip`, images that a list names and nobody has, and files that have no place in a released data set, are left
-    out and counted in `Split.skipped`; otherwise they are refused.
+    out and counted in `Split.skipped`; otherwise they are refused. `answers` is how many classes a model to be judged
+    chooses among: if those are all there are, images of chosen classes keep the labels they have among all.
     """
     parsed = parse_spec(spec)
     lines = None if parsed.listed is None else read_list(parsed.listed)
@@ -39,7 +47,7 @@ def load(spec: str, *, preprocess: Preprocess, classes: Sequence[str] | None = N
     chosen = _chosen(parsed, lines, classes)
     source = _read(parsed, preprocess, chosen, skip)
     if chosen is not None and parsed.kind not in _PARTS:
-        source = source.choose(chosen)
+        source = source.choose(chosen, keep_labels=answers == len(source.classes) > len(chosen))
     train, holdout = (None, None) if source.train is None else hold_out(source.train)
     return DataSet(
         spec=spec,

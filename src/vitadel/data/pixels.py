@@ -173,7 +173,7 @@ class Files(Prepared):
         except _UNREADABLE as error:
             raise UsageError(
                 f"cannot read the image {path}: {_reason(error)}. Replace or remove that file; "
-                "`vitadel data check` lists every such file."
+                "`vitadel data check --json` lists every such file."
             ) from error
 
     def take(self, rows: Tensor) -> "Files":

@@ -31,13 +31,15 @@ class Source:
     test: Split
     statistics: Statistics | None
 
-    def choose(self, classes: Sequence[str]) -> "Source":
-        """The images of these classes alone, labelled 0, 1, ... in the order given."""
+    def choose(self, classes: Sequence[str], *, keep_labels: bool = False) -> "Source":
+        """The images of these classes alone, labelled 0, 1, ... in the order given, or as they were."""
         check_classes(classes, self.classes)
+        numbers = torch.tensor([self.classes.index(name) for name in classes])
         place = torch.full((len(self.classes),), -1, dtype=torch.int64)
-        place[[self.classes.index(name) for name in classes]] = torch.arange(len(classes))
+        place[numbers] = numbers if keep_labels else torch.arange(len(classes))
         train = None if self.train is None else _relabelled(self.train, place)
-        return Source(tuple(classes), train, _relabelled(self.test, place), self.statistics)
+        names = self.classes if keep_labels else tuple(classes)
+        return Source(names, train, _relabelled(self.test, place), self.statistics)
 
 
 def check_classes(chosen: Sequence[str], known: Sequence[str]) -> None:

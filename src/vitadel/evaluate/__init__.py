@@ -1,5 +1,6 @@
 """Cascades over attacks and surveys of shifts, per-image rows, reliability flags, metrics with intervals."""
 
+from vitadel.evaluate.classes import refuse_other_classes
 from vitadel.evaluate.device import device_name
 from vitadel.evaluate.found import read_found
 from vitadel.evaluate.metrics import Accuracy, accuracy
@@ -9,7 +10,7 @@ from vitadel.evaluate.robustness import Robustness, robustness
 from vitadel.evaluate.runner import evaluate
 from vitadel.evaluate.scaled import PAPER_PROTOCOL
 from vitadel.evaluate.suites import SUITES, Entry, Suite
-from vitadel.evaluate.surveys import SURVEYS, Measure, Survey, survey
+from vitadel.evaluate.surveys import SURVEYS, Measure, Referring, Survey, survey
 from vitadel.evaluate.suspicion import suspicions
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "Entry",
     "Measure",
     "Ranks",
+    "Referring",
     "Robustness",
     "Suite",
     "Survey",
@@ -29,6 +31,7 @@ __all__ = [
     "evaluate",
     "quick_scores",
     "read_found",
+    "refuse_other_classes",
     "robustness",
     "survey",
     "suspicions",

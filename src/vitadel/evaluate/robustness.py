@@ -67,7 +67,7 @@ def robustness(
     chosen = SUITES[suite] if isinstance(suite, str) else Suite("own", "", tuple(suite))
     if len(chosen.shares) > 1:
         raise UsageError(f"robustness judges one radius, and the suite {chosen.name!r} has several. Use `evaluate`.")
-    radius = threats.read(threat) if isinstance(threat, str) else threat
+    radius = threats.as_threat(threat)
     images, entries, engine = InHand(x, y), chosen.cascade(radius), engine or Engine()
     # neither a caller's inference mode nor mixed precision may reach the verdicts
     with torch.inference_mode(False), torch.autocast(device_of(model).type, enabled=False):

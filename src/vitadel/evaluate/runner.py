@@ -12,6 +12,7 @@ from vitadel.attacks import Engine, Flag, Rescaled, Scaling, Walk, rescaled, sea
 from vitadel.data import DataSet, Split
 from vitadel.errors import UsageError
 from vitadel.evaluate.cascade import Cascade, logits
+from vitadel.evaluate.classes import refuse_other_classes
 from vitadel.evaluate.device import device_of
 from vitadel.evaluate.found import Found
 from vitadel.evaluate.ranks import Ranks
@@ -60,6 +61,7 @@ def evaluate(
     images = data.split(split)
     if len(images) == 0:
         raise UsageError(f"the {split} split of {data.spec} is empty, so there is nothing to evaluate.")
+    refuse_other_classes(model, data)
     radii, ranks, engine = _radii(suite, threat), ranks or Ranks(), engine or Engine(rows=batch)
     course = _Course(model, images, data.classes, suite, run, seed, engine, ranks, notify, keep_images)
     # a caller's mixed precision would reach the verdicts

@@ -104,6 +104,10 @@ def _construct(spec: ModelSpec) -> nn.Module:
     if kind == "vitadel":
         OTHER.size_options(spec.image_size, spec.patch_size)
         return _own(arch).build(spec.num_classes)
+    if (channels := spec.options.get("in_chans", 3)) != 3:
+        raise UsageError(
+            f"images have 3 channels here, got in_chans={channels}. Leave it out; grey images are repeated."
+        )
     config = _timm_config(arch)
     family: Family = family_of_timm_file(timm.model_entrypoint(arch).__module__.rsplit(".", 1)[-1])
     if family is OTHER and config.fixed_input_size and spec.image_size != config.input_size[-1]:

@@ -1,6 +1,7 @@
 """One way in for every model: by architecture, from a run folder, from a file of ours or of others."""
 
 import copy
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +33,7 @@ def load(
     normalisation: Normalisation | None = None,
     options: Mapping[str, Option] | None = None,
     pretrained: bool = False,
+    keep_head: bool = False,
     seed: int = 0,
 ) -> Model:
     """A model on pixels in [0, 1], in evaluation mode.
@@ -41,14 +43,14 @@ def load(
     `save_adapters` wrote, and `MODEL#HEAD` chooses the head that a model with adapters answers with.
 
     What is left out keeps its value: from the checkpoint if there is one, else from the architecture. Another
-    `num_classes` replaces the head by a fresh one; another `image_size` or `patch_size` resamples patch kernel and
-    positions. `normalisation` defaults to timm's for the architecture; `RAW_PIXELS` is none. `seed` draws the weights
-    that no file provides.
+    `num_classes` replaces the head by a fresh one, and is refused with `keep_head`; another `image_size` or
+    `patch_size` resamples patch kernel and positions. `normalisation` defaults to timm's for the architecture;
+    `RAW_PIXELS` is none. `seed` draws the weights that no file provides.
     """
     if (named := _with_head(str(model))) is not None:
         keep = {"num_classes": num_classes, "image_size": image_size, "patch_size": patch_size}
         more = {"normalisation": normalisation, "options": options, "pretrained": pretrained, "seed": seed}
-        return answering(load(named[0], **keep, **more), named[1])  # type: ignore[arg-type]
+        return answering(load(named[0], keep_head=keep_head, **keep, **more), named[1])  # type: ignore[arg-type]
     if (added := _with_adapters(str(model))) is not None:
         if any(one is not None for one in (num_classes, image_size, patch_size, normalisation, options)) or pretrained:
             raise UsageError(f"the adapters in {added[1]} fit one network as it is. Leave its classes and sizes out.")
@@ -76,7 +78,8 @@ def load(
         normalisation=normalisation or old.normalisation,
         options=old.options if options is None else dict(options),
     )
-    return _assemble(spec, state, str(model), new_head=num_classes is not None, seed=seed)
+    new_head = num_classes is not None
+    return _assemble(spec, state, str(model), new_head=new_head, keep_head=keep_head, seed=seed)
 
 
 def save(
@@ -149,30 +152,60 @@ def _adapted(model: Model) -> Adapted:
     return model.net
 
 
+def run_of(model: str | Path) -> Path | None:
+    """The run folder that a model as `load` reads it was trained in; None if it came from elsewhere.
+
+    With a file of adapters it is the run that made them, else that of the network below.
+    """
+    if (named := _with_head(str(model))) is not None:
+        return run_of(named[0])
+    if (added := _with_adapters(str(model))) is not None:
+        return run_of(added[1]) or run_of(added[0])
+    path = Path(model)
+    if os.path.isdir(path):
+        return path
+    run = path.parent.parent
+    within = path.parent.name == "checkpoints" and os.path.isfile(path) and os.path.isfile(run / "manifest.json")
+    return run if within else None
+
+
 def _with_head(text: str) -> tuple[str, str] | None:
     name, mark, head = text.rpartition("#")
-    return (name, head) if mark and head in ANSWERS and not Path(text).exists() else None
+    return (name, head) if mark and head in ANSWERS and not _names_a_file(text) else None
 
 
 def _with_adapters(text: str) -> tuple[str, str] | None:
     name, mark, file = text.rpartition("+")
-    return (name, file) if mark and file.endswith(".safetensors") and not Path(text).exists() else None
+    return (name, file) if mark and file.endswith(".safetensors") and not _names_a_file(text) else None
 
 
-def _assemble(spec: ModelSpec, state: Mapping[str, Tensor] | None, source: str, *, new_head: bool, seed: int) -> Model:
+def _names_a_file(text: str) -> bool:
+    """Whether a # or a + belongs to a path: there is a file or folder of the whole name, or of what follows the @."""
+    return os.path.exists(text) or ("@" in text and os.path.exists(text.partition("@")[2]))
+
+
+def _assemble(
+    spec: ModelSpec, state: Mapping[str, Tensor] | None, source: str, *, new_head: bool, keep_head: bool, seed: int
+) -> Model:
     net = build(spec, seed=seed)
     if state is not None:
-        _fill(net, state, source, new_head=new_head)
+        _fill(net, state, source, new_head=new_head, keep_head=keep_head)
     return Model(net, spec.normalisation, replace(spec, patch_size=family_of(net).patch_size(net)))
 
 
-def _fill(net: nn.Module, state: Mapping[str, Tensor], source: str, *, new_head: bool) -> None:
+def _fill(net: nn.Module, state: Mapping[str, Tensor], source: str, *, new_head: bool, keep_head: bool) -> None:
     fresh = net.state_dict()
     stripped = strip_prefix(state, fresh)
     factors_M = stripped.pop(scales.ATTENTION, None)
     fitted = family_of(net).fit(stripped, net)
     for key, value in fresh.items():
         other_classes = key in fitted and fitted[key].shape != value.shape and _in_head(net, key)
+        if other_classes and keep_head:
+            own, asked = len(fitted[key]), len(value)
+            raise UsageError(
+                f"the head of {source} has {own} classes, not {asked}, and a fresh one would know nothing. "
+                f"Write --classes {own}."
+            )
         # old files lack BatchNorm's counter, which evaluation never reads
         if (new_head and other_classes) or (key not in fitted and key.endswith("num_batches_tracked")):
             fitted[key] = value
@@ -189,6 +222,15 @@ def _in_head(net: nn.Module, key: str) -> bool:
 
 
 def _checkpoint_path(text: str) -> Path:
+    try:
+        return _found(text)
+    except PermissionError as error:
+        raise UsageError(
+            f"cannot look at {error.filename}: {error.strerror}. Make it and its folders readable, or name another."
+        ) from error
+
+
+def _found(text: str) -> Path:
     if text.startswith("zoo:"):
         path = ZOO / f"{text.removeprefix('zoo:')}.safetensors"
         if not path.exists():

@@ -40,6 +40,14 @@ class Model(nn.Module):
         """One factor per attention, if the network keeps any."""
         return scales.held(self.net, scales.ATTENTION)
 
+    @property
+    def fixed_size(self) -> int | None:
+        """The side of the only images it takes; None if it takes images of any size, or is nobody's we know."""
+        if self.spec is None:
+            return None
+        timms = getattr(self.net, "pretrained_cfg", None) or {}
+        return self.spec.image_size if self.spec.patch_size is not None or timms.get("fixed_input_size") else None
+
     def forward(self, x: Tensor) -> Tensor:
         if x.ndim != 4 or x.shape[1] != self.mean.shape[1]:
             raise UsageError(f"the model takes images of shape [B, {self.mean.shape[1]}, H, W], got {list(x.shape)}.")

@@ -47,6 +47,12 @@ class ModelSpec:
     tuning: Tuning | None = None
     kept_classes: int | None = None
 
+    @property
+    def answers(self) -> int:
+        """How many classes the model chooses among; the frozen network's own, if that one answers."""
+        own = self.kept_classes if self.tuning is not None and self.tuning.answer == "kept" else None
+        return self.num_classes if own is None else own
+
     def to_json(self) -> str:
         return json.dumps(asdict(self), sort_keys=True)
 

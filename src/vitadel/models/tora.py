@@ -219,7 +219,7 @@ class Adapted(nn.Module):
             z_BND, tokens = self._after(at, z_BND, block(z_BND), tokens)
         z_BND = net.norm(z_BND)
         read = {name: net.norm(token)[:, 0] for name, token in tokens.items()} if self.fusions else {}
-        logits = {name: head(read.get(name, z_BND[:, 0])) for name, head in self.heads.items()}
+        logits = {name: head(net.fc_norm(read.get(name, z_BND[:, 0]))) for name, head in self.heads.items()}
         return {**logits, "kept": net.forward_head(z_BND)}
 
     def _after(
@@ -246,6 +246,11 @@ def _check(backbone: VisionTransformer) -> None:
         raise UsageError(
             "adapters take the place of the class token, and this network has none or does not read it "
             f"(global_pool={backbone.global_pool!r}). Choose a ViT with a class token."
+        )
+    if hasattr(backbone, "head_dist"):  # one token with one head could not start as the mean of two with two
+        raise UsageError(
+            "adapters start as the network they stand beside, and a distilled DeiT answers with the mean of two heads "
+            "on two tokens. Choose a ViT, or a DeiT without distillation."
         )
     if not all(hasattr(block, "attn") for block in backbone.blocks):
         raise UsageError("adapters follow blocks with one attention and one MLP. Choose a plain ViT or DeiT.")

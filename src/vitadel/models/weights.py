@@ -2,9 +2,12 @@
 
 import argparse
 import hashlib
+import os
 import pickle
+import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import NoReturn
 
 import safetensors
 import torch
@@ -15,6 +18,10 @@ from vitadel.errors import UsageError
 
 # where training scripts put the weights inside a .pth, averaged ones first: they are what papers report
 _CONTAINERS = ("state_dict_ema", "model_ema", "ema", "state_dict", "model_state_dict", "model", "net", "weights")
+
+# what averaging (torch.optim.swa_utils.AveragedModel) counts beside the weights
+_COUNTERS = ("n_averaged",)
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> None:
@@ -41,8 +48,8 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     try:
         with safetensors.safe_open(path, "pt") as file:
             return {key: file.get_tensor(key) for key in file.keys()}, file.metadata() or {}  # noqa: SIM118
-    except FileNotFoundError:
-        raise UsageError(f"{path} does not exist. Give the path of a checkpoint.") from None
+    except FileNotFoundError:  # safetensors says so of a file one may not read, too
+        _refuse_unreadable(path, "checkpoint")
     except (safetensors.SafetensorError, OSError) as error:
         raise UsageError(f"{path} is truncated or not a safetensors file ({error}). Use an intact file.") from error
 
@@ -55,23 +62,37 @@ def read_foreign(path: Path) -> dict[str, Tensor]:
         # argparse.Namespace is harmless and in half of all published checkpoints
         with torch.serialization.safe_globals([argparse.Namespace]):
             content = torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError:
-        raise UsageError(f"{path} does not exist. Give the path of a weights file.") from None
+    except (FileNotFoundError, PermissionError):
+        _refuse_unreadable(path, "weights file")
     except pickle.UnpicklingError as error:
-        reason = str(error).splitlines()[0]
+        reason = _ANSI.sub("", str(error)).strip().splitlines()[0]
         raise UsageError(
             f"{path} holds more than weights, and only weights are read ({reason}). "
             "Re-save its state dict alone: torch.save(model.state_dict(), ...)."
         ) from error
     except Exception as error:  # a damaged pickle can raise anything
         raise UsageError(f"{path} is truncated or not a torch file ({error}). Use an intact file.") from error
-    for name in _CONTAINERS:
-        if isinstance(content, dict) and isinstance(content.get(name), dict):
-            content = content[name]
-    tensors = {k: v for k, v in content.items() if isinstance(v, Tensor)} if isinstance(content, dict) else {}
+    tensors = _weights_in(content)
     if not tensors:
         raise UsageError(f"{path} holds no weights that can be found. Re-save its state dict alone.")
     return tensors
+
+
+def _weights_in(content: object) -> dict[str, Tensor]:
+    """The weights in the innermost container that holds any, else those that lie here; {} without any."""
+    if not isinstance(content, dict):
+        return {}
+    for name in _CONTAINERS:
+        if inner := _weights_in(content.get(name)):
+            return inner
+    here = {key: value for key, value in content.items() if isinstance(value, Tensor) and key not in _COUNTERS}
+    return here if any(value.ndim for value in here.values()) else {}  # numbers alone are settings, such as a decay
+
+
+def _refuse_unreadable(path: Path, what: str) -> NoReturn:
+    if os.path.exists(path):
+        raise UsageError(f"{path} may not be read: permission denied. Make it readable.") from None
+    raise UsageError(f"{path} does not exist. Give the path of a {what}.") from None
 
 
 def strip_prefix(state: Mapping[str, Tensor], wanted: Iterable[str]) -> dict[str, Tensor]:

@@ -37,7 +37,7 @@ class Run:
         """
         described = {"kind": kind, "parts": describe(parts)}
         manifest = folder / "manifest.json"
-        if not manifest.exists():
+        if not _exists(manifest):
             _refuse_strangers(folder)
             hashes = {name: fingerprint(part) for name, part in parts.items()}
             about = {**surroundings(), "device": device, "command": shlex.join(["vitadel", *sys.argv[1:]])}
@@ -55,7 +55,7 @@ class Run:
     @classmethod
     def open(cls, folder: Path) -> "Run":
         """An existing run, to read from."""
-        if not (folder / "manifest.json").exists():
+        if not _exists(folder / "manifest.json"):
             raise UsageError(
                 f"{folder} is not a run folder: it has no manifest.json. Give the --run of an earlier command."
             )
@@ -97,6 +97,15 @@ class Run:
         return sorted(path.parent.name for path in self.folder.glob("eval/*/summary.json"))
 
 
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except PermissionError as error:
+        raise UsageError(
+            f"cannot look into {path.parent}: {error.strerror}. Make it readable, or choose another."
+        ) from error
+
+
 def _refuse_strangers(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is a file; --run wants a folder. Choose another name.")
@@ -119,7 +128,12 @@ def _lock(folder: Path) -> IO[str] | None:
         import fcntl
     except ImportError:  # Windows has no flock; there, two writers are the user's to avoid
         return None
-    handle = (folder / ".lock").open("w")
+    try:
+        handle = (folder / ".lock").open("w")
+    except OSError as error:
+        raise UsageError(
+            f"cannot write to {folder}: {error.strerror}. Make it writable, or choose a new --run."
+        ) from error
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

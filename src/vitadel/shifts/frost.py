@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+import os
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -39,13 +40,18 @@ def frost(x: Tensor, draws: Draws, keep: float, add: float, folder: Path | None,
 
 def photos_in(folder: Path) -> list[Path]:
     """The photographs to draw from; of the original six only five, since its draw never reaches the last."""
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         raise UsageError(
             f"there is no folder {str(folder)!r} of frost photographs. Leave frost out for procedural ice."
         )
-    if all((folder / name).is_file() for name in ORIGINAL):
-        return [folder / name for name in ORIGINAL[:-1]]
-    found = sorted(path for path in folder.iterdir() if path.suffix.lower() in _ENDINGS)
+    try:
+        if all((folder / name).is_file() for name in ORIGINAL):
+            return [folder / name for name in ORIGINAL[:-1]]
+        found = sorted(path for path in folder.iterdir() if path.suffix.lower() in _ENDINGS)
+    except OSError as error:
+        raise UsageError(
+            f"cannot list the frost folder {str(folder)!r}: {error.strerror}. Make it readable."
+        ) from error
     if not found:
         raise UsageError(f"the frost folder {str(folder)!r} holds no photographs. Put .png or .jpg files there.")
     return found
@@ -53,7 +59,10 @@ def photos_in(folder: Path) -> list[Path]:
 
 def digest(folder: Path) -> str:
     """The photographs' bytes in one number: other pictures by the same names are other ice."""
-    parts = [hashlib.sha256(path.read_bytes()).digest() for path in photos_in(folder)]
+    try:
+        parts = [hashlib.sha256(path.read_bytes()).digest() for path in photos_in(folder)]
+    except OSError as error:
+        raise _unreadable(error.filename, error) from error
     return hashlib.sha256(b"".join(parts)).hexdigest()
 
 
@@ -78,13 +87,27 @@ def _opened(folder: Path, stride: int, height: int, width: int, device: torch.de
 
 def _photo(path: Path, stride: int, height: int, width: int) -> Tensor:
     """[3, H, W]; every `stride`-th pixel from the middle of the first, enlarged if it is no larger than the image."""
-    image = Image.open(path).convert("RGB")
+    try:
+        image = Image.open(path).convert("RGB")
+    except (
+        OSError,
+        SyntaxError,
+        ValueError,
+        EOFError,
+        Image.DecompressionBombError,
+    ) as error:  # as Pillow's formats do
+        raise _unreadable(path, error) from error
     wide, high = (side // stride for side in image.size)
     grow = max((width + 1) / wide, (height + 1) / high)
     if grow > 1:
         size = (math.ceil(wide * grow) * stride, math.ceil(high * grow) * stride)
         image = image.resize(size, Image.Resampling.BICUBIC)
     return torch.from_numpy(np.array(image)).permute(2, 0, 1)[:, stride // 2 :: stride, stride // 2 :: stride]
+
+
+def _unreadable(path: Path | str, error: Exception) -> UsageError:
+    reason = (isinstance(error, OSError) and error.strerror) or "damaged, or not an image"
+    return UsageError(f"cannot read the frost photograph {path}: {reason}. Replace or remove it.")
 
 
 def photographed(x: Tensor, draws: Draws, folder: Path, stride: int) -> Tensor:

@@ -5,7 +5,7 @@ from vitadel.threat.l1 import L1, project_l1
 from vitadel.threat.l2 import L2
 from vitadel.threat.linf import Linf
 from vitadel.threat.rotate_translate import RotateTranslate, moved
-from vitadel.threat.spelling import THREATS, read, read_number, spell
+from vitadel.threat.spelling import THREATS, as_threat, read, read_number, spell
 
 __all__ = [
     "L1",
@@ -14,6 +14,7 @@ __all__ = [
     "Linf",
     "RotateTranslate",
     "Threat",
+    "as_threat",
     "moved",
     "per_image",
     "project_l1",

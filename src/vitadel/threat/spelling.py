@@ -31,11 +31,24 @@ def read_number(text: str, what: str) -> float:
         raise UsageError(
             f"{what} is not a number: got {text!r}. Write a fraction such as 8/255 or a decimal."
         ) from None
+    except OverflowError:
+        raise UsageError(f"{what} is too large a number: got {text!r}. Write a smaller one.") from None
+
+
+def as_threat(threat: Threat | str) -> Threat:
+    """A threat, or what the text of one stands for; a bare radius does not say of what."""
+    if isinstance(threat, str):
+        return read(threat)
+    if not isinstance(threat, tuple(THREATS.values())):
+        kinds = ", ".join(kind.__name__ for kind in THREATS.values())
+        raise UsageError(f'a threat is a text such as "linf:8/255", or one of {kinds}, got {threat!r}.')
+    return threat
 
 
 def spell(threat: Threat) -> str:
     """The shortest text that `read` takes back: 8/255 rather than 0.0313725, 0.05 rather than 12.75/255."""
-    name = next(name for name, kind in THREATS.items() if isinstance(threat, kind))
+    known = as_threat(threat)
+    name = next(name for name, kind in THREATS.items() if isinstance(known, kind))
     texts = [f"{threat.eps * 255:.6g}/255", f"{threat.eps:.6g}", repr(threat.eps)]
     exact = [text for text in texts if math.isclose(read_number(text, "eps"), threat.eps, rel_tol=1e-9)]
     return f"{name}:{min(exact, key=len)}"

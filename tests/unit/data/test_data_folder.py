@@ -137,7 +137,7 @@ def test_a_file_that_is_no_image_or_is_gone_is_named(tmp_path: Path, paint: Pain
     path.write_text("hello")
     split = load(f"folder:{tmp_path}", preprocess=SIX).test
     with pytest.raises(
-        UsageError, match=r"text.png: not an image file. Replace or remove that file; `vitadel data check`"
+        UsageError, match=r"text.png: not an image file. Replace or remove that file; `vitadel data check --json`"
     ):
         split.images(torch.tensor([0]))
     path.unlink()
@@ -172,6 +172,23 @@ def test_imagenet_subset_is_renumbered_in_the_order_of_the_list(tmp_path: Path, 
     assert found == {"val/n15075141/a.JPEG": 0, "val/n02123045/a.JPEG": 1}
 
 
+def test_a_subset_keeps_its_labels_for_a_model_of_all_classes(tmp_path: Path, paint: Paint) -> None:
+    for wnid in ("n01440764", "n02123045", "n15075141"):
+        paint(tmp_path / "val" / wnid / "a.jpeg")
+    names = tmp_path / "names.txt"
+    names.write_text("n15075141\nn02123045\n")
+    whole = load(f"imagenet:{tmp_path}@{names}", preprocess=SIX, answers=1000)
+    assert whole.classes == wnids()
+    assert sorted(whole.test.labels.tolist()) == [281, 999]
+    part = load(f"imagenet:{tmp_path}@{names}", preprocess=SIX, answers=2)
+    assert sorted(part.test.labels.tolist()) == [0, 1]
+    digits = load("digits", preprocess=SIX, classes=["7", "3"], answers=10)
+    assert digits.num_classes == 10
+    assert digits.test.labels.unique().tolist() == [3, 7]
+    turned = load("digits", preprocess=SIX, classes=list("9876543210"), answers=10)  # all of them, in another order
+    assert turned.classes == tuple("9876543210")
+
+
 def test_imagenet_reads_val_where_the_unlabelled_test_images_lie_beside_it(tmp_path: Path, paint: Paint) -> None:
     paint(tmp_path / "val" / "n02123045" / "a.JPEG")
     paint(tmp_path / "test" / "b.JPEG")
@@ -189,6 +206,16 @@ def test_imagenet_mistakes_are_named(tmp_path: Path, paint: Paint) -> None:
         UsageError, match=r"val/tabby is not named after one of the 1000 classes of ImageNet. Rename it"
     ):
         load(f"imagenet:{tmp_path}", preprocess=SIX)
+
+
+def test_a_folder_that_may_not_be_entered_is_named(pets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def locked(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "is_dir", locked)
+    for kind in ("folder", "imagenet", "imagenet-r"):
+        with pytest.raises(UsageError, match=r"cannot list .*pets/.*: Permission denied\. Make it readable"):
+            load(f"{kind}:{pets}", preprocess=SIX)
 
 
 @pytest.mark.parametrize("locked", ["test", "dog"])

@@ -10,13 +10,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vitadel import data
+from vitadel import data, models
 from vitadel.attacks import APGD, FAB, FGSM, PGD, AutoAttack, Engine, Square
 from vitadel.data import DataSet, Squash
 from vitadel.errors import UsageError
-from vitadel.evaluate import Entry, Ranks, Suite, evaluate
+from vitadel.evaluate import SUITES, Entry, Ranks, Suite, evaluate, refuse_other_classes, survey
 from vitadel.evaluate.cascade import Cascade
 from vitadel.evaluate.journal import Notebook
+from vitadel.evaluate.surveys import GreyLevel
 from vitadel.losses import dlr, margin
 from vitadel.runs import Rows, Run
 from vitadel.threat import Linf
@@ -218,3 +219,23 @@ def test_processes_wait_for_each_other_as_long_as_it_takes(monkeypatch: pytest.M
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert Ranks.of_launch() == Ranks(1, 2)
     assert asked["timeout"] > timedelta(days=7)
+
+
+def test_a_model_of_more_classes_than_the_data_is_refused_by_suites_and_surveys(tmp_path: Path) -> None:
+    digits = data.load("digits[:4]", preprocess=Squash(16))
+    run = Run.claim(tmp_path / "run", "evaluate", {"seed": 0}, device="cpu")
+    model = models.load("timm:test_vit", num_classes=20, image_size=16, patch_size=4)
+    said = r"answers with 20 classes and digits\[:4\] has 10.* with 10 classes, or"
+    with pytest.raises(UsageError, match=said):
+        evaluate(model, digits, SUITES["clean"], run)
+    with pytest.raises(UsageError, match=said):
+        survey(model, digits, GreyLevel(), run)
+
+
+def test_the_kept_head_of_a_frozen_network_has_classes_of_its_own() -> None:
+    digits = data.load("digits[:4]", preprocess=Squash(16))
+    base = models.load("timm:test_vit", num_classes=20, image_size=16, patch_size=4)
+    tuned = models.tora(base, num_classes=10)
+    refuse_other_classes(tuned, digits)
+    with pytest.raises(UsageError, match="answers with 20 classes"):
+        refuse_other_classes(models.answering(tuned, "kept"), digits)

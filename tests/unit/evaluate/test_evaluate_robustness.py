@@ -229,6 +229,8 @@ def test_mistakes_are_one_sentence() -> None:
         assert "\n" not in str(raised.value)
     with pytest.raises(UsageError, match="unknown threat 'lnf'. Did you mean 'linf'"):
         robustness(model, x, y, "lnf:8/255", "quick")
+    with pytest.raises(UsageError, match='a threat is a text such as "linf:8/255", or one of Linf, L2, L1, got 0.03'):
+        robustness(model, x, y, 8 / 255, "quick")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="Engine.rows must be at least 1, got 0"):
         robustness(model, x, y, "linf:8/255", "quick", engine=Engine(rows=0))
 

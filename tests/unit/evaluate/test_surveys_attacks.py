@@ -1,6 +1,7 @@
 """Surveys that search for what fools a model: one grey level, turns and shifts, other models' adversaries."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -285,14 +286,8 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Small models of two input sizes."""
     folder, options = tmp_path_factory.mktemp("models"), {"depth": 1, "embed_dim": 32, "num_heads": 2}
     for seed, size in ((0, 8), (1, 8), (2, 16)):
-        model = models.load(
-            "timm:test_vit",
-            num_classes=10,
-            image_size=size,
-            patch_size=size // 4,
-            options=options,
-            seed=seed,
-        )
+        shape = {"num_classes": 10, "image_size": size, "patch_size": size // 4}
+        model = models.load("timm:test_vit", **shape, options=options, seed=seed)  # type: ignore[arg-type]
         models.save(model, folder / f"m{seed}.safetensors")
     return sorted(folder.glob("*.safetensors"))
 
@@ -339,6 +334,51 @@ def test_a_model_of_another_size_sees_the_images_resized(tmp_path: Path, three: 
     assert len(values(summary)) == 4
     again = survey(models.load(three[0]), data, settings, claim(tmp_path / "again"), threat=Linf(0.1), batch=2)
     assert without_time(again) == without_time(summary)
+
+
+class Stripes(nn.Module):
+    """Striped or not: what a resizing to half the size takes away."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        striped_B = (x[..., ::2] - x[..., 1::2]).mean((1, 2, 3)) - 0.25
+        return nn.functional.pad(torch.stack([-striped_B, striped_B], 1), (0, 8), value=-10.0)
+
+
+def test_a_source_of_smaller_images_costs_no_detail(tmp_path: Path, three: list[Path]) -> None:
+    pixels = torch.zeros(6, 3, 16, 16, dtype=torch.uint8)
+    pixels[:, :, :, ::2] = 255
+    split = Split("test", tuple(map(str, range(6))), torch.ones(6, dtype=torch.int64), Held(pixels))
+    data = DataSet("stripes", tuple(map(str, range(10))), Squash(16), None, None, split)
+    settings = Transfer(sources=(str(three[0]),))
+    summary = survey(Stripes(), data, settings, claim(tmp_path / "run"), threat=Linf(1e-3))
+    assert summary["clean"]["accuracy"] == 1  # type: ignore[index]
+    assert values(summary)["crafted on m0"] == values(summary)["under its own attack"] == 1
+    assert summary["flags"] == []
+    # the attack sees through the resizing: with a wide radius it fools the source that it was crafted on
+    answers = [row[1] for row in rows_of(tmp_path / "run", "transfer")["clean_predictions"]]  # type: ignore[index]
+    known = replace(data, test=replace(split, labels=torch.tensor(answers)))
+    survey(Stripes(), known, settings, claim(tmp_path / "wide"), threat=Linf(0.2))
+    found = rows_of(tmp_path / "wide", "transfer")["predictions"]
+    assert all(row[1][1] != answer for row, answer in zip(found, answers, strict=True))  # type: ignore[index]
+
+
+def test_networks_of_any_size_see_the_images_as_they_are(tmp_path: Path) -> None:
+    first, second = (models.load("timm:test_resnet", num_classes=10, seed=seed) for seed in (0, 1))
+    models.save(second, tmp_path / "second.safetensors")
+    assert (first.fixed_size, models.load("timm:test_vit", image_size=32).fixed_size) == (None, 32)
+    shapes = set()
+    first.register_forward_pre_hook(lambda module, args: shapes.add(tuple(args[0].shape[2:])))
+    data = greys([10, 60, 110, 160], size=24)
+    survey(
+        first,
+        data,
+        Transfer(sources=(str(tmp_path / "second.safetensors"),)),
+        claim(tmp_path / "run"),
+        threat=Linf(0.1),
+    )
+    assert shapes == {(24, 24)}
+    asked = torch.stack([model(data.test.images(torch.arange(4))).argmax(1) for model in (first, second)], 1)
+    assert rows_of(tmp_path / "run", "transfer")["clean_predictions"] == asked.tolist()
 
 
 def test_transfer_says_what_it_needs(tmp_path: Path, three: list[Path]) -> None:

@@ -182,6 +182,32 @@ def test_what_is_missing_or_broken_is_named_and_skipped_only_on_request(
         Corruptions(files="nowhere").refuse(Bins(), data, "test")
 
 
+def test_a_cell_without_a_readable_file_is_named(tmp_path: Path, folders: tuple[DataSet, Path]) -> None:
+    data, root = folders
+    for path in (root / "brightness" / "4").glob("*/*"):
+        path.write_bytes(b"no image")
+    skipping = Corruptions(**SOME, files=str(root), skip=True)  # type: ignore[arg-type]
+    with pytest.raises(UsageError) as raised:
+        survey(Bins(), data, skipping, claim(tmp_path / "run"))
+    assert str(raised.value) == (
+        f"not one file of brightness/4 in {root} can be read, so there is nothing to score there. "
+        "Unpack them again, or leave them out with names= or severities= and choose a new --run."
+    )
+    fewer = Corruptions(names=("fog", "brightness"), severities=(1,), files=str(root), skip=True)
+    survey(Bins(), data, fewer, claim(tmp_path / "fewer"))
+
+
+def test_other_files_in_the_place_of_imagenet_c_are_noticed(folders: tuple[DataSet, Path]) -> None:
+    data, root = folders
+    settings = Corruptions(**SOME, files=str(root))  # type: ignore[arg-type]
+    before = settings.named_files(data, "test")
+    assert before == settings.named_files(data, "test")
+    assert set(before) == {"files"}
+    paint(next((root / "brightness" / "4").glob("*/*")), 77, size=30)
+    assert settings.named_files(data, "test") != before
+    assert Corruptions(names=("fog",)).named_files(data, "test") == {}
+
+
 # ------------------------------------------------------------------- CIFAR-C
 
 
@@ -200,6 +226,15 @@ def arrays(tmp_path: Path) -> tuple[DataSet, Path]:
         "test", ids, torch.from_numpy(labels[order]), Held(torch.from_numpy(pictures[order]).permute(0, 3, 1, 2))
     )
     return DataSet("cifar10:x", tuple(map(str, range(10))), Squash(32), None, None, split), root
+
+
+def test_other_arrays_of_the_same_size_are_noticed(arrays: tuple[DataSet, Path]) -> None:
+    data, root = arrays
+    settings = Corruptions(names=("fog",), files=str(root))
+    before = settings.named_files(data, "test")
+    assert before == settings.named_files(data, "test")
+    np.save(root / "fog.npy", 255 - np.load(root / "fog.npy"))
+    assert settings.named_files(data, "test") != before
 
 
 def test_arrays_of_cifar_c_are_read_in_the_order_of_the_clean_images(

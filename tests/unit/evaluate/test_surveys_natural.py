@@ -146,6 +146,21 @@ def test_shape_accuracy_and_shape_bias_are_counted_as_defined(tmp_path: Path) ->
     assert heat[SHAPES.index("bear")][SHAPES.index("airplane")] == 0.5
 
 
+def test_without_a_decision_for_shape_or_texture_there_is_no_bias(tmp_path: Path) -> None:
+    neither = torch.full((5, 1000), -9.0)
+    neither[:, 404] = 9  # airplanes all
+    summary = survey(Said(neither), stimuli(), ShapeBias(), claim(tmp_path / "run"))
+    assert values(summary) == {"shape accuracy": 0, "texture decisions": 0, "decisions for neither": 1}
+    assert summary["sentence"] == (
+        "0.0% of 5 stimuli are seen as the class of their shape; there is no shape bias, since none of 3 conflicts was "
+        "decided for shape or texture."
+    )
+    agreeing = numbered([SHAPES.index("bear"), SHAPES.index("oven")], SHAPES, IDS[3:])
+    alone = survey(Said(neither[:2]), agreeing, ShapeBias(), claim(tmp_path / "alone"))
+    assert values(alone) == {"shape accuracy": 0}
+    assert str(alone["sentence"]).endswith("; there are no conflicts.")
+
+
 def test_a_class_is_decided_by_the_mean_of_its_members() -> None:
     members = ShapeBias().members()
     assert sum(map(len, members.values())) == 207
@@ -164,6 +179,11 @@ def test_other_classes_need_a_mapping(tmp_path: Path) -> None:
     z = torch.eye(32)[[14, 15, 0, 2, 28]] * 9  # cat, cat, airplane, bear, oven
     summary = survey(Said(z), stimuli(), ShapeBias(mapping=str(path)), claim(tmp_path / "run"))
     assert values(summary)["shape accuracy"] == 4 / 5
+    before = ShapeBias(mapping=str(path)).named_files(stimuli(), "test")
+    assert set(before) == {"mapping"}
+    path.write_text(path.read_text().replace("bear ", "bear 0 "))
+    assert ShapeBias(mapping=str(path)).named_files(stimuli(), "test") != before
+    assert ShapeBias().named_files(stimuli(), "test") == {}
     with pytest.raises(UsageError, match="the model has 32 classes, and the mapping names class 914"):
         survey(Said(z), stimuli(), ShapeBias(), claim(tmp_path / "none"))
     for wrong, message in {
@@ -171,6 +191,9 @@ def test_other_classes_need_a_mapping(tmp_path: Path) -> None:
         "\n".join([*lines, "cat 5"]): "cannot read 'cat 5'",
         "\n".join([*lines, "cow 5"]): "cannot read 'cow 5'",
         "airplane x": "cannot read 'airplane x'",
+        "airplane": "cannot read 'airplane'",
+        "airplane 3-1": "cannot read 'airplane 3-1'",
+        "airplane 5 3-1": "cannot read 'airplane 5 3-1'",
     }.items():
         path.write_text(wrong)
         with pytest.raises(UsageError, match=message):

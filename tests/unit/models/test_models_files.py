@@ -7,7 +7,9 @@ import pickle
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
+import safetensors
 import torch
 from torch import Tensor, nn
 
@@ -52,6 +54,21 @@ def test_averaged_weights_come_before_the_last_ones(state: State, tmp_path: Path
         {"state_dict": last, "model": last, name: {f"module.{k}": v for k, v in state.items()}}, tmp_path / "w.pt"
     )
     assert fingerprint(read(tmp_path / "w.pt").net.state_dict()) == fingerprint(state)
+
+
+def test_containers_are_entered_where_they_lead_to_weights(state: State, tmp_path: Path) -> None:
+    average = torch.optim.swa_utils.AveragedModel(small(seed=1).net)
+    assert "n_averaged" in average.state_dict()
+    for content in (
+        {"model": state, "ema": {"decay": 0.9, "updates": 3}},
+        {"model": state, "ema": {"decay": torch.tensor(0.9)}},
+        {"model": {"state_dict": state}, "epoch": 3},
+        {"net": {"model": {"weights": state}}, "state_dict": {}},
+        average.state_dict(),
+        {"model_ema": average.state_dict()},
+    ):
+        torch.save(content, tmp_path / "w.pth")
+        assert fingerprint(read(tmp_path / "w.pth").net.state_dict()) == fingerprint(state)
 
 
 def test_own_models_state_dict_and_bare_safetensors(state: State, tmp_path: Path) -> None:
@@ -189,6 +206,31 @@ def test_file_without_weights_is_refused(tmp_path: Path, content: object) -> Non
     torch.save(content, tmp_path / "w.pth")
     with pytest.raises(UsageError, match="holds no weights that can be found"):
         read(tmp_path / "w.pth")
+
+
+def test_what_torch_says_of_a_file_is_told_without_its_colours(state: State, tmp_path: Path) -> None:
+    torch.save({**state, "best": np.float64(0.5)}, tmp_path / "w.pth")
+    with pytest.raises(UsageError) as raised:
+        read(tmp_path / "w.pth")
+    told = str(raised.value)
+    assert "\x1b" not in told
+    assert "\n" not in told
+    assert "holds more than weights, and only weights are read (Weights only load failed" in told
+
+
+@pytest.mark.parametrize("name", ["w.pth", "w.safetensors"])
+def test_a_file_one_may_not_read_is_there(
+    state: State, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_tensors(tmp_path / name, state, {})
+
+    def locked(*args: object, **kwargs: object) -> None:  # what each library raises
+        raise (FileNotFoundError if name.endswith("safetensors") else PermissionError)(str(args[0]))
+
+    monkeypatch.setattr(safetensors, "safe_open", locked)
+    monkeypatch.setattr(torch, "load", locked)
+    with pytest.raises(UsageError, match=f"{name} may not be read: permission denied. Make it readable."):
+        read(tmp_path / name)
 
 
 @pytest.mark.parametrize("name", ["none.pth", "none.safetensors"])

@@ -58,6 +58,9 @@ def test_sizes_are_those_asked_for() -> None:
         ("timm:xcit_nano_12_p8_224", 1000, 224, 8, "xcit"),
         ("timm:cait_xxs24_224", 1000, 224, 16, "cait"),
         ("timm:swin_tiny_patch4_window7_224", 1000, 224, 4, "swin"),
+        ("timm:vit_tiny_r_s16_p8_224", 1000, 224, None, "vit"),
+        ("timm:vit_small_r26_s32_224", 1000, 224, None, "vit"),
+        ("timm:vitamin_small_224", 768, 224, None, "vit"),
         ("timm:levit_128s", 1000, 224, 16, "levit"),
         ("timm:levit_384_s8", 1000, 224, 8, "levit"),
         ("timm:levit_conv_128s", 1000, 224, 16, "levit"),
@@ -135,6 +138,7 @@ def test_tagged_architecture_takes_the_tags_configuration() -> None:
         ({"dept": 2}, "timm cannot build test_vit with .*dept=2: .*unexpected keyword argument 'dept'"),
         ({"num_heads": 7}, "timm cannot build test_vit with .*num_heads=7: .*divisible"),
         ({"img_size": 32}, "timm cannot build test_vit"),
+        ({"in_chans": 1}, "images have 3 channels here, got in_chans=1. Leave it out"),
     ],
 )
 def test_options_timm_refuses_are_named(options: dict[str, int], message: str) -> None:
@@ -176,6 +180,17 @@ def test_checkpoint_of_a_convolutional_network(x: Tensor, tmp_path: Path) -> Non
     model.train()(x.float())  # BatchNorm has seen something
     save(model.eval(), tmp_path / "model.safetensors")
     assert torch.equal(load(tmp_path / "model.safetensors")(x.float()), model(x.float()))
+
+
+def test_checkpoint_of_a_hybrid_whose_patches_are_not_the_images(tmp_path: Path) -> None:
+    model, x = load("timm:vit_tiny_r_s16_p8_224", num_classes=5, seed=1), torch.rand(1, 3, 224, 224)
+    save(model, tmp_path / "model.safetensors")
+    assert torch.equal(load(tmp_path / "model.safetensors")(x), model(x))
+    assert model.fixed_size == 224
+    with pytest.raises(UsageError, match="has no patches, got patch_size=16"):
+        load("timm:vit_tiny_r_s16_p8_224", patch_size=16)
+    with pytest.raises(UsageError, match="has a fixed size of 224, got 64"):
+        load("timm:vit_tiny_r_s16_p8_224", image_size=64)
 
 
 def test_normalisation_travels_with_the_checkpoint(tmp_path: Path) -> None:
@@ -222,6 +237,18 @@ def test_run_folder_prefers_its_best_checkpoint(tmp_path: Path) -> None:
     assert weights(load(str(tmp_path / "run"))) == weights(best)
 
 
+def test_a_run_folder_that_may_not_be_entered_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def locked(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "exists", locked)
+    for name in (tmp_path, tmp_path / "checkpoints" / "best.safetensors"):
+        with pytest.raises(
+            UsageError, match=r"cannot look at .*best\.safetensors: Permission denied\. Make it and its"
+        ):
+            load(name)
+
+
 def test_zoo_models_are_files_of_the_zoo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loading, "ZOO", tmp_path)
     model = small(seed=3)
@@ -234,6 +261,16 @@ def test_zoo_models_are_files_of_the_zoo(tmp_path: Path, monkeypatch: pytest.Mon
 def test_path_with_an_at_sign_is_a_path(tmp_path: Path) -> None:
     save(small(seed=4), tmp_path / "run@night.safetensors")
     assert weights(load(tmp_path / "run@night.safetensors")) == weights(small(seed=4))
+
+
+def test_path_with_the_marks_of_heads_and_adapters_is_a_path(tmp_path: Path) -> None:
+    (tmp_path / "c++ x").mkdir()
+    plain, marked = tmp_path / "c++ x" / "r 18.safetensors", tmp_path / "c++ x" / "w#rob"
+    write_tensors(plain, small(seed=4).net.state_dict(), {})
+    torch.save(small(seed=4).net.state_dict(), marked)
+    for file in (plain, marked):
+        again = load(f"timm:test_vit@{file}", num_classes=5, image_size=32, patch_size=8, options={"depth": 2})
+        assert weights(again) == weights(small(seed=4))
 
 
 def test_what_save_is_told_is_in_the_file(tmp_path: Path) -> None:

@@ -80,6 +80,28 @@ def test_a_folder_that_cannot_be_made_is_a_usage_error(tmp_path: Path) -> None:
         claim(tmp_path / "file" / "run")
 
 
+def test_a_folder_one_may_not_write_or_enter_is_a_usage_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    claim(tmp_path / "run")
+    opened = Path.open
+
+    def locked(path: Path, mode: str = "r", *more: object, **others: object) -> object:
+        if mode == "w":
+            raise PermissionError(13, "Permission denied", str(path))
+        return opened(path, mode, *more, **others)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(Path, "open", locked)
+    with pytest.raises(UsageError, match="cannot write to .*run: Permission denied. Make it writable, or choose a new"):
+        claim(tmp_path / "run")
+
+    def hidden(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "exists", hidden)
+    for look in (claim, Run.open):
+        with pytest.raises(UsageError, match="cannot look into .*run: Permission denied. Make it readable"):
+            look(tmp_path / "run")
+
+
 def test_two_processes_cannot_write_to_one_run(tmp_path: Path) -> None:
     held = claim(tmp_path / "run", seed=1)
     code = (

@@ -91,6 +91,24 @@ def test_shares_of_image_and_ice(folder: Path) -> None:
     torch.testing.assert_close(frost(x, draws, 0.8, 0.6, folder, 1), 0.8 * x + 0.6 * ice)
 
 
+def test_photographs_that_cannot_be_read_are_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "a.png").write_bytes((folder / "a.png").read_bytes()[:60])
+    with pytest.raises(
+        UsageError, match=r"cannot read the frost photograph .*a\.png: damaged, or not an image\. Replace"
+    ):
+        photographed(torch.zeros(1, 3, 24, 24), Draws.of(0, torch.arange(1)), folder, 1)
+
+    def locked(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "read_bytes", locked)
+    with pytest.raises(UsageError, match=r"cannot read the frost photograph .*a\.png: Permission denied"):
+        Corruption("frost", 1, frost=folder).describe(24, 24)
+    monkeypatch.setattr(Path, "iterdir", locked)
+    with pytest.raises(UsageError, match="cannot list the frost folder .*: Permission denied. Make it readable"):
+        photos_in(folder)
+
+
 def test_a_folder_without_photographs_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="holds no photographs"):
         Corruption("frost", 1, frost=tmp_path)

@@ -3,7 +3,7 @@
 import pytest
 
 from vitadel.errors import UsageError
-from vitadel.threat import L1, L2, Linf, Threat, read, spell
+from vitadel.threat import L1, L2, Linf, RotateTranslate, Threat, as_threat, read, spell
 
 
 @pytest.mark.parametrize(
@@ -38,8 +38,17 @@ def test_grey_levels_are_spelled_as_such() -> None:
         ("linf:8/0", "is not a number"),
         ("l2:nan", "is not a number"),
         ("l2:-1", "must be positive"),
+        ("l2:1e400", "is too large a number: got '1e400'. Write a smaller one"),
     ],
 )
 def test_what_cannot_be_read_is_refused(text: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         read(text)
+
+
+def test_a_radius_alone_is_no_threat() -> None:
+    assert as_threat("linf:8/255") == as_threat(Linf(8 / 255)) == Linf(8 / 255)
+    with pytest.raises(UsageError, match=r'a threat is a text such as "linf:8/255", or one of Linf, L2, L1, got 0\.5'):
+        as_threat(0.5)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="or one of Linf, L2, L1, got RotateTranslate"):
+        spell(RotateTranslate(reach=3.0))  # type: ignore[arg-type]

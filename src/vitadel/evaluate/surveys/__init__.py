@@ -4,7 +4,7 @@ A survey is a frozen dataclass of settings; `survey` carries one out on a model 
 """
 
 from vitadel.evaluate.surveys.corruptions import Corruptions
-from vitadel.evaluate.surveys.frame import Desk, Measure, Outcome, Survey, survey
+from vitadel.evaluate.surveys.frame import Desk, Measure, Outcome, Referring, Survey, survey
 from vitadel.evaluate.surveys.grey_level import GreyLevel
 from vitadel.evaluate.surveys.natural import ImageNetA, ImageNetR, LabelSpace, NaturalAdversarial
 from vitadel.evaluate.surveys.shape_bias import ShapeBias
@@ -34,6 +34,7 @@ __all__ = [
     "Measure",
     "NaturalAdversarial",
     "Outcome",
+    "Referring",
     "ShapeBias",
     "Spatial",
     "Survey",

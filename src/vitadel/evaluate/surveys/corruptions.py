@@ -7,6 +7,7 @@ through (`jpeg=85`), whose frost it was. mCE divides by AlexNet's errors, corrup
 known for ImageNet's fifteen at all five severities, and without them there is no mCE.
 """
 
+import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -98,6 +99,16 @@ class Corruptions:
             for cell in self.cells:
                 released.cell(*cell)
 
+    def named_files(self, data: DataSet, split: str) -> dict[str, str]:
+        found: dict[str, str] = {}
+        if (released := self._released(data, split)) is not None:
+            marks = [released.mark(*cell) for cell in self.cells]
+            found["files"] = hashlib.sha256("".join(marks).encode()).hexdigest()
+        icy = next((one for one in self._made() if one.frost is not None), None)
+        if icy is not None:
+            found["frost"] = str(icy.describe(*data.split(split).pixels.image_size)["frost_sha256"])
+        return found
+
     def look(self, desk: Desk) -> None:
         """Every image as it is and in every cell; an image is decoded once for all cells that are made here."""
         sheets = [desk.sheet(_CLEAN), *(desk.sheet(_page(cell)) for cell in self.cells)]
@@ -120,6 +131,7 @@ class Corruptions:
         clean = np.array(desk.answers(_CLEAN))
         predictions = np.stack([desk.answers(_page(cell)) for cell in self.cells], 1)
         right = np.where(predictions == _UNREAD, np.nan, predictions == labels[:, None])
+        self._refuse_unread(right)
         table = _Table(self.cells, right, (clean == labels).astype(np.float64))
         measures = self._measures(desk, table)
         main = next(measure for measure in measures if measure.main)
@@ -137,6 +149,19 @@ class Corruptions:
             exhibits=self._exhibits(desk, table),
             flags=_unread_flags(right),
         )
+
+    def _refuse_unread(self, right: Numbers) -> None:
+        """A cell none of whose files could be read has no accuracy, and a mean without it is another number."""
+        unread = [
+            f"{name}/{severity}"
+            for (name, severity), known in zip(self.cells, right.T, strict=True)
+            if np.isnan(known).all()
+        ]
+        if unread:
+            raise UsageError(
+                f"not one file of {', '.join(unread)} in {self.files} can be read, so there is nothing to score there. "
+                "Unpack them again, or leave them out with names= or severities= and choose a new --run."
+            )
 
     # ------------------------------------------------------------------ cells
 

@@ -9,7 +9,7 @@ draws the conclusion: one row per image, and the summary.
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from vitadel.attacks import Engine, Flag
 from vitadel.data import DataSet, Split, batches
 from vitadel.errors import UsageError
 from vitadel.evaluate.cascade import logits
+from vitadel.evaluate.classes import refuse_other_classes
 from vitadel.evaluate.device import device_of
 from vitadel.evaluate.journal import Columns, Page
 from vitadel.evaluate.metrics import Accuracy, accuracy, expected_accuracy
@@ -55,6 +56,14 @@ class Survey(Protocol):
 
     def conclude(self, desk: "Desk") -> "Outcome":
         """From full sheets to rows and numbers; only one process is asked."""
+
+
+@runtime_checkable
+class Referring(Protocol):
+    """A survey whose settings name files: what is in them is part of what a run is, as much as their names."""
+
+    def named_files(self, data: DataSet, split: str) -> Mapping[str, str]:
+        """A hash of what each file or folder that the settings name holds; called before anything is written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +280,7 @@ def survey(
             f"suite {settings.name!r} attacks, so it needs a threat. Write for example --threat linf:8/255."
         )
     settings.refuse(model, data, split)
+    refuse_other_classes(model, data)
     ranks, rows = ranks or Ranks(), run.rows(settings.name)
     if not rows.done:
         engine = Engine(rows=batch)

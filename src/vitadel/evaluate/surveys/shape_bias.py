@@ -8,6 +8,8 @@ shape accuracy   decisions for the shape among all 1280, the 80 included (Bhojan
 shape bias       decisions for the shape among those for shape or texture, of the 1200 conflicts alone (the field)
 """
 
+import hashlib
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -85,6 +87,12 @@ class ShapeBias:
         if known is not None and highest >= known:
             raise UsageError(f"{self.mapping} names class {highest}, and the model has {known}, counted from 0.")
 
+    def named_files(self, data: DataSet, split: str) -> dict[str, str]:
+        if self.mapping is None:
+            return {}
+        members = self.members()  # read once more, so that what cannot be read is refused in its words
+        return {"mapping": hashlib.sha256(json.dumps(members, sort_keys=True).encode()).hexdigest()}
+
     def look(self, desk: Desk) -> None:
         desk.fill(_PAGE, self._work(desk))
 
@@ -112,12 +120,12 @@ class ShapeBias:
         shape, bias = tally.shape_accuracy, tally.bias(None)
         measures = [Measure.of("shape accuracy", shape, main=True)]
         if bias is not None:
+            measures.append(Measure.of("shape bias", bias, kind="bias"))
+        if tally.conflicts:
             measures += [
-                Measure.of("shape bias", bias, kind="bias"),
                 _unwanted("texture decisions", tally.share(tally.for_texture)),
                 _unwanted("decisions for neither", tally.share(tally.for_neither)),
             ]
-        told = "there are no conflicts" if bias is None else f"the shape bias is {bias.accuracy:.1%}"
         return Outcome(
             columns={
                 "clean_prediction": answers,
@@ -129,8 +137,8 @@ class ShapeBias:
             clean=None,
             measures=measures,
             sentence=(
-                f"{shape.accuracy:.1%} of {count} stimuli are seen as the class of their shape; {told} over "
-                f"{len(tally.conflicts)} conflicts."
+                f"{shape.accuracy:.1%} of {count} stimuli are seen as the class of their shape; "
+                f"{_told(bias, len(tally.conflicts))}."
             ),
             conventions={
                 "decision": "highest mean probability over the members of each of 16 classes",
@@ -188,6 +196,14 @@ class _Tally:
             sum(shape in (None, self.shapes[at]) for at in places) for places in (self.for_shape, self.for_texture)
         )
         return accuracy(by_shape, by_shape + by_texture) if by_shape + by_texture else None
+
+
+def _told(bias: Accuracy | None, conflicts: int) -> str:
+    if not conflicts:
+        return "there are no conflicts"
+    if bias is None:
+        return f"there is no shape bias, since none of {conflicts} conflicts was decided for shape or texture"
+    return f"the shape bias is {bias.accuracy:.1%} over {conflicts} conflicts"
 
 
 def _unwanted(name: str, share: Accuracy) -> Measure:
@@ -272,6 +288,11 @@ def _numbers(written: Mapping[str, str]) -> dict[str, list[int]]:
     return found
 
 
+def _are_numbers(text: str) -> bool:
+    ends = [re.fullmatch(r"(\d+)(?:-(\d+))?", word) for word in text.split()]
+    return bool(ends) and all(one is not None and int(one[1]) <= int(one[2] or one[1]) for one in ends)
+
+
 def _read(path: Path) -> dict[str, list[int]]:
     try:
         lines = [line.split("#")[0].strip() for line in path.read_text(encoding="utf-8").splitlines()]
@@ -280,7 +301,7 @@ def _read(path: Path) -> dict[str, list[int]]:
     written: dict[str, str] = {}
     for line in filter(None, lines):
         name, _, rest = line.partition(" ")
-        if name not in SHAPES or name in written or not re.fullmatch(r"\s*\d+(-\d+)?(\s+\d+(-\d+)?)*\s*", rest):
+        if name not in SHAPES or name in written or not _are_numbers(rest):
             raise UsageError(
                 f"cannot read {line!r} in the mapping {path}. Write each of the 16 classes once, and behind it numbers "
                 "of the model's classes, such as `bear 294-297`."

@@ -3,7 +3,9 @@
 As in Bhojanapalli et al. 2021 (arXiv:2103.14586), Table 2: a row is the model an attack was crafted on, a column the
 one that is asked, and in brackets stands the difference from what the latter gets right without an attack. PGD starts
 from the image itself and takes steps of `pace` eps / steps along the sign of the gradient; with one step it is FGSM.
-Every image is attacked, right or wrong. Models of other input sizes see the images resized, clean and attacked alike.
+Every image is attacked, right or wrong, at the size at which this model sees it. Another model that takes images of one
+other size resizes them itself, inside of what is attacked: what is crafted on it differs from the image by the attack
+alone.
 """
 
 from collections.abc import Sequence
@@ -60,14 +62,21 @@ class Transfer:
     def refuse(self, model: nn.Module, data: DataSet, split: str) -> None:
         if not self.sources:
             raise UsageError("transfer needs other models to craft on. Write transfer:sources=MODEL, or MODEL+MODEL.")
-        wanted = getattr(getattr(model, "spec", None), "num_classes", len(data.classes))
+        wanted = getattr(getattr(model, "spec", None), "answers", len(data.classes))
         for source, other in zip(self.sources, self._others(torch.device("cpu")), strict=True):
             assert other.spec is not None
-            if (known := other.spec.num_classes) != wanted:
+            if (known := other.spec.answers) != wanted:
                 raise UsageError(f"{source} has {known} classes and the model {wanted}: their answers do not compare.")
 
+    def named_files(self, data: DataSet, split: str) -> dict[str, str]:
+        others = self._others(torch.device("cpu"))
+        return {
+            source: models.fingerprint(other.net.state_dict())
+            for source, other in zip(self.sources, others, strict=True)
+        }
+
     def look(self, desk: Desk) -> None:
-        members = [desk.model, *self._others(desk.device)]
+        members = [desk.model, *(_at_size(other, *desk.size) for other in self._others(desk.device))]
         sheets = [desk.sheet(_CLEAN), *(desk.sheet(f"from-{number}") for number in range(len(members)))]
         share = desk.share
         missing = [sheet.missing(share) for sheet in sheets]
@@ -87,7 +96,7 @@ class Transfer:
         def work(rows: Tensor, x: Tensor) -> dict[str, list[object]]:
             label_B = desk.images.labels[rows]
             goal = Untargeted(label_B.to(x.device))
-            found = attack(source, _sized(x, source), goal, threat, seed=desk.seed, index_B=rows)
+            found = attack(source, x, goal, threat, seed=desk.seed, index_B=rows)
             return _answers(members, found.x, label_B)
 
         return work
@@ -139,7 +148,7 @@ class Transfer:
         }
         return {
             "attack": f"PGD-{self.steps}, steps of {self.pace:g} eps / steps, no random start, last iterate",
-            "other_sizes": "resized, bilinear",
+            "other_sizes": "resized inside the other model, bilinear",
             "sources": hashes,
         }
 
@@ -192,16 +201,25 @@ def _asking(desk: Desk, members: Sequence[nn.Module]) -> Work:
 
 
 def _answers(members: Sequence[nn.Module], x: Tensor, label_B: Tensor) -> dict[str, list[object]]:
-    each = [answer(member, _sized(x, member), label_B).argmax(1) for member in members]
+    each = [answer(member, x, label_B).argmax(1) for member in members]
     return {"predictions": list(torch.stack(each, 1).tolist())}
 
 
-def _sized(x: Tensor, model: nn.Module) -> Tensor:
-    """The images at the size that a model takes."""
-    size = getattr(getattr(model, "spec", None), "image_size", x.shape[-1])
-    if x.shape[-2:] == (size, size):
-        return x
-    return interpolate(x, size=(size, size), mode="bilinear", antialias=True).clamp(0, 1)
+class _Resized(nn.Module):
+    """A model of one size that takes images of any: a step that an attack looks through, and not one before it."""
+
+    def __init__(self, model: nn.Module, size: int) -> None:
+        super().__init__()
+        self.model, self.size = model, size
+
+    def forward(self, x: Tensor) -> Tensor:
+        z_BK: Tensor = self.model(interpolate(x, size=(self.size, self.size), mode="bilinear", antialias=True))
+        return z_BK
+
+
+def _at_size(model: models.Model, height: int, width: int) -> nn.Module:
+    size = model.fixed_size
+    return model if size is None or (height, width) == (size, size) else _Resized(model, size)
 
 
 def _whole(values: object) -> list[int]:

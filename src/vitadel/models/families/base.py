@@ -152,7 +152,10 @@ class Patched(Family):
         return {key: value for key, value in options.items() if value is not None}
 
     def patch_size(self, net: nn.Module) -> int | None:
-        size = net.get_submodule("patch_embed").patch_size
+        embed = net.get_submodule("patch_embed")
+        if hasattr(embed, "backbone"):  # a hybrid cuts up what convolutions made of the image, and not the image
+            return None
+        size = embed.patch_size
         return int(size[0] if isinstance(size, tuple) else size)  # type: ignore[arg-type]
 
     def grid(self, net: nn.Module, image_size: int) -> tuple[int, int] | None:
