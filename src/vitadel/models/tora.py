@@ -219,8 +219,17 @@ class Adapted(nn.Module):
             z_BND, tokens = self._after(at, z_BND, block(z_BND), tokens)
         z_BND = net.norm(z_BND)
         read = {name: net.norm(token)[:, 0] for name, token in tokens.items()} if self.fusions else {}
-        logits = {name: head(net.fc_norm(read.get(name, z_BND[:, 0]))) for name, head in self.heads.items()}
+        logits = {
+            name: head(self._before_head(read.get(name, z_BND[:, 0]), z_BND)) for name, head in self.heads.items()
+        }
         return {**logits, "kept": net.forward_head(z_BND)}
+
+    def _before_head(self, token_BD: Tensor, z_BND: Tensor) -> Tensor:
+        """What a head reads: a token, and beside it the distillation token of a network that has one."""
+        if hasattr(self.backbone, "head_dist"):
+            return torch.cat([token_BD, z_BND[:, 1]], 1)
+        seen_BD: Tensor = self.backbone.fc_norm(token_BD)
+        return seen_BD
 
     def _after(
         self, at: int, before_BND: Tensor, z_BND: Tensor, tokens: dict[str, Tensor]
@@ -246,11 +255,6 @@ def _check(backbone: VisionTransformer) -> None:
         raise UsageError(
             "adapters take the place of the class token, and this network has none or does not read it "
             f"(global_pool={backbone.global_pool!r}). Choose a ViT with a class token."
-        )
-    if hasattr(backbone, "head_dist"):  # one token with one head could not start as the mean of two with two
-        raise UsageError(
-            "adapters start as the network they stand beside, and a distilled DeiT answers with the mean of two heads "
-            "on two tokens. Choose a ViT, or a DeiT without distillation."
         )
     if not all(hasattr(block, "attn") for block in backbone.blocks):
         raise UsageError("adapters follow blocks with one attention and one MLP. Choose a plain ViT or DeiT.")
@@ -279,8 +283,11 @@ def _like_later(x: Tensor) -> Tensor:
 
 
 def _head(backbone: VisionTransformer, num_classes: int) -> nn.Linear:
-    head = nn.Linear(backbone.embed_dim, num_classes)
-    old = backbone.head
-    if isinstance(old, nn.Linear) and old.weight.shape == head.weight.shape:
-        head.load_state_dict(old.state_dict())
+    """One that answers as the old one; as the mean of two on two tokens side by side, if the network is distilled."""
+    old = [backbone.head, *([backbone.head_dist] if hasattr(backbone, "head_dist") else [])]
+    head = nn.Linear(len(old) * backbone.embed_dim, num_classes)
+    if all(isinstance(one, nn.Linear) and one.out_features == num_classes for one in old):
+        with torch.no_grad():
+            head.weight.copy_(torch.cat([one.weight for one in old], 1) / len(old))
+            head.bias.copy_(torch.stack([one.bias for one in old]).mean(0))
     return head

@@ -89,10 +89,14 @@ def test_at_the_start_every_head_answers_as_the_frozen_network(
         torch.testing.assert_close(logits, net(x), rtol=1e-9, atol=1e-9)
 
 
-def test_distilled_networks_are_refused_since_one_token_cannot_start_as_two() -> None:
-    net = timm.create_model("deit_tiny_distilled_patch16_224", img_size=16, patch_size=4, num_classes=5)
-    with pytest.raises(UsageError, match=r"the mean of two heads on two tokens\. Choose a ViT, or a DeiT without"):
-        adapt(net, Tuning(), 5)
+@pytest.mark.parametrize("tuning", ["tora", "single", "head"])
+def test_heads_of_a_distilled_network_start_as_the_mean_of_its_two(x: Tensor, tuning: str) -> None:
+    net = timm.create_model(
+        "deit_tiny_distilled_patch16_224", img_size=16, patch_size=4, num_classes=5, depth=2
+    ).double()
+    adapted = adapt(net, Tuning(tuning=tuning), 5).double().eval()
+    for logits in adapted.answers(x).values():
+        torch.testing.assert_close(logits, net.eval()(x), rtol=1e-9, atol=1e-9)
 
 
 def test_heads_with_other_classes_are_fresh_and_the_kept_one_stays(x: Tensor) -> None:
