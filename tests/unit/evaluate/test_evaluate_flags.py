@@ -177,7 +177,9 @@ def test_a_saturated_softmax_kills_cross_entropy_and_leaves_dlr_as_it_was() -> N
 
 
 @pytest.mark.parametrize(
-    "attack", [APGD(steps=10), APGD(steps=10, draws=20), FAB(steps=5), PGD(steps=4)], ids=lambda one: repr(one)[:30]
+    "attack",
+    [APGD(steps=10), APGD(steps=10, draws=20), FAB(steps=5), PGD(steps=4)],
+    ids=["apgd", "apgd-20-draws", "fab", "pgd"],
 )
 def test_the_share_of_cut_gradients_is_that_of_cut_images(attack: Attack) -> None:
     """However many backward passes an attack makes a step: one image in four is cut off, and so are its gradients."""

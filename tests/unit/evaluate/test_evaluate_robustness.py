@@ -257,7 +257,7 @@ class Full(nn.Module):
         return logits
 
 
-@pytest.mark.parametrize("attack", [APGD(steps=5), FGSM(), PGD(steps=2, keep_best=False)], ids=repr)
+@pytest.mark.parametrize("attack", [APGD(steps=5), FGSM(), PGD(steps=2, keep_best=False)], ids=["apgd", "fgsm", "pgd"])
 def test_a_model_that_holds_few_images_is_looked_at_with_few(digits: DataSet, attack: Attack) -> None:
     x, y = in_hand(digits)
     entries = (Entry("one", attack),)
