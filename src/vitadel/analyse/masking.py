@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from vitadel import threat as threats
 from vitadel.analyse.measures import Work
 from vitadel.analyse.strikes import Field
-from vitadel.analyse.study import Bench, InHand, Parts
+from vitadel.analyse.study import Bench, InHand, Parts, as_it_is
 from vitadel.attacks import PGD, Scaling
 from vitadel.errors import UsageError
 from vitadel.models import Model
@@ -96,8 +96,9 @@ def masking(
     notify: Notify = silent,
 ) -> dict[str, object]:
     """Is `model` hiding its gradient on the images `x` with labels `y`? `result["verdict"]` says."""
-    radius = threats.read(threat) if isinstance(threat, str) else threat
-    return (settings or Masking()).carry_out(Bench(model, InHand(x, y), Parts(), radius, seed, batch, notify))
+    radius = threats.as_threat(threat)
+    with as_it_is(model):
+        return (settings or Masking()).carry_out(Bench(model, InHand(x, y), Parts(), radius, seed, batch, notify))
 
 
 def _with_attention(model: nn.Module) -> Model:

@@ -21,7 +21,7 @@ from vitadel import threat as threats
 from vitadel.analyse import perturbed
 from vitadel.analyse.packed import packed, unpacked
 from vitadel.analyse.perturbed import Sign, Stretch, Striker
-from vitadel.analyse.study import Bench, InHand, Parts, device_of, in_batches
+from vitadel.analyse.study import Bench, InHand, Parts, as_it_is, device_of, in_batches
 from vitadel.attacks import undisturbed
 from vitadel.draws import fold_seed
 from vitadel.errors import UsageError
@@ -95,10 +95,11 @@ def semantics(
     """The study with classifiers in hand, by name; those that the settings name are not loaded."""
     if not classifiers:
         raise UsageError("no model was given to classify the perturbations. Give them by name: {'resnet': model}.")
-    radius = threats.read(threat) if isinstance(threat, str) else threat
+    radius = threats.as_threat(threat)
     chosen = settings or Semantics()
     bench = Bench(model, InHand(x, y), Parts(), radius, seed, batch, notify)
-    return _Work(chosen, dict(classifiers), bench).result()
+    with as_it_is(model):
+        return _Work(chosen, dict(classifiers), bench).result()
 
 
 @dataclass(frozen=True, slots=True)

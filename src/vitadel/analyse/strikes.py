@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from vitadel.analyse.study import Images, device_of, in_batches
-from vitadel.attacks import Engine, Oracle, Pool, Walk, is_zero, undisturbed
+from vitadel.attacks import Engine, Oracle, Pool, Walk, as_logits, is_zero, undisturbed
 from vitadel.draws import Draws, fold_seed
 from vitadel.errors import UsageError
 from vitadel.goals import Goal, Untargeted, rivals
@@ -41,7 +41,7 @@ class Field:
         """Answers of the model, or of another in its place, on the CPU."""
         asked = model or self.model
         with undisturbed(asked, self.seed, self.device), torch.no_grad():
-            return asked(self.images.images(rows).to(self.device)).float().cpu()
+            return as_logits(asked(self.images.images(rows).to(self.device))).float().cpu()
 
     def right(self, model: nn.Module | None = None) -> tuple[list[int], int]:
         """The rows that the model classifies rightly, and how many classes it knows."""

@@ -7,6 +7,7 @@ made and written at once: `study/parts/NAME.json` in the run folder, and the who
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Protocol, TypeVar
@@ -133,8 +134,16 @@ def study(
 ) -> dict[str, object]:
     """Any study of `model` on the images `x` with labels `y`: `study(model, x, y, Gates())`."""
     settings.refuse(model)
-    radius = threats.read(threat) if isinstance(threat, str) else threat
-    return settings.carry_out(Bench(model, InHand(x, y), Parts(), radius, seed, batch, notify))
+    radius = threats.as_threat(threat)
+    with as_it_is(model):
+        return settings.carry_out(Bench(model, InHand(x, y), Parts(), radius, seed, batch, notify))
+
+
+@contextmanager
+def as_it_is(model: nn.Module) -> Iterator[None]:
+    """Neither a caller's inference mode nor mixed precision reaches what is computed inside."""
+    with torch.inference_mode(False), torch.autocast(device_of(model).type, enabled=False):
+        yield
 
 
 def device_of(model: nn.Module) -> torch.device:

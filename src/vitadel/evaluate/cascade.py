@@ -84,7 +84,7 @@ class Cascade:
     settle: Callable[[], None] = lambda: None
     notify: Notify = silent
     name: str = ""
-    # how the search computes the model, if not in float32
+    # how the search computes the model, if not as it is: in another precision, or compiled
     search: Model | None = None
 
     def attack(self, standing: list[int]) -> None:
@@ -308,10 +308,11 @@ def halving(rows: list[int], size: int, work: Callable[[Tensor], Result]) -> Ite
             if len(part) == 1:
                 raise UsageError("out of memory with a single image. Use a smaller model or another device.") from None
             size = len(part) // 2
-            torch.cuda.empty_cache()
+        else:
+            yield part, result
+            done += len(part)
             continue
-        yield part, result
-        done += len(part)
+        torch.cuda.empty_cache()  # behind the handler, which keeps what the failed try had made
 
 
 @torch.no_grad()

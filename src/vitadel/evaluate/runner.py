@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from vitadel.attacks import Engine, Flag, Rescaled, Scaling, Walk, rescaled, searcher, undisturbed
 from vitadel.data import DataSet, Split
 from vitadel.errors import UsageError
-from vitadel.evaluate.cascade import Cascade, logits
+from vitadel.evaluate.cascade import Cascade, halving, logits
 from vitadel.evaluate.classes import refuse_other_classes
 from vitadel.evaluate.device import device_of
 from vitadel.evaluate.found import Found
@@ -163,7 +163,7 @@ class _Job:
         if self.found is not None and fell:
             self.found.add(row, x)
         if row < _GALLERY:
-            write_whole(self._shown(self.rows.folder, row), lambda beside: torch.save(x.float().cpu(), beside))
+            write_whole(self._shown(self.rows.folder, row), lambda beside: torch.save(x.float().cpu().clone(), beside))
 
     @staticmethod
     def _shown(folder: Path, row: int) -> Path:
@@ -210,14 +210,9 @@ def ready(cascade: Cascade, x: Tensor) -> None:
     Of the images `x`, as many are asked about as are attacked at once.
     """
     x = x[: cascade.batch]
-    try:
-        cascade.doubt(_choose_search(cascade, x))
-    except torch.OutOfMemoryError:
-        if len(x) == 1:
-            raise UsageError("out of memory with a single image. Use a smaller model or another device.") from None
-        torch.cuda.empty_cache()
-        ready(cascade, x[: len(x) // 2])
-        return
+    for _, noticed in halving(list(range(len(x))), len(x), lambda rows: _choose_search(cascade, x[rows])):
+        cascade.doubt(noticed)
+        break  # of the first that fit
     classes, nobody = logits(cascade.model, x[:1]).shape[1], torch.zeros(1, dtype=torch.int64)
     for entry in cascade.entries:
         if isinstance(entry.attack, Walk):

@@ -200,8 +200,7 @@ def _fill(net: nn.Module, state: Mapping[str, Tensor], source: str, *, new_head:
     fitted = family_of(net).fit(stripped, net)
     for key, value in fresh.items():
         other_classes = key in fitted and fitted[key].shape != value.shape and _in_head(net, key)
-        if other_classes and keep_head:
-            own, asked = len(fitted[key]), len(value)
+        if other_classes and keep_head and (own := len(fitted[key])) != (asked := len(value)):
             raise UsageError(
                 f"the head of {source} has {own} classes, not {asked}, and a fresh one would know nothing. "
                 f"Write --classes {own}."

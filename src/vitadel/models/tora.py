@@ -9,7 +9,7 @@ per block. What they leave open is our choice:
   adds to the class token: an adapter looks at one token at a time, so nothing of the image would reach them otherwise.
 * The gate is :math:`G_i = \mathrm{softmax}_i(Q K_i^\top)` over the two adapters, entry by entry, so that a row of it
   weighs N tokens and not one: the sum is divided by N. What is fused is added to the stream, with V starting at zero.
-* New heads start as copies of the old one, where they have as many classes.
+* New heads start as copies of the old one, where they have as many classes; of a distilled network, as the mean of two.
 
 So at the start every head answers exactly as the frozen network does (tests/unit/models/test_models_tora.py).
 

@@ -41,7 +41,8 @@ def _changed(node: object, settings: Sequence[_Setting]) -> object:
     if isinstance(node, Mapping):
         return {**node, **{_only_name(setting): _guessed(setting.text) for setting in settings}}
     if isinstance(node, tuple):
-        return tuple(_changed_item(str(at), part, settings, len(node)) for at, part in enumerate(node))
+        _check_numbers(settings, len(node))
+        return tuple(_changed_item(str(at), part, settings) for at, part in enumerate(node))
     if not dataclasses.is_dataclass(node) or isinstance(node, type):
         raise UsageError(f"--set {settings[0].path}: there is nothing below a {type(node).__name__}. Shorten the path.")
     kinds = {f.name: get_type_hints(type(node))[f.name] for f in dataclasses.fields(node)}
@@ -62,11 +63,15 @@ def _below(name: str, settings: Sequence[_Setting]) -> list[_Setting]:
     return [replace(setting, rest=setting.rest[1:]) for setting in settings if setting.rest[0] == name]
 
 
-def _changed_item(at: str, part: object, settings: Sequence[_Setting], count: int) -> object:
-    """One of several parts, such as `plan.augment.steps.0`."""
+def _check_numbers(settings: Sequence[_Setting], count: int) -> None:
     for setting in settings:
         if setting.rest[0] not in map(str, range(count)):
-            raise UsageError(f"--set {setting.path}: there are {count} parts, called 0 to {count - 1}. Name one.")
+            known = f"there are {count} parts, called 0 to {count - 1}. Name one." if count else "there are no parts."
+            raise UsageError(f"--set {setting.path}: {known}")
+
+
+def _changed_item(at: str, part: object, settings: Sequence[_Setting]) -> object:
+    """One of several parts, such as `plan.augment.steps.0`."""
     below = _below(at, settings)
     if whole := next((setting for setting in below if not setting.rest), None):
         raise _a_whole(type(part), whole)

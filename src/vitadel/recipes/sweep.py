@@ -296,8 +296,11 @@ def _is_at(told: object, threat: Threat | None) -> bool:
 
 
 def _best_holdout(run: Run) -> dict[str, object] | None:
-    """The scores of the checkpoint that was kept: the first of the best, by what it was selected by."""
-    best = max(run.read_log("holdout"), key=_selected_by, default=None)
+    """The scores of the checkpoint that was kept: the first of the best, by what it was selected by.
+
+    It may be of an update that a broken loss undid later: its weights stay the best.
+    """
+    best = max(run.read_log("holdout", every=True), key=_selected_by, default=None)
     return None if best is None else {key: best.get(key) for key in ("step", "clean", "robust")}
 
 

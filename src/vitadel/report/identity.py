@@ -12,14 +12,21 @@ Identity = tuple[str, str]  # what a model is called, and the hash of its weight
 def identities(records: Sequence[Record]) -> dict[str, Identity]:
     """The model of every label, those that were measured first.
 
-    A run without weights, such as training, is of the model whose label it has, or one of its own.
+    A run without weights, such as training, is of the model whose label it has, or whose name if that is its label and
+    no two have it; else it is of a model of its own.
     """
     known: dict[str, Identity] = {}
     for record in sorted(records, key=lambda one: not one.weights):
-        own = (record.name or record.label) if record.weights else record.label
-        known.setdefault(record.label, (own, record.weights))
+        own = (record.name or record.label, record.weights) if record.weights else _named(record.label, known)
+        known.setdefault(record.label, own)
     order = sorted(records, key=lambda one: not (one.evaluations or one.surveys))
     return {record.label: known[record.label] for record in order}
+
+
+def _named(label: str, known: Mapping[str, Identity]) -> Identity:
+    """The one measured model that is called like a label; without it, one of the label's own."""
+    found = {model for model in known.values() if model[0] == label and model[1]}
+    return found.pop() if len(found) == 1 else (label, "")
 
 
 def numbers(models: Mapping[str, Identity]) -> dict[str, int]:

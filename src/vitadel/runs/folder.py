@@ -80,11 +80,16 @@ class Run:
                 f"cannot write to {self.folder}: {error.strerror}. Free space or choose a new --run."
             ) from error
 
-    def read_log(self, event: str) -> list[dict[str, object]]:
-        """The lines of one kind in order of their steps, each step once; a line cut short by a kill is passed over."""
+    def read_log(self, event: str, *, every: bool = False) -> list[dict[str, object]]:
+        """The lines of one kind in order of their steps, each step once; a line cut short by a kill is passed over.
+
+        With `every`, as they were written, those of updates that a broken loss undid among them.
+        """
         path = self.folder / "log.jsonl"
         lines = path.read_text().splitlines() if path.exists() else []
         entries = [entry for line in lines if (entry := _parse(line)) is not None and entry.get("event") == event]
+        if every:
+            return entries
         last = {entry.get("step", number): entry for number, entry in enumerate(entries)}
         return [last[step] for step in sorted(last, key=_number)]
 
@@ -116,7 +121,7 @@ def _refuse_strangers(folder: Path) -> None:
 def _locked(folder: Path) -> IO[str] | None:
     """The folder's lock, and the folder without what kills left of files half written."""
     lock = _lock(folder)
-    for place in (".", "checkpoints", "eval/**"):
+    for place in (".", "checkpoints", "eval/**", "study/**"):
         for path in folder.glob(f"{place}/.*.part"):
             path.unlink(missing_ok=True)
     return lock

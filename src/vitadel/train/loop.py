@@ -107,10 +107,13 @@ def fit(
     job = _Job(accelerator, model, objective, feed, order, plan, run, seed, optimiser, average, nets, check, notify)
     job.peak, job.flops = peak, flops
     job.hasten()
-    with listening() as bell:
-        job.run_all(bell)
+    try:
+        with listening() as bell:
+            job.run_all(bell)
+    finally:  # what accelerate and `answer_as_asked` left on it
+        for name in ("forward", "_is_accelerate_prepared"):
+            model.__dict__.pop(name, None)
     scales.forget_training(job.deployed.net)
-    model.__dict__.pop("forward", None)  # which `answer_as_asked` left
     return job.deployed
 
 

@@ -61,4 +61,4 @@ def test_freezing_inside_a_freeze_is_harmless() -> None:
 
 def test_a_plain_function_passes_through() -> None:
     with frozen(torch.sum):
-        pass
+        assert torch.sum(torch.ones(3)) == 3

@@ -318,6 +318,7 @@ def test_parts_that_are_numbered_are_set_by_their_number() -> None:
     for setting, told in (
         ("plan.augment.steps.9.pad=2", "there are 3 parts, called 0 to 2. Name one"),
         ("plan.augment.steps.0=PadCrop", "stands for a whole PadCrop"),
+        ("plan.optimiser.exempt.0=head", "there are no parts"),
     ):
         with pytest.raises(UsageError, match=told):
             override(recipe, [setting])

@@ -55,6 +55,14 @@ def test_curves_of_one_model_are_told_apart_by_their_strokes(make: Any) -> None:
     ]
 
 
+def test_training_is_of_the_model_that_two_evaluations_measured() -> None:
+    models = identities([of("vit", "vit", ""), of("vit (one)", "vit", "1"), of("vit (two)", "vit", "1")])
+    assert set(models.values()) == {("vit", "1")}
+    # of two of one name it could be either's
+    models = identities([of("vit", "vit", ""), of("vit (one)", "vit", "1"), of("vit (two)", "vit", "2")])
+    assert models["vit"] == ("vit", "")
+
+
 def test_training_is_of_the_model_whose_label_it_has() -> None:
     trained, twin = (of(label, "vit", "") for label in ("vit", "vit (twin)"))
     models = identities([trained, twin, of("vit", "vit", "1")])

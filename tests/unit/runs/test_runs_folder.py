@@ -54,6 +54,7 @@ def test_a_part_that_appears_or_vanishes_makes_another_run(tmp_path: Path) -> No
 
 def test_what_a_kill_left_half_written_is_in_nobodys_way(tmp_path: Path) -> None:
     left = [".manifest.json.71.part", "checkpoints/.step-7.pt.71.part", "eval/quick/shown/.3.pt.71.part"]
+    left.append("study/parts/.one.pt.71.part")
     (tmp_path / left[0]).write_text("{")
     claim(tmp_path)
     for name in left:

@@ -127,6 +127,16 @@ def test_only_updates_are_computed_in_bf16(train: Split, tmp_path: Path) -> None
         trained(x)
     assert kinds == [torch.float32]
     assert "forward" not in trained.__dict__
+    # and once more, as in fine-tuning
+    answers: list[torch.dtype] = []
+
+    class Watching(Standard):
+        def loss(self, model: nn.Module, examples: Examples) -> Step:
+            answers.append(model(examples.x).dtype)
+            return Standard.loss(self, model, examples)
+
+    fit(model, Watching(), train, plan, claimed(tmp_path / "again"), seed=1)
+    assert set(answers) == {torch.float32}
 
 
 # --------------------------------------------------------------- broken loss
@@ -166,6 +176,8 @@ def test_going_back_loses_no_better_weights(train: Split, tmp_path: Path) -> Non
     fit(fresh(), BrokenOnce(), train, PLAN, run, seed=1, check=lambda model: {"clean": next(scores)})
     _, about = models.read_tensors(run.checkpoints / "best.safetensors")
     assert about["vitadel.selected"] == "step 4, hold-out {'clean': 0.9}"
+    assert max(float(str(line["clean"])) for line in run.read_log("holdout", every=True)) == 0.9
+    assert [line["clean"] for line in run.read_log("holdout")] == [0.5, 0.6]
     assert next(scores, None) is None
 
 
