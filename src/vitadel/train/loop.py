@@ -102,8 +102,7 @@ def fit(
     peak = _peak(accelerator.device, plan.precision)
     flops = 0.0 if peak is None else forward_flops(model)  # counted before compiling, which hides the operations
     plan.compile.applied(model.net)
-    images = None if synthetic is None else synthetic.images
-    feed = Feed(train, images, accelerator.device)
+    feed = Feed(train, None if synthetic is None else synthetic.images, accelerator.device)
     job = _Job(accelerator, model, objective, feed, order, plan, run, seed, optimiser, average, nets, check, notify)
     job.peak, job.flops = peak, flops
     job.hasten()
