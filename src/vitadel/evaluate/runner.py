@@ -210,9 +210,9 @@ def ready(cascade: Cascade, x: Tensor) -> None:
     Of the images `x`, as many are asked about as are attacked at once.
     """
     x = x[: cascade.batch]
-    for _, noticed in halving(list(range(len(x))), len(x), lambda rows: _choose_search(cascade, x[rows])):
-        cascade.doubt(noticed)
-        break  # of the first that fit
+    # the first images, as many as fit
+    _, noticed = next(halving(list(range(len(x))), len(x), lambda rows: _choose_search(cascade, x[rows])))
+    cascade.doubt(noticed)
     classes, nobody = logits(cascade.model, x[:1]).shape[1], torch.zeros(1, dtype=torch.int64)
     for entry in cascade.entries:
         if isinstance(entry.attack, Walk):
