@@ -14,6 +14,8 @@ from vitadel.shifts import filters
 from vitadel.shifts.filters import blended, by_frequency, gaussian_taps, rounded, whole, zoom_taps
 from vitadel.shifts.streams import uniform
 
+# above the rounding errors of a Fourier transform in float64, far below a gray level
+_HAIR = 2.0**-40
 # Fourier transforms are fast for sizes with small factors
 _FAST = 16
 # a chain of glass_blur's copies goes on with a probability of at most 0.5: 64 links are never reached
@@ -29,8 +31,8 @@ def defocus_blur(x: Tensor, draws: Draws, radius: float, softness: float) -> Ten
     reach, (height, width) = disk(radius, softness).shape[0] // 2, x.shape[-2:]
     wide = pad(x, (reach, reach, reach, reach), mode="reflect")
     size = _fast(height + 2 * reach), _fast(width + 2 * reach)
-    blurred = by_frequency(wide, _disk_spectrum(radius, softness, *size, x.device), size)
-    return blurred[..., reach : reach + height, reach : reach + width]
+    response = _disk_spectrum(radius, softness, *size, x.device).to(torch.promote_types(x.dtype, torch.complex64))
+    return by_frequency(wide, response, size)[..., reach : reach + height, reach : reach + width] + _HAIR
 
 
 def _fast(side: int) -> int:
@@ -44,13 +46,28 @@ def disk(radius: float, softness: float) -> Tensor:
     Its grid ends at 8 pixels, or at the radius beyond that, and the smoothing mirrors it there. A disk of radius 8
     or more touches that border and gains weight: 1.013 in all for (8, 0.5), 1.011 for (10, 0.5), so those severities
     also brighten the image a little. ImageNet-C has this, and so have we.
+
+    Float32 as OpenCV calculates it: the weights of the small disks add up to a little more or less than one, which
+    decides whether an evenly colored area keeps its gray level or loses one.
     """
     reach, soft = (8, 1) if radius <= 8 else (math.ceil(radius), 2)
     steps = torch.arange(-reach, reach + 1, dtype=torch.float64)
-    inside = (steps[:, None].square() + steps.square() <= radius**2).double()
-    taps = gaussian_taps(soft, softness)
+    inside = (steps[:, None].square() + steps.square() <= radius**2).float()
+    taps = gaussian_taps(soft, softness).float()
     wide = pad((inside / inside.sum())[None], (soft, soft, soft, soft), mode="reflect")[0]
-    return (wide.unfold(0, 2 * soft + 1, 1) @ taps).unfold(1, 2 * soft + 1, 1) @ taps
+    # OpenCV's vectorized loops begin with the middle pixel down the columns, with its neighbors along the rows
+    return _fused(_fused(wide, taps, (1, 0, 2)).T, taps, (0, 1, 2)).T.contiguous()
+
+
+def _fused(wide: Tensor, taps: Tensor, order: tuple[int, ...]) -> Tensor:
+    """Rows filtered by symmetric float32 taps, `order` pixels from the middle, each product and sum rounded once."""
+    soft, size = len(taps) // 2, wide.shape[1] - len(taps) + 1
+    total = torch.zeros((), dtype=torch.float32)
+    for step in order[: soft + 1]:
+        left, right = (wide[:, soft + side :][:, :size] for side in (-step, step))
+        pixels = left + right if step else left
+        total = (total.double() + pixels.double() * taps[soft + step].double()).float()
+    return total
 
 
 @cache
@@ -59,7 +76,7 @@ def _disk_spectrum(radius: float, softness: float, height: int, width: int, devi
     reach = kernel.shape[0] // 2
     field = torch.zeros(height, width, dtype=torch.float64)
     field[: len(kernel), : len(kernel)] = kernel
-    return torch.fft.rfft2(field.roll((-reach, -reach), (0, 1))).to(torch.complex64).to(device)
+    return torch.fft.rfft2(field.roll((-reach, -reach), (0, 1))).to(device)
 
 
 def glass_blur(x: Tensor, draws: Draws, sigma: float, reach: int, passes: int) -> Tensor:
@@ -154,12 +171,12 @@ def _smear_by_index(x: Tensor, down: Tensor, right: Tensor, weights: Tensor) -> 
 
 
 def zoom_blur(x: Tensor, draws: Draws, end: float, step: float) -> Tensor:
-    """The mean of the image and its magnifications."""
-    factors = zoom_factors(end, step)
-    total = x.mT.contiguous()
-    for factor in factors:
-        total += x.mT if factor == 1 else _magnified_and_turned(x, factor)
-    return total.div_(len(factors) + 1).mT.contiguous()
+    """The mean of the image and its magnifications, each rounded to float32 and added in the original's order."""
+    factors, turned = zoom_factors(end, step), x.mT.contiguous()
+    total, exact = turned.clone(), x.double()  # the first factor is 1
+    for factor in factors[1:]:
+        total += _magnified_and_turned(exact, factor).to(x.dtype)
+    return total.add_(turned).div_(len(factors) + 1).mT.contiguous()
 
 
 def zoom_factors(end: float, step: float) -> list[float]:
@@ -175,5 +192,5 @@ def magnified(x: Tensor, factor: float) -> Tensor:
 def _magnified_and_turned(x: Tensor, factor: float) -> Tensor:
     """Columns as rows, since rows are what can be blended fast."""
     height, width = x.shape[-2:]
-    tall = blended(x, zoom_taps(height, factor, x.device))
-    return blended(tall.mT, zoom_taps(width, factor, x.device))
+    tall = blended(x, zoom_taps(height, factor, x.device, x.dtype))
+    return blended(tall.mT, zoom_taps(width, factor, x.device, x.dtype))

@@ -1,7 +1,9 @@
-"""Brightness, saturation and contrast, in closed form.
+"""Brightness, saturation and contrast, to the last bit of the original's float64.
 
-The original goes to hue, saturation and value and back. Only V = max(RGB) and S = (V - min(RGB)) / V ever change, and
-RGB = V (1 - S k) with k fixed by the hue, so the way there and back is one multiplication.
+The original goes to hue, saturation and value and back. Only V = max(RGB) and S = (V - min(RGB)) / V ever change: the
+largest channel becomes the new V, the smallest V (1 - S), and the hue says how far between the two the third one lies.
+8-bit images give values that end on whole gray levels, or next to them by rounding, and are cut there: the operations
+are scikit-image's, in its order.
 """
 
 import torch
@@ -9,28 +11,56 @@ from torch import Tensor
 
 from vitadel.draws import Draws
 
-_TINY = 1e-8
-
 
 def brightness(x: Tensor, draws: Draws, more: float) -> Tensor:
-    """A higher value at the same hue and saturation; black becomes grey."""
-    value = x.amax(1, keepdim=True)
-    brighter = (value + more).clamp_max_(1)
-    return torch.where(value > 0, x * (brighter / value.clamp_min(_TINY)), brighter)
+    """A higher value at the same hue and saturation; black becomes gray."""
+    most, least = _extremes(x)
+    return _colored(x, most, least, _saturation(most, least), most.add(more).clamp_max_(1))
 
 
 def saturate(x: Tensor, draws: Draws, times: float, plus: float) -> Tensor:
-    """Another saturation at the same hue and value; a grey has hue 0, so it turns red where `plus` is above 0."""
-    value, least = x.amax(1, keepdim=True), x.amin(1, keepdim=True)
-    span = value - least
-    saturation = (span / value.clamp_min(_TINY) * times + plus).clamp_(0, 1)
-    coloured = value - (value - x) * (value * saturation / span.clamp_min(_TINY))
-    if not plus:
-        return torch.where(span > 0, coloured, x)
-    faded = value * (1 - saturation)
-    return torch.where(span > 0, coloured, torch.cat([value, faded, faded], 1))
+    """Another saturation at the same hue and value; a gray has hue 0, so it turns red where `plus` is above 0."""
+    most, least = _extremes(x)
+    return _colored(x, most, least, _saturation(most, least).mul_(times).add_(plus).clamp_(0, 1), most)
+
+
+def _extremes(x: Tensor) -> tuple[Tensor, Tensor]:
+    """[B, 1, H, W] twice: the largest and the smallest channel."""
+    red, green, blue = x.split(1, 1)
+    return torch.maximum(red, green).max(blue), torch.minimum(red, green).min(blue)
+
+
+def _saturation(most: Tensor, least: Tensor) -> Tensor:
+    return (most - least).div_(most).masked_fill_(most == least, 0)
+
+
+def _colored(x: Tensor, most: Tensor, least: Tensor, saturation: Tensor, value: Tensor) -> Tensor:
+    """The hues of x with another saturation and value [B, 1, H, W]."""
+    gray, sixths = most == least, _sixths(x, most, most - least)
+    sector = sixths.floor()
+    share = sixths.sub_(sector)
+    share = torch.where(sector.mul_(0.5).frac_() > 0, share, 1 - share)
+    low, middle = value * (1 - saturation), value * share.mul_(saturation).neg_().add_(1)
+    out = torch.where(x == most, value, torch.where(x == least, low, middle))
+    out[:, 1:].copy_(torch.where(gray, low, out[:, 1:]))  # hue 0: red is the largest channel, the others the smallest
+    return out
+
+
+def _sixths(x: Tensor, most: Tensor, span: Tensor) -> Tensor:
+    """The hue [B, 1, H, W] in [0, 6); of two equal channels the later one decides. Gray gives NaN, unused."""
+    red, green, blue = x.split(1, 1)
+    hue = torch.where(green == most, (blue - red).div_(span).add_(2), (green - blue).div_(span))
+    hue = torch.where(blue == most, (red - green).div_(span).add_(4), hue).div_(6)
+    return hue.add_(hue < 0).mul_(6)
 
 
 def contrast(x: Tensor, draws: Draws, factor: float) -> Tensor:
     """Every channel drawn towards its own mean."""
-    return torch.lerp(x.mean((2, 3), keepdim=True), x, factor)
+    mean = _mean_in_order(x) if x.is_cpu else x.mean((2, 3), keepdim=True)
+    return (x - mean).mul_(factor).add_(mean)
+
+
+def _mean_in_order(x: Tensor) -> Tensor:
+    """[B, C, 1, 1]: pixels added one after the other, as numpy does along two axes, for its last bits."""
+    pixels = x.flatten(2)
+    return (pixels.cumsum(2)[..., -1:] / pixels.shape[2])[..., None]

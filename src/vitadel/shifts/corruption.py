@@ -96,8 +96,8 @@ class Corruption:
     def _apply(self, x: Tensor, draws: Draws, out: Tensor | None = None) -> Tensor:
         kind, table = CORRUPTIONS[self.name], self.table_for(*x.shape[-2:])
         files = (self.frost, _FROST_STRIDE[table]) if self.name == "frost" else ()
-        grey = (x * 255).round_().div_(255)
-        return whole(kind.apply(grey, draws, *kind.parameters(table, self.severity), *files), out)
+        gray = (x * 255).round_().to(kind.dtype).div_(255)
+        return whole(kind.apply(gray, draws, *kind.parameters(table, self.severity), *files), out)
 
 
 def _refuse(x: Tensor, rows: Tensor) -> None:

@@ -4,65 +4,84 @@ from functools import cache
 
 import torch
 from torch import Tensor
-from torch.nn.functional import grid_sample
 
 from vitadel.draws import Draws
-from vitadel.shifts.filters import Strips, across, down, gaussian_blur, mirrored, strips
+from vitadel.shifts.filters import Edge, Strips, across, down, gaussian_blur, mirrored, strips
 from vitadel.shifts.streams import uniform
 
 _TINY = 1e-6
 
 
 def elastic_transform(x: Tensor, draws: Draws, strength: float, sigma: float, jitter: float) -> Tensor:
-    """A random affine map, then a random smooth displacement of every pixel."""
+    """A random affine map as OpenCV does it, then a random smooth displacement of every pixel as scipy does it."""
     height, width = x.shape[-2:]
-    corners = uniform(draws.fold(0), 3, 2).mul_(2).sub_(1).mul_(jitter)
-    place = _places(height, width, x.device)
-    x = sample(x, affine(place, corners), outermost_once=True)
+    corners = uniform(draws.fold(0), 3, 2).double().mul_(2 * jitter).sub_(jitter)
+    moved = sample(x, fixed_point_places(affine(height, width, corners.float()), height, width), mirrored_once)
     if not strength:
-        return x
-    noise = uniform(draws.fold(1), 2, height, width).mul_(2).sub_(1)
-    shift = gaussian_blur(noise, sigma, truncate=3, edge=mirrored).mul_(strength)
-    return sample(x, shift.add_(place), outermost_once=False)
+        return moved
+    noise = uniform(draws.fold(1), 2, height, width).double().mul_(2).sub_(1)
+    shift = gaussian_blur(noise, sigma, truncate=3, edge=mirrored).mul_(strength).float()
+    return sample(moved.double(), _places(height, width, x.device) + shift, mirrored).to(x.dtype)
 
 
 @cache
 def _places(height: int, width: int, device: torch.device) -> Tensor:
     """[2, H, W]: the (x, y) of every pixel."""
     x, y = torch.meshgrid(torch.arange(width), torch.arange(height), indexing="xy")
-    return torch.stack([x, y]).float().to(device)
+    return torch.stack([x, y]).double().to(device)
 
 
-def affine(place: Tensor, jitter: Tensor) -> Tensor:
-    """[B, 2, H, W]: where each (x, y) of `place` lay before three points of the image moved by `jitter` [B, 3, 2].
+def affine(height: int, width: int, jitter: Tensor) -> Tensor:
+    """[B, 2, 3] float64: the map from (x, y, 1) to where that lay before three points moved by `jitter` [B, 3, 2].
 
-    The points are corners of the square about the centre with a half-side of a third of the image.
+    The points are corners of the square about the center with a half-side of a third of the image.
     """
-    height, width = place.shape[1:]
     half = min(height, width) // 3
-    centre = torch.tensor([width // 2, height // 2], dtype=torch.float32)
-    still = (centre + half * torch.tensor([[1, 1], [1, -1], [-1, -1]])).to(place.device)
-    moved = still + jitter
+    center = torch.tensor([width // 2, height // 2], dtype=torch.float32)
+    still = (center + half * torch.tensor([[1, 1], [1, -1], [-1, -1]])).to(jitter.device)
+    moved, still = (still + jitter).double(), still.double()
     (a, c), (b, d) = (moved[:, :2] - moved[:, 2:]).permute(1, 2, 0)  # columns of the matrix of the moved sides
     det = a * d - b * c
     det = torch.where(det.abs() < _TINY, _TINY, det)
     inverse = torch.stack([torch.stack([d, -b], 1), torch.stack([-c, a], 1)], 1) / det[:, None, None]
-    back = (still[:2] - still[2:]).T @ inverse
-    origin = still[2] - (back @ moved[:, 2, :, None])[:, :, 0]
-    along_x = back[:, :, :1, None] * place[0, :1]  # [B, 2, 1, W]
-    along_y = back[:, :, 1:, None] * place[1, :, :1]  # [B, 2, H, 1]
-    return along_x + (along_y + origin[:, :, None, None])
+    turn = (still[:2] - still[2:]).T @ inverse
+    return torch.cat([turn, still[2, :, None] - turn @ moved[:, 2, :, None]], 2)
 
 
-def sample(x: Tensor, place: Tensor, *, outermost_once: bool) -> Tensor:
-    """The image at fractional (x, y) places [B, 2, H, W], bilinearly, mirrored outside.
+def fixed_point_places(matrix: Tensor, height: int, width: int) -> Tensor:
+    """[B, 2, H, W]: where `matrix` [B, 2, 3] takes every (x, y), in 32nds of a pixel.
 
-    The mirror stands on the outermost pixels (c b | a b c) or just outside them (b a | a b c).
+    OpenCV's warpAffine: either part of the sum rounded to 1024ths, the sum rounded to 32nds, halves upwards.
     """
-    size = torch.tensor([x.shape[-1], x.shape[-2]], dtype=x.dtype)[:, None, None].to(x.device)
-    scaled = place * (2 / (size - 1)) - 1 if outermost_once else (place * 2 + 1) / size - 1
-    grid = scaled.permute(0, 2, 3, 1)
-    return grid_sample(x, grid, mode="bilinear", padding_mode="reflection", align_corners=outermost_once)
+    x = torch.arange(width, dtype=torch.float64, device=matrix.device)
+    y = torch.arange(height, dtype=torch.float64, device=matrix.device)[:, None]
+    of_x, of_y, origin = matrix[:, :, None, :].unbind(-1)
+    along_x = (of_x * x * 1024).round_()[:, :, None]
+    along_y = ((of_y[..., None] * y + origin[..., None]) * 1024).round_()
+    return (along_x + along_y + 16).div_(32).floor_().div_(32)
+
+
+def mirrored_once(index: Tensor, size: int) -> Tensor:
+    """Outside an image lies its mirror image, the outermost pixel once: c b | a b c."""
+    index = index.remainder(2 * size - 2)
+    return torch.minimum(index, 2 * size - 2 - index)
+
+
+def sample(x: Tensor, place: Tensor, edge: Edge) -> Tensor:
+    """The image at fractional (x, y) places [B, 2, H, W], bilinearly."""
+    low = place.floor()
+    right, below = (place - low).to(x.dtype).flatten(2).split(1, 1)
+    col, row = low.long().flatten(2).split(1, 1)
+    height, width = x.shape[-2:]
+    cols = [(edge(col, width), 1 - right), (edge(col + 1, width), right)]
+    pixels, total = x.flatten(2), None
+    for rows, vertical in ((edge(row, height), 1 - below), (edge(row + 1, height), below)):
+        start = rows * width
+        for columns, horizontal in cols:
+            corner = pixels.gather(2, (start + columns).expand(-1, x.shape[1], -1)).mul_(vertical * horizontal)
+            total = corner if total is None else total.add_(corner)
+    assert total is not None
+    return total.view(*x.shape[:2], *place.shape[2:])
 
 
 def pixelate(x: Tensor, draws: Draws, factor: float) -> Tensor:
@@ -84,7 +103,7 @@ def _boxes(size: int, fewer: int, device: torch.device) -> Strips:
     low, high = (middle - 0.5 * scale + 0.5).long(), (middle + 0.5 * scale + 0.5).long()
     distance = (index.double() - middle + 0.5) * (1 / scale)
     inside = ((index >= low) & (index < high) & (distance > -0.5) & (distance <= 0.5)).double()
-    return strips(inside / inside.sum(1, keepdim=True), device)
+    return strips((inside / inside.sum(1, keepdim=True)).float(), device)
 
 
 @cache

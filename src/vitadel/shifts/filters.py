@@ -10,14 +10,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 Edge = Callable[[Tensor, int], Tensor]
 _STRIP = 32
-# a row blended of more others than this is made faster by multiplying matrices
-_FEW = 17
+# with more pixels than this on either side, multiplying matrices is faster than adding shifted images
+_FEW = 8
+# far above the rounding errors of sums in float64, far below a gray level; pixels lie in [0, 1]
+_HAIR = 2.0**-40
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +60,9 @@ def strips(matrix: Tensor, device: torch.device) -> Strips:
         rows = matrix[first : first + _STRIP]
         used = rows.any(0).nonzero()
         low, high = int(used.min()), int(used.max()) + 1
-        found.append(Strip(slice(low, high), rows[:, low:high].float().to(device)))
+        found.append(Strip(slice(low, high), rows[:, low:high].to(device)))
     if sum(strip.weights.numel() for strip in found) > matrix.numel() / 2:
-        return (Strip(slice(0, matrix.shape[1]), matrix.float().to(device)),)
+        return (Strip(slice(0, matrix.shape[1]), matrix.to(device)),)
     return tuple(found)
 
 
@@ -86,19 +89,56 @@ def down(x: Tensor, rows: Strips) -> Tensor:
 
 
 def gaussian_blur(x: Tensor, sigma: float, truncate: float = 4, edge: Edge = nearest) -> Tensor:
-    """A Gaussian cut off at `truncate` standard deviations."""
+    """A Gaussian cut off at `truncate` standard deviations.
+
+    A narrow one adds pixels in the order scipy adds them, so in float64 it gives scipy's bits. A wide one is a
+    product of matrices: a sum that is a whole gray level but for its last bits is lifted onto that level, since those
+    bits depend on the machine and the level is cut later.
+    """
+    reach = _reach(sigma, truncate)
     height, width = x.shape[-2:]
-    cols = blur_strips(width, sigma, truncate, edge, x.device)
-    if _reach(sigma, truncate) > _FEW // 2:
-        return down(across(x, cols), blur_strips(height, sigma, truncate, edge, x.device))
-    return across(blended(x, blur_taps(height, sigma, truncate, edge, x.device)), cols)
+    if reach > _FEW:
+        cols = blur_strips(width, sigma, truncate, edge, x.device, x.dtype)
+        rows = blur_strips(height, sigma, truncate, edge, x.device, x.dtype)
+        return down(across(x, cols), rows).add_(_HAIR)
+    weights = gaussian_taps(reach, sigma)[: reach + 1].tolist()
+    return _along_rows(_along_columns(x, weights, edge), weights, edge) if reach else x.clone()
 
 
+def _along_columns(x: Tensor, weights: list[float], edge: Edge) -> Tensor:
+    """Each column filtered by symmetric weights, from the outermost to the middle, as scipy's correlate1d does it."""
+    reach, size = len(weights) - 1, x.shape[-2]
+    wide = _widened(x, reach, edge, -2)
+    pair, total = torch.empty_like(x), x * weights[-1]
+    for step, weight in enumerate(weights[:-1]):
+        torch.add(wide[..., step : step + size, :], wide[..., 2 * reach - step :, :][..., :size, :], out=pair)
+        total.add_(pair.mul_(weight))
+    return total
+
+
+def _along_rows(x: Tensor, weights: list[float], edge: Edge) -> Tensor:
+    reach, size = len(weights) - 1, x.shape[-1]
+    wide = _widened(x, reach, edge, -1)
+    pair, total = torch.empty_like(x), x * weights[-1]
+    for step, weight in enumerate(weights[:-1]):
+        torch.add(wide[..., step : step + size], wide[..., 2 * reach - step :][..., :size], out=pair)
+        total.add_(pair.mul_(weight))
+    return total
+
+
+def _widened(x: Tensor, reach: int, edge: Edge, dim: int) -> Tensor:
+    size = x.shape[dim]
+    before, after = (torch.arange(start, start + reach, device=x.device) for start in (-reach, size))
+    return torch.cat([x.index_select(dim, edge(before, size)), x, x.index_select(dim, edge(after, size))], dim)
+
+
+@cache
 def gaussian_taps(radius: int, sigma: float) -> Tensor:
-    """Weights at -radius ... radius that add up to one; a point when `sigma` is 0."""
-    steps = torch.arange(-radius, radius + 1, dtype=torch.float64)
-    weights = torch.exp(-0.5 * (steps / max(sigma, 1e-6)).square())
-    return weights / weights.sum()
+    """Float64 weights at -radius ... radius that add up to one, by scipy's formula; a point when `sigma` is 0."""
+    scale = -0.5 / max(sigma, 1e-6) ** 2
+    # one at a time: libm's exp gives the same bits on every processor, the vectorized ones of torch and numpy do not
+    weights = np.array([math.exp(scale * step**2) for step in range(-radius, radius + 1)])
+    return torch.from_numpy(weights / weights.sum())
 
 
 def _reach(sigma: float, truncate: float) -> int:
@@ -106,21 +146,17 @@ def _reach(sigma: float, truncate: float) -> int:
 
 
 @cache
-def blur_taps(size: int, sigma: float, truncate: float, edge: Edge, device: torch.device) -> Taps:
+def blur_strips(
+    size: int, sigma: float, truncate: float, edge: Edge, device: torch.device, dtype: torch.dtype
+) -> Strips:
     radius = _reach(sigma, truncate)
     places = edge(torch.arange(size)[:, None] + torch.arange(-radius, radius + 1), size)
-    return Taps(places.to(device), gaussian_taps(radius, sigma).expand(size, -1).float().to(device))
+    weights = gaussian_taps(radius, sigma).expand(size, -1)
+    return strips(torch.zeros(size, size, dtype=torch.float64).scatter_add_(1, places, weights).to(dtype), device)
 
 
 @cache
-def blur_strips(size: int, sigma: float, truncate: float, edge: Edge, device: torch.device) -> Strips:
-    places = blur_taps(size, sigma, truncate, edge, torch.device("cpu")).places
-    weights = gaussian_taps(_reach(sigma, truncate), sigma).expand(size, -1)
-    return strips(torch.zeros(size, size, dtype=torch.float64).scatter_add_(1, places, weights), device)
-
-
-@cache
-def zoom_taps(size: int, factor: float, device: torch.device) -> Taps:
+def zoom_taps(size: int, factor: float, device: torch.device, dtype: torch.dtype) -> Taps:
     """Which two rows of the original make each row of its centre magnified by `factor`, in which shares.
 
     The middle ceil(size / factor) rows are stretched, corners on corners, to the rounded size and trimmed about
@@ -135,7 +171,7 @@ def zoom_taps(size: int, factor: float, device: torch.device) -> Taps:
     share = place - first
     low = first.long() + top
     places = torch.stack([low, (low + 1).clamp_max(size - 1)], 1)
-    return Taps(places.to(device), torch.stack([1 - share, share], 1).float().to(device))
+    return Taps(places.to(device), torch.stack([1 - share, share], 1).to(device, dtype))
 
 
 def by_frequency(x: Tensor, response: Tensor, size: tuple[int, int]) -> Tensor:
@@ -147,14 +183,12 @@ def by_frequency(x: Tensor, response: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def whole(x: Tensor, out: Tensor | None = None) -> Tensor:
-    """Pixels in [0, 1] cut down to whole grey levels.
-
-    A float32 sum may end a hair below the level that exact arithmetic reaches, and cutting would make that a whole
-    level: hence the thousandth.
-    """
-    return torch.mul(x, 255, out=out).add_(2.0**-10).clamp_(0, 255).floor_().div_(255)
+    """Pixels in [0, 1] cut down to whole gray levels, as numpy's conversion to bytes cuts them."""
+    same = out is not None and out.dtype == x.dtype
+    levels = torch.mul(x, 255, out=out if same else None).clamp_(0, 255).floor_()
+    return levels.div_(255) if out is None or same else out.copy_(levels).div_(255)
 
 
 def rounded(x: Tensor) -> Tensor:
-    """Pixels in [0, 1] at the nearest grey level, halves upwards."""
+    """Pixels in [0, 1] at the nearest gray level, halves upwards."""
     return (x * 255).clamp_(0, 255).add_(0.5).floor_().div_(255)

@@ -33,9 +33,13 @@ _RIDGES = 0.6
 
 
 def frost(x: Tensor, draws: Draws, keep: float, add: float, folder: Path | None, stride: int) -> Tensor:
-    """keep x + add ice, with the ice of a random window of a photograph from `folder`, or made up if that is None."""
-    ice = made_up(x, draws) if folder is None else photographed(x, draws, folder, stride)
-    return ice.mul_(add).add_(x, alpha=keep)
+    """keep x + add ice, with the ice of a random window of a photograph from `folder`, or made up if that is None.
+
+    Added and cut in gray levels, 0 to 255, as in the original: shares of a tenth often add up to a whole level.
+    """
+    ice = made_up(x, draws) * 255 if folder is None else photographed(x, draws, folder, stride)
+    levels = (x * 255).round_().mul_(keep).add_(ice.to(x.dtype).mul_(add))
+    return levels.clamp_(0, 255).floor_().div_(255)
 
 
 def photos_in(folder: Path) -> list[Path]:
@@ -68,7 +72,7 @@ def digest(folder: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Photos:
-    """Photographs of different sizes end to end: pixels [3, all]; start, height and width of each [P]."""
+    """Photographs of different sizes end to end: pixels [3, all] from 0 to 255; start, height and width of each [P]."""
 
     pixels: Tensor
     start: Tensor
@@ -81,7 +85,7 @@ def _opened(folder: Path, stride: int, height: int, width: int, device: torch.de
     photos = [_photo(path, stride, height, width) for path in photos_in(folder)]
     sizes = torch.tensor([photo.shape[1:] for photo in photos])
     areas = sizes.prod(1)
-    pixels = torch.cat([photo.flatten(1) for photo in photos], 1).float() / 255
+    pixels = torch.cat([photo.flatten(1) for photo in photos], 1).float()
     return Photos(*(part.to(device) for part in (pixels, areas.cumsum(0) - areas, sizes[:, 0], sizes[:, 1])))
 
 

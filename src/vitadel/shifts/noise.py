@@ -13,11 +13,11 @@ from vitadel.shifts.streams import normal, uniform
 
 
 def gaussian_noise(x: Tensor, draws: Draws, sigma: float) -> Tensor:
-    return normal(draws, *x.shape[1:]).mul_(sigma).add_(x)
+    return normal(draws, *x.shape[1:]).to(x.dtype).mul_(sigma).add_(x)
 
 
 def speckle_noise(x: Tensor, draws: Draws, sigma: float) -> Tensor:
-    return normal(draws, *x.shape[1:]).mul_(sigma).add_(1).mul_(x)
+    return normal(draws, *x.shape[1:]).to(x.dtype).mul_(sigma).mul_(x).add_(x)
 
 
 def impulse_noise(x: Tensor, draws: Draws, amount: float) -> Tensor:

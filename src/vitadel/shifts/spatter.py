@@ -26,12 +26,13 @@ _STEPS = (((0, 1), 1.0), ((1, 1), 1.4), ((1, 2), 2.1969))
 def spatter(
     x: Tensor, draws: Draws, mean: float, spread: float, sigma: float, threshold: float, amount: float, muddy: bool
 ) -> Tensor:
-    liquid = gaussian_blur(normal(draws, *x.shape[-2:]) * spread + mean, sigma)
+    liquid = gaussian_blur(normal(draws, *x.shape[-2:]).double().mul_(spread).add_(mean), sigma)
     if muddy:
-        cover = gaussian_blur((liquid > threshold).to(x.dtype), amount)
+        cover = gaussian_blur((liquid > threshold).double(), amount).to(x.dtype)
         cover = cover.masked_fill(cover < _SOLID, 0)[:, None]
         return x * (1 - cover) + cover * _colour(_MUD, x)
-    liquid = (liquid.masked_fill(liquid < threshold, 0) * 255).clamp_(0, 255).floor_()
+    # a byte of the original overflows where the noise is beyond white
+    liquid = (liquid.masked_fill(liquid < threshold, 0) * 255).floor_().remainder_(256).to(x.dtype)
     depth = liquid * relief(liquid)
     depth = depth / depth.amax((1, 2), keepdim=True).clamp_min(1) * amount
     return x + depth[:, None] * _colour(_WATER, x)
@@ -44,7 +45,7 @@ def _colour(rgb: tuple[float, float, float], like: Tensor) -> Tensor:
 def relief(liquid: Tensor) -> Tensor:
     """Light and shade near the shores of the drops."""
     near = distances(edges(liquid, 50, 150), _FARTHEST)
-    soft = box(near).add_(2.0**-10).floor_()  # a sum of nine thirds may end a hair below its whole number
+    soft = box(near.double()).to(near.dtype).floor_()
     even, lit = _wide(equalised(soft)), torch.zeros_like(soft)
     for row, col in product(range(3), range(3)):
         lit.add_(_beside(even, row - 1, col - 1), alpha=_SLANT[row][col])

@@ -7,6 +7,7 @@ for 32 px. Lengths are in pixels, so a severity means another strength at anothe
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from vitadel.shifts import blur, colour, digital, frost, noise, spatter, weather
@@ -19,13 +20,18 @@ TABLES = ("imagenet", "cifar")
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One corruption: its group, what it does, the function, and that function's parameters per severity."""
+    """One corruption: its group, what it does, the function, and that function's parameters per severity.
+
+    `dtype` is what the function gets its pixels in: float64 where the original calculates in it, so that values that
+    end on or next to a whole gray level are cut as the original cuts them.
+    """
 
     group: str
     about: str
     apply: Callable[..., Tensor]
     imagenet: tuple[Rung, ...]
     cifar: tuple[Rung, ...]
+    dtype: torch.dtype = torch.float64
 
     def parameters(self, table: str, severity: int) -> Rung:
         return (self.imagenet if table == "imagenet" else self.cifar)[severity - 1]
@@ -53,6 +59,7 @@ CORRUPTIONS: dict[str, Kind] = {
         noise.shot_noise,
         _each(60, 25, 12, 5, 3),
         _each(500, 250, 100, 75, 50),
+        torch.float32,
     ),
     "impulse_noise": Kind(
         "noise",
@@ -60,6 +67,7 @@ CORRUPTIONS: dict[str, Kind] = {
         noise.impulse_noise,
         _each(0.03, 0.06, 0.09, 0.17, 0.27),
         _each(0.01, 0.02, 0.03, 0.05, 0.07),
+        torch.float32,
     ),
     "defocus_blur": Kind(  # radius, softness
         "blur",
@@ -81,6 +89,7 @@ CORRUPTIONS: dict[str, Kind] = {
         blur.motion_blur,
         ((10, 3), (15, 5), (15, 8), (15, 12), (20, 15)),
         ((6, 1), (6, 1.5), (6, 2), (8, 2), (9, 2.5)),
+        torch.float32,
     ),
     "zoom_blur": Kind(  # end of the zoom, step
         "blur",
@@ -88,6 +97,7 @@ CORRUPTIONS: dict[str, Kind] = {
         blur.zoom_blur,
         ((1.11, 0.01), (1.16, 0.01), (1.21, 0.02), (1.26, 0.02), (1.31, 0.03)),
         ((1.06, 0.01), (1.11, 0.01), (1.16, 0.01), (1.21, 0.01), (1.26, 0.01)),
+        torch.float32,
     ),
     "snow": Kind(  # mean, spread, zoom, threshold, radius, sigma, share of the image kept
         "weather",
@@ -107,6 +117,7 @@ CORRUPTIONS: dict[str, Kind] = {
             (0.25, 0.3, 2.25, 0.6, 12, 6, 0.85),
             (0.3, 0.3, 1.25, 0.65, 14, 12, 0.8),
         ),
+        torch.float32,
     ),
     "frost": Kind(  # share of the image, share of the ice
         "weather",
@@ -142,6 +153,7 @@ CORRUPTIONS: dict[str, Kind] = {
         digital.elastic_transform,
         ((488, 170.8, 24.4), (488, 19.52, 48.8), (12.2, 2.44, 4.88), (17.08, 2.44, 4.88), (29.28, 2.44, 4.88)),
         ((0, 0, 2.56), (1.6, 6.4, 2.24), (2.56, 1.92, 1.92), (3.2, 1.28, 1.6), (3.2, 0.96, 0.96)),
+        torch.float32,
     ),
     "pixelate": Kind(
         "digital",
@@ -149,6 +161,7 @@ CORRUPTIONS: dict[str, Kind] = {
         digital.pixelate,
         _each(0.6, 0.5, 0.4, 0.3, 0.25),
         _each(0.95, 0.9, 0.85, 0.75, 0.65),
+        torch.float32,
     ),
     "jpeg_compression": Kind(
         "digital",
@@ -156,6 +169,7 @@ CORRUPTIONS: dict[str, Kind] = {
         _jpeg,
         _each(25, 18, 15, 10, 7),
         _each(80, 65, 58, 50, 40),
+        torch.float32,
     ),
     "speckle_noise": Kind(
         "extra",
@@ -189,6 +203,7 @@ CORRUPTIONS: dict[str, Kind] = {
             (0.65, 0.1, 0.7, 0.69, 0.6, True),
             (0.65, 0.1, 0.5, 0.68, 0.6, True),
         ),
+        torch.float32,
     ),
     "saturate": Kind(  # saturation times, plus
         "extra",

@@ -23,21 +23,30 @@ def snow(
     keep: float,
 ) -> Tensor:
     """Blots of magnified noise, blown in one direction, over an image grown paler."""
-    flakes = magnified(normal(draws.fold(0), 1, *x.shape[-2:]).mul_(spread).add_(mean), zoom)
-    flakes = whole(flakes.clone().ge_(threshold).mul_(flakes))
-    flakes = rounded(smear(flakes, uniform(draws.fold(1)) * 90 - 135, radius, sigma))
-    red, green, blue = (weight * x[:, channel, None] for channel, weight in enumerate(_LUMA))
-    paler = torch.maximum(x, (red + green + blue) * 1.5 + 0.5).mul_(1 - keep).add_(x, alpha=keep)
-    return paler.add_(flakes + flakes.flip(-2, -1))
+    noise = normal(draws.fold(0), 1, *x.shape[-2:]).double()
+    flakes = magnified(noise.mul_(spread).add_(mean), zoom)
+    flakes = whole(flakes.masked_fill(flakes < threshold, 0)).to(x.dtype)
+    flakes = rounded(smear(flakes, uniform(draws.fold(1)) * 90 - 135, radius, sigma)).double()
+    flakes = flakes.mul_(255).round_().div_(255)
+    paler = torch.maximum(x, _gray(x) * 1.5 + 0.5).mul_(1 - keep)
+    return (x * keep + paler) + flakes + flakes.flip(-2, -1)
+
+
+def _gray(x: Tensor) -> Tensor:
+    """[B, 1, H, W] float32 as OpenCV's vectorized loop adds it: green rounded, red and blue fused onto it."""
+    red, green, blue = x.split(1, 1)
+    of_red, of_green, of_blue = torch.tensor(_LUMA, dtype=torch.float32).double().tolist()
+    total = (red.double() * of_red + (green * of_green).double()).to(x.dtype)
+    return (blue.double() * of_blue + total.double()).to(x.dtype)
 
 
 def fog(x: Tensor, draws: Draws, thickness: float, decay: float) -> Tensor:
     """Plasma added, and everything scaled so that the brightest value an image has stays the brightest possible."""
     size = 1 << (max(x.shape[-2:]) - 1).bit_length()
-    cloud = plasma(size, decay, uniform(draws, size * size - 1))
+    cloud = plasma(size, decay, uniform(draws, size * size - 1).to(x.dtype))
     brightest = x.amax((1, 2, 3), keepdim=True)
     cloud = cloud[:, None, : x.shape[-2], : x.shape[-1]]
-    return torch.add(x, cloud, alpha=thickness).mul_(brightest / (brightest + thickness))
+    return cloud.mul(thickness).add(x).mul_(brightest).div_(brightest + thickness)
 
 
 def plasma(size: int, decay: float, u: Tensor) -> Tensor:

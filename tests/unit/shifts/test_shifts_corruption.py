@@ -89,10 +89,13 @@ def test_other_sizes(name: str, shape: tuple[int, int]) -> None:
 @pytest.mark.parametrize("level", [0, 128, 255])
 @pytest.mark.parametrize("name", ["defocus_blur", "zoom_blur", "glass_blur", "motion_blur", "gaussian_blur",
                                   "elastic_transform", "contrast", "pixelate"])  # fmt: skip
-def test_a_flat_image_stays_as_it_is(name: str, level: int) -> None:
+def test_a_flat_image_loses_a_level_at_most(name: str, level: int) -> None:
+    """By rounding, as in the original: a disk whose weights add up to 1 - 4e-9 leaves 254 of white."""
     x = torch.full((1, 3, 40, 40), level / 255)
     for severity in SEVERITIES[:3]:  # the larger disks of defocus_blur brighten
-        assert torch.equal(Corruption(name, severity)(x, torch.tensor([0]), seed=0), x)
+        lost = ((x - Corruption(name, severity)(x, torch.tensor([0]), seed=0)) * 255).round().unique().tolist()
+        assert set(lost) <= ({0, 1} if level else {0})
+        assert lost == [0] or name in ("defocus_blur", "elastic_transform", "contrast")
 
 
 @pytest.mark.parametrize("name", CORRUPTIONS)

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from vitadel.draws import Draws
 from vitadel.shifts import CORRUPTIONS
-from vitadel.shifts.digital import _places, affine, elastic_transform, pixelate, sample
+from vitadel.shifts.digital import affine, elastic_transform, fixed_point_places, mirrored_once, pixelate, sample
+from vitadel.shifts.filters import Edge, mirrored
 from vitadel.shifts.streams import uniform
 
-CPU = torch.device("cpu")
 DRAWS = Draws.of(0, torch.arange(2))
 
 
@@ -20,11 +20,11 @@ def images(*shape: int) -> Tensor:
     return (torch.rand(shape, generator=torch.Generator().manual_seed(1)) * 255).round() / 255
 
 
-@pytest.mark.parametrize(("once", "mode"), [(True, "mirror"), (False, "reflect")])
-def test_sampling_is_scipy_s(once: bool, mode: str) -> None:
+@pytest.mark.parametrize(("edge", "mode"), [(mirrored_once, "mirror"), (mirrored, "reflect")])
+def test_sampling_is_scipy_s(edge: Edge, mode: str) -> None:
     x = images(2, 3, 21, 34)
     place = torch.rand(2, 2, 21, 34, generator=torch.Generator().manual_seed(2)) * 60 - 15  # well outside too
-    ours = sample(x, place, outermost_once=once)
+    ours = sample(x, place, edge)
     for image in range(2):
         for channel in range(3):
             where = place[image].flip(0).double().numpy()
@@ -36,14 +36,16 @@ def test_affine_takes_the_moved_points_back() -> None:
     jitter = uniform(DRAWS, 3, 2) * 20 - 10
     height, width = 60, 90
     still = torch.tensor([[65.0, 50.0], [65.0, 10.0], [25.0, 10.0]])  # 45 +- 20 across, 30 +- 20 down
-    back = affine(_places(height, width, CPU), jitter).double()
+    back = fixed_point_places(affine(height, width, jitter), height, width)
+    assert torch.equal(back * 32, (back * 32).floor())
     for image in range(2):
         moved = (still + jitter[image]).double()
         design = torch.cat([moved, torch.ones(3, 1)], 1).double()
         matrix = torch.linalg.solve(design, still.double())  # (x, y, 1) of a moved point -> where it lay
         y, x = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
         expected = torch.stack([x, y, torch.ones_like(x)], 2).double() @ matrix
-        torch.testing.assert_close(back[image], expected.permute(2, 0, 1), rtol=0, atol=1e-3)
+        # to 32nds, of a sum whose parts are rounded to 1024ths
+        torch.testing.assert_close(back[image], expected.permute(2, 0, 1), rtol=0, atol=(1 / 64 + 1 / 1024) * 1.001)
 
 
 @pytest.mark.parametrize(
@@ -53,9 +55,8 @@ def test_elastic_transform_step_by_step(rung: tuple[float, float, float]) -> Non
     strength, sigma, jitter = rung
     x = images(2, 3, 64, 64)
     y = elastic_transform(x, DRAWS, *rung)
-    moved = sample(
-        x, affine(_places(64, 64, CPU), (uniform(DRAWS.fold(0), 3, 2) * 2 - 1) * jitter), outermost_once=True
-    )
+    matrix = affine(64, 64, (uniform(DRAWS.fold(0), 3, 2) * 2 - 1) * jitter)
+    moved = sample(x, fixed_point_places(matrix, 64, 64), mirrored_once)
     noise = (uniform(DRAWS.fold(1), 2, 64, 64) * 2 - 1).double().numpy()
     rows, cols = np.meshgrid(np.arange(64), np.arange(64), indexing="ij")
     for image in range(2):

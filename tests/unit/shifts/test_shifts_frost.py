@@ -37,7 +37,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_windows_are_cut_from_all_photographs_evenly(folder: Path) -> None:
     draws = Draws.of(0, torch.arange(2000))
-    ice = (photographed(torch.zeros(2000, 3, 40, 40), draws, folder, 1) * 255).round()
+    ice = photographed(torch.zeros(2000, 3, 40, 40), draws, folder, 1)
     for image in ice[:50]:
         assert torch.equal(image[0] - image[0, :1, :1], torch.arange(40.0)[:, None].expand(40, 40))
         assert torch.equal(image[1] - image[1, :1, :1], torch.arange(40.0).expand(40, 40))
@@ -51,7 +51,7 @@ def test_windows_are_cut_from_all_photographs_evenly(folder: Path) -> None:
 def test_the_cifar_table_takes_every_fifth_pixel(folder: Path, tmp_path: Path) -> None:
     photo(tmp_path / "a.png", 250, 255, 10)
     (tmp_path / "b.png").unlink()
-    ice = (photographed(torch.zeros(9, 3, 32, 32), Draws.of(0, torch.arange(9)), folder, 5) * 255).round()
+    ice = photographed(torch.zeros(9, 3, 32, 32), Draws.of(0, torch.arange(9)), folder, 5)
     assert (ice[:, 0, 1:] - ice[:, 0, :-1]).unique().item() == 5
     assert (ice[:, 0] % 5).unique().item() == 2
 
@@ -59,7 +59,7 @@ def test_the_cifar_table_takes_every_fifth_pixel(folder: Path, tmp_path: Path) -
 def test_a_small_photograph_is_enlarged(folder: Path) -> None:
     ice = photographed(torch.zeros(3, 3, 120, 130), Draws.of(0, torch.arange(3)), folder, 1)
     assert ice.shape == (3, 3, 120, 130)
-    assert (ice[:, 2] * 255).round().unique().tolist() == [10, 20]
+    assert ice[:, 2].unique().tolist() == [10, 20]
 
 
 def test_of_the_original_six_the_last_is_never_drawn(tmp_path: Path) -> None:
@@ -86,9 +86,11 @@ def test_other_photographs_by_the_same_name_are_told_apart(folder: Path) -> None
 
 
 def test_shares_of_image_and_ice(folder: Path) -> None:
-    x, draws = torch.rand(2, 3, 32, 32), Draws.of(0, torch.arange(2))
-    ice = photographed(x, draws, folder, 1)
-    torch.testing.assert_close(frost(x, draws, 0.8, 0.6, folder, 1), 0.8 * x + 0.6 * ice)
+    levels = torch.randint(256, (2, 3, 32, 32), generator=torch.Generator().manual_seed(0)).double()
+    draws = Draws.of(0, torch.arange(2))
+    ice = photographed(levels, draws, folder, 1).double()
+    y = frost(levels / 255, draws, 0.8, 0.6, folder, 1) * 255
+    assert torch.equal(y.round(), (0.8 * levels + 0.6 * ice).clamp(0, 255).floor())
 
 
 def test_photographs_that_cannot_be_read_are_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,7 +118,7 @@ def test_relief_step_by_step() -> None:
     ours = relief(plane)
     for image in range(2):
         near = slow_distances(slow_edges(plane[image].numpy(), 50, 150), 20)
-        soft = np.floor(ndimage.uniform_filter(near, 3, mode="mirror") + 2**-10)
+        soft = np.floor(np.round(ndimage.uniform_filter(near, 3, mode="mirror"), 6))
         even = equalised(torch.from_numpy(soft)[None].float())[0].double().numpy()
         kernel = np.array([[-2, -1, 0], [-1, 1, 1], [0, 1, 2]])
         lit = ndimage.correlate(even, kernel, mode="mirror").clip(0, 255)
