@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from vitadel import threat as threats
 from vitadel.attacks import FGSM, GAMA, PGD, SCALINGS, Engine, Factors, Rescaled, Scaling, scaled, search_factors
 from vitadel.evaluate import Entry, robustness
-from vitadel.intervals import chance_of
 from vitadel.losses import dlr, margin
+from vitadel.statistics import chance_of
 from vitadel.threat import Threat
 
 GRID = (10.0, 0.1, 0.01, 1e-3, 1e-4, 1e-5)

@@ -26,8 +26,8 @@ from record import hardware, tell, versions
 from torch import Tensor
 
 from vitadel import data, models
-from vitadel.intervals import chance_of
 from vitadel.shifts import CORRUPTIONS, SEVERITIES, Corruption
+from vitadel.statistics import chance_of
 
 FIXED = ("defocus_blur", "zoom_blur", "brightness", "contrast", "pixelate", "jpeg_compression", "gaussian_blur",
          "saturate")  # fmt: skip

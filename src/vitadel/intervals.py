@@ -1,4 +1,4 @@
-"""Shares with their uncertainty, and how often chance alone makes two attacks differ so much."""
+"""Shares with their uncertainty."""
 
 import math
 from collections.abc import Sequence
@@ -47,14 +47,3 @@ def accuracy(correct: int, n: int) -> Accuracy:
     low = 0.0 if correct == 0 else (centre - reach) / scale
     high = 1.0 if correct == n else (centre + reach) / scale
     return Accuracy(correct, n, share, low, high)
-
-
-def chance_of(first_only: int, second_only: int) -> float:
-    r"""How likely it is that `first_only` or more of the images that only one of two attacks fells are the first's.
-
-    McNemar's test (1947) in its exact, one-sided form: if both are equally good, each such image is a toss of a coin.
-
-    .. math:: P = 2^{-m} \sum_{k \ge a} \binom{m}{k}, \qquad m = a + b
-    """
-    both = first_only + second_only
-    return sum(math.comb(both, k) for k in range(first_only, both + 1)) / 2**both

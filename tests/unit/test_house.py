@@ -9,7 +9,7 @@ from pathlib import Path
 SRC = Path(__file__).parents[2] / "src" / "vitadel"
 
 FLOORS = [
-    {"errors", "draws", "intervals"},
+    {"errors", "draws", "intervals", "statistics"},
     {"threat", "losses", "shifts", "models", "data", "runs"},
     {"goals"},
     {"attacks"},
@@ -19,7 +19,13 @@ FLOORS = [
     {"cli"},
 ]
 # narrower than the floors allow
-SEES_ONLY = {"report": {"runs", "errors"}, "errors": set(), "draws": set(), "intervals": {"errors"}}
+SEES_ONLY = {
+    "report": {"runs", "errors", "statistics"},
+    "errors": set(),
+    "draws": set(),
+    "intervals": {"errors"},
+    "statistics": set(),
+}
 NEVER = {"attacks": {"models"}}
 
 DOORS = {
@@ -28,6 +34,7 @@ DOORS = {
     "torchvision": {"data"},
     "PIL": {"data", "shifts"},
     "sklearn": {"data"},
+    "scipy": {"statistics"},
     "accelerate": {"train"},
     "pyarrow": {"runs"},
     "matplotlib": {"report"},

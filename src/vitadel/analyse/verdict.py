@@ -24,7 +24,8 @@ is one-hot, gradients may still flow through its values.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from vitadel.intervals import accuracy, chance_of
+from vitadel.intervals import accuracy
+from vitadel.statistics import chance_of
 
 MASKED, NOT_MASKED, CANNOT_TELL, NOTHING = "masked", "not masked", "cannot tell", "nothing"
 OUTCOMES = ("square", "scaling", "far", "iterations")

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 from vitadel.errors import UsageError
-from vitadel.intervals import Accuracy, accuracy, chance_of, expected_accuracy
+from vitadel.intervals import Accuracy, accuracy, expected_accuracy
+from vitadel.statistics import mcnemar_p
 
 __all__ = [
     "ALEXNET",
@@ -46,8 +47,6 @@ ALEXNET: Mapping[str, float] = {
 }
 ALEXNET_CLEAN = 0.4348
 
-# above so many images on which two models differ, the normal approximation is as good as the exact sum
-_EXACT = 1000
 _NORMAL = NormalDist()
 
 
@@ -84,12 +83,7 @@ class McNemar:
 
 
 def mcnemar(first: Sequence[bool | float], second: Sequence[bool | float]) -> McNemar:
-    r"""McNemar's paired test (1947) on two lists of verdicts, image by image.
-
-    .. math:: p = \min\Big(1,\; 2^{1-m} \sum_{k \le \min(b, c)} \binom{m}{k}\Big), \qquad m = b + c
-
-    Exact up to 1000 images that differ; beyond, the normal approximation with half a unit of continuity.
-    """
+    """McNemar's paired test (1947) on two lists of verdicts, image by image; exact (`vitadel.statistics.mcnemar_p`)."""
     if len(first) != len(second):
         raise UsageError(f"a paired test wants the same images twice, got {len(first)} and {len(second)} verdicts.")
     odd = next((one for one in (*first, *second) if one not in (0, 1)), None)
@@ -97,12 +91,7 @@ def mcnemar(first: Sequence[bool | float], second: Sequence[bool | float]) -> Mc
         raise UsageError(f"McNemar's test counts verdicts that are 0 or 1, got {odd}. Shares have no such test.")
     pairs = [(bool(one), bool(other)) for one, other in zip(first, second, strict=True)]
     ours, theirs = pairs.count((True, False)), pairs.count((False, True))
-    both, fewer = ours + theirs, min(ours, theirs)
-    if both <= _EXACT:
-        p = 2 * chance_of(max(ours, theirs), fewer)
-    else:
-        p = 2 * _NORMAL.cdf((2 * fewer + 1 - both) / math.sqrt(both))
-    return McNemar(ours, theirs, min(1.0, p))
+    return McNemar(ours, theirs, mcnemar_p(ours, theirs))
 
 
 def logit(share: float) -> float:

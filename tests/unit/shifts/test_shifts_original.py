@@ -1,6 +1,6 @@
 """The gray levels that the scripts behind ImageNet-C and CIFAR-10-C give, with our random numbers put into them.
 
-`tests/golden/corruptions.npz` holds, per table and corruption, five severities of 512 pixel values of the picture below.
+`tests/golden/corruptions.npz` holds, per table, corruption and severity, 512 pixel values of the picture below.
 They were made outside this project: make_imagenet_c.py and make_cifar_c.py of github.com/hendrycks/robustness at commit
 8190fe3 (2022-08), run with numpy 1.26.4, scipy 1.17.1, scikit-image 0.26.0, Pillow 13.0.0 and
 opencv-python-headless 4.11.0. Three things were changed in them: np.random and skimage.util.random_noise handed out the
