@@ -7,6 +7,7 @@ Shape letters: B images, K classes, T targets.
 """
 
 import json
+import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -116,7 +117,9 @@ class Cascade:
         todo = [row for row in rows if row not in known]
         done = len(rows) - len(todo)
         for part in _parts(todo, self.batch):
-            page.add(self._clean_lines(part))
+            started = time.monotonic()
+            lines = self._clean_lines(part)
+            page.add({**lines, "seconds": [(time.monotonic() - started) / len(part)] * len(part)})
             done += len(part)
             self.notify(f"{self.name} clean", done, len(rows), {})
         lines = page.read()
@@ -124,6 +127,11 @@ class Cascade:
         shares = zip(lines.get("row", []), lines.get("right_chosen", []), strict=True)
         right = {int(str(row)) for row, share in shares if share}
         return [row for row in rows if row in right and row not in self.fallen]
+
+    @property
+    def clean_seconds(self) -> float:
+        """What the clean pass has taken so far, over all ranks and restarts."""
+        return sum(float(str(seconds)) for seconds in self.journal.page("clean").read().get("seconds", []))
 
     def _clean_lines(self, rows: list[int]) -> dict[str, list[object]]:
         at = torch.tensor(rows)

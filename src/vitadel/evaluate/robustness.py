@@ -107,7 +107,8 @@ def _judged(
     if cascade.is_random:  # the worst of the attempts, which need not be the last
         for row, which in enumerate(rows["worst"]):
             found[row] = x[row].float().cpu() if int(str(which)) < 0 else attempts[row][int(str(which))]
-    summary = summarise(name, name, entries, radius, rows, cascade.doubts(), cascade.precision)
+    doubts, seconds = cascade.doubts(), cascade.clean_seconds
+    summary = summarise(name, name, entries, radius, rows, doubts, cascade.precision, seconds)
     clean, robust = (Accuracy(**summary[name]) for name in ("clean", "robust"))  # type: ignore[arg-type]
     return Robustness(
         clean,

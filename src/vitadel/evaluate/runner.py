@@ -154,8 +154,9 @@ class _Job:
             columns = verdicts(self.rows, self.images, self.images.ids, cascade.entries, self.fallen)
             self._write_gallery(columns)
             self.rows.add(columns)
-            doubts, precision = cascade.doubts(), cascade.precision
-            summary = summarise(cascade.name, self.suite, cascade.entries, cascade.threat, columns, doubts, precision)
+            doubts, precision, seconds = cascade.doubts(), cascade.precision, cascade.clean_seconds
+            threat, entries = cascade.threat, cascade.entries
+            summary = summarise(cascade.name, self.suite, entries, threat, columns, doubts, precision, seconds)
             self.rows.close(summary if self.scaling is None else {**summary, "scaling": self.scaling})
 
     def _keep(self, row: int, x: Tensor, fell: bool) -> None:

@@ -23,10 +23,12 @@ def summarise(
     rows: Columns,
     flags: Iterable[Flag],
     precision: str,
+    clean_seconds: float,
 ) -> dict[str, object]:
     """Accuracies with intervals, what each attack tried, felled and cost, and every reason for doubt.
 
-    `precision` is that of the searches; verdicts are float32's whatever it is.
+    `precision` is that of the searches; verdicts are float32's whatever it is. `clean_seconds` is what the clean pass
+    took; the summary's `seconds` are those and the attacks'.
     """
     fell_to, n = [str(to) for to in rows["fell_to"]], len(rows["row"])
     attacks = [_attack(entry, i, fell_to, rows) for i, entry in enumerate(entries)]
@@ -41,7 +43,7 @@ def summarise(
         "attacks": attacks,
         "search_precision": precision if attacks else None,
         "flags": [asdict(flag) for flag in (*flags, *_doubts(attacks, n))],
-        "seconds": round(sum(float(str(attack["seconds"])) for attack in attacks), 3),
+        "seconds": round(clean_seconds + sum(float(str(attack["seconds"])) for attack in attacks), 3),
     }
 
 

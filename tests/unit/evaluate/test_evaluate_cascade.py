@@ -1,5 +1,6 @@
 """The cascade: known verdicts on a model whose radii are known, nothing attacked twice, nothing done twice."""
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -366,3 +367,16 @@ def test_mistakes_are_named(digits: DataSet, tmp_path: Path) -> None:
         evaluate(Ink(0.3), digits, SUITE, claim(tmp_path / "a"))
     with pytest.raises(UsageError, match="the batch must be at least 1, got 0"):
         evaluate(Ink(0.3), digits, SUITE, claim(tmp_path / "b"), threat=Linf(0.1), batch=0)
+
+
+def test_the_clean_pass_is_part_of_the_seconds(digits: DataSet, tmp_path: Path) -> None:
+    class Slow(Ink):
+        def forward(self, x: Tensor) -> Tensor:
+            time.sleep(0.01)
+            return super().forward(x)
+
+    (summary,) = evaluate(Slow(0.3), digits, SUITES["clean"], claim(tmp_path / "clean"), batch=20)
+    assert 0.03 <= float(str(summary["seconds"])) < 10  # three batches
+    (summary,) = evaluate(Slow(0.3), digits, SUITE, claim(tmp_path / "two"), threat=Linf(0.05), batch=20)
+    attacks = sum(float(str(attack["seconds"])) for attack in summary["attacks"])  # type: ignore[attr-defined]
+    assert float(str(summary["seconds"])) >= attacks + 0.03 - 0.002  # each is rounded to a thousandth
