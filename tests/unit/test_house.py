@@ -9,7 +9,7 @@ from pathlib import Path
 SRC = Path(__file__).parents[2] / "src" / "vitadel"
 
 FLOORS = [
-    {"errors", "draws", "intervals", "statistics"},
+    {"errors", "draws", "intervals", "statistics", "files"},
     {"threat", "losses", "shifts", "models", "data", "runs"},
     {"goals"},
     {"attacks"},
@@ -25,6 +25,7 @@ SEES_ONLY = {
     "draws": set(),
     "intervals": {"errors"},
     "statistics": set(),
+    "files": {"errors"},
 }
 NEVER = {"attacks": {"models"}}
 

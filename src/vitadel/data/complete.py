@@ -98,5 +98,7 @@ def _of_arrays(root: Path, names: Sequence[str]) -> Iterator[str]:
         except (OSError, ValueError, EOFError) as error:
             yield f"{path.name}: cannot be read ({error})"
             continue
-        if array.shape != shape or (name != "labels" and array.dtype != np.uint8):
+        if not isinstance(array, np.ndarray):
+            yield f"{path.name}: an archive of several arrays"
+        elif array.shape != shape or (name != "labels" and array.dtype != np.uint8):
             yield f"{path.name}: {array.dtype} of {list(array.shape)} instead of {list(shape)}"

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from vitadel.data.shards import MOST_CLASSES, Shards
 from vitadel.data.writing import SHARD_IMAGES, Block, Notify, silent, write_shards
 from vitadel.errors import UsageError
+from vitadel.files import refuse_special
 
 # bytes of pixels read at once
 _BLOCK = 4 * 2**20
@@ -76,6 +77,7 @@ class Member:
 
     @classmethod
     def open(cls, path: Path, key: str) -> Self:
+        refuse_special(path)
         with _reading(path), _opened(path, key) as file:
             shape, fortran_order, dtype = _header(file, path, key)
         if dtype.hasobject:

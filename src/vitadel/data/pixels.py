@@ -16,8 +16,18 @@ from torch import Tensor
 
 from vitadel.data.preprocess import Preprocess, rgb
 from vitadel.errors import UsageError
+from vitadel.files import refuse_special
 
-_UNREADABLE = (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, Image.DecompressionBombError)
+_UNREADABLE = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    EOFError,
+    struct.error,
+    zlib.error,
+    Image.DecompressionBombError,
+    Image.DecompressionBombWarning,  # where warnings are errors
+)
 
 
 class Pixels(ABC):
@@ -167,6 +177,7 @@ class Files(Prepared):
     def _opened(self, row: int) -> Iterator[Image.Image]:
         # a file is only decoded when its pixels are asked for, so what fails inside the block is the file's fault too
         path = self.root / self.paths[row]
+        refuse_special(path)
         try:
             with Image.open(path) as picture:
                 yield picture

@@ -10,6 +10,9 @@ from torch import Tensor
 
 from vitadel.errors import UsageError, unknown
 
+_WHITE = 2**16 - 1
+# what a picture may have once resized, for a long thin one that grows: 400 MB of memory
+_MOST_PIXELS = 2**27
 _FORMS = "Write crop:SIZE[:RESIZE][:INTERPOLATION] or squash:SIZE[:INTERPOLATION], such as crop:224:256:bicubic."
 
 
@@ -55,6 +58,11 @@ class CentreCrop:
         short = min(picture.size)
         # the long side is cut, not rounded, and the corner rounded to even: torchvision's and timm's convention
         width, height = (self.short_side if side == short else self.short_side * side // short for side in picture.size)
+        if width * height > _MOST_PIXELS:
+            raise ValueError(
+                f"it has {picture.width} x {picture.height} pixels, which a short side of {self.short_side} makes "
+                f"{width} x {height}"
+            )
         picture = _resize(rgb(picture), width, height, self.interpolation)
         left, top = round((width - self.size) / 2), round((height - self.size) / 2)
         return _tensor(picture.crop((left, top, left + self.size, top + self.size)))
@@ -114,10 +122,19 @@ def _check_size(kind: str, size: int) -> None:
 
 
 def rgb(picture: Image.Image) -> Image.Image:
-    """Three channels of 8 bits: grey is repeated, transparency dropped, 16 bits scaled to 8."""
-    if picture.mode.startswith("I"):  # 16-bit grey, which Pillow would clip at 255 instead of scaling
-        grey = np.clip(np.asarray(picture, dtype=np.float64), 0, 65535)
-        picture = Image.fromarray((grey / 257).round().astype(np.uint8))
+    """Three channels of 8 bits: gray is repeated, transparency dropped, 16 bits scaled to 8.
+
+    Raises:
+        ValueError: the pixels are floats or 32-bit integers, and nothing says which value is white.
+    """
+    if picture.mode == "F" or (picture.mode == "I" and picture.format == "TIFF"):
+        kind = "floats" if picture.mode == "F" else "32-bit integers"
+        raise ValueError(f"its pixels are {kind}, and it does not say which value is white; save it with 8 or 16 bits")
+    if picture.mode.startswith("I"):  # 16-bit gray, which Pillow would clip at 255 instead of scaling
+        gray = np.asarray(picture, dtype=np.float64)
+        if gray.min() < 0 or gray.max() > _WHITE:
+            raise ValueError(f"its pixels reach from {gray.min():g} to {gray.max():g}, beyond 16 bits")
+        picture = Image.fromarray((gray / 257).round().astype(np.uint8))
     elif picture.mode == "P" and "transparency" in picture.info:
         picture = picture.convert("RGBA")  # Pillow warns when a transparent palette loses its alpha in one go
     return picture.convert("RGB")

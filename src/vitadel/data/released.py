@@ -22,6 +22,7 @@ from vitadel.data.pixels import Files, Prepared
 from vitadel.data.preprocess import Preprocess, Squash
 from vitadel.data.split import Split
 from vitadel.errors import UsageError
+from vitadel.files import refuse_special
 
 _SEVERITIES = 5
 _MARKED = 16  # images by which files are told from others
@@ -164,12 +165,15 @@ class _Mapped(Prepared):
 
 def _array(path: Path, shape: Sequence[int | None]) -> NDArray[np.uint8]:
     """An array of this shape, mapped into memory; bytes, if the caller makes sure of it."""
+    refuse_special(path)
     try:
         array: NDArray[np.uint8] = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
         raise UsageError(f"{path} is missing. Unpack the archive again, or choose the corruptions there are.") from None
     except (OSError, ValueError, EOFError) as error:
         raise UsageError(f"cannot read {path}: {error}. Unpack the archive again.") from error
+    if not isinstance(array, np.ndarray):  # an .npz archive by the name of an array
+        raise UsageError(f"{path} should hold one array, got an archive of several. Unpack it again.")
     if array.ndim != len(shape) or any(want not in (None, got) for want, got in zip(shape, array.shape, strict=True)):
         raise UsageError(f"{path} should hold an array of {list(shape)}, got {list(array.shape)}. Unpack it again.")
     return array

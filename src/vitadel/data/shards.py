@@ -24,6 +24,7 @@ from torch import Tensor
 
 from vitadel.data.rows import checked_rows
 from vitadel.errors import UsageError
+from vitadel.files import refuse_special
 
 MOST_CLASSES = 2**16
 INDEX = "shards.json"
@@ -68,6 +69,7 @@ class Index:
 
     @classmethod
     def read(cls, path: Path) -> Self:
+        refuse_special(path)
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
             if (version := content["format"]) != _FORMAT:
@@ -104,6 +106,7 @@ class Mapped:
     @classmethod
     def open(cls, path: Path, dtype: np.dtype[np.unsignedinteger], shape: tuple[int, ...], *, scattered: bool) -> Self:
         """Map a file that must hold just this; `scattered` if reading on from a row seldom meets the next."""
+        refuse_special(path)
         try:
             with path.open("rb") as file:
                 start = _checked_header(file, path, dtype, shape)

@@ -7,6 +7,7 @@ from enum import Enum
 from pathlib import Path
 
 from vitadel.errors import UsageError, unknown
+from vitadel.files import refuse_special
 
 
 class Kind(Enum):
@@ -49,6 +50,7 @@ def parse_spec(text: str) -> Spec:
 
 def read_list(path: Path) -> tuple[str, ...]:
     """One class name or one image per line; blank lines and what follows a # are passed over."""
+    refuse_special(path)
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

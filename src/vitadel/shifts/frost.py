@@ -14,6 +14,7 @@ from torch import Tensor
 
 from vitadel.draws import Draws
 from vitadel.errors import UsageError
+from vitadel.files import refuse_special
 from vitadel.shifts.filters import by_frequency
 from vitadel.shifts.streams import normal
 
@@ -56,6 +57,8 @@ def photos_in(folder: Path) -> list[Path]:
         raise UsageError(
             f"cannot list the frost folder {str(folder)!r}: {error.strerror}. Make it readable."
         ) from error
+    for path in found:
+        refuse_special(path)
     if not found:
         raise UsageError(f"the frost folder {str(folder)!r} holds no photographs. Put .png or .jpg files there.")
     return found
@@ -92,7 +95,10 @@ def _opened(folder: Path, stride: int, height: int, width: int, device: torch.de
 def _photo(path: Path, stride: int, height: int, width: int) -> Tensor:
     """[3, H, W]; every `stride`-th pixel from the middle of the first, enlarged if it is no larger than the image."""
     try:
-        image = Image.open(path).convert("RGB")
+        with Image.open(path) as file:
+            if file.mode[0] in "IF":
+                raise UsageError(f"the frost photograph {path} has more than 8 bits a channel. Save it with 8.")
+            image = file.convert("RGB")
     except (
         OSError,
         SyntaxError,

@@ -100,6 +100,11 @@ def test_photographs_that_cannot_be_read_are_named(folder: Path, monkeypatch: py
     ):
         photographed(torch.zeros(1, 3, 24, 24), Draws.of(0, torch.arange(1)), folder, 1)
 
+    for pixels in (np.full((60, 90), 0.5, np.float32), np.full((60, 90), 30000, np.uint16)):
+        Image.fromarray(pixels).save(folder / "a.png", "TIFF")
+        with pytest.raises(UsageError, match=r"the frost photograph .*a\.png has more than 8 bits a channel"):
+            photographed(torch.zeros(1, 3, 23, 24), Draws.of(0, torch.arange(1)), folder, 1)
+
     def locked(path: Path) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 

@@ -25,6 +25,7 @@ from vitadel.errors import UsageError
 from vitadel.evaluate.metrics import Accuracy, accuracy
 from vitadel.evaluate.surveys.frame import Desk, Measure, Outcome, Work, answer
 from vitadel.evaluate.surveys.looks import picture
+from vitadel.files import refuse_special
 from vitadel.runs.exhibits import Bar, Bars, Exhibit, Heat, Matrix, Picture, Pictures, Table
 
 _PAGE = "decisions"
@@ -294,6 +295,7 @@ def _are_numbers(text: str) -> bool:
 
 
 def _read(path: Path) -> dict[str, list[int]]:
+    refuse_special(path)
     try:
         lines = [line.split("#")[0].strip() for line in path.read_text(encoding="utf-8").splitlines()]
     except (OSError, UnicodeDecodeError) as error:
