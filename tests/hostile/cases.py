@@ -6,6 +6,7 @@ import shlex
 import shutil
 import threading
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +20,8 @@ SEED = os.environ.get("VITADEL_HOSTILE_SEED", "0")
 # PART:NUMBER,NUMBER repeats these cases and runs no others
 _ONLY = os.environ.get("VITADEL_HOSTILE_CASES", "")
 _WORKERS = int(os.environ.get("VITADEL_HOSTILE_WORKERS", "2"))
+# characters of an argument that are printed
+_LONG_WORD = 200
 
 
 class Bug(Exception):
@@ -36,7 +39,12 @@ class Case:
     steps: list[str] = field(default_factory=list)
 
     def step(self, *words: str, what: str = "") -> None:
-        self.steps.append(f"{shlex.join(('vitadel', *words)) if words else ''}{'  # ' if what and words else ''}{what}")
+        """Something that is done: a command, or in words, or both."""
+        short = (
+            word if len(word) < _LONG_WORD else f"{word[:_LONG_WORD]}...({len(word)} characters)" for word in words
+        )
+        command = shlex.join(("vitadel", *short)) if words else ""
+        self.steps.append(f"{command}  # {what}" if command and what else command or what)
 
 
 @dataclass
@@ -88,6 +96,9 @@ def run_cases(name: str, share: float, folder: Path, run: Callable[[Case], str])
                 outcome = run(case)
             except Bug as error:
                 bug = str(error)
+            except Exception as error:  # noqa: BLE001 - one broken case must not end the others
+                bug = f"the suite itself fails: {type(error).__name__}: {error}"
+                case.steps += traceback.format_exc().splitlines()[-6:]
             with lock:
                 part.outcomes[outcome] += 1
                 if bug:

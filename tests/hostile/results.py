@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,31 +21,25 @@ PROVENANCE = TIMINGS | {"versions", "commit", "machine", "device"}
 # characters of a refusal, which may quote what was typed
 _LONGEST_LINE = 2000
 # refusals of numbers that only work can meet: the run folder is rightly there
-_MET_AT_WORK = re.compile(r"no longer finite|NaN or infinite|combinations failed|out of memory|stopped")
+_MET_AT_WORK = re.compile(r"no longer finite|NaN or infinite|combinations? failed|out of memory|cannot read the image")
 
 
 def result_of(folder: Path) -> dict[str, object]:
     """Everything that a run, or a folder of runs, found out, without what it took."""
-    found: dict[str, object] = {}
+    found: dict[str, dict[str, object]] = {}
     for path in sorted(folder.rglob("*")):
-        name = path.relative_to(folder).as_posix()
-        if path.name in ("final.safetensors", "best.safetensors"):
-            found[name] = {key: _hash(value) for key, value in load_file(path).items()}
-        elif path.name == "rows.parquet":
-            found[name] = without(pq.read_table(path).to_pydict(), TIMINGS)
-        elif path.name in ("summary.json", "result.json", "table.json", "factors.json"):
-            found[name] = without(json.loads(path.read_text()), TIMINGS)
-        elif path.name == "manifest.json":
-            found[name] = without(json.loads(path.read_text()), PROVENANCE)
-        elif path.name == "log.jsonl":
-            found[name] = _logged(path)
-        elif path.name == "gallery.npz":
-            found[name] = _arrays(path)
-        elif path.parent.name == "found" and path.suffix == ".npz":
-            deltas = found.setdefault(path.parent.relative_to(folder).as_posix(), {})
-            assert isinstance(deltas, dict)
-            deltas.update(_deltas(path))
-    return found
+        found_image = path.parent.name == "found" and path.suffix == ".npz"
+        # how many files the images take depends on interruptions
+        name = (path.parent if found_image else path).relative_to(folder).as_posix()
+        read = _deltas if found_image else _READERS.get(path.name)
+        if read is None:
+            continue
+        try:
+            result = read(path)
+        except Exception as error:  # noqa: BLE001 - whatever a damaged file makes its reader raise
+            result = {f"{type(error).__name__} of {path.name}": str(error)}
+        found[name] = {**found.get(name, {}), **result}
+    return dict(found)
 
 
 def without(value: object, names: Iterable[str]) -> object:
@@ -79,7 +73,25 @@ def _hash(value: "np.ndarray[Any, Any]") -> str:
     return f"{value.dtype}{value.shape}{hashlib.sha256(value.tobytes()).hexdigest()[:16]}"
 
 
-def _logged(path: Path) -> object:
+def _tensors(path: Path) -> dict[str, object]:
+    return {key: _hash(value) for key, value in load_file(path).items()}
+
+
+def _rows(path: Path) -> dict[str, object]:
+    columns: dict[str, object] = pq.read_table(path).to_pydict()
+    return {name: values for name, values in columns.items() if name not in TIMINGS}
+
+
+def _numbers(path: Path) -> dict[str, object]:
+    content: dict[str, object] = json.loads(path.read_text())
+    return {key: without(value, TIMINGS) for key, value in content.items() if key not in TIMINGS}
+
+
+def _manifest(path: Path) -> dict[str, object]:
+    return {key: value for key, value in _numbers(path).items() if key not in PROVENANCE}
+
+
+def _logged(path: Path) -> dict[str, object]:
     """The numbers of every step, those of its last line."""
     steps: dict[str, object] = {}
     for line in path.read_text().splitlines():
@@ -92,12 +104,13 @@ def _logged(path: Path) -> object:
     return steps
 
 
-def _arrays(path: Path) -> dict[str, str]:
+def _arrays(path: Path) -> dict[str, object]:
     with np.load(path) as stored:
         return {key: _hash(stored[key]) for key in stored.files}
 
 
-def _deltas(path: Path) -> dict[str, str]:
+def _deltas(path: Path) -> dict[str, object]:
+    """What was added to each image, by its row."""
     with np.load(path) as stored:
         pairs = [("rows", "deltas"), ("exact_rows", "exact_deltas")]
         return {
@@ -105,6 +118,16 @@ def _deltas(path: Path) -> dict[str, str]:
             for rows, deltas in pairs
             for row, delta in zip(stored[rows].tolist(), stored[deltas], strict=True)
         }
+
+
+_READERS: dict[str, Callable[[Path], dict[str, object]]] = {
+    **dict.fromkeys(("final.safetensors", "best.safetensors"), _tensors),
+    **dict.fromkeys(("summary.json", "result.json", "table.json", "factors.json"), _numbers),
+    "rows.parquet": _rows,
+    "manifest.json": _manifest,
+    "log.jsonl": _logged,
+    "gallery.npz": _arrays,
+}
 
 
 def complaint(ended: Ended, allowed: Sequence[int] = (0, 2)) -> str | None:

@@ -28,7 +28,7 @@ from typing import Any
 
 # what commands import while they run: everything, so that none waits for it
 _PRELOADED = (
-    *("server", "vitadel.cli", "vitadel.analyse", "vitadel.evaluate", "vitadel.models", "vitadel.recipes"),
+    *("vitadel.cli", "vitadel.analyse", "vitadel.evaluate", "vitadel.models", "vitadel.recipes"),
     *("vitadel.report", "vitadel.evaluate.surveys", "vitadel.recipes.published_tables", "vitadel.recipes.sweep"),
     *("torch", "timm", "accelerate", "pyarrow.parquet", "rich.table", "safetensors.torch", "sklearn.datasets"),
     *("scipy.stats", "matplotlib.pyplot", "matplotlib.backends.backend_pdf", "jinja2", "PIL.Image", "torchvision"),
@@ -37,7 +37,7 @@ _PRELOADED = (
 # a command that waits or computes for so long without having begun to work is taken to hang
 HANG_SECONDS = 20.0
 # seconds of one CPU that a command is watched for once it works
-_WATCHED = 6.0
+_WATCHED = 4.0
 _MEMORY = 8 * 2**30
 
 
@@ -58,7 +58,9 @@ class Fault:
     def __str__(self) -> str:
         what = {"signal": _signal_name, "error": errno.errorcode.__getitem__, "limit": "{} bytes".format}
         lasting = " and after" if self.lasting else ""
-        return f"{self.action} {what[self.action](self.number)} at {'/'.join(sorted(self.kinds))} {self.moment}{lasting}"
+        return (
+            f"{self.action} {what[self.action](self.number)} at {'/'.join(sorted(self.kinds))} {self.moment}{lasting}"
+        )
 
 
 def _signal_name(number: int) -> str:
@@ -210,6 +212,7 @@ def _child(order: Order, out: Connection, err: Connection, counts: Connection) -
     resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY, _MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.chdir(order.folder)
+    multiprocessing.set_start_method("fork", force=True)  # what a command of its own would have
     sys.argv = ["vitadel", *order.words]
     import torch
 
@@ -242,7 +245,7 @@ class Operations:
             sys.audit("hostile.fsync", os.readlink(f"/proc/self/fd/{file}"))
             original(file)
 
-        os.fsync = fsync
+        vars(os)["fsync"] = fsync
         sys.addaudithook(self._hook)
 
     def stop(self) -> None:

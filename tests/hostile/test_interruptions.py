@@ -60,4 +60,3 @@ def _interrupted(server: Server, case: Case, long: Long, reference: Reference) -
     if found := complaint(ended, _ENDS[number]):
         raise Bug(f"{long.kind}, {number.name}: {found}")
     return ended.code
-
