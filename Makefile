@@ -3,7 +3,7 @@ BIN := .venv/bin
 # two processes of one thread each: tests are many and small
 TESTS := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile
 
-.PHONY: demo test test-slow lint format
+.PHONY: demo test test-slow test-hostile lint format
 
 demo: .venv/.run
 	$(BIN)/vitadel demo
@@ -13,6 +13,10 @@ test: .venv/.dev lint
 
 test-slow: .venv/.dev
 	$(TESTS)
+
+# random interruptions, nonsense, failing writes and damaged files, for VITADEL_HOSTILE_MINUTES (30)
+test-hostile: .venv/.dev
+	OMP_NUM_THREADS=1 $(BIN)/pytest tests/hostile
 
 lint: .venv/.dev
 	$(BIN)/ruff check .

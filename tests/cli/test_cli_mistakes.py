@@ -115,6 +115,16 @@ def test_a_folder_that_is_no_run(vitadel: Command, tmp_path: Path) -> None:
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
+def test_a_line_has_an_end_and_no_control_characters(vitadel: Command, trained: Path, tmp_path: Path) -> None:
+    words = ("evaluate", trained, "--data", "digits[:8]", "--run", tmp_path / "run", "--threat")
+    told = mistake(vitadel(*words, "linf:" + "7" * 6000))
+    assert len(told) < 1600
+    assert "77 [...] 77" in told
+    told = mistake(vitadel("report", tmp_path / "red\x1b[31m\u202e"))
+    assert "red\\x1b[31m\\u202e is not a run folder" in told
+    assert told.rstrip("\n").isprintable()
+
+
 def test_control_c_is_130_and_keeps_what_was_done(
     vitadel: Command, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,9 @@ import typer
 from vitadel.cli import analyse, attack, catalogue, data, demo, evaluate, report, sweep, train
 from vitadel.errors import Stopped, UsageError
 
+# characters of an error, and how many of them are its beginning: what to write instead stands at its end
+_LONGEST, _BEGINNING = 1500, 1000
+
 app = typer.Typer(
     help="Train, attack, evaluate and explain robust Vision Transformers.",
     no_args_is_help=True,
@@ -56,5 +59,12 @@ def main() -> None:
 
 
 def _fail(message: str, code: int) -> None:
-    sys.stderr.write(f"vitadel: {' '.join(message.split())}\n")
+    sys.stderr.write(f"vitadel: {_one_line(message)}\n")
     sys.exit(code)
+
+
+def _one_line(message: str) -> str:
+    """The message without line breaks and control characters, which a file name may hold, its middle cut if long."""
+    text = " ".join(message.split())
+    text = "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
+    return text if len(text) <= _LONGEST else f"{text[:_BEGINNING]} [...] {text[_BEGINNING - _LONGEST :]}"

@@ -203,10 +203,14 @@ def save(figure: "Figure", path: Path) -> list[Path]:
     paths = [path.with_suffix(suffix) for suffix in (".png", ".pdf")]
     for one in paths:
         # a date would make the same study give other bytes
-        metadata = {"CreationDate": None} if one.suffix == ".pdf" else {"Software": None}
+        metadata: dict[str, None] = {"CreationDate": None} if one.suffix == ".pdf" else {"Software": None}
 
-        def write(beside: Path, one: Path = one, metadata: Mapping[str, None] = metadata) -> None:
-            figure.savefig(beside, format=one.suffix[1:], dpi=200, facecolor="white", metadata=dict(metadata))
+        # drawn in memory: matplotlib answers a full disk with errors of its own
+        drawn = io.BytesIO()
+        figure.savefig(drawn, format=one.suffix[1:], dpi=200, facecolor="white", metadata=metadata)
+
+        def write(beside: Path, drawn: io.BytesIO = drawn) -> None:
+            beside.write_bytes(drawn.getvalue())
 
         write_whole(one, write)
     return paths

@@ -3,14 +3,18 @@
 import base64
 import html
 import re
+import resource
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from vitadel import runs
 from vitadel.errors import UsageError
-from vitadel.report import Findings, exhibits, read_study, write_figures, write_report
+from vitadel.report import Findings, exhibits, figures, read_study, write_figures, write_report
 from vitadel.report.exhibit_figures import _painted, _stretched
 from vitadel.runs import Run, write_json
 
@@ -157,6 +161,31 @@ def test_figures_as_files(tmp_path: Path) -> None:
     bytes_ = [path.read_bytes() for path in written]
     assert all(b.startswith((b"\x89PNG", b"%PDF")) for b in bytes_)
     assert [path.read_bytes() for path in write_figures(run)] == bytes_
+
+
+@pytest.fixture
+def file_limit() -> Iterator[Callable[[int], None]]:
+    """Sets how many bytes a file may have, as a full disk would; lifted afterwards."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # the write is then an error
+    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    signal.signal(signal.SIGXFSZ, handler)
+
+
+@pytest.mark.parametrize("suffix", [".png", ".pdf"])
+def test_a_figure_that_the_disk_has_no_room_for(
+    suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file_limit: Callable[[int], None]
+) -> None:
+    def write_whole(path: Path, write: Callable[[Path], None]) -> None:
+        if path.suffix == suffix:
+            file_limit(100)
+        runs.write_whole(path, write)
+
+    monkeypatch.setattr(figures, "write_whole", write_whole)
+    run = study(tmp_path / "run", "pointer", lines())
+    with pytest.raises(UsageError, match=f"cannot write .*{suffix}: File too large"):
+        write_figures(run)
 
 
 def test_a_map_is_blue_white_and_red_over_white_and_a_shade_over_black() -> None:
