@@ -10,6 +10,9 @@ from PIL import Image
 
 from vitadel.data import (
     SHAPES,
+    DataSet,
+    Held,
+    Split,
     Squash,
     check,
     cues,
@@ -199,6 +202,15 @@ def test_what_is_missing_of_the_offshoots_is_said(tmp_path: Path) -> None:
     assert told[0] == "class airplane: no images"
     assert "class cat: 1 of 80 images" in told
     assert len(told) == 16
+
+
+@pytest.mark.parametrize(("count", "told"), [(7500, ()), (7499, ("7499 of 7500 images",)), (7501, ())])
+def test_nothing_is_missing_of_what_has_every_image(tmp_path: Path, count: int, told: tuple[str, ...]) -> None:
+    members = torch.tensor([wnids().index(one) for one in part_wnids("imagenet-a")])
+    labels = members[torch.arange(count) % len(members)]
+    pixels = Held(torch.zeros(count, 3, 1, 1, dtype=torch.uint8))
+    split = Split("test", tuple(map(str, range(count))), labels, pixels)
+    assert missing(DataSet(f"imagenet-a:{tmp_path}", wnids(), Squash(1), None, None, split)) == told
 
 
 def test_what_is_missing_of_imagenet_c_is_said_cell_by_cell(tmp_path: Path) -> None:

@@ -53,7 +53,8 @@ def test_the_cifar_table_takes_every_fifth_pixel(folder: Path, tmp_path: Path) -
     (tmp_path / "b.png").unlink()
     ice = (photographed(torch.zeros(9, 3, 32, 32), Draws.of(0, torch.arange(9)), folder, 5) * 255).round()
     assert (ice[:, 0, 1:] - ice[:, 0, :-1]).unique().item() == 5
-    assert (ice[:, 0] % 5).unique().item() == 2
+    assert (ice[:, 1, :, 1:] - ice[:, 1, :, :-1]).unique().item() == 5
+    assert (ice[:, :2] % 5).unique().item() == 2
 
 
 def test_a_small_photograph_is_enlarged(folder: Path) -> None:
