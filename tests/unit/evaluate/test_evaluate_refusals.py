@@ -15,7 +15,7 @@ from vitadel import data, models
 from vitadel.attacks import APGD, FAB, FGSM, PGD, AutoAttack, Engine, Square
 from vitadel.data import DataSet, Squash
 from vitadel.errors import UsageError
-from vitadel.evaluate import SUITES, Entry, Ranks, Suite, evaluate, refuse_other_classes, survey
+from vitadel.evaluate import SUITES, Entry, Ranks, Suite, best_device, evaluate, refuse_other_classes, survey
 from vitadel.evaluate.cascade import Cascade
 from vitadel.evaluate.journal import Notebook
 from vitadel.evaluate.skipped import skipped_flags
@@ -260,3 +260,15 @@ def test_five_skipped_images_are_named_and_more_are_counted(count: int, end: str
     assert flag.sentence == f"{count} images were skipped on request: {end}"
     assert flag.evidence == {"images": count}
     assert skipped_flags(SimpleNamespace(skipped=())) == skipped_flags(object()) == []
+
+
+def test_each_process_has_a_gpu_of_its_own_as_far_as_there_are_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert best_device() == torch.device("cpu")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    assert best_device() == torch.device("cuda", 0)
+    for rank, device in (("3", 3), ("4", 0), ("6", 2)):
+        monkeypatch.setenv("LOCAL_RANK", rank)
+        assert best_device() == torch.device("cuda", device)

@@ -14,7 +14,7 @@ from vitadel.data import DataSet, Held, Split, Squash
 from vitadel.errors import UsageError
 from vitadel.evaluate import Ranks, survey
 from vitadel.evaluate.surveys import GreyLevel, Spatial, Transfer, frame
-from vitadel.evaluate.surveys.spatial import likely_first
+from vitadel.evaluate.surveys.spatial import _blocks, likely_first
 from vitadel.runs import Notify, Rows
 from vitadel.threat import Linf, RotateTranslate, moved
 
@@ -266,6 +266,15 @@ def test_likely_moves_come_first() -> None:
     far_first = likely_first(moves, None).tolist()
     assert far_first[-1] == 13
     assert moves[far_first[0]].abs().tolist() == [2, 2, 30]
+
+
+def test_blocks_of_moves_double_up_to_64() -> None:
+    assert list(_blocks(300)) == [
+        *((0, 1), (1, 3), (3, 7), (7, 15), (15, 31), (31, 63), (63, 127)),
+        *((127, 191), (191, 255), (255, 300)),
+    ]
+    assert list(_blocks(3)) == [(0, 1), (1, 3)]
+    assert list(_blocks(0)) == []
 
 
 def test_the_reach_follows_the_size_of_the_images() -> None:
