@@ -3,8 +3,9 @@
     python tests/mutants/sample.py --count 80 --seed 1
 
 A fault is tried on the tests of its own package and on the contract and golden tests, as far as these run the function
-that it lies in, until one fails. A test that does not end counts as one that fails. Which tests run which function
-is recorded the first time, and again for a test file that has changed; delete build/mutants to record everything anew.
+that it lies in, until one fails; on those of other packages only if none of these runs it. A test that does not end
+counts as one that fails. Which tests run which function is recorded the first time, and again for a test file that has
+changed; delete build/mutants to record everything anew.
 """
 
 import argparse
@@ -83,7 +84,7 @@ def main() -> int:
     if broken:
         print(f"{len(broken)} tests fail without a fault and are left out: {', '.join(broken)}")
     survivors = tried(mutants, records, arguments.jobs)
-    return told(mutants, survivors)
+    return summed_up(mutants, survivors)
 
 
 def drawn(places: dict[Path, list[list[Fault]]], count: int, seed: int) -> list[Mutant]:
@@ -169,11 +170,13 @@ def selected(mutant: Mutant, records: Mapping[Path, FileRecord]) -> Selection:
     near = {file: record for file, record in records.items() if file.parent in folders}
     function = f"{mutant.module}:{mutant.fault.function}"
     chosen = {file: tests for file, record in near.items() if (tests := record.runs(function))}
+    if not chosen:  # a function that only other packages run
+        chosen = {file: tests for file, record in records.items() if (tests := record.runs(function))}
     if not chosen:  # outside of functions, or in a function younger than the record
         chosen = {file: list(record.ran) for file, record in near.items() if mutant.module in record.modules}
         chosen = {file: tests for file, tests in chosen.items() if tests}
     for file, tests in chosen.items():
-        tests.sort(key=lambda test, ran=records[file].ran: len(ran[test]))  # type: ignore[misc]
+        tests.sort(key=lambda test, ran=records[file].ran: len(ran[test]))
     order = sorted(
         chosen, key=lambda file: (not records[file].touches(mutant.module), len(records[file].ran[chosen[file][0]]))
     )
@@ -275,7 +278,7 @@ class _First:
             self.path.write_text(report.nodeid)
 
 
-def told(mutants: Sequence[Mutant], survivors: Sequence[Mutant]) -> int:
+def summed_up(mutants: Sequence[Mutant], survivors: Sequence[Mutant]) -> int:
     """Print the shares; 1 if too few were caught."""
     for package, (number, missed) in sorted(_by_package(mutants, survivors)):
         print(f"{package:12} {number - missed:4} of {number:4} caught")

@@ -17,6 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle, StepPatch
 from matplotlib.text import Text
 from matplotlib.ticker import FixedLocator
@@ -74,10 +75,7 @@ def of_axes(axes: Axes) -> dict[str, Any]:
             ]
             for one in axes.collections
         ],
-        "images": [
-            [rounded(np.shape(one.get_array())), rounded(one.to_rgba(one.get_array()).mean((0, 1)))]
-            for one in axes.images
-        ],
+        "images": [of_image(one) for one in axes.images],
         "texts": [of_text(one) for one in axes.texts],
     }
 
@@ -97,12 +95,18 @@ def of_patch(patch: object) -> list[Any]:
     return [*rounded(patch.get_bbox().extents), to_hex(patch.get_facecolor(), keep_alpha=True), patch.get_label()]
 
 
+def of_image(image: AxesImage) -> list[Any]:
+    shown = image.get_array()
+    assert shown is not None
+    return [list(shown.shape), rounded(image.to_rgba(shown).mean((0, 1)))]
+
+
 def of_text(text: Text) -> list[Any]:
     return [
         text.get_text(),
         *rounded(text.get_position()),
         text.get_fontsize(),
-        text.get_ha(),
+        text.get_horizontalalignment(),
         to_hex(text.get_color()),
     ]
 
