@@ -3,7 +3,11 @@ BIN := .venv/bin
 # two processes of one thread each: tests are many and small
 TESTS := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile
 
-.PHONY: demo test test-slow test-hostile lint format
+# `make test-mutants COUNT=200 SEED=7`: how many small faults are tried, and which
+COUNT ?= 80
+SEED ?= 1
+
+.PHONY: demo test test-slow test-hostile test-mutants lint format
 
 demo: .venv/.run
 	$(BIN)/vitadel demo
@@ -17,6 +21,9 @@ test-slow: .venv/.dev
 # random interruptions, nonsense, failing writes and damaged files, for VITADEL_HOSTILE_MINUTES (30)
 test-hostile: .venv/.dev
 	OMP_NUM_THREADS=1 $(BIN)/pytest tests/hostile
+
+test-mutants: .venv/.dev
+	$(BIN)/python tests/mutants/sample.py --count $(COUNT) --seed $(SEED) --jobs 2
 
 lint: .venv/.dev
 	$(BIN)/ruff check .

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from vitadel.analyse import Bench, Parts, Perturbations, study
 from vitadel.analyse.patch_grid import alignment
+from vitadel.analyse.perturbations import _aligned
 from vitadel.analyse.perturbed import Sign, Stretch, Striker, as_bytes, grey, mean_interval, pgd
 from vitadel.analyse.spectrum import fine_share
 from vitadel.analyse.study import InHand
@@ -209,6 +210,15 @@ def test_large_images_have_a_detail() -> None:
     assert detail.shape == (64, 64)
     np.testing.assert_array_equal(detail, whole[48:112, 48:112])  # begins on a border of patches
     assert "the middle 64 x 64 pixels" in result["exhibits"][0]["caption"]
+
+
+def test_only_an_image_that_beats_all_moved_grids_is_first() -> None:
+    # ranks of a grid of 4 among its 16 places: first, second of two equals, second, last
+    told = {"change_rank": [1 / 16, 1.5 / 16, 2 / 16, 1.0], "change_aligned": [2.0, 1.0, 1.0, 0.5]}
+    found = _aligned(told, "change", 4)
+    assert found["first"] == 1
+    assert found["mean_rank"] == pytest.approx((1 + 1.5 + 2 + 16) / 64)
+    assert found["mean"] == pytest.approx(1.125)
 
 
 def test_mistakes(x: Tensor) -> None:

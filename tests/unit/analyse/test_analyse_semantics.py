@@ -168,6 +168,18 @@ def test_models_are_left_as_they_were(x: Tensor, y: Tensor) -> None:
     assert all(torch.equal(before[key], value) for key, value in other.state_dict().items())
 
 
+def test_a_network_of_another_size_sees_resized_images_without_overshoot(y: Tensor) -> None:
+    sharp = (torch.rand(5, 3, CLASSES, CLASSES, generator=torch.Generator().manual_seed(2)) > 0.5).float()
+    other = load("timm:test_vit", num_classes=CLASSES, image_size=16, patch_size=8, options=SMALL)
+    seen: list[Tensor] = []
+    other.register_forward_pre_hook(lambda module, args: seen.append(args[0].clone()))
+    semantics(Stripes(), sharp, y[:5], {"other": other}, Linf(EPS), FULL)
+    resized = nn.functional.interpolate(sharp, size=(16, 16), mode="bicubic", antialias=True)
+    assert resized.min() < 0 < 1 < resized.max()
+    assert any(torch.equal(one, resized.clamp(0, 1)) for one in seen)
+    assert all(one.shape[2:] == (16, 16) and one.min() >= 0 and one.max() <= 1 for one in seen)
+
+
 def test_mistakes(x: Tensor, y: Tensor, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"no model was named .* Write semantics:classifiers=MODEL"):
         study(Stripes(), x, y, Semantics())

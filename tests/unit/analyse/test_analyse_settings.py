@@ -1,14 +1,19 @@
 """The studies of perturbations by name, with every kind of setting they have, as the command line writes them."""
 
+from collections.abc import Mapping
+
 import pytest
+import torch
 
 from vitadel.analyse import STUDIES, Accumulate, Convergence, Perturbations, Saliency, Semantics
+from vitadel.analyse import study as run
 from vitadel.analyse.accumulate import Norm, Start
 from vitadel.analyse.perturbed import Sign, Stretch
 from vitadel.analyse.sight import Method
 from vitadel.analyse.study import Study
 from vitadel.cli.analyse import read_study
 from vitadel.errors import UsageError
+from vitadel.models import load
 
 
 @pytest.mark.parametrize(
@@ -48,3 +53,31 @@ def test_settings_as_they_are_written(text: str, study: Study) -> None:
 def test_settings_that_are_not_known(text: str, told: str) -> None:
     with pytest.raises(UsageError, match=told):
         read_study(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "accumulate:coordinates=1,steps=2",
+        "convergence:steps=0+2",
+        "correlation",
+        "correlation:measure=cka,group=8",
+        "lesion",
+        "perturbations:steps=1",
+        "saliency",
+    ],
+)
+def test_progress_ends_with_all_that_was_to_be_done(text: str) -> None:
+    model = load("timm:test_vit", num_classes=5, image_size=32, patch_size=8, options={"depth": 2})
+    x, y = torch.rand(19, 3, 32, 32, generator=torch.Generator().manual_seed(0)), torch.arange(19) % 5
+    told: dict[str, list[tuple[int, int]]] = {}
+
+    def notify(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
+        told.setdefault(what, []).append((done, total))
+
+    run(model, x, y, read_study(text), batch=4, notify=notify)
+    assert told
+    for steps in told.values():
+        assert len({total for _, total in steps}) == 1
+        assert steps == sorted(steps)
+        assert steps[-1][0] == steps[-1][1] > 0

@@ -391,6 +391,8 @@ def test_too_small_a_disk_is_named_before_anything_is_written(tmp_path: Path, mo
     need = COUNT * (8 * 8 * 3 + 1)
     monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": need - 1}))
     refused(archive, f"the images take 0.0 GB, but {tmp_path / 'out'} has 0.0 GB free. Choose a folder on a larger di")
+    monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": need}))
+    same(convert([archive], tmp_path / "out"), pictures(), labels())
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")

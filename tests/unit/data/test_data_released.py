@@ -10,6 +10,9 @@ from PIL import Image
 
 from vitadel.data import (
     SHAPES,
+    DataSet,
+    Held,
+    Split,
     Squash,
     check,
     cues,
@@ -20,6 +23,7 @@ from vitadel.data import (
     readable,
     wnids,
 )
+from vitadel.data.released import open_released
 from vitadel.errors import UsageError
 
 
@@ -201,6 +205,15 @@ def test_what_is_missing_of_the_offshoots_is_said(tmp_path: Path) -> None:
     assert len(told) == 16
 
 
+@pytest.mark.parametrize(("count", "told"), [(7500, ()), (7499, ("7499 of 7500 images",)), (7501, ())])
+def test_nothing_is_missing_of_what_has_every_image(tmp_path: Path, count: int, told: tuple[str, ...]) -> None:
+    members = torch.tensor([wnids().index(one) for one in part_wnids("imagenet-a")])
+    labels = members[torch.arange(count) % len(members)]
+    pixels = Held(torch.zeros(count, 3, 1, 1, dtype=torch.uint8))
+    split = Split("test", tuple(map(str, range(count))), labels, pixels)
+    assert missing(DataSet(f"imagenet-a:{tmp_path}", wnids(), Squash(1), None, None, split)) == told
+
+
 def test_what_is_missing_of_imagenet_c_is_said_cell_by_cell(tmp_path: Path) -> None:
     for severity in range(1, 6):
         for wnid in wnids():
@@ -216,6 +229,30 @@ def test_what_is_missing_of_imagenet_c_is_said_cell_by_cell(tmp_path: Path) -> N
     assert f"fog/3: 1 classes, the first is {wnids()[4]}" in missing_corrupted("imagenet-c", tmp_path, ["fog"])
     with pytest.raises(UsageError, match="there is no folder 'nowhere'. Write imagenet-c:DIR"):
         missing_corrupted("imagenet-c", Path("nowhere"), ["fog"])
+
+
+def test_images_of_imagenet_c_are_found_by_class_and_name(tmp_path: Path) -> None:
+    for wnid, level in ((wnids()[0], 10), (wnids()[1], 20)):
+        paint(tmp_path / "val" / wnid / "0.png", 0)
+        paint(tmp_path / "c" / "weather" / "fog" / "2" / wnid / "0.png", level)
+    clean = load(f"imagenet:{tmp_path}", preprocess=Squash(8)).test
+    corrupted = open_released(tmp_path / "c", clean, Squash(8))
+    cell = corrupted.cell("fog", 2)
+    assert cell.ids == tuple(f"{wnids()[label]}/0.png" for label in clean.labels.tolist())
+    assert torch.equal(cell.labels, clean.labels)
+    levels = (cell.images(torch.arange(2)) * 255).round().amax((1, 2, 3))
+    assert torch.equal(levels, 10.0 * (clean.labels + 1))
+    with pytest.raises(UsageError, match=r"has no folder fog/3\. The layout is DIR/CORRUPTION/SEVERITY/WNID/FILE"):
+        corrupted.cell("fog", 3)
+    marks = [corrupted.mark("fog", 2)]
+    paint(tmp_path / "c" / "weather" / "fog" / "2" / wnids()[1] / "0.png", 20, size=(64, 64))
+    marks.append(corrupted.mark("fog", 2))
+    (tmp_path / "c" / "weather" / "fog" / "2" / wnids()[1] / "0.png").unlink()
+    marks.append(corrupted.mark("fog", 2))
+    assert len(set(marks)) == 3
+    (tmp_path / "c" / "weather" / "fog" / "2" / wnids()[1]).rmdir()
+    with pytest.raises(UsageError, match=f"has no folder {wnids()[1]}, and the clean images have that class"):
+        corrupted.cell("fog", 2)
 
 
 def test_what_is_missing_of_cifar_c_is_said_file_by_file(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,11 +15,13 @@ from vitadel import data, models
 from vitadel.attacks import APGD, FAB, FGSM, PGD, AutoAttack, Engine, Square
 from vitadel.data import DataSet, Squash
 from vitadel.errors import UsageError
-from vitadel.evaluate import SUITES, Entry, Ranks, Suite, evaluate, refuse_other_classes, survey
+from vitadel.evaluate import SUITES, Entry, Ranks, Suite, best_device, evaluate, refuse_other_classes, survey
 from vitadel.evaluate.cascade import Cascade
 from vitadel.evaluate.journal import Notebook
+from vitadel.evaluate.skipped import skipped_flags
 from vitadel.evaluate.surveys import GreyLevel
-from vitadel.losses import dlr, margin
+from vitadel.goals import least_likely
+from vitadel.losses import dlr, kl_divergence, margin
 from vitadel.runs import Rows, Run
 from vitadel.threat import Linf
 
@@ -239,3 +242,33 @@ def test_the_kept_head_of_a_frozen_network_has_classes_of_its_own() -> None:
     refuse_other_classes(tuned, digits)
     with pytest.raises(UsageError, match="answers with 20 classes"):
         refuse_other_classes(models.answering(tuned, "kept"), digits)
+
+
+def test_the_kl_divergence_takes_no_target() -> None:
+    with pytest.raises(UsageError, match="leads away from the clean answer and has no target. Leave one out"):
+        Entry("kl", PGD(steps=1), kl_divergence, least_likely)
+    assert Entry("kl", PGD(steps=1), kl_divergence).target is None
+    assert Entry("ce", PGD(steps=1), target=least_likely).target is least_likely
+    assert Entry("ce", PGD(steps=1)).target is None
+
+
+@pytest.mark.parametrize(("count", "end"), [(1, "a0"), (5, "a0; a1; a2; a3; a4"), (6, "a0; a1; a2; a3; a4; ...")])
+def test_five_skipped_images_are_named_and_more_are_counted(count: int, end: str) -> None:
+    images = SimpleNamespace(skipped=[f"a{number}" for number in range(count)])
+    (flag,) = skipped_flags(images)
+    assert flag.code == "images-skipped"
+    assert flag.sentence == f"{count} images were skipped on request: {end}"
+    assert flag.evidence == {"images": count}
+    assert skipped_flags(SimpleNamespace(skipped=())) == skipped_flags(object()) == []
+
+
+def test_each_process_has_a_gpu_of_its_own_as_far_as_there_are_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert best_device() == torch.device("cpu")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    assert best_device() == torch.device("cuda", 0)
+    for rank, device in (("3", 3), ("4", 0), ("6", 2)):
+        monkeypatch.setenv("LOCAL_RANK", rank)
+        assert best_device() == torch.device("cuda", device)

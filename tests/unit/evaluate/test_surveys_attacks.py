@@ -14,7 +14,7 @@ from vitadel.data import DataSet, Held, Split, Squash
 from vitadel.errors import UsageError
 from vitadel.evaluate import Ranks, survey
 from vitadel.evaluate.surveys import GreyLevel, Spatial, Transfer, frame
-from vitadel.evaluate.surveys.spatial import likely_first
+from vitadel.evaluate.surveys.spatial import _blocks, likely_first
 from vitadel.runs import Notify, Rows
 from vitadel.threat import Linf, RotateTranslate, moved
 
@@ -268,6 +268,15 @@ def test_likely_moves_come_first() -> None:
     assert moves[far_first[0]].abs().tolist() == [2, 2, 30]
 
 
+def test_blocks_of_moves_double_up_to_64() -> None:
+    assert list(_blocks(300)) == [
+        *((0, 1), (1, 3), (3, 7), (7, 15), (15, 31), (31, 63), (63, 127)),
+        *((127, 191), (191, 255), (255, 300)),
+    ]
+    assert list(_blocks(3)) == [(0, 1), (1, 3)]
+    assert list(_blocks(0)) == []
+
+
 def test_the_reach_follows_the_size_of_the_images() -> None:
     assert [Spatial().threat(side).reach for side in (384, 224, 128, 32, 8)] == [16, 16, 16, 3, 0.75]
     assert Spatial(reach=2.0).threat(224).reach == 2
@@ -334,6 +343,36 @@ def test_a_model_of_another_size_sees_the_images_resized(tmp_path: Path, three: 
     assert len(values(summary)) == 4
     again = survey(models.load(three[0]), data, settings, claim(tmp_path / "again"), threat=Linf(0.1), batch=2)
     assert without_time(again) == without_time(summary)
+
+
+class Masked(nn.Module):
+    """A model whose gradient is zero everywhere, with the answers of another."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        z_BK: Tensor = self.model(x)
+        return z_BK.detach() + 0 * x.sum()
+
+
+def test_images_that_fool_a_model_more_often_than_its_own_attack_are_flagged(tmp_path: Path, three: list[Path]) -> None:
+    pixels = torch.randint(0, 256, (12, 3, 8, 8), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    first = models.load(three[0])
+    labels = first(pixels / 255).argmax(1).detach()
+    split = Split("test", tuple(map(str, range(12))), labels, Held(pixels))
+    data = DataSet("noise", tuple(map(str, range(10))), Squash(8), None, None, split)
+    settings, threat = Transfer(sources=(str(three[0]),)), Linf(0.1)
+    summary = survey(Masked(first), data, settings, claim(tmp_path / "masked"), threat=threat)
+    assert values(summary)["under its own attack"] == 1
+    assert values(summary)["crafted on m0"] < 1
+    flags = {flag["code"]: flag for flag in summary["flags"]}  # type: ignore[attr-defined]
+    assert flags["transfer-stronger"]["evidence"] == {"own": 12, "of": 12}
+    assert "images crafted on m0 fool the model more often" in flags["transfer-stronger"]["sentence"]
+    other = survey(first, data, replace(settings, sources=(str(three[1]),)), claim(tmp_path / "open"), threat=threat)
+    assert values(other)["under its own attack"] < values(other)["crafted on m1"]
+    assert "transfer-stronger" not in [flag["code"] for flag in other["flags"]]  # type: ignore[attr-defined]
 
 
 class Stripes(nn.Module):

@@ -88,8 +88,18 @@ def test_images_of_ones_own_are_judged_among_the_classes_that_occur(tmp_path: Pa
     assert codes(summary) == []
     table = summary["exhibits"][1]  # type: ignore[index]
     assert [row[:3] for row in table["rows"]] == [["1", 2, 1.0], ["3", 1, 1.0]]
+    shown = summary["exhibits"][2]["cells"]  # type: ignore[index]
+    assert [one["note"] for row in shown for one in row if one] == ["1", "1", "3"]
     with pytest.raises(UsageError, match="images of one class only"):
         NaturalAdversarial().refuse(Bins(), greys([5, 6]), "test")
+
+
+def test_pictures_name_the_answer_only_where_it_is_another_class(tmp_path: Path) -> None:
+    # of ten classes, Bins answers 0, 1 and 3
+    settings = NaturalAdversarial(label_space=LabelSpace.ALL)
+    summary = survey(Bins(), greys([5, 40, 90], [1, 1, 3]), settings, claim(tmp_path / "run"))
+    shown = summary["exhibits"][2]["cells"]  # type: ignore[index]
+    assert [one["note"] for row in shown for one in row if one] == ["1, taken for 0", "1", "3"]
 
 
 def test_other_images_are_refused() -> None:

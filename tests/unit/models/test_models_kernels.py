@@ -3,12 +3,17 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from timm.layers.attention import Attention
 from timm.models.xcit import XCA
+from torch import nn
+
+from vitadel.models.families import packed
 
 pytest.importorskip("triton")
 
@@ -79,3 +84,26 @@ def test_attention_between_channels_and_its_gradient(tmp_path: Path) -> None:
         for ours, theirs in ((got, wanted), (back, wanted_back)):
             for one, other in zip(ours.double(), theirs.detach(), strict=True):
                 torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4 * float(other.abs().max()))
+
+
+@pytest.mark.parametrize(
+    ("change", "patches", "suits"),
+    [
+        (lambda attention: None, 64, True),
+        (lambda attention: None, 65, False),
+        (lambda attention: setattr(attention, "q_norm", nn.LayerNorm(16)), 64, False),
+        (lambda attention: setattr(attention, "k_norm", nn.LayerNorm(16)), 64, False),
+        (lambda attention: setattr(attention, "gate", nn.Linear(32, 32)), 64, False),
+        (lambda attention: setattr(attention, "head_dim", 24), 64, False),
+    ],
+    ids=["plain", "tokens", "q_norm", "k_norm", "gate", "channels"],
+)
+def test_attention_that_does_more_than_the_kernel_keeps_its_own(
+    monkeypatch: pytest.MonkeyPatch, change: Callable[[nn.Module], None], patches: int, suits: bool
+) -> None:
+    attention = Attention(32, num_heads=2)
+    change(attention)
+    assert not packed.suits(attention, patches)  # not on a CPU
+    monkeypatch.setattr(packed, "_has_kernels", lambda module: True)
+    assert packed.suits(attention, patches) == suits
+    assert not packed.suits(XCA(32, 2), patches)

@@ -25,6 +25,7 @@ from vitadel.models import (
     wrap,
     write_tensors,
 )
+from vitadel.models.loading import run_of
 
 Tiny = Callable[..., Model]
 HALF = Normalisation((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
@@ -235,6 +236,26 @@ def test_run_folder_prefers_its_best_checkpoint(tmp_path: Path) -> None:
     assert weights(load(tmp_path / "run")) == weights(final)
     save(best, folder / "best.safetensors")
     assert weights(load(str(tmp_path / "run"))) == weights(best)
+
+
+def test_the_run_that_a_model_was_trained_in(tmp_path: Path) -> None:
+    folder = tmp_path / "run" / "checkpoints"
+    folder.mkdir(parents=True)
+    file = folder / "final.safetensors"
+    assert run_of(file) is None  # neither weights nor a manifest
+    file.touch()
+    assert run_of(file) is None
+    (tmp_path / "run" / "manifest.json").touch()
+    assert run_of(file) == run_of(f"{file}") == run_of(tmp_path / "run") == tmp_path / "run"
+    assert run_of(folder / "best.safetensors") is None
+    elsewhere = tmp_path / "run" / "weights" / "final.safetensors"
+    elsewhere.parent.mkdir()
+    elsewhere.touch()
+    assert run_of(elsewhere) is None
+    assert run_of("timm:test_vit") is None
+    assert run_of(f"timm:test_vit+{file}") == tmp_path / "run"
+    assert run_of(f"{file}+{elsewhere}") == tmp_path / "run"
+    assert run_of(f"{file}+{elsewhere}#rob") == tmp_path / "run"
 
 
 def test_a_run_folder_that_may_not_be_entered_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

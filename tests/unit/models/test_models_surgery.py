@@ -17,6 +17,7 @@ KERNEL, POSITIONS = "patch_embed.proj.weight", "pos_embed"
 AT_224: dict[str, tuple[str, int, dict[str, Option]]] = {
     "vit": ("timm:vit_tiny_patch16_224", 1, {"depth": 1, "embed_dim": 48}),
     "deit": ("timm:deit_tiny_patch16_224", 1, {"depth": 1, "embed_dim": 48}),
+    "deit3": ("timm:deit3_small_patch16_224", 0, {"depth": 1, "embed_dim": 48}),  # its class token has no position
     "distilled": ("timm:deit_tiny_distilled_patch16_224", 2, {"depth": 1, "embed_dim": 48}),
     "cait": ("timm:cait_xxs24_224", 0, {"depth": 1, "embed_dim": 48}),
 }

@@ -1,11 +1,12 @@
 """WideResNet and GELU ResNet-50: the published sizes, and the units one by one."""
 
 import pytest
+import timm
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from vitadel.models import load
+from vitadel.models import family_of, load
 from vitadel.models.build import OWN
 from vitadel.models.wide_resnet import WideResNet
 
@@ -56,3 +57,28 @@ def test_gelu_takes_the_place_of_every_relu() -> None:
     kinds = [type(module).__name__ for module in load("vitadel:resnet50_gelu", num_classes=5).modules()]
     assert kinds.count("GELU") == 1 + 16 * 3
     assert not [kind for kind in kinds if "ReLU" in kind]
+
+
+@pytest.mark.parametrize(
+    ("name", "units", "fixed"),
+    [
+        ("wide", 6, {"groups.1.0", "groups.2.0"}),
+        ("resnet18", 8, {"layer2.0", "layer3.0", "layer4.0"}),
+        ("resnet50", 16, {"layer1.0", "layer2.0", "layer3.0", "layer4.0"}),
+        ("resnetv2_50", 16, {f"stages.{stage}.blocks.0" for stage in range(4)}),
+    ],
+)
+def test_only_a_unit_with_a_projection_changes_shape(name: str, units: int, fixed: set[str]) -> None:
+    with torch.device("meta"):
+        net = WideResNet(16, 1, 5) if name == "wide" else timm.create_model(name)
+    layers = family_of(net).layers(net)
+    assert [layer.module for layer in layers] == [net.get_submodule(layer.name) for layer in layers]
+    assert len(layers) == units
+    assert {layer.name for layer in layers if layer.fixed} == fixed
+
+
+def test_stages_stand_for_a_network_without_units_and_none_can_be_left_out() -> None:
+    net = timm.create_model("test_efficientnet")
+    layers = family_of(net).layers(net)
+    assert [layer.name for layer in layers] == [stage["module"] for stage in net.feature_info]
+    assert all(layer.fixed and layer.module is net.get_submodule(layer.name) for layer in layers)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from vitadel.attacks import FGSM, PGD
 from vitadel.errors import UsageError
 from vitadel.goals import Untargeted
-from vitadel.objectives import Adversarial, Moment, Standard
+from vitadel.objectives import Adversarial, Each, Moment, Standard
 from vitadel.objectives.base import hard_labels, shares
 from vitadel.threat import L2, Linf
 
@@ -107,3 +107,20 @@ def test_mistakes_are_named() -> None:
         Standard(smoothing=1.0)
     with pytest.raises(UsageError, match="Adversarial.eps_warmup must lie in"):
         Adversarial(PGD(steps=1), Linf(0.1), eps_warmup=2)
+
+
+def test_a_forward_pass_and_its_way_back_to_the_weights_cost_three() -> None:
+    assert Standard().passes == Standard().loss_passes == 3
+    threat = Linf(0.1)
+    assert Adversarial(FGSM(), threat).passes == 2 + 3
+    assert Adversarial(PGD(steps=4, step_size=0.1, keep_best=False), threat).passes == 4 * 2 + 3
+
+
+def test_a_quantity_grows_evenly_or_in_stairs_and_then_stays() -> None:
+    moments = [Moment(epoch / 2, 8, updates=2) for epoch in range(1, 17)]
+    evenly = [now.grown(0.5, Each.STEP) for now in moments]
+    assert evenly == [1 / 8, 2 / 8, 3 / 8, 4 / 8, 5 / 8, 6 / 8, 7 / 8, *[1.0] * 9]
+    stairs = [now.grown(0.5, Each.EPOCH) for now in moments]
+    assert stairs == [0, 0, 0.25, 0.25, 0.5, 0.5, 0.75, 0.75, *[1.0] * 8]
+    assert [now.grown(0.0, each) for now in moments[:2] for each in Each] == [1.0] * 4
+    assert [(now.whole_epoch, now.update_in_epoch) for now in moments[:4]] == [(0, 0), (0, 1), (1, 0), (1, 1)]

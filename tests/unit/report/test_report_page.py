@@ -67,6 +67,18 @@ def test_summary_table_says_what_the_summaries_say(two_runs: list[Path], known_i
     assert "linf:8/255 apgd-ce, square" in table
 
 
+def test_the_legend_of_curves_names_models_that_were_attacked_at_several_radii(make: Any) -> None:
+    run = make.claim("a", "swept")
+    for name, eps in (("linf-1_255", 1), ("linf-4_255", 4)):
+        make.write(run, name, ["", "apgd-ce", "clean"], eps / 255)
+    make.write(run, "adversarial-linf-8_255", ["apgd-ce", "apgd-ce", "clean"], 8 / 255, suite="adversarial")
+    text = page([run.folder, make.evaluate("b", "single", {8: 20})])
+    curve = text.split('<section id="curve">')[1].split("</section>")[0]
+    legend = words(curve.split('<ul class="legend">')[1].split("</ul>")[0])
+    assert "swept" in legend
+    assert "single" not in legend
+
+
 def test_best_of_each_threat_is_bold_and_only_that(two_runs: list[Path]) -> None:
     assert re.findall(r'class="value best">([\d.]+)<', page(two_runs)) == ["82.5", "70.0", "47.5"]
 

@@ -12,6 +12,7 @@ from vitadel.errors import UsageError
 from vitadel.shifts import Corruption
 from vitadel.shifts.frost import (
     ORIGINAL,
+    _photo,
     _windows_by_index,
     _windows_by_slices,
     frost,
@@ -53,13 +54,23 @@ def test_the_cifar_table_takes_every_fifth_pixel(folder: Path, tmp_path: Path) -
     (tmp_path / "b.png").unlink()
     ice = photographed(torch.zeros(9, 3, 32, 32), Draws.of(0, torch.arange(9)), folder, 5)
     assert (ice[:, 0, 1:] - ice[:, 0, :-1]).unique().item() == 5
-    assert (ice[:, 0] % 5).unique().item() == 2
+    assert (ice[:, 1, :, 1:] - ice[:, 1, :, :-1]).unique().item() == 5
+    assert (ice[:, :2] % 5).unique().item() == 2
 
 
 def test_a_small_photograph_is_enlarged(folder: Path) -> None:
     ice = photographed(torch.zeros(3, 3, 120, 130), Draws.of(0, torch.arange(3)), folder, 1)
     assert ice.shape == (3, 3, 120, 130)
     assert ice[:, 2].unique().tolist() == [10, 20]
+
+
+@pytest.mark.parametrize("stride", [1, 5])
+def test_an_enlarged_photograph_is_larger_than_the_image_and_keeps_its_shape(tmp_path: Path, stride: int) -> None:
+    photo(tmp_path / "a.png", 41 * stride, 60 * stride, 10)
+    # 41 rows must become 51, and 60 columns in proportion 74.6
+    assert _photo(tmp_path / "a.png", stride, 50, 50).shape == (3, 51, 75)
+    assert _photo(tmp_path / "a.png", stride, 30, 80).shape == (3, 56, 81)
+    assert _photo(tmp_path / "a.png", stride, 40, 59).shape == (3, 41, 60)
 
 
 def test_of_the_original_six_the_last_is_never_drawn(tmp_path: Path) -> None:

@@ -73,6 +73,16 @@ def test_l1_equals_the_solver_that_sorts(values: list[tuple[float, float]], shar
     np.testing.assert_allclose(project(L1(eps), x, x0), exact_l1(x, x0, eps), atol=1e-9)
 
 
+@pytest.mark.parametrize("far", [1e3, 1e6, 1e9])
+def test_l1_spends_all_of_its_budget_however_far_away_the_point_is(far: float) -> None:
+    """Halving alone would leave an error in proportion to the largest shift."""
+    x0 = np.full(6, 0.5)
+    x = x0 + np.array([far, 0.3, -0.2, 0.1, 0.0, -0.05])
+    # half goes to the first, whose room ends there; 0.4 is left of 0.6 for three, so each gives up a third of 0.2
+    known = x0 + np.array([0.5, 0.7 / 3, -0.4 / 3, 0.1 / 3, 0.0, 0.0])
+    np.testing.assert_allclose(project(L1(0.9), x, x0), known, rtol=0, atol=1e-12)
+
+
 @bounded
 @given(moves, share)
 def test_linf_clips_value_by_value(values: list[tuple[float, float]], share: float) -> None:

@@ -91,12 +91,13 @@ def test_sigterm_ends_with_a_checkpoint_and_the_same_call_goes_on(train: Split, 
 
     before = signal.getsignal(signal.SIGTERM)
     whole, broken = claimed(tmp_path / "whole"), claimed(tmp_path / "broken")
-    fit(fresh(), Standard(), train, PLAN, whole, seed=1)
+    plan = replace(PLAN, log_every_steps=100)  # one process waits for nobody, least of all for a line of the log
+    fit(fresh(), Standard(), train, plan, whole, seed=1)
     with pytest.raises(Stopped, match="stopped at step 4, which is saved"):
-        fit(fresh(), Standard(), train, PLAN, broken, seed=1, notify=ask)
+        fit(fresh(), Standard(), train, plan, broken, seed=1, notify=ask)
     assert signal.getsignal(signal.SIGTERM) is before
     steps: list[int] = []
-    fit(fresh(), Standard(), train, PLAN, broken, seed=1, notify=lambda w, done, t, n: steps.append(done))
+    fit(fresh(), Standard(), train, plan, broken, seed=1, notify=lambda w, done, t, n: steps.append(done))
     assert steps[0] == 5
     assert same(weights(whole), weights(broken))
 
@@ -370,6 +371,12 @@ def test_nothing_is_compiled_for_a_check(train: Split, tmp_path: Path) -> None:
         ({"clean": 0.8, "rob_clean": 0.08, "rob_fgsm": 0.47, "fgsm": 0.1, "robust": 0.05}, None, ["head-leaking"]),
         ({"clean": 0.8, "rob_clean": 0.5, "rob_fgsm": 0.47, "fgsm": 0.1, "robust": 0.05}, None, []),
         ({"clean": 0.6}, 0.5, []),
+        ({"clean": 0.6, "robust": 0.3}, None, []),
+        # 0.2 below the best is not yet more than 0.2 below
+        ({"clean": 0.6, "robust": 0.0}, 0.2, ["robust-overfitting"]),
+        ({"clean": 0.6, "robust": 0.0}, 0.06, []),
+        ({"clean": 0.6, "fgsm": 0.2, "robust": 0.0}, None, []),
+        ({"clean": 0.0, "fgsm": 0.03, "rob_clean": 0.0, "rob_fgsm": 0.03}, None, []),
     ],
 )
 def test_alarms(scores: dict[str, float], best: float | None, codes: list[str]) -> None:

@@ -1,0 +1,60 @@
+"""Every value that a recipe or a row of a published table chooses: one that changes changes what is trained.
+
+Record anew with `python tests/golden/test_golden_recipes.py` after a change that is meant.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from vitadel.cli.sweep import _chosen
+from vitadel.recipes import RECIPES, Recipe, leaves
+from vitadel.recipes.published_tables import SWEEPS
+
+RECORD = Path(__file__).with_name("recipes.json")
+
+
+def chosen(recipe: Recipe) -> dict[str, str]:
+    """The values that are not their class's defaults."""
+    return {leaf.path: leaf.value for leaf in leaves(recipe) if not leaf.by_default}
+
+
+def of_recipe(name: str) -> dict[str, str]:
+    recipe = RECIPES[name]()
+    return {**chosen(recipe), **{f"expect.{what}": result for what, result in recipe.expect.items()}}
+
+
+def of_table(name: str) -> dict[str, object]:
+    """Per row the printed numbers, and how its recipe differs from the one that the table is about."""
+    table, common = SWEEPS[name], chosen(RECIPES[SWEEPS[name].recipe]())
+    rows: dict[str, object] = {}
+    for member in _chosen(name, [], [], None, None, None).members():
+        values, numbers = chosen(member.recipe), table.rows[member.labels]
+        changed = {path: values.get(path) for path in {**common, **values} if values.get(path) != common.get(path)}
+        rows[" ".join(member.labels)] = [numbers.clean, numbers.robust, numbers.standard_clean, changed]
+    return {"recipe": table.recipe, "threat": table.threat, "attack": table.attack, "rows": rows}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_values_are_those_on_record(name: str) -> None:
+    assert of_recipe(name) == json.loads(RECORD.read_text())["recipes"][name]
+
+
+@pytest.mark.parametrize("name", SWEEPS)
+def test_published_tables_are_those_on_record(name: str) -> None:
+    assert of_table(name) == json.loads(RECORD.read_text())["tables"][name]
+
+
+def test_nothing_on_record_is_lost() -> None:
+    recorded = json.loads(RECORD.read_text())
+    assert recorded["recipes"].keys() == RECIPES.keys()
+    assert recorded["tables"].keys() == SWEEPS.keys()
+
+
+if __name__ == "__main__":
+    found = {
+        "recipes": {name: of_recipe(name) for name in RECIPES},
+        "tables": {name: of_table(name) for name in SWEEPS},
+    }
+    RECORD.write_text(json.dumps(found, indent=0) + "\n")
