@@ -9,7 +9,7 @@ from pathlib import Path
 SRC = Path(__file__).parents[2] / "src" / "vitadel"
 
 FLOORS = [
-    {"errors", "draws", "intervals"},
+    {"errors", "draws", "intervals", "strict_json"},
     {"threat", "losses", "shifts", "models", "data", "runs"},
     {"goals"},
     {"attacks"},
@@ -19,7 +19,13 @@ FLOORS = [
     {"cli"},
 ]
 # narrower than the floors allow
-SEES_ONLY = {"report": {"runs", "errors"}, "errors": set(), "draws": set(), "intervals": {"errors"}}
+SEES_ONLY = {
+    "report": {"runs", "errors"},
+    "errors": set(),
+    "draws": set(),
+    "intervals": {"errors"},
+    "strict_json": set(),
+}
 NEVER = {"attacks": {"models"}}
 
 DOORS = {

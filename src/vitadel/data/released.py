@@ -21,7 +21,7 @@ from torch import Tensor
 from vitadel.data.pixels import Files, Prepared
 from vitadel.data.preprocess import Preprocess, Squash
 from vitadel.data.split import Split
-from vitadel.errors import UsageError
+from vitadel.errors import UsageError, reason
 
 _SEVERITIES = 5
 _MARKED = 16  # images by which files are told from others
@@ -169,7 +169,7 @@ def _array(path: Path, shape: Sequence[int | None]) -> NDArray[np.uint8]:
     except FileNotFoundError:
         raise UsageError(f"{path} is missing. Unpack the archive again, or choose the corruptions there are.") from None
     except (OSError, ValueError, EOFError) as error:
-        raise UsageError(f"cannot read {path}: {error}. Unpack the archive again.") from error
+        raise UsageError(f"cannot read {path}: {reason(error)}. Unpack the archive again.") from error
     if array.ndim != len(shape) or any(want not in (None, got) for want, got in zip(shape, array.shape, strict=True)):
         raise UsageError(f"{path} should hold an array of {list(shape)}, got {list(array.shape)}. Unpack it again.")
     return array
