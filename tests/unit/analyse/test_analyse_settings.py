@@ -1,8 +1,10 @@
 """The studies of perturbations by name, with every kind of setting they have, as the command line writes them."""
 
 import pytest
+import torch
+from torch import nn
 
-from vitadel.analyse import STUDIES, Accumulate, Convergence, Perturbations, Saliency, Semantics
+from vitadel.analyse import STUDIES, Accumulate, Convergence, Perturbations, Saliency, Semantics, study
 from vitadel.analyse.accumulate import Norm, Start
 from vitadel.analyse.perturbed import Sign, Stretch
 from vitadel.analyse.sight import Method
@@ -48,3 +50,13 @@ def test_settings_as_they_are_written(text: str, study: Study) -> None:
 def test_settings_that_are_not_known(text: str, told: str) -> None:
     with pytest.raises(UsageError, match=told):
         read_study(text)
+
+
+def test_models_and_images_without_values_are_refused() -> None:
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Flatten(), nn.Linear(192, 10))
+    x, y = torch.rand(4, 3, 8, 8), torch.arange(4)
+    with pytest.raises(UsageError, match="the model has weights on the meta device, which have no values"):
+        study(model, x, y, Convergence())
+    with pytest.raises(UsageError, match="images and labels on the meta device have no values"):
+        study(nn.Sequential(nn.Flatten(), nn.Linear(192, 10)), x.to("meta"), y, Convergence())
