@@ -11,13 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, TiffImagePlugin, UnidentifiedImageError, WebPImagePlugin  # noqa: F401 (makes formats known)
 from torch import Tensor
 
 from vitadel.data.preprocess import Preprocess, rgb
 from vitadel.errors import UsageError
 
 _UNREADABLE = (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, Image.DecompressionBombError)
+# Pillow goes by the content, whatever a file is called, and has Ghostscript run what is PostScript
+_FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 
 
 class Pixels(ABC):
@@ -168,7 +170,7 @@ class Files(Prepared):
         # a file is only decoded when its pixels are asked for, so what fails inside the block is the file's fault too
         path = self.root / self.paths[row]
         try:
-            with Image.open(path) as picture:
+            with Image.open(path, formats=_FORMATS) as picture:
                 yield picture
         except _UNREADABLE as error:
             raise UsageError(
