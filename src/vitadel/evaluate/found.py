@@ -4,8 +4,6 @@ Shape letters: B images.
 """
 
 import shutil
-import zipfile
-import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vitadel.errors import UsageError, reason
+from vitadel.errors import UsageError
 from vitadel.evaluate.cascade import Images, logits
 from vitadel.runs import write_whole
 
@@ -92,18 +90,10 @@ def read_found(folder: Path | str, images: Images) -> dict[int, Tensor]:
         raise UsageError(f"there are no images in {folder}. Evaluate with --keep-images to have them kept.")
     found: dict[int, Tensor] = {}
     for path in paths:
-        for at, deltas in _stored(path):
-            if len(at):
-                x = apply(images.images(at).cpu(), deltas)
-                found.update(zip(at.tolist(), x, strict=True))
+        with np.load(path) as stored:
+            for rows, deltas in (("rows", "deltas"), ("exact_rows", "exact_deltas")):
+                at = torch.from_numpy(stored[rows])
+                if len(at):
+                    x = apply(images.images(at).cpu(), torch.from_numpy(stored[deltas]))
+                    found.update(zip(at.tolist(), x, strict=True))
     return found
-
-
-def _stored(path: Path) -> list[tuple[Tensor, Tensor]]:
-    """Row numbers and deltas in one file of `Found`: those in half precision, and those in full."""
-    try:
-        with np.load(path, allow_pickle=False) as stored:
-            pairs = [(stored[f"{kind}rows"], stored[f"{kind}deltas"]) for kind in ("", "exact_")]
-        return [(torch.from_numpy(rows), torch.from_numpy(deltas)) for rows, deltas in pairs]
-    except (OSError, ValueError, KeyError, TypeError, EOFError, zlib.error, zipfile.BadZipFile) as error:
-        raise UsageError(f"cannot read {path}: {reason(error)}. Evaluate again into a new --run.") from error

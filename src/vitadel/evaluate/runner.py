@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from vitadel.attacks import Engine, Flag, Rescaled, Scaling, Walk, rescaled, searcher, undisturbed
 from vitadel.data import DataSet, Split
-from vitadel.errors import UsageError, reason
+from vitadel.errors import UsageError
 from vitadel.evaluate.cascade import Cascade, halving, logits
 from vitadel.evaluate.classes import refuse_other_classes
 from vitadel.evaluate.device import device_of
@@ -181,7 +181,7 @@ class _Job:
             places += [self._shown(self.smaller, row)] if self.smaller and row in self.fallen else []
             known = next((place for place in places if place.exists()), None)
             if known is not None:
-                after[row] = _read_shown(known, clean.shape[1:])
+                after[row] = torch.load(known, weights_only=True)
                 if known != places[0]:
                     self._keep(row, after[row], fell=False)  # for the next radius
 
@@ -260,16 +260,6 @@ def _fallen(rows: Rows) -> dict[int, Fall]:
 
 def _in_a_file_name(threat: Threat) -> str:
     return spell(threat).replace(":", "-").replace("/", "_")
-
-
-def _read_shown(path: Path, shape: torch.Size) -> Tensor:
-    try:
-        image = torch.load(path, map_location="cpu", weights_only=True)
-        if not isinstance(image, Tensor) or image.shape != shape:
-            raise ValueError(f"it holds no image of shape {list(shape)}")
-        return image
-    except Exception as error:  # a damaged pickle can raise anything
-        raise UsageError(f"cannot read {path}: {reason(error)}. Evaluate again into a new --run.") from error
 
 
 def _pictures(x: Tensor) -> Tensor:

@@ -1,6 +1,5 @@
 """The cascade: known verdicts on a model whose radii are known, nothing attacked twice, nothing done twice."""
 
-import pickle
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from vitadel.data import DataSet, Held, Split, Squash
 from vitadel.errors import UsageError
 from vitadel.evaluate import SUITES, Entry, Suite, evaluate, quick_scores, suspicions
 from vitadel.evaluate.cascade import _evidence
-from vitadel.evaluate.runner import _read_shown
 from vitadel.goals import Untargeted, runner_up
 from vitadel.losses import margin
 from vitadel.runs import Run
@@ -369,22 +367,6 @@ def test_mistakes_are_named(digits: DataSet, tmp_path: Path) -> None:
         evaluate(Ink(0.3), digits, SUITE, claim(tmp_path / "a"))
     with pytest.raises(UsageError, match="the batch must be at least 1, got 0"):
         evaluate(Ink(0.3), digits, SUITE, claim(tmp_path / "b"), threat=Linf(0.1), batch=0)
-
-
-def test_a_damaged_picture_of_the_gallery_is_refused_and_never_unpickled(tmp_path: Path) -> None:
-    shape, path = torch.Size([3, 4, 4]), tmp_path / "3.pt"
-    torch.save(torch.ones(shape), path)
-    assert torch.equal(_read_shown(path, shape), torch.ones(shape))
-    whole = path.read_bytes()
-    for content in (whole[:100], whole[: len(whole) // 2], b"", b"text", pickle.dumps({"a": Path("b")})):
-        path.write_bytes(content)
-        with pytest.raises(UsageError, match=r"cannot read .*3\.pt: .*Evaluate again into a new --run") as refused:
-            _read_shown(path, shape)
-        assert "weights_only" not in str(refused.value)
-    for other in (torch.ones(3, 4, 5), {"image": torch.ones(shape)}):
-        torch.save(other, path)
-        with pytest.raises(UsageError, match=r"it holds no image of shape \[3, 4, 4\]"):
-            _read_shown(path, shape)
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "{", "[1]", "7"])
