@@ -1,7 +1,12 @@
 """The one exception a user of Vitadel is meant to see."""
 
 import difflib
+import re
 from collections.abc import Iterable
+
+# what torch says a pickle asks for, when it refuses one
+_GLOBAL = re.compile(r"GLOBAL ([\w.]+)")
+_LONGEST_REASON = 200
 
 
 class UsageError(Exception):
@@ -18,3 +23,20 @@ def unknown(kind: str, got: str, known: Iterable[str]) -> UsageError:
     near = difflib.get_close_matches(got, names, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return UsageError(f"unknown {kind} {got!r}.{hint} Known: {', '.join(names)}.")
+
+
+def reason(error: Exception) -> str:
+    """One line of what a library says of a file that it could not read.
+
+    torch and numpy advise to let a refused file run its code; of theirs only the fact is kept.
+    """
+    text = " ".join(str(error).split())
+    if asked := _GLOBAL.search(text):
+        return f"it asks for {asked[1]:.80}"
+    if "TorchScript" in text:
+        return "it is a TorchScript archive"
+    if "allow_pickle" in text:
+        return "it holds Python objects, or no array at all"
+    if not text or "weights_only" in text:
+        return type(error).__name__
+    return text if len(text) <= _LONGEST_REASON else f"{text[:_LONGEST_REASON]}..."

@@ -4,11 +4,13 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from vitadel import models
-from vitadel.cli.arguments import open_model_and_data
+from vitadel.cli.arguments import ModelOptions, open_model_and_data
 from vitadel.data import parse_preprocess
 from vitadel.runs import Run
 
@@ -221,10 +223,58 @@ def test_images_are_prepared_as_the_run_did_however_its_model_is_named(tmp_path:
         f"base+{tmp_path}/adapters.safetensors#rob",
     ):
         text = f"{tmp_path}/{place}"
-        _, data, called = open_model_and_data(text, "digits[:4]", None, None)
+        _, data, called = open_model_and_data(text, "digits[:4]", None, ModelOptions())
         assert data.preprocess == parse_preprocess("crop:8:12"), text
         assert called == ("tora-recipe" if place == "tora" else text)
-        told = open_model_and_data(text, "digits[:4]", "crop:8", None)[1]
+        told = open_model_and_data(text, "digits[:4]", "crop:8", ModelOptions())[1]
         assert told.preprocess == parse_preprocess("crop:8")
-    copied = open_model_and_data(str(tmp_path / "copied.safetensors"), "digits[:4]", None, None)[1]
+    copied = open_model_and_data(str(tmp_path / "copied.safetensors"), "digits[:4]", None, ModelOptions())[1]
     assert copied.preprocess == parse_preprocess("squash:8")
+
+
+def test_what_a_file_does_not_say_is_said_and_recorded(vitadel: Command, tmp_path: Path) -> None:
+    net = models.load("timm:test_vit", num_classes=10, image_size=16, patch_size=4).net
+    torch.save(net.state_dict(), tmp_path / "w.pth")
+    text = f"timm:test_vit@{tmp_path / 'w.pth'}"
+    sizes = ("--classes", 10, "--image-size", 16, "--patch-size", 4)
+    judge = ("evaluate", text, "--data", "digits[:8]", "--suite", "clean", *map(str, sizes), "--run")
+    assert vitadel(*judge[:2], "--data", "digits[:8]", "--classes", "10", "--run", tmp_path / "a")[0] == 2
+    code, out, _ = vitadel(*judge, tmp_path / "assumed")
+    assert code == 0
+    assert (
+        f"assumed: the weights in {text} take images of 16 x 16 in patches of 4, with mean 0.5, 0.5, 0.5 and std "
+        "0.5, 0.5, 0.5 in [0, 1], as is usual for this architecture; the file does not say. Otherwise write "
+        "--image-size, --patch-size, --mean, --std.\n"
+    ) in out
+    half = {"is": "Normalisation", "mean": [0.5] * 3, "std": [0.5] * 3}
+    parts = parts_of(tmp_path / "assumed")
+    assert parts["assumed"] == {"normalisation": half}
+    assert parts["model"]["spec"]["normalisation"] == half
+    said = ("--mean", "0,0,0", "--std", "1,1,255/255")
+    code, out, _ = vitadel(*judge, tmp_path / "said", *said)
+    assert code == 0
+    assert "assumed" not in out
+    parts = parts_of(tmp_path / "said")
+    assert "assumed" not in parts
+    assert parts["model"]["spec"]["normalisation"] == {"is": "Normalisation", "mean": [0.0] * 3, "std": [1.0] * 3}
+    code, out, _ = vitadel(*judge, tmp_path / "json", "--json")
+    assert code == 0
+    assert json.loads(out)["evaluations"]
+    assert "assumed" in parts_of(tmp_path / "json")
+
+
+def test_a_study_says_what_it_assumes_too(vitadel: Command, tmp_path: Path) -> None:
+    net = models.load("timm:test_vit", num_classes=10, image_size=8, patch_size=4).net
+    torch.save(net.state_dict(), tmp_path / "w.pth")
+    words = ("analyse", "correlation", f"timm:test_vit@{tmp_path / 'w.pth'}", "--data", "digits[:8]")
+    words += ("--classes", "10", "--image-size", "8", "--patch-size", "4", "--run")
+    code, out, _ = vitadel(*words, tmp_path / "run")
+    assert code == 0
+    assert out.startswith("assumed: the weights in timm:test_vit@")
+    assert "assumed" in parts_of(tmp_path / "run")
+
+
+def parts_of(run: Path) -> dict[str, Any]:
+    parts = Run.open(run).manifest["parts"]
+    assert isinstance(parts, dict)
+    return parts

@@ -81,6 +81,43 @@ def test_a_trained_head_is_never_replaced_to_be_judged(vitadel: Command, trained
     assert vitadel(*same, "--run", tmp_path / "run")[0] == 0
 
 
+def test_weights_of_other_images_are_not_judged(vitadel: Command, tmp_path: Path) -> None:
+    net = models.load("timm:test_vit", num_classes=10, image_size=32, patch_size=4).net
+    torch.save(net.state_dict(), tmp_path / "w.pth")
+    text = f"timm:test_vit@{tmp_path / 'w.pth'}"
+    for command in (("evaluate",), ("attack", "--attack", "pgd"), ("analyse", "correlation")):
+        words = (*command, text, "--data", "digits[:8]", "--classes", "10", "--run", tmp_path / "run")
+        told = mistake(vitadel(*words))
+        assert "have patches of 4, a grid of 8 x 8 tokens, so they are of images of 32 x 32; timm:test_vit was" in told
+        assert "Write --image-size 32 --patch-size 4 (" in told
+    assert not (tmp_path / "run").exists()
+
+
+def test_sizes_and_normalizations_that_no_model_has(vitadel: Command, tmp_path: Path) -> None:
+    words = ("evaluate", "timm:test_vit", "--data", "digits[:8]", "--run", tmp_path / "run")
+    for flags, message in (
+        (("--classes", "1000000000"), "num_classes must be a whole number from 1 to 65536, got 1000000000"),
+        (("--image-size", "100000"), "image_size must be a whole number from 1 to 4096, got 100000"),
+        (("--patch-size", "-1"), "patch_size must be a whole number from 1 to 128, got -1"),
+        (("--mean", "0.5,0.5,0.5"), "--mean and --std go together"),
+        (("--std", "0.5,0.5,0.5"), "--mean and --std go together"),
+        (("--mean", "0.5", "--std", "0.5"), "--mean wants three numbers, one per channel, got '0.5'"),
+        (("--mean", "a,b,c", "--std", "1,1,1"), "--mean is not a number: got 'a'"),
+        (("--mean", "0,0,0", "--std", "1,1,0"), "one mean and one positive std per channel"),
+    ):
+        assert message in mistake(vitadel(*words, *flags))
+    train = ("train", "digits-standard", "--data", "digits[:64]", "--run", tmp_path / "run", "--set")
+    for setting, message in (
+        ("model.options.depth=-1", "the option depth wants a whole number from 1 to 256, got -1"),
+        ("model.options.embed_dim=1000000000", "the option embed_dim wants a whole number from 1 to 65536, got"),
+        ("model.options.depth=" + "[" * 5000, "the option depth wants a whole number"),
+        ("model.options.checkpoint_path=w.pth", "unknown option of timm:test_vit 'checkpoint_path'"),
+        ("model.image_size=100000", "image_size must be a whole number from 1 to 4096, got 100000"),
+    ):
+        assert message in mistake(vitadel(*train, setting))
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_model_of_nans(vitadel: Command, tmp_path: Path) -> None:
     options = {"depth": 1, "embed_dim": 32, "num_heads": 2}
     model = models.load("timm:test_vit", num_classes=10, image_size=8, patch_size=2, options=options)
@@ -159,7 +196,7 @@ def test_every_flag_is_meant() -> None:
         if name != "data"
     }
     judge = ["--batch", "--classes", "--compile", "--data", "--json", "--precision", "--preprocess", "--run", "--seed"]
-    judge += ["--keep-images", "--split", "--threat"]
+    judge += ["--keep-images", "--split", "--threat", "--image-size", "--patch-size", "--mean", "--std"]
     assert {name: [o for o in options if o != "--help"] for name, options in found.items()} == {
         "demo": ["--json", "--out"],
         "train": ["--data", "--json", "--run", "--set"],

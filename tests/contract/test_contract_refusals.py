@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitadel.attacks import FAB, FGSM, GAMA, PGD, Attack, AutoAttack, Engine, Oracle, Square, Walk
 from vitadel.draws import Draws
@@ -40,6 +40,18 @@ def labels(*numbers: int) -> Goal:
 def test_images_that_are_not_pixels(attack: Attack, x0: Tensor, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         attack(three_classes, x0, Untargeted(torch.zeros(len(x0), dtype=torch.int64)), Linf(0.1), seed=0)
+
+
+def test_what_has_no_values(attack: Attack) -> None:
+    zeros = Untargeted(torch.zeros(2, dtype=torch.int64))
+    with torch.device("meta"):
+        model, x0, goal = nn.Sequential(nn.Flatten(), nn.Linear(105, 3)), grey(), labels(0, 1)
+    with pytest.raises(UsageError, match="the model has weights on the meta device, which have no values"):
+        attack(model, grey(), zeros, Linf(0.1), seed=0)
+    with pytest.raises(UsageError, match="the images are on the meta device and have no values"):
+        attack(three_classes, x0, zeros, Linf(0.1), seed=0)
+    with pytest.raises(UsageError, match="the labels are on the meta device and have no values"):
+        attack(three_classes, grey(), goal, Linf(0.1), seed=0)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 SRC = Path(__file__).parents[2] / "src" / "vitadel"
 
 FLOORS = [
-    {"errors", "draws", "intervals", "statistics", "files"},
+    {"errors", "draws", "intervals", "statistics", "files", "strict_json"},
     {"threat", "losses", "shifts", "models", "data", "runs"},
     {"goals"},
     {"attacks"},
@@ -26,6 +26,7 @@ SEES_ONLY = {
     "intervals": {"errors"},
     "statistics": set(),
     "files": {"errors"},
+    "strict_json": set(),
 }
 NEVER = {"attacks": {"models"}}
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from vitadel import threat as threats
+from vitadel.attacks import refuse_meta
 from vitadel.errors import UsageError
 from vitadel.runs import Notify, Run, read_json, silent, write_json
 from vitadel.threat import Threat
@@ -107,6 +108,8 @@ class InHand:
             raise UsageError(f"images must be floats [n, channels, rows, columns], got {x.dtype} of {list(x.shape)}.")
         if y.ndim != 1 or len(y) != len(x) or y.is_floating_point():
             raise UsageError(f"got {len(x)} images and labels {y.dtype} of {list(y.shape)}. Give a number per image.")
+        if x.is_meta or y.is_meta:
+            raise UsageError("images and labels on the meta device have no values. Make them outside of it.")
         if not (float(x.min()) >= 0 and float(x.max()) <= 1):
             raise UsageError(
                 f"pixels must lie in [0, 1], got [{float(x.min()):.3g}, {float(x.max()):.3g}]. "
@@ -148,7 +151,10 @@ def as_it_is(model: nn.Module) -> Iterator[None]:
 
 def device_of(model: nn.Module) -> torch.device:
     """Where a model lives; one without weights works anywhere."""
-    return next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
+    device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
+    if device.type == "meta":
+        refuse_meta(model)
+    return device
 
 
 def in_batches(rows: Tensor, size: int, work: Callable[[Tensor], Made]) -> Iterator[tuple[Tensor, Made]]:

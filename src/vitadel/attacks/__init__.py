@@ -7,7 +7,7 @@ from vitadel.attacks.base import Attack
 from vitadel.attacks.counted import is_zero, zero_gradient_flags
 from vitadel.attacks.engine import Engine
 from vitadel.attacks.fab import FAB
-from vitadel.attacks.frozen import frozen, undisturbed
+from vitadel.attacks.frozen import frozen, refuse_meta, undisturbed
 from vitadel.attacks.gama import GAMA
 from vitadel.attacks.lowered import FALLBACK, PRECISIONS, lowered, searcher
 from vitadel.attacks.oracle import Model, Oracle, as_logits
@@ -80,6 +80,7 @@ __all__ = [
     "is_zero",
     "linear",
     "lowered",
+    "refuse_meta",
     "rescaled",
     "scaled",
     "search_factors",

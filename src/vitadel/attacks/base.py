@@ -80,6 +80,8 @@ class Attack(ABC):
 def _check_pixels(x0: Tensor) -> None:
     if not x0.is_floating_point() or x0.ndim < 2:
         raise UsageError(f"attacks take a batch of float images, got {x0.dtype} of shape {list(x0.shape)}.")
+    if x0.is_meta:
+        raise UsageError("the images are on the meta device and have no values. Make them outside of it.")
     if len(x0) == 0:
         raise UsageError("attacks take at least one image, got an empty batch. Is the data set or the selection empty?")
     low, high = x0.min().item(), x0.max().item()
@@ -94,6 +96,8 @@ def _highest_class(goal: Goal, images: int) -> int:
     classes = goal.classes
     if len(classes) != images:
         raise UsageError(f"the goal speaks of {len(classes)} images, got {images}. Give one label per image.")
+    if classes.is_meta:
+        raise UsageError("the labels are on the meta device and have no values. Make them outside of it.")
     if (lowest := int(classes.min())) < 0:
         raise UsageError(f"label {lowest} is out of range. Labels must lie in 0..classes-1.")
     return int(classes.max())

@@ -6,6 +6,16 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
+from vitadel.errors import UsageError
+
+
+def refuse_meta(model: object) -> None:
+    """Refuse a model with weights on the meta device: they have shapes and no values, so it answers nothing."""
+    if isinstance(model, nn.Module) and any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
+        raise UsageError(
+            "the model has weights on the meta device, which have no values. Make it outside torch.device('meta')."
+        )
+
 
 @contextmanager
 def frozen(model: object) -> Iterator[None]:
@@ -33,6 +43,7 @@ def frozen(model: object) -> Iterator[None]:
 @contextmanager
 def undisturbed(model: object, seed: int, device: torch.device) -> Iterator[None]:
     """Inside, the model is frozen and draws from `seed` if it draws; outside, nothing has happened."""
+    refuse_meta(model)
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices), torch.inference_mode(False), frozen(model):
         # `torch.manual_seed` would reach every device there is, and fork_rng restores only these

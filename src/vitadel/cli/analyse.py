@@ -10,13 +10,19 @@ from vitadel.cli.arguments import (
     BatchOption,
     ClassesOption,
     DataOption,
+    ImageSizeOption,
     JsonOption,
+    MeanOption,
     ModelArgument,
+    ModelOptions,
+    PatchSizeOption,
     PreprocessOption,
     RunOption,
     SeedOption,
     SplitOption,
+    StdOption,
     open_model_and_data,
+    say_what_is_assumed,
 )
 from vitadel.cli.settings import with_settings, without_bulk
 from vitadel.errors import UsageError, unknown
@@ -41,6 +47,10 @@ def analyse(
     ] = None,
     preprocess: PreprocessOption = None,
     classes: ClassesOption = None,
+    image_size: ImageSizeOption = None,
+    patch_size: PatchSizeOption = None,
+    mean: MeanOption = None,
+    std: StdOption = None,
     split: SplitOption = "test",
     seed: SeedOption = 0,
     batch: BatchOption = None,
@@ -57,9 +67,10 @@ def analyse(
     chosen, radius = read_study(study), threats.read(threat or _USUAL_THREAT)
     if threat is not None and not chosen.needs_threat:
         raise UsageError(f"the study {study.partition(':')[0]} attacks nothing, got --threat {threat}. Leave it out.")
-    loaded, dataset, name = open_model_and_data(model, data, preprocess, classes)
+    options = ModelOptions(classes, image_size, patch_size, mean, std)
+    loaded, dataset, name = open_model_and_data(model, data, preprocess, options)
     chosen.refuse(loaded)
-    images = dataset.split(split)
+    images, assumed = dataset.split(split), options.assumed(loaded, model)
     parts = {
         "study": chosen,
         "model": identity(loaded, name),
@@ -67,8 +78,11 @@ def analyse(
         "split": split,
         **({"threat": radius} if chosen.needs_threat else {}),
         "seed": seed,
+        **({"assumed": assumed} if assumed else {}),
     }
     claimed = Run.claim(run, "analyse", parts, device=device_name())
+    if not json:
+        say_what_is_assumed(loaded, model, options)
     with show.progress(quiet=json) as notify:
         result = chosen.carry_out(Bench(loaded, images, Parts.of(claimed), radius, seed, batch, notify))
     figures, found = report.write_figures(run), report.read_study(run)

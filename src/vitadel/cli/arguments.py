@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from vitadel.cli import show
 from vitadel.errors import UsageError, unknown
 
 if TYPE_CHECKING:
     from vitadel.attacks import Engine, Scaling
     from vitadel.data import DataSet
     from vitadel.evaluate import Entry
-    from vitadel.models import Model
+    from vitadel.models import Model, Normalisation
 
 ModelArgument = Annotated[
     str, typer.Argument(help="a run folder, a checkpoint, zoo:NAME, timm:NAME or timm:NAME@WEIGHTS", metavar="MODEL")
@@ -33,6 +34,19 @@ ClassesOption = Annotated[
     int | None,
     typer.Option("--classes", help="number of classes of timm:NAME; no trained head is replaced by a fresh one"),
 ]
+ImageSizeOption = Annotated[
+    int | None,
+    typer.Option("--image-size", help="side of the images the model takes; weights of another size are resampled"),
+]
+PatchSizeOption = Annotated[
+    int | None,
+    typer.Option("--patch-size", help="side of the model's patches; weights of another size are resampled"),
+]
+MeanOption = Annotated[
+    str | None,
+    typer.Option("--mean", help="what the model subtracts from pixels in [0, 1]: one number per channel, with commas"),
+]
+StdOption = Annotated[str | None, typer.Option("--std", help="what the model then divides by; with --mean")]
 SplitOption = Annotated[str, typer.Option("--split", help="which images: test, holdout or train")]
 SeedOption = Annotated[int, typer.Option("--seed", help="seed of everything drawn", min=-(2**63), max=2**63 - 1)]
 BatchOption = Annotated[
@@ -62,15 +76,50 @@ SkipOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="print the result as JSON and nothing else")]
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class ModelOptions:
+    """What the command line says of a model beside its name; None where it says nothing."""
+
+    classes: int | None = None
+    image_size: int | None = None
+    patch_size: int | None = None
+    mean: str | None = None
+    std: str | None = None
+
+    @property
+    def normalisation(self) -> "Normalisation | None":
+        """The values of --mean and --std."""
+        from vitadel.models import Normalisation
+
+        if self.mean is None and self.std is None:
+            return None
+        if self.mean is None or self.std is None:
+            raise UsageError("--mean and --std go together. Write both, such as --mean 0.5,0.5,0.5 --std 0.5,0.5,0.5.")
+        return Normalisation(_numbers("--mean", self.mean), _numbers("--std", self.std))
+
+    def assumed(self, model: "Model", name: str) -> "dict[str, Normalisation]":
+        """What nobody said of a model called `name` and no file holds: its normalisation, the architecture's."""
+        from vitadel.models import is_foreign
+
+        return {"normalisation": model.normalisation} if is_foreign(name) and self.mean is None else {}
+
+
 def open_model_and_data(
-    model: str, spec: str, preprocess: str | None, classes: int | None, *, skip: bool = False
+    model: str, spec: str, preprocess: str | None, options: ModelOptions, *, skip: bool = False
 ) -> "tuple[Model, DataSet, str]":
     """The model on the best device there is, the data at its size, and the name to call the model by."""
     from vitadel import data, models
     from vitadel.evaluate import best_device, refuse_other_classes
     from vitadel.runs import Run
 
-    loaded = models.load(model, num_classes=classes, keep_head=True)
+    loaded = models.load(
+        model,
+        num_classes=options.classes,
+        image_size=options.image_size,
+        patch_size=options.patch_size,
+        normalisation=options.normalisation,
+        keep_head=True,
+    )
     assert loaded.spec is not None
     name, chosen = model, preprocess
     if (folder := models.run_of(model)) is not None:
@@ -83,6 +132,21 @@ def open_model_and_data(
     dataset = data.load(spec, preprocess=data.parse_preprocess(chosen), skip=skip, answers=loaded.spec.answers)
     refuse_other_classes(loaded, dataset)
     return loaded.to(best_device()), dataset, name
+
+
+def say_what_is_assumed(model: "Model", name: str, options: ModelOptions) -> None:
+    """One line for weights from a file that does not say how images were normalised before they reached them."""
+    if not options.assumed(model, name):
+        return
+    mean, std = (", ".join(f"{value:g}" for value in values) for values in dataclasses.astuple(model.normalisation))
+    spec = model.spec
+    assert spec is not None
+    patches = f" in patches of {spec.patch_size}" if spec.patch_size else ""
+    show.line(
+        f"assumed: the weights in {name} take images of {spec.image_size} x {spec.image_size}{patches}, with mean "
+        f"{mean} and std {std} in [0, 1], as is usual for this architecture; the file does not say. "
+        "Otherwise write --image-size, --patch-size, --mean, --std."
+    )
 
 
 def read_attack(text: str) -> "Entry":
@@ -160,6 +224,15 @@ def _value(kind: str, text: str, what: str) -> object:
             raise UsageError(f"{what} wants a whole number, got {text!r}.")
         return int(text)
     return text if "str" in kind else read_number(text, what)
+
+
+def _numbers(what: str, text: str) -> tuple[float, ...]:
+    from vitadel.threat import read_number
+
+    numbers = tuple(read_number(part, what) for part in text.split(","))
+    if len(numbers) != 3:
+        raise UsageError(f"{what} wants three numbers, one per channel, got {text!r:.60}.")
+    return numbers
 
 
 def _part(tree: object, name: str) -> dict[str, object]:

@@ -13,9 +13,13 @@ from vitadel.cli.arguments import (
     ClassesOption,
     CompileOption,
     DataOption,
+    ImageSizeOption,
     JsonOption,
     KeepOption,
+    MeanOption,
     ModelArgument,
+    ModelOptions,
+    PatchSizeOption,
     PrecisionOption,
     PreprocessOption,
     RunOption,
@@ -23,10 +27,12 @@ from vitadel.cli.arguments import (
     SeedOption,
     SkipOption,
     SplitOption,
+    StdOption,
     ThreatOption,
     open_model_and_data,
     read_engine,
     read_scaling,
+    say_what_is_assumed,
 )
 from vitadel.cli.settings import with_settings, without_bulk
 from vitadel.errors import UsageError, unknown
@@ -39,6 +45,7 @@ if TYPE_CHECKING:
 
 # kinds of measures that are shares, shown in percent
 _SHARES = ("accuracy", "error", "bias", "share")
+_Keywords = dict[str, Any]
 # data whose labels are not the model's classes, and the suites that know what to make of them
 _OWN_LABELS = {"cue-conflict": "shape-bias"}
 
@@ -53,6 +60,10 @@ def evaluate(
     threat: ThreatOption = "linf:8/255",
     preprocess: PreprocessOption = None,
     classes: ClassesOption = None,
+    image_size: ImageSizeOption = None,
+    patch_size: PatchSizeOption = None,
+    mean: MeanOption = None,
+    std: StdOption = None,
     split: SplitOption = "test",
     seed: SeedOption = 0,
     batch: BatchOption = None,
@@ -70,7 +81,9 @@ def evaluate(
     judge(
         "evaluate",
         chosen,
-        Subject(model, data, preprocess, classes, split, skip_unreadable),
+        Subject(
+            model, data, preprocess, ModelOptions(classes, image_size, patch_size, mean, std), split, skip_unreadable
+        ),
         threat=threat,
         run=run,
         seed=seed,
@@ -88,7 +101,7 @@ class Subject:
     model: str
     data: str
     preprocess: str | None
-    classes: int | None
+    options: ModelOptions
     split: str
     skip: bool = False
 
@@ -115,12 +128,13 @@ def judge(
     ranks = Ranks.of_launch()
     radius = threats.read(threat)
     model, data, name = open_model_and_data(
-        subject.model, subject.data, subject.preprocess, subject.classes, skip=subject.skip
+        subject.model, subject.data, subject.preprocess, subject.options, skip=subject.skip
     )
     if subject.skip:
         data = _readable(data, subject.split, ranks)
     _refuse(suites, data, subject.split, model)
     named = _named_files(suites, data, subject.split)
+    assumed = subject.options.assumed(model, subject.model)
     parts = {
         "model": identity(model, name),
         "data": data.describe(),
@@ -131,21 +145,18 @@ def judge(
         **({} if scaling is None else {"scaling": scaling}),
         **({"keep_images": True} if keep_images else {}),  # begun without, a run could keep only the rest
         **({"files": named} if named else {}),
+        **({"assumed": assumed} if assumed else {}),
         **({"skipped": data.split(subject.split).skipped} if subject.skip else {}),
     }
     claimed = ranks.claim(run, kind, parts, device=device_name())
+    if not json:
+        say_what_is_assumed(model, subject.model, subject.options)
     summaries = []
     with show.progress(quiet=json) as notify:
-        both: dict[str, Any] = {
-            "threat": radius,
-            "seed": seed,
-            "split": subject.split,
-            "ranks": ranks,
-            "notify": notify,
-        }
+        both: _Keywords = {"threat": radius, "seed": seed, "split": subject.split, "ranks": ranks, "notify": notify}
         for suite in suites:
             if isinstance(suite, Suite):
-                cascades: dict[str, Any] = {"engine": engine, "keep_images": keep_images, "scaling": scaling}
+                cascades: _Keywords = {"engine": engine, "keep_images": keep_images, "scaling": scaling}
                 summaries += carry_out(model, data, suite, claimed, **both, **cascades)
             else:
                 summaries.append(survey(model, data, suite, claimed, **both, batch=engine.rows))

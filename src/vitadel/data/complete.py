@@ -12,7 +12,7 @@ from vitadel.data.folder import part_wnids, wnids
 from vitadel.data.released import cell_folder
 from vitadel.data.spec import Kind, parse_spec
 from vitadel.data.stimuli import SHAPES, STIMULI
-from vitadel.errors import UsageError
+from vitadel.errors import UsageError, reason
 
 # validation images per class of ImageNet, and images in all of its offshoots
 _PER_CLASS = 50
@@ -96,7 +96,7 @@ def _of_arrays(root: Path, names: Sequence[str]) -> Iterator[str]:
         try:
             array = np.load(path, mmap_mode="r", allow_pickle=False)
         except (OSError, ValueError, EOFError) as error:
-            yield f"{path.name}: cannot be read ({error})"
+            yield f"{path.name}: cannot be read ({reason(error)})"
             continue
         if not isinstance(array, np.ndarray):
             yield f"{path.name}: an archive of several arrays"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, TiffImagePlugin, UnidentifiedImageError, WebPImagePlugin  # noqa: F401 (makes formats known)
 from torch import Tensor
 
 from vitadel.data.preprocess import Preprocess, rgb
@@ -28,6 +28,8 @@ _UNREADABLE = (
     Image.DecompressionBombError,
     Image.DecompressionBombWarning,  # where warnings are errors
 )
+# Pillow goes by the content, whatever a file is called, and has Ghostscript run what is PostScript
+_FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 
 
 class Pixels(ABC):
@@ -179,7 +181,7 @@ class Files(Prepared):
         path = self.root / self.paths[row]
         refuse_special(path)
         try:
-            with Image.open(path) as picture:
+            with Image.open(path, formats=_FORMATS) as picture:
                 yield picture
         except _UNREADABLE as error:
             raise UsageError(

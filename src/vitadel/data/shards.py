@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Self
+from typing import IO, Any, Self
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from torch import Tensor
 from vitadel.data.rows import checked_rows
 from vitadel.errors import UsageError
 from vitadel.files import refuse_special
+from vitadel.strict_json import parse_json
 
 MOST_CLASSES = 2**16
 INDEX = "shards.json"
@@ -71,10 +72,10 @@ class Index:
     def read(cls, path: Path) -> Self:
         refuse_special(path)
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            content: Any = parse_json(path.read_text(encoding="utf-8"))
             if (version := content["format"]) != _FORMAT:
                 raise UsageError(
-                    f"{path} has format {version!r}, but this version of vitadel reads format {_FORMAT}. "
+                    f"{path} has format {version!r:.40}, but this version of vitadel reads format {_FORMAT}. "
                     "Use the version that wrote it, or convert the archives again."
                 )
             shards = tuple(Shard(int(one["count"]), str(one["sha256"])) for one in content["shards"])
@@ -84,7 +85,7 @@ class Index:
                 raise ValueError("its numbers contradict each other")
         except OSError as error:
             raise UsageError(f"cannot read {path}: {error.strerror}. Is it yours to read?") from error
-        except (ValueError, LookupError, TypeError) as error:
+        except (ValueError, LookupError, TypeError, OverflowError) as error:
             reason = f"no {error}" if isinstance(error, KeyError) else str(error)
             raise UsageError(f"{path} is damaged: {reason}. {_AGAIN}") from error
         return index

@@ -41,6 +41,7 @@ from vitadel.evaluate.suites import Entry
 from vitadel.goals import Diverge, Goal, Targeted, Untargeted, rivals
 from vitadel.losses import kl_divergence
 from vitadel.runs import Notify, silent
+from vitadel.strict_json import parse_json
 from vitadel.threat import Threat
 
 # answers asked of a random model about one image: so many to choose the worst image by, and as many fresh ones to score
@@ -106,7 +107,7 @@ class Cascade:
         """Every reason so far, in the order they were noticed."""
         lines = self.journal.page("flags").read()
         columns = (lines.get(name, []) for name in ("noticed", "row", "code", "sentence", "evidence"))
-        return [Flag(code, says, json.loads(why)) for *_, code, says, why in sorted(zip(*columns, strict=True))]
+        return [Flag(code, says, _evidence(why)) for *_, code, says, why in sorted(zip(*columns, strict=True))]
 
     # ------------------------------------------------------------ clean pass
 
@@ -355,3 +356,14 @@ class _Reporter:
 
 def _parts(rows: list[int], size: int) -> Iterator[list[int]]:
     return (rows[at : at + size] for at in range(0, len(rows), size))
+
+
+def _evidence(text: object) -> dict[str, float]:
+    """The evidence of a flag as `Cascade.doubt` wrote it down, in a file that may be damaged since."""
+    try:
+        evidence = parse_json(str(text))
+    except ValueError as error:
+        raise UsageError(f"the flags in the run folder are damaged ({error}). Evaluate into a new --run.") from error
+    if not isinstance(evidence, dict):
+        raise UsageError(f"the flags in the run folder are damaged ({text!r:.60}). Evaluate into a new --run.")
+    return evidence

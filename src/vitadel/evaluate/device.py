@@ -3,10 +3,15 @@
 import torch
 from torch import nn
 
+from vitadel.attacks import refuse_meta
+
 
 def device_of(model: nn.Module) -> torch.device:
     """Where a model lives; one without weights works anywhere."""
-    return next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
+    device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
+    if device.type == "meta":
+        refuse_meta(model)
+    return device
 
 
 def device_name() -> str:

@@ -129,6 +129,8 @@ class InHand:
     def __init__(self, x: Tensor, y: Tensor) -> None:
         if x.ndim != 4 or not x.is_floating_point() or len(x) == 0:
             raise UsageError(f"images must be floats [n, channels, rows, columns], got {x.dtype} of {list(x.shape)}.")
+        if x.is_meta or y.is_meta:
+            raise UsageError("images and labels on the meta device have no values. Make them outside of it.")
         if y.ndim != 1 or len(y) != len(x):
             raise UsageError(f"got {len(x)} images and labels of shape {list(y.shape)}. Give one label per image.")
         if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:

@@ -4,7 +4,7 @@ from vitadel.models import scales
 from vitadel.models.build import own_models, timm_families
 from vitadel.models.costs import Cost, cost
 from vitadel.models.families import Layer, family_of
-from vitadel.models.loading import add_adapters, answering, load, run_of, save, save_adapters, tora
+from vitadel.models.loading import add_adapters, answering, is_foreign, load, run_of, save, save_adapters, tora
 from vitadel.models.model import Model, identity, set_attention_scales, wrap
 from vitadel.models.spec import RAW_PIXELS, ModelSpec, Normalisation, Option
 from vitadel.models.taps import Taps
@@ -28,6 +28,7 @@ __all__ = [
     "family_of",
     "fingerprint",
     "identity",
+    "is_foreign",
     "load",
     "own_models",
     "read_tensors",

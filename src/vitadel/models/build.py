@@ -1,6 +1,8 @@
 """From a spec to a network."""
 
 import difflib
+import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -9,12 +11,16 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from vitadel.errors import UsageError, unknown
+from vitadel.errors import UsageError, reason, unknown
 from vitadel.models.families import OTHER, Family, check_grid, family_of, family_of_timm_file
+from vitadel.models.options import check_options
 from vitadel.models.pointer import Pointer
 from vitadel.models.spec import RAW_PIXELS, ModelSpec, Normalisation, Option
 from vitadel.models.tora import adapt
 from vitadel.models.wide_resnet import WideResNet
+
+# a registered name, and the tag of its published weights
+_TIMM_NAME = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_-]+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +40,9 @@ OWN: dict[str, _Own] = {
     "wrn34_10": _Own("WideResNet-34-10 for 32 px", 32, lambda classes: WideResNet(34, 10, classes)),
     "wrn70_16": _Own("WideResNet-70-16 for 32 px", 32, lambda classes: WideResNet(70, 16, classes)),
     "resnet50_gelu": _Own(
-        "ResNet-50 with GELU", 224, lambda classes: timm.create_model("resnet50", act_layer="gelu", num_classes=classes)
+        "ResNet-50 with GELU",
+        224,
+        lambda classes: timm.create_model("resnet50", pretrained=False, act_layer="gelu", num_classes=classes),
     ),
     "pointer": _Own("hard attention for 8 px whose gradient is zero; to test attacks with", 8, Pointer),
 }
@@ -60,24 +68,42 @@ def timm_families() -> dict[str, str]:
     }
 
 
-def complete(name: str, options: Mapping[str, Option]) -> ModelSpec:
-    """The spec of `timm:NAME` or `vitadel:NAME` as its authors made it."""
+def complete(name: str, options: Mapping[str, Option], num_classes: int | None = None) -> ModelSpec:
+    """The spec of `timm:NAME` or `vitadel:NAME` as its authors made it, but for options and number of classes."""
     kind, _, arch = name.partition(":")
     if kind == "vitadel":
         size = _own(arch).image_size
-        if options:
-            raise UsageError(f"{name} takes no options, got {', '.join(options)}. Leave them out.")
-        return ModelSpec(name, 10 if size <= 32 else 1000, size, None, RAW_PIXELS)
+        _refuse_options(name, options)
+        usual = 10 if size <= 32 else 1000
+        return ModelSpec(name, usual if num_classes is None else num_classes, size, None, RAW_PIXELS)
     config = _timm_config(arch)
+    classes = config.num_classes if num_classes is None else num_classes
+    if num_classes is None and not classes:
+        raise UsageError(f"{name} has no classes of its own. Write num_classes=N, or --classes N.")
     normalisation = Normalisation(tuple(config.mean), tuple(config.std))
-    return ModelSpec(name, config.num_classes, config.input_size[-1], None, normalisation, dict(options))
+    return ModelSpec(name, classes, config.input_size[-1], None, normalisation, dict(options))
+
+
+def outline(spec: ModelSpec) -> nn.Module:
+    """The network of this spec on the meta device: its shapes, for which no memory is needed.
+
+    Raises:
+        UsageError: There is no such network, its token grid does not tile the image, or it would not fit into memory.
+    """
+    with torch.device("meta"):
+        net = build(spec, seed=0)
+        check_grid(family_of(net), net, spec.image_size)
+    size = sum(tensor.numel() * tensor.element_size() for tensor in (*net.parameters(), *net.buffers()))
+    if size > (most := _memory()):
+        raise UsageError(
+            f"{spec.name} with these sizes and options takes {size / 2**30:,.1f} GiB, and this machine has "
+            f"{most / 2**30:,.1f}. Choose smaller ones."
+        )
+    return net
 
 
 def build(spec: ModelSpec, *, seed: int) -> nn.Module:
-    """A fresh network of this spec, its weights drawn from `seed`, its token grid checked against the image."""
-    for what in ("num_classes", "image_size", "patch_size"):
-        if (value := getattr(spec, what)) is not None and value < 1:
-            raise UsageError(f"{what} must be at least 1, got {value}.")
+    """A fresh network of this spec, its weights drawn from `seed`. Ask for its `outline` first: that may be refused."""
     if spec.tuning is not None:
         frozen = build(_frozen(spec), seed=seed)
         with torch.random.fork_rng(devices=[]):
@@ -89,9 +115,7 @@ def build(spec: ModelSpec, *, seed: int) -> nn.Module:
     family = family_of(net)
     if spec.patch_size is not None and spec.patch_size != family.patch_size(net):
         family.set_patch(net, spec.patch_size)
-    net.eval()
-    check_grid(family, net, spec.image_size)
-    return net
+    return net.eval()
 
 
 def _frozen(spec: ModelSpec) -> ModelSpec:
@@ -103,23 +127,37 @@ def _construct(spec: ModelSpec) -> nn.Module:
     kind, _, arch = spec.name.partition(":")
     if kind == "vitadel":
         OTHER.size_options(spec.image_size, spec.patch_size)
-        return _own(arch).build(spec.num_classes)
-    if (channels := spec.options.get("in_chans", 3)) != 3:
-        raise UsageError(
-            f"images have 3 channels here, got in_chans={channels}. Leave it out; grey images are repeated."
-        )
+        own = _own(arch)
+        _refuse_options(spec.name, spec.options)
+        return own.build(spec.num_classes)
+    if kind != "timm":
+        raise UsageError(f"{spec.name!r} is no architecture. Those of timm are timm:NAME, our own vitadel:NAME.")
     config = _timm_config(arch)
     family: Family = family_of_timm_file(timm.model_entrypoint(arch).__module__.rsplit(".", 1)[-1])
     if family is OTHER and config.fixed_input_size and spec.image_size != config.input_size[-1]:
         raise UsageError(f"{spec.name} has a fixed size of {config.input_size[-1]}, got {spec.image_size}.")
     sizes = family.size_options(spec.image_size, spec.patch_size)
+    check_options(spec.name, spec.options, family.architectures)
     try:
-        net = timm.create_model(arch, num_classes=spec.num_classes, **sizes, **spec.options)
-    except (TypeError, AssertionError, ValueError) as error:
+        net = timm.create_model(arch, pretrained=False, num_classes=spec.num_classes, **sizes, **spec.options)
+    except Exception as error:  # numbers that do not go together end in whatever timm or torch does first
         asked = ", ".join(f"{key}={value}" for key, value in {**sizes, **spec.options}.items())
-        raise UsageError(f"timm cannot build {arch} with {asked or 'its defaults'}: {error}.") from error
+        raise UsageError(f"timm cannot build {arch} with {asked or 'its defaults'}: {reason(error)}.") from error
     assert isinstance(net, nn.Module)
     return net
+
+
+def _refuse_options(name: str, options: Mapping[str, Option]) -> None:
+    if options:
+        raise UsageError(f"{name} takes no options, got {', '.join(options):.80}. Leave them out.")
+
+
+def _memory() -> float:
+    """The memory of this machine in bytes; without end where the system does not tell."""
+    try:
+        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    except (AttributeError, ValueError, OSError):
+        return float("inf")
 
 
 def _own(arch: str) -> _Own:
@@ -130,6 +168,9 @@ def _own(arch: str) -> _Own:
 
 def _timm_config(arch: str) -> timm.models.PretrainedCfg:
     bare = arch.split(".", 1)[0]
+    # timm would read hf-hub:NAME from the network and local-dir:NAME from a folder
+    if not _TIMM_NAME.fullmatch(arch):
+        raise UsageError(f"timm has no model {arch!r:.80}: a name has letters, digits and _, and one . before a tag.")
     if not timm.is_model(bare):
         near = difflib.get_close_matches(bare, timm.list_models(), n=3)
         hint = f" Did you mean {' or '.join(near)}?" if near else ""

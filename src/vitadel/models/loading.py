@@ -3,7 +3,7 @@
 import copy
 import os
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import timm
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from vitadel.errors import UsageError, unknown
 from vitadel.models import scales
-from vitadel.models.build import build, complete
+from vitadel.models.build import build, complete, outline
 from vitadel.models.families import family_of
 from vitadel.models.model import Model
 from vitadel.models.spec import ModelSpec, Normalisation, Option
@@ -44,8 +44,9 @@ def load(
 
     What is left out keeps its value: from the checkpoint if there is one, else from the architecture. Another
     `num_classes` replaces the head by a fresh one, and is refused with `keep_head`; another `image_size` or
-    `patch_size` resamples patch kernel and positions. `normalisation` defaults to timm's for the architecture;
-    `RAW_PIXELS` is none. `seed` draws the weights that no file provides.
+    `patch_size` resamples patch kernel and positions, and weights of another geometry are refused where neither is
+    given. `normalisation` defaults to timm's for the architecture; `RAW_PIXELS` is none. `options` are those that
+    describe an architecture. `seed` draws the weights that no file provides.
     """
     if (named := _with_head(str(model))) is not None:
         keep = {"num_classes": num_classes, "image_size": image_size, "patch_size": patch_size}
@@ -62,7 +63,7 @@ def load(
     if name.startswith(("timm:", "vitadel:")):
         if file and pretrained:
             raise UsageError(f"{model} names a weights file, got pretrained=True as well. Choose one of the two.")
-        old = complete(name, options or {})
+        old = complete(name, options or {}, num_classes)
         if file or pretrained:
             state = read_foreign(Path(file)) if file else _hub_weights(name)
     else:
@@ -78,8 +79,9 @@ def load(
         normalisation=normalisation or old.normalisation,
         options=old.options if options is None else dict(options),
     )
-    new_head = num_classes is not None
-    return _assemble(spec, state, str(model), new_head=new_head, keep_head=keep_head, seed=seed)
+    given = {"image_size": image_size is not None, "patch_size": patch_size is not None}
+    source = _Source(state, str(model), **given, new_head=num_classes is not None, keep_head=keep_head)
+    return _assemble(spec, source, seed=seed)
 
 
 def save(
@@ -99,14 +101,13 @@ def tora(backbone: Model, tuning: Tuning | None = None, *, num_classes: int | No
     """
     if backbone.spec is None or backbone.spec.tuning is not None:
         raise UsageError("adapters are added to a model that `load` made and that has none yet.")
-    classes, chosen = num_classes or backbone.spec.num_classes, tuning or Tuning()
+    kept, chosen = backbone.spec.num_classes, tuning or Tuning()
+    classes = kept if num_classes is None else num_classes
+    spec = replace(backbone.spec, tuning=chosen, num_classes=classes, kept_classes=kept)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         net = adapt(backbone.net, chosen, classes).train(backbone.training)
-    kept = backbone.spec.num_classes
-    return Model(
-        net, backbone.normalisation, replace(backbone.spec, tuning=chosen, num_classes=classes, kept_classes=kept)
-    )
+    return Model(net, backbone.normalisation, spec)
 
 
 def save_adapters(model: Model, path: Path, about: Mapping[str, str] | None = None) -> None:
@@ -169,6 +170,16 @@ def run_of(model: str | Path) -> Path | None:
     return run if within else None
 
 
+def is_foreign(model: str | Path) -> bool:
+    """Whether a model as `load` reads it has weights from a file that says nothing of its normalisation."""
+    if (named := _with_head(str(model))) is not None:
+        return is_foreign(named[0])
+    if (added := _with_adapters(str(model))) is not None:
+        return is_foreign(added[0])
+    name, _, file = str(model).partition("@")
+    return bool(file) and name.startswith(("timm:", "vitadel:"))
+
+
 def _with_head(text: str) -> tuple[str, str] | None:
     name, mark, head = text.rpartition("#")
     return (name, head) if mark and head in ANSWERS and not _names_a_file(text) else None
@@ -184,34 +195,89 @@ def _names_a_file(text: str) -> bool:
     return os.path.exists(text) or ("@" in text and os.path.exists(text.partition("@")[2]))
 
 
-def _assemble(
-    spec: ModelSpec, state: Mapping[str, Tensor] | None, source: str, *, new_head: bool, keep_head: bool, seed: int
-) -> Model:
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """The weights to fill a network with, None for fresh ones; and what the caller of `load` asked for."""
+
+    state: Mapping[str, Tensor] | None
+    name: str
+    image_size: bool
+    patch_size: bool
+    new_head: bool
+    keep_head: bool
+
+
+def _assemble(spec: ModelSpec, source: _Source, *, seed: int) -> Model:
+    """Weights that do not fit are refused before memory is spent on a network that only a file's header asks for."""
+    shapes = outline(spec)
+    state = None if source.state is None else _fitted(spec, shapes, source.state, source)
     net = build(spec, seed=seed)
     if state is not None:
-        _fill(net, state, source, new_head=new_head, keep_head=keep_head)
+        factors_M = state.pop(scales.ATTENTION, None)
+        net.load_state_dict({**net.state_dict(), **state})
+        if factors_M is not None:
+            scales.hold_factors(net, scales.ATTENTION, factors_M)
     return Model(net, spec.normalisation, replace(spec, patch_size=family_of(net).patch_size(net)))
 
 
-def _fill(net: nn.Module, state: Mapping[str, Tensor], source: str, *, new_head: bool, keep_head: bool) -> None:
-    fresh = net.state_dict()
-    stripped = strip_prefix(state, fresh)
+def _fitted(spec: ModelSpec, shapes: nn.Module, state: Mapping[str, Tensor], source: _Source) -> dict[str, Tensor]:
+    """The weights of `state` by the names and in the shapes of the network, without those that are to be fresh."""
+    wanted = shapes.state_dict()
+    stripped = strip_prefix(state, wanted)
     factors_M = stripped.pop(scales.ATTENTION, None)
-    fitted = family_of(net).fit(stripped, net)
-    for key, value in fresh.items():
-        other_classes = key in fitted and fitted[key].shape != value.shape and _in_head(net, key)
-        if other_classes and keep_head and (own := len(fitted[key])) != (asked := len(value)):
+    _refuse_other_geometry(spec, shapes, stripped, source)
+    fitted, fresh = family_of(shapes).fit(stripped, shapes), set()
+    for key, value in wanted.items():
+        other_classes = key in fitted and fitted[key].shape != value.shape and _in_head(shapes, key)
+        if other_classes and source.keep_head and fitted[key].ndim and (own := len(fitted[key])) != len(value):
             raise UsageError(
-                f"the head of {source} has {own} classes, not {asked}, and a fresh one would know nothing. "
+                f"the head of {source.name} has {own} classes, not {len(value)}, and a fresh one would know nothing. "
                 f"Write --classes {own}."
             )
         # old files lack BatchNorm's counter, which evaluation never reads
-        if (new_head and other_classes) or (key not in fitted and key.endswith("num_batches_tracked")):
-            fitted[key] = value
-    check_keys(fitted, fresh, source)
-    net.load_state_dict(fitted)
-    if factors_M is not None:
-        scales.hold_factors(net, scales.ATTENTION, factors_M)
+        if (source.new_head and other_classes) or (key not in fitted and key.endswith("num_batches_tracked")):
+            fresh.add(key)
+    check_keys({**fitted, **{key: wanted[key] for key in fresh}}, wanted, source.name)
+    kept = {key: value for key, value in fitted.items() if key not in fresh}
+    return kept if factors_M is None else {**kept, scales.ATTENTION: factors_M}
+
+
+def _refuse_other_geometry(spec: ModelSpec, net: nn.Module, state: Mapping[str, Tensor], source: _Source) -> None:
+    """Refuse weights that contradict a size nobody asked for: resampled, they would answer worse without a word."""
+    family = family_of(net)
+    seen, built = family.geometry(state, net), family.geometry(net.state_dict(), net)
+    resized = source.image_size or source.patch_size
+    other_kernel = not source.patch_size and seen.kernel not in (None, built.kernel)
+    other_grid = not resized and seen.grid not in (None, built.grid)
+    other_window = not resized and seen.window not in (None, built.window)
+    if not (other_kernel or other_grid or other_window):
+        return
+    patch = family.patch_size(net)
+    # the kernel of a hybrid does not lie on the image; there a token is of as many pixels as in the network built
+    pixels = seen.kernel if patch is not None else spec.image_size // (built.grid or spec.image_size)
+    size = pixels * seen.grid if pixels and seen.grid else None
+    looks = [
+        f"patches of {seen.kernel}" if seen.kernel and patch is not None else "",
+        f"a grid of {seen.grid} x {seen.grid} tokens" if seen.grid else "",
+        f"windows of {seen.window}" if other_window else "",
+    ]
+    raise UsageError(
+        f"the weights in {source.name} have {', '.join(filter(None, looks))}"
+        f"{f', so they are of images of {size} x {size}' if size else ''}; {spec.name} was to take images of "
+        f"{spec.image_size} x {spec.image_size}{f' in patches of {patch}' if patch else ''}. "
+        + _how_to_say(size, seen.kernel if patch is not None else None, seen.window if not seen.grid else None)
+    )
+
+
+def _how_to_say(image_size: int | None, patch_size: int | None, window: int | None) -> str:
+    """The arguments that make a network of this geometry."""
+    if window is not None:
+        return f"Choose an architecture with such windows, or options={{'window_size': {window}}} in Python."
+    sizes = {"image_size": image_size, "patch_size": patch_size}
+    known = {name: value for name, value in sizes.items() if value is not None}
+    flags = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in known.items())
+    python = ", ".join(f"{name}={value}" for name, value in known.items())
+    return f"Write {flags} ({python} in Python), or the sizes you want them resampled to."
 
 
 def _in_head(net: nn.Module, key: str) -> bool:

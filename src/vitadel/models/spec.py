@@ -1,13 +1,23 @@
 """What a model is, apart from its weights: enough to build it again."""
 
 import json
+import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from vitadel.errors import UsageError
 from vitadel.models.tora import Tuning
+from vitadel.strict_json import parse_json
 
 Option = str | int | float | bool
+
+# beyond anything published (timm: 21,843 classes, 1024 pixels, patches of 64), and within what a machine can hold
+MOST = {"num_classes": 2**16, "kept_classes": 2**16, "image_size": 4096, "patch_size": 128}
+# timm's longest name has 60 characters
+_LONGEST_NAME = 200
+# pixels lie in [0, 1]; outside these bounds float32 makes nothing of them but zeros and infinities
+_MOST_MEAN, _LEAST_STD, _MOST_STD = 1e6, 1e-6, 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,9 +28,12 @@ class Normalisation:
     std: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        if len(self.mean) != len(self.std) or not self.mean or min(self.std) <= 0:
+        means = all(math.isfinite(mean) and abs(mean) <= _MOST_MEAN for mean in self.mean)
+        stds = all(_LEAST_STD <= std <= _MOST_STD for std in self.std)
+        if len(self.mean) != len(self.std) or not self.mean or not means or not stds:
             raise UsageError(
-                f"a normalisation needs one mean and one positive std per channel, got {self.mean} and {self.std}."
+                f"a normalisation needs one mean and one positive std per channel, "
+                f"got {self.mean!r:.100} and {self.std!r:.100}."
             )
 
     @property
@@ -47,6 +60,18 @@ class ModelSpec:
     tuning: Tuning | None = None
     kept_classes: int | None = None
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or len(self.name) > _LONGEST_NAME:
+            raise UsageError(f"the name of a model has up to {_LONGEST_NAME} characters, got {self.name!r:.80}.")
+        for what, most in MOST.items():
+            value = getattr(self, what)
+            if value is None and what in ("patch_size", "kept_classes"):
+                continue
+            if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+                raise UsageError(f"{what} must be a whole number from 1 to {most}, got {value!r:.60}.")
+        if len(self.normalisation.mean) != 3:
+            raise UsageError(f"images have 3 channels, got a normalisation of {len(self.normalisation.mean)}.")
+
     @property
     def answers(self) -> int:
         """How many classes the model chooses among; the frozen network's own, if that one answers."""
@@ -58,21 +83,18 @@ class ModelSpec:
 
     @classmethod
     def from_json(cls, text: str) -> "ModelSpec":
-        """Read what `to_json` wrote; the text comes from a file, so nothing about it is taken for granted."""
+        """Read what `to_json` wrote; the text comes from a file, so nothing about it is taken for granted.
+
+        The options are checked where a network is built, which is where it is known what its family takes.
+        """
         try:
-            values = json.loads(text)
-            spec = cls(**values)
-            sizes = (spec.num_classes, spec.image_size, 1 if spec.patch_size is None else spec.patch_size)
-            if not all(isinstance(size, int) for size in sizes):
-                raise ValueError(f"sizes are {sizes}")
+            values: Any = parse_json(text)
             mean, std = (tuple(map(float, values["normalisation"][key])) for key in ("mean", "std"))
             tuning = None if values.get("tuning") is None else Tuning(**values["tuning"])
-            return replace(
-                spec,
-                name=str(spec.name),
-                normalisation=Normalisation(mean, std),
-                options=dict(spec.options),
-                tuning=tuning,
-            )
-        except (TypeError, KeyError, ValueError) as error:
-            raise UsageError(f"the model description in the file is damaged ({error}). Use an intact file.") from error
+            if not isinstance(values.get("options", {}), dict):
+                raise TypeError("its options are no mapping")
+            return cls(**{**values, "normalisation": Normalisation(mean, std), "tuning": tuning})
+        except (TypeError, KeyError, ValueError, AttributeError, OverflowError, UsageError) as error:
+            raise UsageError(
+                f"the model description in the file is damaged ({error!s:.200}). Use an intact file."
+            ) from error

@@ -57,13 +57,13 @@ class Tuning:
     def __post_init__(self) -> None:
         for name, known in _CHOICES.items():
             if (value := getattr(self, name)) not in known:
-                raise unknown(f"Tuning.{name}", value, known)
-        if self.reduction < 1:
-            raise UsageError(f"Tuning.reduction must be at least 1, got {self.reduction}.")
+                raise unknown(f"Tuning.{name}", f"{value!s:.80}", known)
+        if not isinstance(self.reduction, int) or isinstance(self.reduction, bool) or self.reduction < 1:
+            raise UsageError(f"Tuning.reduction must be a whole number, at least 1, got {self.reduction!r:.60}.")
         if self.gate == "per-token" and self.softmax != "adapter":
             raise UsageError(f"a gate per token weighs adapters only, got softmax={self.softmax!r}. Leave it out.")
         if self.answer not in ("joint", *self.names, "kept"):
-            raise unknown("head", self.answer, ("joint", *self.names, "kept"))
+            raise unknown("head", f"{self.answer!s:.80}", ("joint", *self.names, "kept"))
 
     @property
     def names(self) -> tuple[str, ...]:

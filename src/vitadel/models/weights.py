@@ -4,8 +4,8 @@ import argparse
 import hashlib
 import os
 import pickle
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NoReturn
 
@@ -14,18 +14,20 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from vitadel.errors import UsageError
+from vitadel.errors import UsageError, reason
 
 # where training scripts put the weights inside a .pth, averaged ones first: they are what papers report
 _CONTAINERS = ("state_dict_ema", "model_ema", "ema", "state_dict", "model_state_dict", "model", "net", "weights")
 
 # what averaging (torch.optim.swa_utils.AveragedModel) counts beside the weights
 _COUNTERS = ("n_averaged",)
-_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+# containers lie in one another two or three deep; a pickle can hold one that contains itself
+_MOST_CONTAINERS = 8
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> None:
     """One safetensors file; `about` goes into its header."""
+    _refuse_meta(tensors)
     # copies, because safetensors refuses tensors that share memory
     copies = {key: value.detach().cpu().contiguous().clone() for key, value in tensors.items()}
     try:
@@ -36,6 +38,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str,
 
 def fingerprint(tensors: Mapping[str, Tensor]) -> str:
     """A hash of names and values: the same exactly when the weights are."""
+    _refuse_meta(tensors)
     digest = hashlib.sha256()
     for name in sorted(tensors):
         digest.update(name.encode())
@@ -45,19 +48,24 @@ def fingerprint(tensors: Mapping[str, Tensor]) -> str:
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """What `write_tensors` wrote, or any other safetensors file."""
+    _refuse_special(path)
     try:
         with safetensors.safe_open(path, "pt") as file:
             return {key: file.get_tensor(key) for key in file.keys()}, file.metadata() or {}  # noqa: SIM118
     except FileNotFoundError:  # safetensors says so of a file one may not read, too
         _refuse_unreadable(path, "checkpoint")
-    except (safetensors.SafetensorError, OSError) as error:
-        raise UsageError(f"{path} is truncated or not a safetensors file ({error}). Use an intact file.") from error
+    # a header may name tensors of kinds and sizes that torch cannot make
+    except (safetensors.SafetensorError, OSError, RuntimeError, ValueError, TypeError, MemoryError) as error:
+        raise UsageError(
+            f"{path} is truncated or not a safetensors file ({reason(error)}). Use an intact file."
+        ) from error
 
 
 def read_foreign(path: Path) -> dict[str, Tensor]:
     """The weights in somebody else's file, whichever container they sit in; no code in the file is ever run."""
     if path.suffix == ".safetensors":
         return read_tensors(path)[0]
+    _refuse_special(path)
     try:
         # argparse.Namespace is harmless and in half of all published checkpoints
         with torch.serialization.safe_globals([argparse.Namespace]):
@@ -65,28 +73,45 @@ def read_foreign(path: Path) -> dict[str, Tensor]:
     except (FileNotFoundError, PermissionError):
         _refuse_unreadable(path, "weights file")
     except pickle.UnpicklingError as error:
-        reason = _ANSI.sub("", str(error)).strip().splitlines()[0]
         raise UsageError(
-            f"{path} holds more than weights, and only weights are read ({reason}). "
+            f"{path} holds more than weights, and only weights are read ({reason(error)}). "
             "Re-save its state dict alone: torch.save(model.state_dict(), ...)."
         ) from error
     except Exception as error:  # a damaged pickle can raise anything
-        raise UsageError(f"{path} is truncated or not a torch file ({error}). Use an intact file.") from error
+        raise UsageError(f"{path} is truncated or not a torch file ({reason(error)}). Use an intact file.") from error
     tensors = _weights_in(content)
     if not tensors:
         raise UsageError(f"{path} holds no weights that can be found. Re-save its state dict alone.")
     return tensors
 
 
-def _weights_in(content: object) -> dict[str, Tensor]:
+def _refuse_meta(tensors: Mapping[str, Tensor]) -> None:
+    if any(tensor.is_meta for tensor in tensors.values()):
+        raise UsageError("the weights are on the meta device and have no values. Make them outside of it.")
+
+
+def _weights_in(content: object, depth: int = 0) -> dict[str, Tensor]:
     """The weights in the innermost container that holds any, else those that lie here; {} without any."""
-    if not isinstance(content, dict):
+    if not isinstance(content, dict) or depth > _MOST_CONTAINERS:
         return {}
     for name in _CONTAINERS:
-        if inner := _weights_in(content.get(name)):
+        if inner := _weights_in(content.get(name), depth + 1):
             return inner
-    here = {key: value for key, value in content.items() if isinstance(value, Tensor) and key not in _COUNTERS}
+    here = {key: value for key, value in content.items() if _is_weight(key, value)}
     return here if any(value.ndim for value in here.values()) else {}  # numbers alone are settings, such as a decay
+
+
+def _is_weight(key: object, value: object) -> bool:
+    if not isinstance(key, str) or key in _COUNTERS or not isinstance(value, Tensor):
+        return False
+    # sparse, quantised, complex or without values: nothing that a network here is filled with
+    return value.layout is torch.strided and not (value.is_quantized or value.is_complex() or value.is_meta)
+
+
+def _refuse_special(path: Path) -> None:
+    """Reading from a named pipe would wait for ever, and a device may have no end."""
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise UsageError(f"{path} is no regular file. Give the path of a file with weights.")
 
 
 def _refuse_unreadable(path: Path, what: str) -> NoReturn:
@@ -97,10 +122,13 @@ def _refuse_unreadable(path: Path, what: str) -> NoReturn:
 
 def strip_prefix(state: Mapping[str, Tensor], wanted: Iterable[str]) -> dict[str, Tensor]:
     """Drop what wrappers put before the names (`module.`, `model.`, ...): the prefix that makes most names known."""
-    known = set(wanted)
-    prefixes = {".".join(key.split(".")[:depth]) + "." for key in state for depth in (1, 2, 3)} | {""}
-    hits: Callable[[str], int] = lambda p: sum(k.startswith(p) and k[len(p) :] in known for k in state)  # noqa: E731
-    best = max(sorted(prefixes, key=len), key=hits)
+    known, hits = set(wanted), Counter({"": 0})
+    for key in state:
+        parts = key.split(".")
+        for prefix in {"", *(".".join(parts[:depth]) + "." for depth in (1, 2, 3))}:
+            if key.startswith(prefix) and key.removeprefix(prefix) in known:
+                hits[prefix] += 1
+    best = min(hits, key=lambda prefix: (-hits[prefix], len(prefix), prefix))
     return {key.removeprefix(best): value for key, value in state.items()}
 
 
@@ -120,4 +148,4 @@ def check_keys(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor], source
 
 
 def _few(keys: list[str]) -> str:
-    return ", ".join(keys[:5]) + (", ..." if len(keys) > 5 else "")
+    return ", ".join(f"{key:.120}" for key in keys[:5]) + (", ..." if len(keys) > 5 else "")

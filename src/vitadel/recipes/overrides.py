@@ -2,13 +2,13 @@
 
 import dataclasses
 import enum
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import get_args, get_origin, get_type_hints
 
 from vitadel.errors import UsageError, unknown
 from vitadel.recipes.recipe import Recipe
+from vitadel.strict_json import parse_json
 from vitadel.threat import read_number
 
 
@@ -94,8 +94,8 @@ def _only_name(setting: _Setting) -> str:
 def _guessed(text: str) -> object:
     """An option of a network as JSON would read it, else as text: 0.05, 12, true, avg."""
     try:
-        return json.loads(text)
-    except json.JSONDecodeError:
+        return parse_json(text)
+    except ValueError:
         return text
 
 

@@ -2,6 +2,7 @@
 
 import math
 import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vitadel.errors import UsageError
+from vitadel.errors import UsageError, reason
 from vitadel.report.describe import compact
 from vitadel.report.exhibits import Findings
 from vitadel.report.masking import Masking
@@ -317,8 +318,8 @@ def _gallery(path: Path) -> Gallery | None:
                 eps=float(stored["eps"]),
                 norm=str(stored["norm"]),
             )
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise UsageError(f"cannot read {path}: {error}. Delete it to report without its pictures.") from error
+    except (OSError, ValueError, KeyError, TypeError, EOFError, zlib.error, zipfile.BadZipFile) as error:
+        raise UsageError(f"cannot read {path}: {reason(error)}. Delete it to report without its pictures.") from error
 
 
 def _series(run: Run, event: str) -> tuple[Series, ...]:

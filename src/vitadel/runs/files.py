@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from vitadel.errors import UsageError
+from vitadel.strict_json import MOST_CHARACTERS, parse_json
 
 
 def write_whole(path: Path, write: Callable[[Path], None]) -> None:
@@ -42,12 +43,27 @@ def write_json(path: Path, content: Mapping[str, object]) -> None:
 
 
 def read_json(path: Path) -> dict[str, object]:
+    """The JSON object in a file, which anybody may have written.
+
+    Raises:
+        UsageError: The file is missing, not a regular file, damaged, or beyond the bounds of `parse_json`.
+    """
     try:
-        content = json.loads(path.read_text())
+        content = parse_json(_text(path))
     except FileNotFoundError:
         raise UsageError(f"{path} does not exist. Is {path.parent} the folder you meant?") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror or error}. Make it readable.") from error
+    except ValueError as error:
         raise UsageError(f"{path} is not readable JSON ({error}). Restore it or choose a new folder.") from error
     if not isinstance(content, dict):
         raise UsageError(f"{path} should hold a JSON object, got a {type(content).__name__}.")
     return content
+
+
+def _text(path: Path) -> str:
+    if path.exists() and not path.is_file():  # reading a named pipe would wait for ever
+        raise ValueError("it is no regular file")
+    if path.stat().st_size > 4 * MOST_CHARACTERS:
+        raise ValueError(f"it has {path.stat().st_size} bytes, more than any file written here")
+    return path.read_text(encoding="utf-8")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, WebPImagePlugin  # noqa: F401 (makes its format known)
 from torch import Tensor
 
 from vitadel.draws import Draws
@@ -20,6 +20,8 @@ from vitadel.shifts.streams import normal
 
 ORIGINAL = ("frost1.png", "frost2.png", "frost3.png", "frost4.jpg", "frost5.jpg", "frost6.jpg")
 _ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".webp"}
+# Pillow goes by the content, whatever a file is called, and has Ghostscript run what is PostScript
+_FORMATS = ("BMP", "JPEG", "PNG", "WEBP")
 # mean and spread of R, G, B in each photograph of the original; the second lies there twice
 _TINTS = (
     ((78, 149, 166), (27, 17, 15)),
@@ -95,7 +97,7 @@ def _opened(folder: Path, stride: int, height: int, width: int, device: torch.de
 def _photo(path: Path, stride: int, height: int, width: int) -> Tensor:
     """[3, H, W]; every `stride`-th pixel from the middle of the first, enlarged if it is no larger than the image."""
     try:
-        with Image.open(path) as file:
+        with Image.open(path, formats=_FORMATS) as file:
             if file.mode[0] in "IF":
                 raise UsageError(f"the frost photograph {path} has more than 8 bits a channel. Save it with 8.")
             image = file.convert("RGB")

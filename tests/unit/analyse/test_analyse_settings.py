@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 import torch
+from torch import nn
 
 from vitadel.analyse import STUDIES, Accumulate, Convergence, Perturbations, Saliency, Semantics
 from vitadel.analyse import study as run
@@ -81,3 +82,13 @@ def test_progress_ends_with_all_that_was_to_be_done(text: str) -> None:
         assert len({total for _, total in steps}) == 1
         assert steps == sorted(steps)
         assert steps[-1][0] == steps[-1][1] > 0
+
+
+def test_models_and_images_without_values_are_refused() -> None:
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Flatten(), nn.Linear(192, 10))
+    x, y = torch.rand(4, 3, 8, 8), torch.arange(4)
+    with pytest.raises(UsageError, match="the model has weights on the meta device, which have no values"):
+        run(model, x, y, Convergence())
+    with pytest.raises(UsageError, match="images and labels on the meta device have no values"):
+        run(nn.Sequential(nn.Flatten(), nn.Linear(192, 10)), x.to("meta"), y, Convergence())

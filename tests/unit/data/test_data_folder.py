@@ -145,6 +145,22 @@ def test_a_file_that_is_no_image_or_is_gone_is_named(tmp_path: Path, paint: Pain
         split.images(torch.tensor([0]))
 
 
+@pytest.mark.parametrize(
+    "content",
+    [b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 6 6\n%%EndComments\nshowpage\n", b"%PDF-1.4\n"],
+    ids=["postscript", "pdf"],
+)
+def test_a_program_called_an_image_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+    """Pillow hands PostScript to Ghostscript, whatever the file is called."""
+    monkeypatch.setattr("PIL.EpsImagePlugin.Ghostscript", lambda *args, **kwargs: pytest.fail("it was run"))
+    path = tmp_path / "test" / "cat" / "program.png"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(content)
+    split = load(f"folder:{tmp_path}", preprocess=SIX).test
+    with pytest.raises(UsageError, match=r"program\.png: not an image file"):
+        split.images(torch.tensor([0]))
+
+
 def test_the_thousand_classes_of_imagenet() -> None:
     names = wnids()
     assert (len(names), len(set(names)), names[0], names[999]) == (1000, 1000, "n01440764", "n15075141")

@@ -210,6 +210,8 @@ def test_an_index_that_is_damaged_is_named(folder: Path) -> None:
     refused(folder, f"{path} is damaged: ")
     path.write_text("[]")
     refused(folder, f"{path} is damaged: ")
+    path.write_text("[" * 100_000)
+    refused(folder, f"{path} is damaged: it is nested more than 100 levels deep. {AGAIN}")
     path.write_bytes(b"\xff\xfe")
     refused(folder, f"{path} is damaged: ")
     path.write_text(json.dumps({**content, "format": 2}))
@@ -223,6 +225,7 @@ def test_an_index_that_is_damaged_is_named(folder: Path) -> None:
         {"classes": "5"},
         {"image_shape": [4, 5, 3]},
         {"shards": 3},
+        {"classes": float("inf")},
     ]
     for change in changes:
         path.write_text(json.dumps({**content, **change}))

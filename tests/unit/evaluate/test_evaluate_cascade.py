@@ -14,6 +14,7 @@ from vitadel.attacks import FGSM, PGD
 from vitadel.data import DataSet, Held, Split, Squash
 from vitadel.errors import UsageError
 from vitadel.evaluate import SUITES, Entry, Suite, evaluate, quick_scores, suspicions
+from vitadel.evaluate.cascade import _evidence
 from vitadel.goals import Untargeted, runner_up
 from vitadel.losses import margin
 from vitadel.runs import Run
@@ -380,3 +381,10 @@ def test_the_clean_pass_is_part_of_the_seconds(digits: DataSet, tmp_path: Path) 
     (summary,) = evaluate(Slow(0.3), digits, SUITE, claim(tmp_path / "two"), threat=Linf(0.05), batch=20)
     attacks = sum(float(str(attack["seconds"])) for attack in summary["attacks"])  # type: ignore[attr-defined]
     assert float(str(summary["seconds"])) >= attacks + 0.03 - 0.002  # each is rounded to a thousandth
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "{", "[1]", "7"])
+def test_damaged_evidence_of_a_flag_is_one_line(text: str) -> None:
+    assert _evidence('{"zero": 60}') == {"zero": 60}
+    with pytest.raises(UsageError, match=r"the flags in the run folder are damaged .* Evaluate into a new --run\."):
+        _evidence(text)

@@ -15,7 +15,17 @@ from vitadel import data, models
 from vitadel.attacks import APGD, FAB, FGSM, PGD, AutoAttack, Engine, Square
 from vitadel.data import DataSet, Squash
 from vitadel.errors import UsageError
-from vitadel.evaluate import SUITES, Entry, Ranks, Suite, best_device, evaluate, refuse_other_classes, survey
+from vitadel.evaluate import (
+    SUITES,
+    Entry,
+    Ranks,
+    Suite,
+    best_device,
+    evaluate,
+    refuse_other_classes,
+    robustness,
+    survey,
+)
 from vitadel.evaluate.cascade import Cascade
 from vitadel.evaluate.journal import Notebook
 from vitadel.evaluate.skipped import skipped_flags
@@ -272,3 +282,17 @@ def test_each_process_has_a_gpu_of_its_own_as_far_as_there_are_some(monkeypatch:
     for rank, device in (("3", 3), ("4", 0), ("6", 2)):
         monkeypatch.setenv("LOCAL_RANK", rank)
         assert best_device() == torch.device("cuda", device)
+
+
+def test_models_and_images_without_values_are_refused() -> None:
+    with torch.device("meta"):
+        whole = nn.Sequential(nn.Flatten(), nn.Linear(192, 10))
+    partly = nn.Sequential(nn.Flatten(), nn.Linear(192, 192), nn.Linear(192, 10).to("meta"))
+    x, y = torch.rand(4, 3, 8, 8), torch.arange(4)
+    for model in (whole, partly):
+        with pytest.raises(UsageError, match="the model has weights on the meta device, which have no values"):
+            robustness(model, x, y)
+    real = nn.Sequential(nn.Flatten(), nn.Linear(192, 10))
+    for images, labels in ((x.to("meta"), y), (x, y.to("meta"))):
+        with pytest.raises(UsageError, match="images and labels on the meta device have no values"):
+            robustness(real, images, labels)

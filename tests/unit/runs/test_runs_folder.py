@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from vitadel.errors import UsageError
-from vitadel.runs import Run, describe, fingerprint, write_json, write_whole
+from vitadel.runs import Run, describe, fingerprint, read_json, write_json, write_whole
 from vitadel.runs.manifest import differences
 
 
@@ -184,3 +184,31 @@ def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path: Path) -> Non
 def test_nan_never_enters_a_json_file(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="Out of range float"):
         write_json(tmp_path / "file.json", {"loss": float("nan")})
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("[" * 100_000, "is nested more than 100 levels deep"),
+        ('{"parts": ' + "[" * 100_000 + "]" * 100_000 + "}", "is nested more than 100 levels deep"),
+        ('{"seed": ' + "9" * 5_000 + "}", "has an integer of 5000 digits"),
+        ("{", "is not readable JSON"),
+        ("[]", "should hold a JSON object, got a list"),
+    ],
+)
+def test_a_hostile_manifest_is_one_line(tmp_path: Path, text: str, reason: str) -> None:
+    (tmp_path / "manifest.json").write_text(text)
+    for read in (lambda: Run.open(tmp_path).manifest, lambda: claim(tmp_path)):
+        with pytest.raises(UsageError, match=reason) as refused:
+            read()
+        assert len(str(refused.value)) < 300
+
+
+def test_json_is_read_from_regular_files_only(tmp_path: Path) -> None:
+    (tmp_path / "folder.json").mkdir()
+    os.mkfifo(tmp_path / "pipe.json")  # to read it would wait for ever
+    for name in ("folder.json", "pipe.json"):
+        with pytest.raises(UsageError, match=f"{name} is not readable JSON .it is no regular file"):
+            read_json(tmp_path / name)
+    with pytest.raises(UsageError, match="does not exist"):
+        read_json(tmp_path / "none.json")

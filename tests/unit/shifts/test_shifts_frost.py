@@ -154,3 +154,11 @@ def test_made_up_ice_has_the_photographs_colours_and_spectrum() -> None:
     place = rings.double().log()
     slope = ((place - place.mean()) * (level - level.mean())).sum() / (place - place.mean()).square().sum()
     assert slope.item() == pytest.approx(-1.6, abs=0.1)
+
+
+def test_a_program_called_a_photograph_is_not_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pillow hands PostScript to Ghostscript, whatever the file is called."""
+    monkeypatch.setattr("PIL.EpsImagePlugin.Ghostscript", lambda *args, **kwargs: pytest.fail("it was run"))
+    (folder / "a.png").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 90 90\n%%EndComments\nshowpage\n")
+    with pytest.raises(UsageError, match=r"cannot read the frost photograph .*a\.png: damaged, or not an image"):
+        photographed(torch.zeros(1, 3, 24, 24), Draws.of(0, torch.arange(1)), folder, 1)

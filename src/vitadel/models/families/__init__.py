@@ -3,7 +3,7 @@
 from torch import nn
 
 from vitadel.models.families.adapting import Adapting
-from vitadel.models.families.base import Block, Family, Layer, check_grid
+from vitadel.models.families.base import Block, Family, Geometry, Layer, check_grid
 from vitadel.models.families.cait import CaiT
 from vitadel.models.families.levit import LeViT
 from vitadel.models.families.pointer import Pointing
@@ -26,4 +26,14 @@ def family_of_timm_file(name: str) -> Family:
     return next((family for family in FAMILIES if name in family.timm_files), OTHER)
 
 
-__all__ = ["FAMILIES", "OTHER", "Block", "Family", "Layer", "check_grid", "family_of", "family_of_timm_file"]
+__all__ = [
+    "FAMILIES",
+    "OTHER",
+    "Block",
+    "Family",
+    "Geometry",
+    "Layer",
+    "check_grid",
+    "family_of",
+    "family_of_timm_file",
+]

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor, nn
 
-from vitadel.models.families.base import Block
+from vitadel.models.families.base import Block, Geometry
 from vitadel.models.families.vit import ViT
 from vitadel.models.tora import Adapted, Adapter
 
@@ -42,9 +42,16 @@ class Adapting(ViT):
         assert isinstance(net, Adapted)
         return super().grid(net.backbone, image_size)
 
+    def geometry(self, state: Mapping[str, Tensor], net: nn.Module) -> Geometry:
+        assert isinstance(net, Adapted)
+        return super().geometry(_frozen(state), net.backbone)
+
     def fit(self, state: Mapping[str, Tensor], net: nn.Module) -> dict[str, Tensor]:
         assert isinstance(net, Adapted)
-        frozen = {key.removeprefix(_FROZEN): value for key, value in state.items() if key.startswith(_FROZEN)}
-        fitted = super().fit(frozen, net.backbone)
+        fitted = super().fit(_frozen(state), net.backbone)
         rest = {key: value for key, value in state.items() if not key.startswith(_FROZEN)}
         return {**rest, **{f"{_FROZEN}{key}": value for key, value in fitted.items()}}
+
+
+def _frozen(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {key.removeprefix(_FROZEN): value for key, value in state.items() if key.startswith(_FROZEN)}

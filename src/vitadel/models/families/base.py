@@ -50,6 +50,18 @@ class Layer:
     pairs: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """What the shapes of weights say of the images they were trained on, None where they say nothing.
+
+    `kernel` is the side of the patch kernel, `grid` the tokens on a side, `window` those on a side of a window.
+    """
+
+    kernel: int | None = None
+    grid: int | None = None
+    window: int | None = None
+
+
 def numbered(
     name: str,
     modules: Iterable[nn.Module],
@@ -128,6 +140,10 @@ class Family:
 
     def spare(self, net: nn.Module) -> None:
         """Let a network leave out what its head never reads: answers and slopes stay, taps of the last block do not."""
+
+    def geometry(self, state: Mapping[str, Tensor], net: nn.Module) -> Geometry:
+        """The geometry of weights for a network like `net`, which may have been built with another one."""
+        return Geometry()
 
     def fit(self, state: Mapping[str, Tensor], net: nn.Module) -> dict[str, Tensor]:
         """Weights of another geometry, resampled to this network's."""

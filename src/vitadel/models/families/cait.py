@@ -6,8 +6,8 @@ from dataclasses import replace
 from timm.models.cait import Cait
 from torch import Tensor, nn
 
-from vitadel.models.families.base import Block, Patched, numbered
-from vitadel.models.families.vit import fit_embedding
+from vitadel.models.families.base import Block, Geometry, Patched, numbered
+from vitadel.models.families.vit import embedding_geometry, fit_embedding
 
 
 class CaiT(Patched):
@@ -25,6 +25,9 @@ class CaiT(Patched):
             *(replace(block, mixing=block.attention.get_submodule("proj_w")) for block in talking),
             *numbered("class_blocks", net.blocks_token_only, stream=1, class_token=True),
         ]
+
+    def geometry(self, state: Mapping[str, Tensor], net: nn.Module) -> Geometry:
+        return embedding_geometry(state, prefix_tokens=0)
 
     def fit(self, state: Mapping[str, Tensor], net: nn.Module) -> dict[str, Tensor]:
         return fit_embedding(state, net, prefix_tokens=0)

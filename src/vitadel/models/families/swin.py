@@ -1,13 +1,16 @@
 """Swin: attention inside shifted windows, in stages of falling resolution."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 from timm.layers import resize_rel_pos_bias_table
 from timm.models.swin_transformer import SwinTransformer, WindowAttention
 from torch import Tensor, nn
 
-from vitadel.models.families.base import Block, Patched, numbered
-from vitadel.models.families.vit import KERNEL, fit_kernel
+from vitadel.models.families.base import Block, Geometry, Patched, numbered
+from vitadel.models.families.vit import KERNEL, fit_kernel, kernel_side
+
+_TABLE = "relative_position_bias_table"
 
 
 class Swin(Patched):
@@ -21,14 +24,32 @@ class Swin(Patched):
         assert isinstance(net, SwinTransformer)
         return numbered("blocks", (block for stage in net.layers for block in stage.blocks))
 
+    def geometry(self, state: Mapping[str, Tensor], net: nn.Module) -> Geometry:
+        """Windows are as large as the grid of tokens where that is smaller; only there does a table give it away."""
+        assert isinstance(net, SwinTransformer)
+        sides = [_window(state.get(f"layers.{at}.blocks.0.attn.{_TABLE}")) for at in range(len(net.layers))]
+        window = max((side for side in sides if side is not None), default=None)
+        grids = [side << at for at, side in enumerate(sides) if side is not None and side != window]
+        return Geometry(kernel_side(state), grids[0] if grids else None, window)
+
     def fit(self, state: Mapping[str, Tensor], net: nn.Module) -> dict[str, Tensor]:
         fitted, wanted = dict(state), net.state_dict()
-        if KERNEL in fitted:
+        if kernel_side(fitted) is not None:
             fitted[KERNEL] = fit_kernel(fitted[KERNEL], wanted[KERNEL].shape[2:])
         for name, module in net.named_modules():
-            key = f"{name}.relative_position_bias_table"
-            if isinstance(module, WindowAttention) and key in fitted and fitted[key].shape != wanted[key].shape:
+            key = f"{name}.{_TABLE}"
+            if not isinstance(module, WindowAttention) or key not in fitted or _window(fitted[key]) is None:
+                continue
+            if fitted[key].shape != wanted[key].shape:
                 fitted[key] = resize_rel_pos_bias_table(
                     fitted[key].float(), new_window_size=module.window_size, new_bias_shape=wanted[key].shape
                 )
         return fitted
+
+
+def _window(table: Tensor | None) -> int | None:
+    """The side of the windows whose distances, from corner to corner in both directions, have a row each."""
+    if table is None or table.ndim != 2 or table.numel() == 0:
+        return None
+    distances = math.isqrt(len(table))
+    return (distances + 1) // 2 if distances % 2 and distances**2 == len(table) else None

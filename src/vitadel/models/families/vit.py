@@ -1,5 +1,6 @@
 """ViT and DeiT."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -9,11 +10,13 @@ from timm.models.vision_transformer import Block as TimmBlock
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-from vitadel.models.families.base import Block, Patched, numbered
+from vitadel.models.families.base import Block, Geometry, Patched, numbered
 from vitadel.models.families.packed import PackedAttention, suits
 
 KERNEL = "patch_embed.proj.weight"
 POSITIONS = "pos_embed"
+# resampling takes memory by the fourth power of the side
+_MOST_KERNEL = 128
 
 
 class ViT(Patched):
@@ -49,9 +52,16 @@ class ViT(Patched):
             if suits(block.attn, net.patch_embed.num_patches):
                 block.attn = PackedAttention(block.attn)
 
+    def geometry(self, state: Mapping[str, Tensor], net: nn.Module) -> Geometry:
+        return embedding_geometry(state, prefix_tokens=_prefix_tokens(net))
+
     def fit(self, state: Mapping[str, Tensor], net: nn.Module) -> dict[str, Tensor]:
-        prefix = 0 if getattr(net, "no_embed_class", False) else int(getattr(net, "num_prefix_tokens", 1))
-        return fit_embedding(state, net, prefix_tokens=prefix)
+        return fit_embedding(state, net, prefix_tokens=_prefix_tokens(net))
+
+
+def _prefix_tokens(net: nn.Module) -> int:
+    """How many tokens with a position stand before those of the patches."""
+    return 0 if getattr(net, "no_embed_class", False) else int(getattr(net, "num_prefix_tokens", 1))
 
 
 def _first_token(module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -61,17 +71,32 @@ def _first_token(module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, .
 def fit_embedding(state: Mapping[str, Tensor], net: nn.Module, *, prefix_tokens: int) -> dict[str, Tensor]:
     """Patch kernel and position embedding resampled to the shapes `net` has; all else untouched.
 
-    Positions are interpolated on the token grid, prefix tokens aside.
+    Positions are interpolated on the token grid, prefix tokens aside. What has no square patches or no square grid is
+    left as it is, for whoever compares shapes to refuse.
     """
-    fitted, wanted = dict(state), net.state_dict()
-    if KERNEL in fitted:
+    fitted, wanted, seen = dict(state), net.state_dict(), embedding_geometry(state, prefix_tokens=prefix_tokens)
+    if seen.kernel is not None and KERNEL in wanted:
         fitted[KERNEL] = fit_kernel(fitted[KERNEL], wanted[KERNEL].shape[2:])
-    if POSITIONS in fitted and fitted[POSITIONS].shape[1] != wanted[POSITIONS].shape[1]:
+    if seen.grid is not None and POSITIONS in wanted and fitted[POSITIONS].shape[1] != wanted[POSITIONS].shape[1]:
         side = round((wanted[POSITIONS].shape[1] - prefix_tokens) ** 0.5)
         fitted[POSITIONS] = resample_abs_pos_embed(
             fitted[POSITIONS].float(), [side, side], num_prefix_tokens=prefix_tokens
         )
     return fitted
+
+
+def embedding_geometry(state: Mapping[str, Tensor], *, prefix_tokens: int) -> Geometry:
+    """The sides of patches and grid, as far as these weights have square ones."""
+    tokens = state[POSITIONS].shape[1] - prefix_tokens if POSITIONS in state and state[POSITIONS].ndim == 3 else 0
+    side = math.isqrt(max(tokens, 0))
+    return Geometry(kernel_side(state), side if side and side**2 == tokens else None)
+
+
+def kernel_side(state: Mapping[str, Tensor]) -> int | None:
+    """The side of a square patch kernel that can be resampled; None without one."""
+    shape = state[KERNEL].shape if KERNEL in state else torch.Size()
+    square = len(shape) == 4 and shape[2] == shape[3] and 1 <= shape[2] <= _MOST_KERNEL and state[KERNEL].numel() > 0
+    return int(shape[2]) if square else None
 
 
 def fit_kernel(kernel: Tensor, size: torch.Size) -> Tensor:

@@ -1,0 +1,418 @@
+"""What SECURITY.md says of models: a file can neither run code, nor open the network, nor ask for the whole memory."""
+
+import json
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+from torch import nn
+
+from vitadel.errors import UsageError
+from vitadel.models import (
+    Model,
+    Option,
+    Tuning,
+    add_adapters,
+    build,
+    fingerprint,
+    load,
+    loading,
+    save,
+    save_adapters,
+    tora,
+)
+from vitadel.models import write_tensors as write
+from vitadel.models.build import complete, outline
+from vitadel.recipes import RECIPES, carry_out, override
+
+SMALL: dict[str, Option] = {"depth": 1, "embed_dim": 32, "num_heads": 2}
+
+
+class Canary:
+    """Makes a folder when it is unpickled by the ordinary pickle."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        return os.mkdir, (str(self.mark),)
+
+
+@pytest.fixture(autouse=True)
+def _closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nothing here may look for a host or open a connection."""
+    asked = []
+
+    def refuse(*args: object, **kwargs: object) -> None:
+        asked.append(args)
+        raise OSError("the network was asked for")
+
+    for name in ("connect", "connect_ex"):
+        monkeypatch.setattr(socket.socket, name, refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    yield
+    assert not asked
+
+
+@pytest.fixture
+def canary(tmp_path: Path) -> Path:
+    """A pickle that leaves `executed` beside it if anybody runs it."""
+    path = tmp_path / "canary.pth"
+    torch.save({"weight": torch.ones(2), "extra": Canary(tmp_path / "executed")}, path)
+    return path
+
+
+def small(seed: int = 0) -> Model:
+    return load("timm:test_vit", num_classes=5, image_size=8, patch_size=4, options=SMALL, seed=seed)
+
+
+def with_header(path: Path, change: Mapping[str, object], **adapters: str) -> Path:
+    """A checkpoint of ours whose header says something else."""
+    model = small()
+    assert model.spec is not None
+    text = json.dumps({**json.loads(model.spec.to_json()), **change})
+    write(path, model.net.state_dict(), {loading.SPEC_KEY: text, **adapters})
+    return path
+
+
+def test_the_canary_is_alive(canary: Path) -> None:
+    torch.load(canary, weights_only=False)
+    assert (canary.parent / "executed").exists()
+
+
+# options
+
+
+HOSTILE = {
+    "checkpoint_path": "CANARY",
+    "pretrained": True,
+    "pretrained_cfg": {"file": "CANARY"},
+    "pretrained_cfg_overlay": {"url": "http://localhost/weights.pth"},
+    "hf_hub_id": "somebody/something",
+    "cache_dir": "CANARY",
+    "pretrained_strict": False,
+    "pretrained_filter_fn": "os.system",
+    "features_only": True,
+    "pruned": True,
+    "scriptable": True,
+    "block_fn": "os.system",
+    "device": "meta",
+    "dtype": "float16",
+    "url": "http://localhost/weights.pth",
+    "file": "CANARY",
+}
+
+
+def placed(value: object, canary: Path) -> object:
+    return json.loads(json.dumps(value).replace("CANARY", str(canary)))
+
+
+@pytest.mark.parametrize("option", HOSTILE)
+def test_a_header_sets_only_what_describes_an_architecture(tmp_path: Path, canary: Path, option: str) -> None:
+    options = {**SMALL, option: placed(HOSTILE[option], canary)}
+    path = with_header(tmp_path / "m.safetensors", {"options": options})
+    with pytest.raises(UsageError, match=f"unknown option of timm:test_vit '{option}'"):
+        load(path)
+    assert not (tmp_path / "executed").exists()
+
+
+@pytest.mark.parametrize("option", HOSTILE)
+def test_neither_do_callers_nor_settings(tmp_path: Path, canary: Path, option: str) -> None:
+    value = placed(HOSTILE[option], canary)
+    with pytest.raises(UsageError, match=f"unknown option of timm:test_vit '{option}'"):
+        load("timm:test_vit", options={option: value})  # type: ignore[dict-item]
+    text = value if isinstance(value, str) else json.dumps(value)
+    recipe = override(RECIPES["digits-standard"](), [f"model.options.{option}={text}"])
+    with pytest.raises(UsageError, match=f"unknown option of timm:test_vit '{option}'"):
+        carry_out(recipe, tmp_path / "run", data_spec="digits[:64]")
+    assert not (tmp_path / "executed").exists()
+    assert not (tmp_path / "run").exists()
+
+
+def test_every_network_is_built_without_published_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    create, asked = timm.create_model, []
+
+    def noted(name: str, **options: object) -> nn.Module:
+        asked.append(options["pretrained"])
+        return create(name, **options)
+
+    monkeypatch.setattr(timm, "create_model", noted)
+    small()
+    with torch.device("meta"):
+        load("vitadel:resnet50_gelu")
+        load("timm:beit_base_patch16_224")
+    assert len(asked) >= 3
+    assert not any(asked)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"depth": -1}, "the option depth wants a whole number from 1 to 256, got -1"),
+        ({"depth": 1.5}, "depth wants a whole number"),
+        ({"depth": True}, "depth wants a whole number"),
+        ({"depth": "2"}, "depth wants a whole number"),
+        ({"depth": [2, 2]}, r"depth wants a whole number from 1 to 256, got \[2, 2\]"),
+        ({"depth": None}, "depth wants a whole number"),
+        ({"depth": 10**30}, "depth wants a whole number"),
+        ({"embed_dim": 1_000_000_000}, "embed_dim wants a whole number from 1 to 65536, got 1000000000"),
+        ({"num_heads": 0}, "num_heads wants a whole number from 1"),
+        ({"mlp_ratio": float("nan")}, "mlp_ratio wants a number from 0.01 to 64, got nan"),
+        ({"mlp_ratio": float("inf")}, "mlp_ratio wants a number"),
+        ({"mlp_ratio": -1.0}, "mlp_ratio wants a number"),
+        ({"drop_rate": 1.5}, "drop_rate wants a number from 0 to 1, got 1.5"),
+        ({"drop_path_rate": False}, "drop_path_rate wants a number"),
+        ({"class_token": 1}, "class_token wants true or false, got 1"),
+        ({"global_pool": "__import__('os')"}, "global_pool wants a word"),
+        ({"global_pool": "a" * 10_000}, "global_pool wants a word"),
+        ({"global_pool": "nonsense"}, "timm cannot build test_vit with .*global_pool=nonsense"),
+        ({"act_layer": "nonsense"}, "timm cannot build test_vit with .*act_layer=nonsense"),
+        ({"\x1b[31m" + "a" * 10_000: 1}, "unknown option"),
+    ],
+)
+def test_values_of_options_are_plain_and_bounded(tmp_path: Path, options: dict[str, Option], message: str) -> None:
+    path = with_header(tmp_path / "m.safetensors", {"options": {**SMALL, **options}})
+    for place in (lambda: load("timm:test_vit", options={**SMALL, **options}), lambda: load(path)):
+        with pytest.raises(UsageError, match=message) as refused:
+            place()
+        assert len(str(refused.value)) < 1000
+        assert "\n" not in str(refused.value)
+
+
+# names
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "timm:hf-hub:foo/bar",
+        "timm:hf_hub:timm/test_vit",
+        "timm:local-dir:/tmp/model",
+        "timm:hf-hub:foo/bar.test_vit",
+        "timm:../test_vit",
+        "timm:test_vit.hf-hub:foo",
+        "timm:",
+        "timm:" + "a" * 150,
+        "hf-hub:foo/bar",
+        "local-dir:/tmp/model",
+        "zoo:test_vit",
+        "",
+    ],
+)
+def test_names_of_other_sources_are_refused(tmp_path: Path, name: str) -> None:
+    path = with_header(tmp_path / "m.safetensors", {"name": name})
+    with pytest.raises(UsageError, match=r"timm has no model|is no architecture"):
+        load(path)
+    with pytest.raises(UsageError, match=r"timm has no model|is no model|unknown zoo model"):
+        load(name or "nothing")
+    if name.startswith("timm:"):
+        with pytest.raises(UsageError, match="timm has no model"):
+            load(name, pretrained=True)
+
+
+# descriptions in headers
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_classes": 1_000_000_000}, "num_classes must be a whole number from 1 to 65536, got 1000000000"),
+        ({"num_classes": True}, "num_classes must be a whole number"),
+        ({"num_classes": None}, "num_classes must be a whole number"),
+        ({"image_size": 100_000}, "image_size must be a whole number from 1 to 4096, got 100000"),
+        ({"image_size": -8}, "image_size must be a whole number"),
+        ({"patch_size": 0}, "patch_size must be a whole number from 1 to 128, got 0"),
+        ({"patch_size": 4.0}, "patch_size must be a whole number"),
+        ({"kept_classes": -1}, "kept_classes must be a whole number from 1 to 65536, got -1"),
+        ({"name": 7}, "the name of a model"),
+        ({"name": "timm:" + "a" * 100_000}, "the name of a model has up to 200 characters"),
+        ({"normalisation": {"mean": [float("nan")] * 3, "std": [1, 1, 1]}}, "one mean and one positive std"),
+        ({"normalisation": {"mean": [0, 0, 0], "std": [1, float("inf"), 1]}}, "one mean and one positive std"),
+        ({"normalisation": {"mean": [0, 0, 0], "std": [1e-40, 1, 1]}}, "one mean and one positive std"),
+        ({"normalisation": {"mean": [10**39] * 3, "std": [1, 1, 1]}}, "one mean and one positive std"),
+        ({"normalisation": {"mean": [0] * 4, "std": [1] * 4}}, "images have 3 channels"),
+        ({"normalisation": [0.5]}, "is damaged"),
+        ({"tuning": {"reduction": 2.5}}, "Tuning.reduction must be a whole number"),
+        ({"tuning": {"reduction": 0}}, "Tuning.reduction must be a whole number, at least 1, got 0"),
+        ({"tuning": {"gate": ["token"]}}, "unknown Tuning.gate"),
+        ({"tuning": {"answer": "a" * 10_000}}, "unknown head"),
+        ({"tuning": [1, 2]}, "is damaged"),
+        ({"options": None}, "is damaged"),
+    ],
+)
+def test_sizes_and_numbers_in_a_header_are_bounded(tmp_path: Path, change: dict[str, object], message: str) -> None:
+    path = with_header(tmp_path / "m.safetensors", change)
+    with pytest.raises(UsageError, match=f"the model description in the file is damaged .*{message}|{message}") as told:
+        load(path)
+    assert len(str(told.value)) < 400
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, '{"name":' * 100_000, '{"num_classes": ' + "9" * 5_000 + "}", "null", "[]", "7", '"text"']
+)
+def test_a_header_that_is_no_description_is_one_line(tmp_path: Path, text: str) -> None:
+    write(tmp_path / "m.safetensors", small().net.state_dict(), {loading.SPEC_KEY: text})
+    with pytest.raises(UsageError, match="the model description in the file is damaged") as refused:
+        load(tmp_path / "m.safetensors")
+    assert len(str(refused.value)) < 300
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({"num_classes": 10**9}, "num_classes must be a whole number from 1 to 65536, got 1000000000"),
+        ({"image_size": 100_000}, "image_size must be a whole number from 1 to 4096, got 100000"),
+        ({"patch_size": 1000}, "patch_size must be a whole number from 1 to 128, got 1000"),
+        ({"num_classes": 2.5}, "num_classes must be a whole number from 1 to 65536, got 2.5"),
+    ],
+)
+def test_sizes_a_caller_asks_for_are_bounded_too(sizes: dict[str, int], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        load("timm:test_vit", **sizes)  # type: ignore[arg-type]
+
+
+# memory
+
+
+def test_a_network_beyond_the_memory_is_refused_before_it_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = complete("timm:vit_tiny_patch16_224", {}, 10)
+    bytes_of = sum(4 * weights.numel() for weights in outline(spec).parameters())
+    monkeypatch.setattr(build, "_memory", lambda: float(bytes_of - 1))
+    built = []
+    monkeypatch.setattr(loading, "build", lambda *args, **kwargs: built.append(args))
+    with pytest.raises(UsageError, match=r"vit_tiny_patch16_224 with these sizes and options takes 0\.0 GiB, and this"):
+        load("timm:vit_tiny_patch16_224", num_classes=10)
+    assert not built
+    with pytest.raises(UsageError, match=r"takes [0-9,]+\.[0-9] GiB, and this machine has .* Choose smaller ones"):
+        load("timm:test_vit", options={"depth": 100, "embed_dim": 2**16})
+
+
+def test_a_header_cannot_ask_for_more_than_the_files_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "build", lambda *args, **kwargs: pytest.fail("memory was spent"))
+    for options in ({"depth": 40, "embed_dim": 1024}, {"depth": 1, "embed_dim": 64}):
+        path = tmp_path / "m.safetensors"
+        monkeypatch.undo()
+        with_header(path, {"options": {**SMALL, **options}})
+        monkeypatch.setattr(loading, "build", lambda *args, **kwargs: pytest.fail("memory was spent"))
+        with pytest.raises(UsageError, match="does not fit this architecture"):
+            load(path)
+
+
+# adapters
+
+
+def test_adapters_are_described_within_the_same_bounds(tmp_path: Path) -> None:
+    base = small()
+    model = tora(base, Tuning(reduction=4))
+    save_adapters(model, tmp_path / "good.safetensors")
+    assert torch.equal(
+        add_adapters(base, tmp_path / "good.safetensors")(torch.ones(1, 3, 8, 8)), model(torch.ones(1, 3, 8, 8))
+    )
+    state, about = loading.read_tensors(tmp_path / "good.safetensors")
+    values = json.loads(about[loading.SPEC_KEY])
+    for change, message in (
+        ({"num_classes": 10**9}, "num_classes must be a whole number"),
+        ({"num_classes": 60_000}, "of another shape: heads.acc.weight"),
+        ({"tuning": {**values["tuning"], "reduction": "4"}}, "Tuning.reduction must be a whole number"),
+        ({"tuning": {**values["tuning"], "reduction": 10**6}}, "leaves nothing of 32 numbers"),
+    ):
+        write(tmp_path / "bad.safetensors", state, {**about, loading.SPEC_KEY: json.dumps({**values, **change})})
+        with pytest.raises(UsageError, match=message):
+            add_adapters(base, tmp_path / "bad.safetensors")
+    write(tmp_path / "bad.safetensors", state, {**about, loading.SPEC_KEY: "[" * 100_000})
+    with pytest.raises(UsageError, match="the model description in the file is damaged"):
+        add_adapters(base, tmp_path / "bad.safetensors")
+
+
+def test_adapters_for_no_classes_are_refused() -> None:
+    for classes in (0, -1, 10**9):
+        with pytest.raises(UsageError, match=f"num_classes must be a whole number from 1 to 65536, got {classes}"):
+            tora(small(), num_classes=classes)
+
+
+# weights
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_refused_pickle_names_what_it_asks_for_and_gives_no_advice(tmp_path: Path, zipped: bool) -> None:
+    content = {**small().net.state_dict(), "extra": Canary(tmp_path / "executed")}
+    torch.save(content, tmp_path / "w.pth", _use_new_zipfile_serialization=zipped)
+    with pytest.raises(UsageError) as refused:
+        load(f"timm:test_vit@{tmp_path / 'w.pth'}")
+    assert str(refused.value) == (
+        f"{tmp_path / 'w.pth'} holds more than weights, and only weights are read (it asks for {os.name}.mkdir). "
+        "Re-save its state dict alone: torch.save(model.state_dict(), ...)."
+    )
+    assert not (tmp_path / "executed").exists()
+
+
+def test_an_archive_of_code_is_called_that(tmp_path: Path) -> None:
+    torch.jit.save(torch.jit.script(nn.Linear(2, 2)), tmp_path / "w.pth")
+    with pytest.raises(UsageError, match=r"w\.pth is truncated or not a torch file \(it is a TorchScript archive\)"):
+        load(f"timm:test_vit@{tmp_path / 'w.pth'}")
+
+
+def test_a_container_that_contains_itself_ends(tmp_path: Path) -> None:
+    content: dict[str, object] = {"epoch": 3}
+    content["state_dict"] = content
+    torch.save(content, tmp_path / "w.pth")
+    with pytest.raises(UsageError, match="holds no weights that can be found"):
+        load(f"timm:test_vit@{tmp_path / 'w.pth'}")
+
+
+def test_what_is_no_weight_is_passed_over(tmp_path: Path) -> None:
+    model = small(seed=1)
+    state = dict(model.net.state_dict())
+    torch.save({**state, 7: torch.ones(2), "sparse": torch.eye(3).to_sparse()}, tmp_path / "w.pth")
+    again = load(f"timm:test_vit@{tmp_path / 'w.pth'}", num_classes=5, image_size=8, patch_size=4, options=SMALL)
+    assert torch.equal(again(torch.ones(1, 3, 8, 8)), model(torch.ones(1, 3, 8, 8)))
+    state["head.weight"] = state["head.weight"].to_sparse()
+    torch.save(state, tmp_path / "w.pth")
+    with pytest.raises(UsageError, match=r"1 missing: head\.weight"):
+        load(f"timm:test_vit@{tmp_path / 'w.pth'}", num_classes=5, image_size=8, patch_size=4, options=SMALL)
+
+
+def test_files_that_have_no_end_are_not_read(tmp_path: Path) -> None:
+    for name in ("pipe.pth", "pipe.safetensors"):
+        os.mkfifo(tmp_path / name)
+        with pytest.raises(UsageError, match=f"{name} is no regular file"):
+            load(f"timm:test_vit@{tmp_path / name}")
+    with pytest.raises(UsageError, match=r"pipe\.safetensors is no regular file"):
+        load(tmp_path / "pipe.safetensors")
+
+
+@pytest.mark.timeout(20)
+def test_many_names_take_no_time(tmp_path: Path) -> None:
+    """The prefixes of all names were once compared with all names."""
+    many = {f"a{at}.b{at}.c{at}.d": torch.zeros(1) for at in range(6_000)}
+    write(tmp_path / "w.safetensors", {**small().net.state_dict(), **many}, {})
+    with pytest.raises(UsageError, match=r"6000 unexpected: a0\.b0\.c0\.d") as refused:
+        load(f"timm:test_vit@{tmp_path / 'w.safetensors'}", num_classes=5, image_size=8, patch_size=4, options=SMALL)
+    assert len(str(refused.value)) < 500
+
+
+@pytest.mark.parametrize(
+    "factors",
+    [torch.ones(3), torch.ones(1, 1), torch.full((1,), float("nan")), torch.full((1,), -1.0), torch.ones(0)],
+    ids=["too many", "a matrix", "nan", "negative", "none"],
+)
+def test_factors_of_attention_in_a_file_are_checked(tmp_path: Path, factors: torch.Tensor) -> None:
+    model = small()
+    save(model, tmp_path / "m.safetensors")
+    state, about = loading.read_tensors(tmp_path / "m.safetensors")
+    write(tmp_path / "m.safetensors", {**state, "attention_scales": factors}, about)
+    with pytest.raises(UsageError, match=r"this network has 1 attentions, got|factors of attention must be numbers"):
+        load(tmp_path / "m.safetensors")
+
+
+def test_weights_without_values_are_not_written(tmp_path: Path) -> None:
+    with torch.device("meta"):
+        model = small()
+    for use in (lambda: save(model, tmp_path / "m.safetensors"), lambda: fingerprint(model.net.state_dict())):
+        with pytest.raises(UsageError, match="the weights are on the meta device and have no values"):
+            use()
+    assert not (tmp_path / "m.safetensors").exists()
