@@ -25,6 +25,7 @@ from vitadel.models import (
     wrap,
     write_tensors,
 )
+from vitadel.runs import Run
 
 Tiny = Callable[..., Model]
 HALF = Normalisation((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
@@ -235,6 +236,23 @@ def test_run_folder_prefers_its_best_checkpoint(tmp_path: Path) -> None:
     assert weights(load(tmp_path / "run")) == weights(final)
     save(best, folder / "best.safetensors")
     assert weights(load(str(tmp_path / "run"))) == weights(best)
+
+
+def test_the_last_weights_do_not_stand_in_for_the_best(tmp_path: Path) -> None:
+    run = Run.claim(tmp_path / "run", "train", {"seed": 0}, device="cpu")
+    run.checkpoints.mkdir()
+    save(small(seed=1), run.checkpoints / "final.safetensors")
+    run.log("step", step=1, loss=1.0)
+    assert weights(load(run.folder)) == weights(small(seed=1))  # nothing was selected
+    run.log("holdout", step=1, clean=0.5)
+    with pytest.raises(UsageError, match=r"best\.safetensors is missing, .* instead: .*run/checkpoints/final\.safet"):
+        load(run.folder)
+    assert weights(load(run.checkpoints / "final.safetensors")) == weights(small(seed=1))
+
+
+def test_a_name_that_is_too_long_is_a_usage_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot look at .*: File name too long"):
+        load(tmp_path / ("x" * 300))
 
 
 def test_a_run_folder_that_may_not_be_entered_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
