@@ -14,7 +14,16 @@ from vitadel import data, models
 from vitadel.attacks import APGD, FAB, FGSM, PGD, AutoAttack, Engine, Square
 from vitadel.data import DataSet, Squash
 from vitadel.errors import UsageError
-from vitadel.evaluate import SUITES, Entry, Ranks, Suite, evaluate, refuse_other_classes, survey
+from vitadel.evaluate import (
+    SUITES,
+    Entry,
+    Ranks,
+    Suite,
+    evaluate,
+    refuse_other_classes,
+    refuse_unwritable_names,
+    survey,
+)
 from vitadel.evaluate.cascade import Cascade
 from vitadel.evaluate.journal import Notebook
 from vitadel.evaluate.surveys import GreyLevel
@@ -239,3 +248,24 @@ def test_the_kept_head_of_a_frozen_network_has_classes_of_its_own() -> None:
     refuse_other_classes(tuned, digits)
     with pytest.raises(UsageError, match="answers with 20 classes"):
         refuse_other_classes(models.answering(tuned, "kept"), digits)
+
+
+def test_names_that_are_not_utf8_are_refused_before_any_attack(dataset: DataSet, tmp_path: Path) -> None:
+    """A file name of other bytes reaches Python with a half of a surrogate pair for each of them."""
+    ids = ("caf\udce9/1.png", *dataset.test.ids[1:])
+    images = replace(dataset, test=replace(dataset.test, ids=ids))
+    classes = replace(dataset, classes=("caf\udce9", *dataset.classes[1:]))
+    refuse_unwritable_names(dataset, "test")
+    run = Run.claim(tmp_path / "run", "evaluate", {}, device="cpu")
+    for odd, told in (
+        (images, r"the image 'caf\\udce9/1\.png' of digits"),
+        (classes, r"the class 'caf\\udce9' of digits"),
+    ):
+        for carry_out in (
+            lambda data: evaluate(models.load("timm:test_vit"), data, SUITES["clean"], run),
+            lambda data: survey(models.load("timm:test_vit"), data, GreyLevel(), run),
+            lambda data: refuse_unwritable_names(data, "test"),
+        ):
+            with pytest.raises(UsageError, match=rf"{told}.* has a name that is not UTF-8, .* Rename"):
+                carry_out(odd)
+    assert not list(run.folder.glob("eval/*"))
