@@ -73,6 +73,11 @@ def test_two_ranks_find_what_one_does_also_after_a_kill(start: Start, trained: P
     assert ended(*(start(*words, tmp_path / "more", environment=rank(number, port)) for number in (0, 1))) == [0, 0]
     same_verdicts(tmp_path / "one", tmp_path / "more")
 
+    # a folder that is another run's is refused by both, and neither waits for the other
+    port, other = free_port(), ("--seed", "1", "--run", tmp_path / "one")
+    asked = [start(*words[:-1], *other, environment=rank(number, port)) for number in (0, 1)]
+    assert ended(*asked) == [2, 2]
+
     # two processes die half-way, one goes on
     port = free_port()
     dying = [

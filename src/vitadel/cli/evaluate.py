@@ -213,8 +213,9 @@ def _refuse_without_cascade(suites: "Sequence[Suite | Survey]", flag: str) -> No
 
 def _refuse(suites: "Sequence[Suite | Survey]", data: "DataSet", split: str, model: "Model") -> None:
     """Before anything is written: suites and data that do not go together."""
-    from vitadel.evaluate import Suite
+    from vitadel.evaluate import Suite, refuse_unwritable_names
 
+    refuse_unwritable_names(data, split)
     own = _OWN_LABELS.get(data.spec.partition(":")[0])
     for suite in suites:
         if own is not None and suite.name != own:

@@ -1,6 +1,6 @@
 """Cascades over attacks and surveys of shifts, per-image rows, reliability flags, metrics with intervals."""
 
-from vitadel.evaluate.classes import refuse_other_classes
+from vitadel.evaluate.classes import refuse_other_classes, refuse_unwritable_names
 from vitadel.evaluate.device import device_name
 from vitadel.evaluate.found import read_found
 from vitadel.evaluate.metrics import Accuracy, accuracy
@@ -32,6 +32,7 @@ __all__ = [
     "quick_scores",
     "read_found",
     "refuse_other_classes",
+    "refuse_unwritable_names",
     "robustness",
     "survey",
     "suspicions",

@@ -1,4 +1,6 @@
-"""Whether a model's answers and a data set's labels are numbers of the same classes."""
+"""Whether a model and a data set go together: classes of the same number, and names that can be written down."""
+
+from collections.abc import Iterable
 
 from torch import nn
 
@@ -20,3 +22,22 @@ def refuse_other_classes(model: nn.Module, data: DataSet) -> None:
         f"of an answer. Is it the model for this data set? Choose one with {data.num_classes} classes, or data with "
         f"all {known}: ImageNet's are read by imagenet:DIR, whichever of them have images."
     )
+
+
+def refuse_unwritable_names(data: DataSet, split: str) -> None:
+    """Raise if the name of an image or of a class is not UTF-8, as the files of an evaluation are."""
+    for what, names in (("class", data.classes), ("image", data.split(split).ids)):
+        if (name := _not_utf8(names)) is not None:
+            raise UsageError(
+                f"the {what} {name!a} of {data.spec} has a name that is not UTF-8, and no row can hold it. "
+                "Rename its file or folder."
+            )
+
+
+def _not_utf8(names: Iterable[str]) -> str | None:
+    for name in names:
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            return name
+    return None

@@ -4,11 +4,13 @@ Shape letters: B images.
 """
 
 import shutil
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vitadel.errors import UsageError
@@ -66,6 +68,15 @@ class Found:
             if not (self.folder / name).exists():
                 _link(file, self.folder / name)
 
+    def refuse_gaps(self, fallen: Collection[int]) -> None:
+        """Raise if an image that fell is in none of the files: one of them was deleted, or was never written."""
+        lost = set(fallen).difference(*map(_rows, self.folder.glob("*.npz")))
+        if lost:
+            raise UsageError(
+                f"{self.folder} has lost {len(lost)} of the images that fell, such as that of row {min(lost)}. "
+                f"Restore its files, or delete {self.folder.parent} and run the same command again."
+            )
+
 
 def _link(file: Path, name: Path) -> None:
     try:
@@ -90,10 +101,33 @@ def read_found(folder: Path | str, images: Images) -> dict[int, Tensor]:
         raise UsageError(f"there are no images in {folder}. Evaluate with --keep-images to have them kept.")
     found: dict[int, Tensor] = {}
     for path in paths:
-        with np.load(path) as stored:
-            for rows, deltas in (("rows", "deltas"), ("exact_rows", "exact_deltas")):
-                at = torch.from_numpy(stored[rows])
-                if len(at):
-                    x = apply(images.images(at).cpu(), torch.from_numpy(stored[deltas]))
-                    found.update(zip(at.tolist(), x, strict=True))
+        deltas = _deltas(path)
+        if deltas:
+            rows = torch.tensor([row for row, _ in deltas])
+            x0 = images.images(rows).cpu()
+            found.update((row, apply(x, delta)) for x, (row, delta) in zip(x0, deltas, strict=True))
     return found
+
+
+def _deltas(path: Path) -> list[tuple[int, Tensor]]:
+    """What a file says was added to which rows."""
+    deltas: list[tuple[int, Tensor]] = []
+    for rows, added in (("rows", "deltas"), ("exact_rows", "exact_deltas")):
+        pairs = zip(*_arrays(path, rows, added), strict=True)
+        deltas += [(int(row), torch.from_numpy(delta)) for row, delta in pairs]
+    return deltas
+
+
+def _rows(path: Path) -> set[int]:
+    return {int(row) for rows in _arrays(path, "rows", "exact_rows") for row in rows}
+
+
+def _arrays(path: Path, *names: str) -> list[NDArray[np.generic]]:
+    """Some arrays of a file, which is a zip archive: its checksums are checked on the way."""
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            return [stored[name] for name in names]
+    except Exception as error:  # a damaged archive can raise anything
+        raise UsageError(
+            f"cannot read {path}: {error}. Restore it, or delete {path.parents[1]} and run the same command again."
+        ) from error

@@ -10,6 +10,7 @@ from typing import TypeVar
 import torch
 from torch import distributed
 
+from vitadel.errors import UsageError
 from vitadel.runs import Run
 
 Agreed = TypeVar("Agreed")
@@ -48,13 +49,19 @@ class Ranks:
             distributed.barrier()
 
     def claim(self, folder: Path, kind: str, parts: Mapping[str, object], *, device: str) -> Run:
-        """Claim `folder` once for all processes."""
-        if self.rank == 0:
-            run = Run.claim(folder, kind, parts, device=device)
-            self.wait()
-            return run
-        self.wait()
-        return Run.open(folder)
+        """Claim `folder` once for all processes; refused in one of them, it is refused in all."""
+        claimed: list[Run] = []
+
+        def claim() -> str:
+            try:
+                claimed.append(Run.claim(folder, kind, parts, device=device))
+            except UsageError as error:
+                return str(error)
+            return ""
+
+        if refusal := self.agree(claim):
+            raise UsageError(refusal)
+        return claimed[0] if claimed else Run.open(folder)
 
 
 def best_device() -> torch.device:

@@ -12,7 +12,7 @@ from vitadel.attacks import Engine, Flag, Rescaled, Scaling, Walk, rescaled, sea
 from vitadel.data import DataSet, Split
 from vitadel.errors import UsageError
 from vitadel.evaluate.cascade import Cascade, halving, logits
-from vitadel.evaluate.classes import refuse_other_classes
+from vitadel.evaluate.classes import refuse_other_classes, refuse_unwritable_names
 from vitadel.evaluate.device import device_of
 from vitadel.evaluate.found import Found
 from vitadel.evaluate.ranks import Ranks
@@ -23,11 +23,14 @@ from vitadel.evaluate.summary import summarise
 from vitadel.evaluate.suspicion import suspicions
 from vitadel.evaluate.verdicts import STANDING, WRONG, Fall, verdicts
 from vitadel.goals import Untargeted
+from vitadel.models import read_tensors, write_tensors
 from vitadel.runs import Notify, Rows, Run, silent, write_whole
 from vitadel.threat import Linf, Threat, spell, with_eps
 
 # images shown in the report, taken from the head of the pinned order: chosen before anything is known of them
 _GALLERY = 8
+# columns of the rows that are shown with them
+_SHOWN = ("label", "clean_prediction", "prediction", "fell_to")
 # images that are asked about a model's habits
 _ASKED = 64
 
@@ -62,6 +65,7 @@ def evaluate(
     if len(images) == 0:
         raise UsageError(f"the {split} split of {data.spec} is empty, so there is nothing to evaluate.")
     refuse_other_classes(model, data)
+    refuse_unwritable_names(data, split)
     radii, ranks, engine = _radii(suite, threat), ranks or Ranks(), engine or Engine(rows=batch)
     course = _Course(model, images, data.classes, suite, run, seed, engine, ranks, notify, keep_images)
     # a caller's mixed precision would reach the verdicts
@@ -102,8 +106,11 @@ class _Course:
             if not job.rows.done:
                 job.carry_out()
             self.ranks.wait()
-            summaries.append(job.rows.summary)
-            fallen, folder = _fallen(job.rows), job.rows.folder
+            summary, columns = job.rows.checked()
+            fallen, folder = _fallen(columns), job.rows.folder
+            if job.found is not None:
+                job.found.refuse_gaps(fallen)
+            summaries.append(summary)
         return summaries
 
     def _job(self, radius: Threat | None, fallen: dict[int, Fall], smaller: Path | None) -> "_Job":
@@ -164,45 +171,56 @@ class _Job:
         if self.found is not None and fell:
             self.found.add(row, x)
         if row < _GALLERY:
-            write_whole(self._shown(self.rows.folder, row), lambda beside: torch.save(x.float().cpu().clone(), beside))
+            path = self._shown(self.rows.folder, row)
+            write_whole(path, lambda beside: write_tensors(beside, {"x": x.float()}, {}))
 
     @staticmethod
     def _shown(folder: Path, row: int) -> Path:
-        return folder / "shown" / f"{row}.pt"
+        return folder / "shown" / f"{row}.safetensors"
 
     def _write_gallery(self, columns: dict[str, list[object]]) -> None:
-        """The first images before and after, for the report to show."""
+        """The first images before and after, for the report to show; one whose attacked pixels are lost is left out."""
         threat = self.cascade.threat
         if threat is None:
             return
         clean = self.images.images(torch.arange(min(_GALLERY, len(self.images))))
         after = clean.clone()
+        kept: list[int] = []
         for row in range(len(clean)):
             places = [self._shown(self.rows.folder, row)]
             places += [self._shown(self.smaller, row)] if self.smaller and row in self.fallen else []
             known = next((place for place in places if place.exists()), None)
             if known is not None:
-                after[row] = torch.load(known, weights_only=True)
+                after[row] = _read_shown(known, clean[row])
                 if known != places[0]:
                     self._keep(row, after[row], fell=False)  # for the next radius
+            if known is not None or columns["fell_to"][row] == WRONG:  # which no attack has touched
+                kept.append(row)
 
         def write(beside: Path) -> None:
-            shown = slice(0, len(clean))
+            shown = {name: np.array([columns[name][row] for row in kept]) for name in _SHOWN}
             with beside.open("wb") as handle:
                 np.savez_compressed(
                     handle,
-                    clean=_pictures(clean).mul(255).round().byte().numpy(),
-                    adversarial=_pictures(after).numpy(),
+                    clean=_pictures(clean[kept]).mul(255).round().byte().numpy(),
+                    adversarial=_pictures(after[kept]).numpy(),
                     classes=np.array(self.classes),
                     eps=threat.eps,
                     norm=spell(threat).partition(":")[0],
-                    label=np.array(columns["label"][shown]),
-                    clean_prediction=np.array(columns["clean_prediction"][shown]),
-                    prediction=np.array(columns["prediction"][shown]),
-                    fell_to=np.array(columns["fell_to"][shown]),
+                    **shown,
                 )
 
         write_whole(self.rows.folder / "gallery.npz", write)
+
+
+def _read_shown(path: Path, like: Tensor) -> Tensor:
+    try:
+        x = read_tensors(path)[0].get("x")
+    except UsageError as error:
+        raise UsageError(f"{error} Delete it: the gallery then leaves that image out.") from error
+    if x is None or x.shape != like.shape:
+        raise UsageError(f"{path} holds no image of these data. Delete it: the gallery then leaves that image out.")
+    return x
 
 
 def ready(cascade: Cascade, x: Tensor) -> None:
@@ -249,8 +267,7 @@ def _radii(suite: Suite, threat: Threat | None) -> list[Threat | None]:
     return [with_eps(threat, eps) for eps in radii if eps <= 1 or not isinstance(threat, Linf)]
 
 
-def _fallen(rows: Rows) -> dict[int, Fall]:
-    table = rows.read()
+def _fallen(table: Mapping[str, Sequence[object]]) -> dict[int, Fall]:
     columns = (table[name] for name in ("row", "fell_to", "prediction", "size"))
     return {
         int(str(row)): (str(to), int(str(prediction)), float(str(size)))

@@ -54,7 +54,14 @@ def find_once(
     if ranks.rank == 0 and not file.exists():
         write_json(file, told(find(model, images, threat, scaling, seed)))
     ranks.wait()
-    return read_json(file)
+    words = read_json(file)
+    try:
+        factors_of(words)
+    except (AssertionError, KeyError, TypeError, ValueError) as error:
+        raise UsageError(
+            f"{file} does not hold factors as a search writes them ({error!r}). Delete it to have them searched again."
+        ) from error
+    return words
 
 
 def told(found: Found) -> dict[str, object]:

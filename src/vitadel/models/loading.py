@@ -289,7 +289,7 @@ def _in_head(net: nn.Module, key: str) -> bool:
 def _checkpoint_path(text: str) -> Path:
     try:
         return _found(text)
-    except PermissionError as error:
+    except OSError as error:  # a folder that may not be entered, or a name that is too long
         raise UsageError(
             f"cannot look at {error.filename}: {error.strerror}. Make it and its folders readable, or name another."
         ) from error
@@ -303,11 +303,17 @@ def _found(text: str) -> Path:
         return path
     path = Path(text)
     if path.is_dir():
-        found = [path / "checkpoints" / f"{name}.safetensors" for name in ("best", "final")]
-        chosen = next((file for file in found if file.exists()), None)
-        if chosen is None:
+        best, final = (path / "checkpoints" / f"{name}.safetensors" for name in ("best", "final"))
+        if best.exists():
+            return best
+        if not final.exists():
             raise UsageError(f"{path} holds no finished checkpoint (checkpoints/best.safetensors). Train it first.")
-        return chosen
+        if _was_selected(path):
+            raise UsageError(
+                f"{best} is missing, the weights with the best hold-out score. Restore it, or name the last weights "
+                f"of the training instead: {final}."
+            )
+        return final
     if not path.exists():
         raise UsageError(
             f"{text!r} is no model: no such file or folder. Give a run folder, a checkpoint, zoo:NAME or timm:NAME."
@@ -315,6 +321,14 @@ def _found(text: str) -> Path:
     if path.suffix != ".safetensors":
         raise UsageError(f"{path} does not say what it is. Name its architecture: timm:NAME@{path}.")
     return path
+
+
+def _was_selected(run: Path) -> bool:
+    """Whether a training had hold-out scores, as its log says, and so kept the best weights beside the last ones."""
+    try:
+        return b'"event": "holdout"' in (run / "log.jsonl").read_bytes()
+    except OSError:
+        return False
 
 
 def _read_checkpoint(path: Path) -> tuple[dict[str, Tensor], ModelSpec]:

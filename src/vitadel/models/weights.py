@@ -23,17 +23,29 @@ _CONTAINERS = ("state_dict_ema", "model_ema", "ema", "state_dict", "model_state_
 _COUNTERS = ("n_averaged",)
 # containers lie in one another two or three deep; a pickle can hold one that contains itself
 _MOST_CONTAINERS = 8
+# where a file of ours says what its tensors and the rest of its header were when it was written
+_HASH = "vitadel.sha256"
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> None:
-    """One safetensors file; `about` goes into its header."""
+    """One safetensors file; `about` goes into its header, with a hash of everything by which damage is noticed."""
     _refuse_meta(tensors)
     # copies, because safetensors refuses tensors that share memory
     copies = {key: value.detach().cpu().contiguous().clone() for key, value in tensors.items()}
     try:
-        save_file(copies, path, dict(about))
+        save_file(copies, path, {**about, _HASH: _hash(copies, about)})
     except safetensors.SafetensorError as error:  # a full disk, which whoever writes files knows as an OSError
         raise OSError(str(error)) from error
+
+
+def _hash(tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> str:
+    """A hash of all that a file says: the header's texts, and the names, types, shapes and values of its tensors."""
+    digest = hashlib.sha256(repr(sorted(about.items())).encode(errors="surrogatepass"))
+    for name in sorted(tensors):
+        value = tensors[name]
+        digest.update(repr((name, str(value.dtype), list(value.shape))).encode(errors="surrogatepass"))
+        digest.update(value.flatten().view(torch.uint8).numpy())
+    return digest.hexdigest()
 
 
 def fingerprint(tensors: Mapping[str, Tensor]) -> str:
@@ -47,18 +59,21 @@ def fingerprint(tensors: Mapping[str, Tensor]) -> str:
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """What `write_tensors` wrote, or any other safetensors file."""
+    """What `write_tensors` wrote, checked against the hash in it, or any other safetensors file."""
     _refuse_special(path)
     try:
         with safetensors.safe_open(path, "pt") as file:
-            return {key: file.get_tensor(key) for key in file.keys()}, file.metadata() or {}  # noqa: SIM118
+            tensors, about = {key: file.get_tensor(key) for key in file.keys()}, file.metadata() or {}  # noqa: SIM118
     except FileNotFoundError:  # safetensors says so of a file one may not read, too
         _refuse_unreadable(path, "checkpoint")
-    # a header may name tensors of kinds and sizes that torch cannot make
-    except (safetensors.SafetensorError, OSError, RuntimeError, ValueError, TypeError, MemoryError) as error:
+    except Exception as error:  # a damaged header can raise anything, and may name tensors that torch cannot make
         raise UsageError(
             f"{path} is truncated or not a safetensors file ({reason(error)}). Use an intact file."
         ) from error
+    written = about.pop(_HASH, None)  # files of others, and of earlier versions, have none
+    if written is not None and written != _hash(tensors, about):
+        raise UsageError(f"{path} is damaged: its content does not match the hash in its header. Use an intact file.")
+    return tensors, about
 
 
 def read_foreign(path: Path) -> dict[str, Tensor]:

@@ -243,10 +243,11 @@ def _names(axes: Sequence[str], labels: Sequence[tuple[str, ...]]) -> list[str]:
 
 
 def _row(sweep: Sweep, member: Member, run: Run, notify: Notify) -> dict[str, object]:
-    folder, reason, test = run.folder / member.name, None, None
+    folder, reason, holdout, test = run.folder / member.name, None, None, None
     try:
         if not _finished(folder):
             carry_out(member.recipe, folder, data_spec=sweep.data, notify=notify)
+        holdout = _best_holdout(Run.open(folder)) if _finished(folder) else None
         test = _tested(sweep, sweep.suite, member, folder, notify) if sweep.suite else None
     except (UsageError, torch.OutOfMemoryError) as error:
         reason = str(error).partition("\n")[0]
@@ -258,7 +259,7 @@ def _row(sweep: Sweep, member: Member, run: Run, notify: Notify) -> dict[str, ob
         "values": dict(zip((axis.name for axis in sweep.axes), member.labels, strict=True)),
         "state": "failed" if reason else "done",
         "reason": reason,
-        "holdout": _best_holdout(Run.open(folder)) if _finished(folder) else None,
+        "holdout": holdout,
         "test": test,
         "published": {"clean": published.clean, "robust": published.robust} if published else None,
     }
@@ -300,6 +301,11 @@ def _best_holdout(run: Run) -> dict[str, object] | None:
 
     It may be of an update that a broken loss undid later: its weights stay the best.
     """
+    if damaged := run.damaged_log_lines:
+        raise UsageError(
+            f"{damaged} lines of {run.folder / 'log.jsonl'} are damaged, and the best hold-out score may be on one of "
+            f"them. Restore the file, or delete {run.folder} to train again."
+        )
     best = max(run.read_log("holdout", every=True), key=_selected_by, default=None)
     return None if best is None else {key: best.get(key) for key in ("step", "clean", "robust")}
 

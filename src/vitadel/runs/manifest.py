@@ -41,12 +41,33 @@ def fingerprint(part: object) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def differences(then: object, now: object, path: str = "") -> list[str]:
-    """Where two described values differ, one line per leaf: `recipe.plan.epochs: 3 -> 5`."""
+def differences(then: object, now: object, path: str = "", *, longest: int | None = None) -> list[str]:
+    """Where two described values differ, one line per leaf: `recipe.plan.epochs: 3 -> 5`.
+
+    With `longest`, no name and no value takes more characters: of longer ones, what surrounds the first difference.
+    """
     if isinstance(then, dict) and isinstance(now, dict):
         keys = [*then, *(k for k in now if k not in then)]
-        return [line for k in keys for line in differences(then.get(k), now.get(k), f"{path}.{k}".lstrip("."))]
-    return [] if then == now else [f"{path}: {json.dumps(then)} -> {json.dumps(now)}"]
+        pairs = ((then.get(k), now.get(k), f"{path}.{k}".lstrip(".")) for k in keys)
+        return [line for pair in pairs for line in differences(*pair, longest=longest)]
+    if then == now:
+        return []
+    old, new = json.dumps(then), json.dumps(now)
+    if longest is not None:
+        first = next((at for at, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), 0)
+        path, old, new = _excerpt(path, 0, longest), _excerpt(old, first, longest), _excerpt(new, first, longest)
+    return [f"{path}: {old} -> {new}"]
+
+
+def _excerpt(text: str, place: int, longest: int) -> str:
+    """At most `longest` characters of a text, those around `place`."""
+    if len(text) <= longest:
+        return text
+    start = max(0, min(place - longest // 2, len(text) - longest))
+    part = text[start : start + longest]
+    if start:
+        part = "..." + part[3:]
+    return part if start + longest == len(text) else part[:-3] + "..."
 
 
 def code_hashes(*rooms: str) -> dict[str, str]:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -67,7 +68,24 @@ def read_state(folder: Path, nets: Mapping[str, nn.Module], optimiser: Optimizer
     paths = _states(folder)
     if not paths:
         return None
-    tensors, progress, numbers = _read(paths[-1])
+    path = paths[-1]
+    try:
+        tensors, about = read_tensors(path)
+        told = json.loads(about["vitadel.training"])
+        progress = Progress(**told["progress"])
+        _fill(tensors, told["optimiser"], nets, optimiser)
+    except torch.OutOfMemoryError:
+        raise
+    except (UsageError, AttributeError, KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
+        raise UsageError(
+            f"{path} is damaged ({error}). Delete it: the run then goes on from the checkpoint before it."
+        ) from error
+    return progress
+
+
+def _fill(
+    tensors: Mapping[str, Tensor], numbers: Mapping[str, object], nets: Mapping[str, nn.Module], optimiser: Optimizer
+) -> None:
     for name, net in nets.items():
         own = {key.removeprefix(f"{name}."): value for key, value in tensors.items() if key.startswith(f"{name}.")}
         fill(net, own)
@@ -83,18 +101,6 @@ def read_state(folder: Path, nets: Mapping[str, nn.Module], optimiser: Optimizer
         index, _, slot = key.partition(".")
         slots.setdefault(int(index), {})[slot] = number
     optimiser.load_state_dict({"state": slots, "param_groups": state["param_groups"]})
-    return progress
-
-
-def _read(path: Path) -> tuple[dict[str, Tensor], Progress, dict[str, object]]:
-    try:
-        tensors, header = read_tensors(path)
-        about = json.loads(header["vitadel.training"])
-        return tensors, Progress(**about["progress"]), about["optimiser"]
-    except (UsageError, KeyError, TypeError, ValueError) as error:
-        raise UsageError(
-            f"{path} is damaged ({error}). Delete it: the run then goes on from the checkpoint before it."
-        ) from error
 
 
 def _states(folder: Path) -> list[Path]:

@@ -201,6 +201,7 @@ class _Job:
         if progress is None:  # so that there is always a state to go back to
             progress = Progress()
             self._checkpoint(progress)
+        self._refuse_without_best(progress)
         while True:
             try:
                 self._run_from(progress, bell)
@@ -237,6 +238,15 @@ class _Job:
         progress = read_state(self.run.checkpoints, self.nets, self.optimiser)
         self.accelerator.wait_for_everyone()
         return progress
+
+    def _refuse_without_best(self, progress: Progress) -> None:
+        """Without the best weights so far, those that come next would pass for the best."""
+        best = self.run.checkpoints / "best.safetensors"
+        if progress.best is not None and not best.exists():
+            raise UsageError(
+                f"{best} is missing, the weights with the best hold-out score so far ({progress.best:.4g}). Restore "
+                f"it, or delete {self.run.checkpoints}/step-*.safetensors and the same command trains from the start."
+            )
 
     def _due(self, step: int, every: int) -> bool:
         return step % every == 0 or step == self.total

@@ -1,5 +1,6 @@
 """The cascade: known verdicts on a model whose radii are known, nothing attacked twice, nothing done twice."""
 
+import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -215,10 +216,61 @@ def test_what_is_kept_of_an_image_is_not_its_batch(
     run = Run.claim(tmp_path / "run", "evaluate", {}, device="cpu")
     suite = Suite("one", "", (entry,), shares=(0.5, 1.0))
     summaries = evaluate(model, digits, suite, run, threat=Linf(0.04))
-    files = [file for one in summaries for file in (run.rows(str(one["name"])).folder / "shown").glob("*.pt")]
+    files = [file for one in summaries for file in (run.rows(str(one["name"])).folder / "shown").glob("*")]
     assert files
     pixels = digits.test.images(torch.tensor([0])).nbytes
     assert max(file.stat().st_size for file in files) < pixels + 2000
+
+
+def test_a_file_that_was_deleted_is_made_again(relabelled: tuple[Ink, DataSet], tmp_path: Path) -> None:
+    model, dataset = relabelled
+    run = claim(tmp_path / "run")
+    suite = Suite("steps", "", SUITE.entries, (1.0, 2.0))
+    before = evaluate(model, dataset, suite, run, threat=Linf(0.05), batch=60)
+    files = [path for path in (run.folder / "eval").rglob("*") if path.is_file()]
+    assert {path.name for path in files} >= {"rows.parquet", "summary.json", "gallery.npz", "0.safetensors"}
+    for path in files:
+        path.unlink()
+        after = evaluate(model, dataset, suite, run, threat=Linf(0.05), batch=60)
+        for one, other in zip(before, after, strict=True):
+            assert {key: one[key] for key in ("clean", "robust", "n", "flags")} == {
+                key: other[key] for key in ("clean", "robust", "n", "flags")
+            }
+        assert path.exists() or path.name == "gallery.npz" or path.parent.name == "shown"
+
+
+def test_a_damaged_summary_is_named_by_who_goes_on(relabelled: tuple[Ink, DataSet], tmp_path: Path) -> None:
+    model, dataset = relabelled
+    run = claim(tmp_path / "run")
+    evaluate(model, dataset, SUITE, run, threat=Linf(0.05), batch=60)
+    path = run.rows("two-linf-0.05").folder / "summary.json"
+    path.write_text("{}")
+    with pytest.raises(UsageError, match=r"summary\.json says nothing of name, .* Delete .*summary\.json and run"):
+        evaluate(model, dataset, SUITE, run, threat=Linf(0.05), batch=60)
+    path.unlink()
+    assert evaluate(model, dataset, SUITE, run, threat=Linf(0.05), batch=60)[0]["n"] == 60
+
+
+def test_an_image_whose_attacked_pixels_are_lost_is_left_out_of_the_gallery(
+    relabelled: tuple[Ink, DataSet], tmp_path: Path
+) -> None:
+    model, dataset = relabelled
+    run = claim(tmp_path / "run")
+    suite = Suite("steps", "", SUITE.entries, (1.0, 2.0))
+    evaluate(model, dataset, suite, run, threat=Linf(0.05), batch=60)
+    small, large = (run.rows(f"steps-linf-{eps}") for eps in ("0.05", "0.1"))
+    fell = [row for row, to in enumerate(small.read()["fell_to"][:8]) if to]
+    (small.folder / "shown" / f"{fell[0]}.safetensors").unlink()
+    (small.folder / "shown" / f"{fell[1]}.safetensors").write_bytes(b"damaged")
+    shutil.rmtree(large.folder)
+    with pytest.raises(UsageError, match=rf"shown/{fell[1]}\.safetensors is truncated .* Delete it: the gallery then"):
+        evaluate(model, dataset, suite, run, threat=Linf(0.05), batch=60)
+    (small.folder / "shown" / f"{fell[1]}.safetensors").unlink()
+    evaluate(model, dataset, suite, run, threat=Linf(0.05), batch=60)
+    shown = np.load(large.folder / "gallery.npz")
+    kept = [row for row in range(8) if row not in fell[:2]]
+    assert shown["fell_to"].tolist() == [large.read()["fell_to"][row] for row in kept]
+    assert len(shown["clean"]) == len(shown["adversarial"]) == len(shown["label"]) == 6
 
 
 def test_a_gallery_shows_what_felled_an_image_inside_a_smaller_ball(

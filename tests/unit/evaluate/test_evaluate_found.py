@@ -1,5 +1,6 @@
 """Images that fell can be kept small, and still fool the model when they are read back."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -85,6 +86,35 @@ def test_an_image_that_rounding_would_save_is_kept_exactly(tmp_path: Path) -> No
     keeper.add(0, x[0])
     keeper.flush()
     assert torch.equal(read_found(tmp_path, split)[0], x[0])
+
+
+def test_a_lost_or_damaged_file_of_images_is_named(subject: tuple[Steep, DataSet], tmp_path: Path) -> None:
+    model, dataset = subject
+    run = Run.claim(tmp_path / "run", "evaluate", {}, device="cpu")
+    (summary,) = evaluate(model, dataset, SUITE, run, threat=Linf(0.05), keep_images=True)
+    folder = run.rows(str(summary["name"])).folder / "found"
+    file = min(folder.glob("*.npz"))
+    content = file.read_bytes()
+    for place in range(0, len(content), 29):
+        file.write_bytes(content[:place] + bytes([content[place] ^ 1 << place % 8]) + content[place + 1 :])
+        try:
+            found = read_found(folder, dataset.test)
+        except UsageError as error:
+            assert_named(error, file)
+        else:
+            file.write_bytes(content)
+            intact = read_found(folder, dataset.test)
+            assert found.keys() == intact.keys()
+            assert all(torch.equal(found[row], intact[row]) for row in intact)
+    file.unlink()
+    with pytest.raises(UsageError, match=r"found has lost \d+ of the images that fell, .* or delete .*two-linf"):
+        evaluate(model, dataset, SUITE, run, threat=Linf(0.05), keep_images=True)
+    shutil.rmtree(folder.parent)  # what the error says
+    assert evaluate(model, dataset, SUITE, run, threat=Linf(0.05), keep_images=True)[0]["robust"] == summary["robust"]
+
+
+def assert_named(error: UsageError, file: Path) -> None:
+    assert f"cannot read {file}: " in str(error)
 
 
 def test_nothing_kept_is_said_so(subject: tuple[Steep, DataSet], tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from vitadel.evaluate import (
     best_device,
     evaluate,
     refuse_other_classes,
+    refuse_unwritable_names,
     robustness,
     survey,
 )
@@ -296,3 +297,24 @@ def test_models_and_images_without_values_are_refused() -> None:
     for images, labels in ((x.to("meta"), y), (x, y.to("meta"))):
         with pytest.raises(UsageError, match="images and labels on the meta device have no values"):
             robustness(real, images, labels)
+
+
+def test_names_that_are_not_utf8_are_refused_before_any_attack(dataset: DataSet, tmp_path: Path) -> None:
+    """A file name of other bytes reaches Python with a half of a surrogate pair for each of them."""
+    ids = ("caf\udce9/1.png", *dataset.test.ids[1:])
+    images = replace(dataset, test=replace(dataset.test, ids=ids))
+    classes = replace(dataset, classes=("caf\udce9", *dataset.classes[1:]))
+    refuse_unwritable_names(dataset, "test")
+    run = Run.claim(tmp_path / "run", "evaluate", {}, device="cpu")
+    for odd, told in (
+        (images, r"the image 'caf\\udce9/1\.png' of digits"),
+        (classes, r"the class 'caf\\udce9' of digits"),
+    ):
+        for carry_out in (
+            lambda data: evaluate(models.load("timm:test_vit"), data, SUITES["clean"], run),
+            lambda data: survey(models.load("timm:test_vit"), data, GreyLevel(), run),
+            lambda data: refuse_unwritable_names(data, "test"),
+        ):
+            with pytest.raises(UsageError, match=rf"{told}.* has a name that is not UTF-8, .* Rename"):
+                carry_out(odd)
+    assert not list(run.folder.glob("eval/*"))

@@ -13,7 +13,7 @@ from vitadel.errors import UsageError
 from vitadel.evaluate import SUITES, Entry, Suite, evaluate, robustness, scaled
 from vitadel.losses import margin
 from vitadel.models import Model, load
-from vitadel.runs import Run, read_json
+from vitadel.runs import Run, read_json, write_json
 from vitadel.threat import Linf
 
 THREAT = "linf:48/255"
@@ -108,6 +108,14 @@ def test_factors_are_written_down_and_not_searched_for_again(
     again = evaluate(model, digits, suite, other_run, threat=threat, scaling=SMALL)
     for one, other in zip(whole, again, strict=True):
         assert one["robust"] == other["robust"]
+
+
+def test_damaged_factors_are_named(model: Model, digits: data.DataSet, tmp_path: Path) -> None:
+    run, suite = claimed(tmp_path / "a"), Suite("own", "", (PLAIN,))
+    for content in ({}, {"factors": {}}, {"factors": {"attentions": 3}}):
+        write_json(tmp_path / "a" / "factors.json", content)
+        with pytest.raises(UsageError, match=r"factors\.json does not hold factors as a search writes .* Delete it"):
+            evaluate(model, digits, suite, run, threat=Linf(48 / 255), scaling=SMALL)
 
 
 def test_all_radii_of_a_curve_share_the_factors_of_the_threat(

@@ -1,6 +1,5 @@
 """A survey can be stopped, shared out and cut into any batches without a change in what it says."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -128,7 +127,7 @@ def test_images_are_held_a_portion_at_a_time(tmp_path: Path, monkeypatch: pytest
 
 def test_the_summary_keeps_the_contract(tmp_path: Path) -> None:
     summary = survey(Bins(), greys(LEVELS), CELLS, claim(tmp_path / "run"))
-    assert json.loads((tmp_path / "run" / "eval" / "corruptions" / "summary.json").read_text()) == summary
+    assert Rows(tmp_path / "run" / "eval" / "corruptions").summary == summary
     assert (summary["name"], summary["suite"], summary["n"]) == ("corruptions", "corruptions", 11)
     assert (summary["robust"], summary["attacks"], summary["threat"]) == (None, [], None)
     measures = summary["measures"]

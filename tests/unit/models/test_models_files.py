@@ -10,11 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import safetensors
+import safetensors.torch
 import torch
 from torch import Tensor, nn
 
 from vitadel.errors import UsageError
-from vitadel.models import Model, fingerprint, load, write_tensors
+from vitadel.models import Model, fingerprint, load, read_tensors, write_tensors
 from vitadel.runs import write_whole
 
 State = dict[str, Tensor]
@@ -238,6 +239,41 @@ def test_a_file_one_may_not_read_is_there(
 def test_missing_file_is_named(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError, match=f"{name} does not exist"):
         read(tmp_path / name)
+
+
+TENSORS = {
+    "w": torch.arange(6.0).view(2, 3),
+    "half": torch.ones(3).bfloat16(),
+    "n": torch.tensor(7),
+    "e": torch.ones(0),
+}
+
+
+def test_a_flipped_bit_anywhere_in_a_file_of_ours_is_noticed_or_harmless(tmp_path: Path) -> None:
+    path, about = tmp_path / "w.safetensors", {"vitadel.model": '{"depth": 2}'}
+    write_tensors(path, TENSORS, about)
+    whole, outcomes = path.read_bytes(), []
+    assert read_tensors(path)[1] == about
+    for place in range(len(whole)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
+        try:
+            tensors, found = read_tensors(path)
+        except UsageError as error:
+            outcomes.append(str(error)[: len(f"{path} is ")])
+        else:  # the damage is in the name of the hash
+            assert tensors.keys() == TENSORS.keys()
+            assert all(t.dtype == TENSORS[name].dtype and torch.equal(t, TENSORS[name]) for name, t in tensors.items())
+            assert found.items() >= about.items()
+            outcomes.append("harmless")
+    assert set(outcomes) == {f"{path} is ", "harmless"}
+    assert outcomes.count("harmless") < 30
+
+
+def test_a_file_without_a_hash_is_read(tmp_path: Path) -> None:
+    safetensors.torch.save_file(TENSORS, tmp_path / "w.safetensors", {"of": "another program"})
+    tensors, about = read_tensors(tmp_path / "w.safetensors")
+    assert fingerprint(tensors) == fingerprint(TENSORS)
+    assert about == {"of": "another program"}
 
 
 def test_a_file_that_cannot_grow_is_an_error_of_the_system(state: State, tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from vitadel.models import (
     write_tensors,
 )
 from vitadel.models.loading import run_of
+from vitadel.runs import Run
 
 Tiny = Callable[..., Model]
 HALF = Normalisation((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
@@ -256,6 +257,23 @@ def test_the_run_that_a_model_was_trained_in(tmp_path: Path) -> None:
     assert run_of(f"timm:test_vit+{file}") == tmp_path / "run"
     assert run_of(f"{file}+{elsewhere}") == tmp_path / "run"
     assert run_of(f"{file}+{elsewhere}#rob") == tmp_path / "run"
+
+
+def test_the_last_weights_do_not_stand_in_for_the_best(tmp_path: Path) -> None:
+    run = Run.claim(tmp_path / "run", "train", {"seed": 0}, device="cpu")
+    run.checkpoints.mkdir()
+    save(small(seed=1), run.checkpoints / "final.safetensors")
+    run.log("step", step=1, loss=1.0)
+    assert weights(load(run.folder)) == weights(small(seed=1))  # nothing was selected
+    run.log("holdout", step=1, clean=0.5)
+    with pytest.raises(UsageError, match=r"best\.safetensors is missing, .* instead: .*run/checkpoints/final\.safet"):
+        load(run.folder)
+    assert weights(load(run.checkpoints / "final.safetensors")) == weights(small(seed=1))
+
+
+def test_a_name_that_is_too_long_is_a_usage_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot look at .*: File name too long"):
+        load(tmp_path / ("x" * 300))
 
 
 def test_a_run_folder_that_may_not_be_entered_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

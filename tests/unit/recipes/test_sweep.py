@@ -17,7 +17,7 @@ from vitadel.recipes import RECIPES, Recipe, carry_out, override
 from vitadel.recipes.augmentation_sets import AUGMENTATION_SETS
 from vitadel.recipes.published_tables import SWEEPS
 from vitadel.recipes.sweep import AXES, Axis, Numbers, Published, Sweep, Value, carry_out_sweep, failures
-from vitadel.runs import Run
+from vitadel.runs import Run, read_json
 from vitadel.threat import Linf
 
 SHORT = ("plan.epochs=1", "plan.warmup_epochs=0", "selection.images=16", "selection.attack.steps=1")
@@ -129,7 +129,7 @@ def test_the_table_says_what_the_run_folders_say(tmp_path: Path) -> None:
     radii = Suite("radii", "", (Entry("fgsm", FGSM()),), (0.5, 1.0, 2.0))
     made = sweep("plan.optimiser.lr=1e-4,3e-3", suite=radii, threat=Linf(0.05))
     table = carry_out_sweep(made, tmp_path)
-    assert json.loads((tmp_path / "table.json").read_text()) == table
+    assert read_json(tmp_path / "table.json") == table
     assert (table["recipe"], table["axes"], table["suite"]) == ("digits-adversarial", ["plan.optimiser.lr"], "radii")
     assert [row["values"] for row in rows(table)] == [{"plan.optimiser.lr": "1e-4"}, {"plan.optimiser.lr": "3e-3"}]
     for row in rows(table):
@@ -219,7 +219,7 @@ def test_an_axis_that_now_means_something_else_makes_another_sweep(
     monkeypatch.setitem(AXES, "augmentation", lambda recipe, value: replace(recipe, about="one"))
     carry_out_sweep(sweep("augmentation=some"), tmp_path)
     monkeypatch.setitem(AXES, "augmentation", lambda recipe, value: replace(recipe, about="two"))
-    with pytest.raises(UsageError, match='combinations.augmentation=some: .*-> .*"about: .*two'):
+    with pytest.raises(UsageError, match="combinations.augmentation=some: .* -> .*two"):
         carry_out_sweep(sweep("augmentation=some"), tmp_path)
 
 
@@ -236,6 +236,17 @@ def test_a_combination_that_fails_keeps_none_from_its_turn(tmp_path: Path, train
     assert (logged["combination"], logged["reason"]) == ("lr=1e30,seed=0", broken["reason"])
     carry_out_sweep(made, tmp_path)
     assert trained == ["lr=1e30,seed=0", "lr=1e-3,seed=0", "lr=1e30,seed=0"]
+
+
+def test_a_hold_out_score_on_a_damaged_line_is_not_replaced_by_another(tmp_path: Path, trained: list[str]) -> None:
+    made = sweep("seed=0")
+    carry_out_sweep(made, tmp_path)
+    log = tmp_path / "seed=0" / "log.jsonl"
+    log.write_bytes(log.read_bytes().replace(b'"holdout"', b'"h\xffldout"'))
+    (row,) = rows(carry_out_sweep(made, tmp_path))
+    assert (row["state"], row["holdout"]) == ("failed", None)
+    assert "lines of" in str(row["reason"])
+    assert "log.jsonl are damaged, and the best hold-out score may be on one of them. Restore" in str(row["reason"])
 
 
 def test_published_numbers_stand_beside_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

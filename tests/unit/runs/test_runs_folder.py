@@ -1,9 +1,11 @@
 """A run folder belongs to one run, and a kill at any moment costs nothing that was written."""
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -114,6 +116,72 @@ def test_two_processes_cannot_write_to_one_run(tmp_path: Path) -> None:
     assert "is in use by another process" in done.stdout
 
 
+def test_of_two_runs_that_claim_a_new_folder_at_once_one_has_it(tmp_path: Path) -> None:
+    """Each thread opens the lock itself, as a process would: a lock belongs to what was opened."""
+    for number in range(20):
+        folder, together, claimed = tmp_path / str(number), threading.Barrier(3), list[tuple[int, Run]]()
+
+        def take(seed: int, folder: Path = folder, together: threading.Barrier = together) -> None:
+            together.wait()
+            with contextlib.suppress(UsageError):
+                claimed.append((seed, claim(folder, seed=seed)))  # noqa: B023
+
+        threads = [threading.Thread(target=take, args=(seed,)) for seed in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        ((seed, run),) = claimed
+        assert run.manifest["parts"] == {"seed": seed}
+
+
+def test_a_refused_claim_leaves_nothing_behind_and_lets_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "thesis.tex").write_text("years of work")
+    with pytest.raises(UsageError, match="not a run folder"):
+        claim(tmp_path / "thesis")
+    assert [path.name for path in (tmp_path / "thesis").iterdir()] == ["thesis.tex"]
+
+    def full(*arguments: object) -> None:
+        raise UsageError("cannot write")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("vitadel.runs.folder.write_json", full)
+        with pytest.raises(UsageError, match="cannot write") as refused:
+            claim(tmp_path / "run")
+    assert refused.tb is not None  # whoever holds the error holds no lock
+    assert not claim(tmp_path / "run").resumed
+
+
+def test_a_file_system_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fcntl = pytest.importorskip("fcntl")  # not on Windows
+
+    def without(*arguments: object) -> None:
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", without)
+    with pytest.raises(UsageError, match="cannot lock .*: Function not implemented. Choose a --run on a file system"):
+        claim(tmp_path / "run")
+
+
+def test_a_name_that_is_too_long_is_a_usage_error(tmp_path: Path) -> None:
+    for look in (claim, Run.open):
+        with pytest.raises(UsageError, match="cannot look into .*: File name too long"):
+            look(tmp_path / ("x" * 300))
+
+
+def test_a_difference_in_long_values_is_told_briefly(tmp_path: Path) -> None:
+    long = [f"image {number}: cannot be read" for number in range(400)]
+    claim(tmp_path / "run", skipped=long, data="d" * 5000, **{f"{'n' * 500}{n}": n for n in range(5)})
+    with pytest.raises(UsageError) as refused:
+        claim(tmp_path / "run", skipped=[*long[:200], "another", *long[200:]], data={"spec": "digits"})
+    told = str(refused.value).removeprefix(str(tmp_path))
+    assert len(told) < 1000
+    assert 'image 199: cannot be read", "image 200' in told
+    assert 'cannot be read", "another", "i' in told
+    assert "and 4 more" in told
+
+
 def test_reading_needs_a_manifest(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"is not a run folder: it has no manifest\.json"):
         Run.open(tmp_path)
@@ -140,6 +208,66 @@ def test_log_lines_of_a_step_done_twice_count_once_and_a_torn_line_is_passed_ove
         handle.write('{"event": "step", "step": 30, "lo')
     assert [(entry["step"], entry["loss"]) for entry in run.read_log("step")] == [(10, 2.5), (20, 2.0)]
     assert [entry["clean"] for entry in run.read_log("holdout")] == [0.5]
+
+
+def logged(folder: Path) -> Run:
+    run = claim(folder)
+    for step in (1, 2, 3):
+        run.log("step", step=step, loss=1 / step)
+    return run
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"event": "step", "step": 9, "loss": 2\xff}',
+        b'{"event": "step", "step": "9", "loss": 2}',
+        b'{"event": "step", "step": null, "loss": 2}',
+        b'{"event": "step", "step": [9], "loss": 2}',
+        b'{"event": "step", "step": NaN, "loss": 2}',
+        b'{"event": "step", "step": true, "loss": 2}',
+        b'{"event": "step", "step": 9, "loss": "low"}',
+        b'{"event": "step", "step": ' + b"9" * 5000 + b"}",
+        b"[" * 100_000 + b"}",
+        b"\xff\xfe}",
+        b"[1]}",
+    ],
+)
+def test_a_damaged_line_of_the_log_is_left_out_and_counted(tmp_path: Path, line: bytes) -> None:
+    run = logged(tmp_path)
+    with (tmp_path / "log.jsonl").open("ab") as handle:
+        handle.write(line + b"\n")
+    run.log("step", step=4, loss=0.5)
+    assert [entry["step"] for entry in run.read_log("step")] == [1, 2, 3, 4]
+    assert run.damaged_log_lines == 1
+
+
+def test_a_flipped_bit_anywhere_in_the_log_changes_no_number(tmp_path: Path) -> None:
+    run, path = logged(tmp_path), tmp_path / "log.jsonl"
+    whole = path.read_bytes()
+    written = {entry["step"]: entry["loss"] for entry in run.read_log("step")}
+    for place in range(len(whole) - 1):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
+        found = {entry["step"]: entry.get("loss") for entry in run.read_log("step")}
+        assert found.items() <= written.items()
+        assert len(found) == 3 or run.damaged_log_lines, place
+
+
+def test_a_line_cut_short_is_no_damage(tmp_path: Path) -> None:
+    run = logged(tmp_path)
+    whole = (tmp_path / "log.jsonl").read_bytes()
+    (tmp_path / "log.jsonl").write_bytes(whole[:-40])
+    run.log("step", step=3, loss=0.25)
+    assert [entry["loss"] for entry in run.read_log("step")] == [1.0, 0.5, 0.25]
+    assert run.damaged_log_lines == 0
+
+
+def test_a_log_of_an_earlier_version_without_checksums_is_read(tmp_path: Path) -> None:
+    run = claim(tmp_path)
+    (tmp_path / "log.jsonl").write_text('{"event": "step", "step": 1, "loss": null}\n{"event": "alarm", "at": 1}\n')
+    assert run.read_log("step") == [{"event": "step", "step": 1, "loss": None}]
+    assert run.read_log("alarm") == [{"event": "alarm", "at": 1}]
+    assert run.damaged_log_lines == 0
 
 
 def test_a_torn_last_line_does_not_swallow_the_next(tmp_path: Path) -> None:
@@ -177,8 +305,48 @@ def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path: Path) -> Non
 
     with pytest.raises(KeyboardInterrupt):
         write_whole(target, breaks)
-    assert json.loads(target.read_text()) == {"old": 1}
+    assert read_json(target) == {"old": 1}
     assert os.listdir(tmp_path) == ["file.json"]
+
+
+def test_a_flipped_bit_anywhere_in_a_json_file_is_noticed_or_harmless(tmp_path: Path) -> None:
+    path, content = tmp_path / "file.json", {"spec": "digits", "n": 10, "shares": [0.25, 1e-9, None], "ok": True}
+    write_json(path, content)
+    whole, outcomes = path.read_bytes(), []
+    for place in range(len(whole)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
+        try:
+            outcomes.append(str(read_json(path) == content))
+        except UsageError as error:
+            outcomes.append("named" if str(path) in str(error) else str(error))
+    assert set(outcomes) == {"True", "named"}
+    assert outcomes.count("True") < len(outcomes) / 3
+
+
+def test_a_json_file_without_a_hash_is_read(tmp_path: Path) -> None:
+    (tmp_path / "file.json").write_text('{"old": 1}')
+    assert read_json(tmp_path / "file.json") == {"old": 1}
+    (tmp_path / "file.json").write_text("{}")
+    assert read_json(tmp_path / "file.json") == {}
+
+
+def test_a_json_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot read .*: Is a directory. Restore it, or delete it and run the same"):
+        read_json(tmp_path)
+
+
+def test_a_manifest_of_an_earlier_version_is_checked_by_the_hashes_of_its_parts(tmp_path: Path) -> None:
+    run = claim(tmp_path / "run", seed=1)
+    path = run.folder / "manifest.json"
+    old = read_json(path)
+    path.write_text(json.dumps(old))
+    assert run.manifest == old
+    path.write_text(json.dumps({**old, "parts": {"seed": 2}}))
+    with pytest.raises(UsageError, match="manifest.json is damaged or was edited: its seed does not .* Restore it"):
+        _ = run.manifest
+    path.write_text("{}")
+    with pytest.raises(UsageError, match="does not say what the run is: .* Restore it from a copy, or choose a new"):
+        claim(tmp_path / "run", seed=1)
 
 
 def test_nan_never_enters_a_json_file(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The loop: interrupted anywhere and started again, it ends with the same weights bit for bit."""
 
+import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -222,6 +223,33 @@ def test_a_truncated_checkpoint_is_named_and_the_one_before_it_serves(train: Spl
         fit(fresh(), OBJECTIVE, train, PLAN, run, seed=7, check=score)
     newest.unlink()
     fit(fresh(), OBJECTIVE, train, PLAN, run, seed=7, check=score)
+    assert same(tensors(run), tensors(whole))
+
+
+def test_a_flipped_bit_in_a_checkpoint_is_noticed(train: Split, whole: Run, tmp_path: Path) -> None:
+    run = Run.claim(tmp_path / "run", "train", {"seed": 0}, device="cpu")
+    shutil.copytree(whole.checkpoints, run.checkpoints)
+    for newest in (max(run.checkpoints.glob("step-*")), run.checkpoints / "best.safetensors"):
+        content = bytearray(newest.read_bytes())
+        content[-5] ^= 1  # the lowest bits of a weight
+        newest.write_bytes(content)
+    with pytest.raises(UsageError, match=r"step-\d+\.safetensors is damaged .*Delete it: the run then goes on from"):
+        fit(fresh(), OBJECTIVE, train, PLAN, run, seed=7, check=score)
+    with pytest.raises(UsageError, match=r"best\.safetensors is damaged: its content does not match the hash"):
+        models.load(run.folder)
+
+
+def test_without_the_best_weights_so_far_training_does_not_go_on(train: Split, whole: Run, tmp_path: Path) -> None:
+    """The best score came before the newest checkpoint, so what is to come would not write the file again."""
+    run = Run.claim(tmp_path / "run", "train", {"seed": 0}, device="cpu")
+    shutil.copytree(whole.checkpoints, run.checkpoints)
+    (run.checkpoints / "best.safetensors").unlink()
+    with pytest.raises(UsageError, match=r"best\.safetensors is missing, .* or delete .*/step-\*\.safetensors and the"):
+        fit(fresh(), OBJECTIVE, train, PLAN, run, seed=7, check=score)
+    for state in run.checkpoints.glob("step-*"):  # what the error says
+        state.unlink()
+    fit(fresh(), OBJECTIVE, train, PLAN, run, seed=7, check=score)
+    assert same(tensors(run, "best"), tensors(whole, "best"))
     assert same(tensors(run), tensors(whole))
 
 

@@ -18,7 +18,7 @@ from vitadel.attacks import Engine, Flag
 from vitadel.data import DataSet, Split, batches
 from vitadel.errors import UsageError
 from vitadel.evaluate.cascade import logits
-from vitadel.evaluate.classes import refuse_other_classes
+from vitadel.evaluate.classes import refuse_other_classes, refuse_unwritable_names
 from vitadel.evaluate.device import device_of
 from vitadel.evaluate.journal import Columns, Page
 from vitadel.evaluate.metrics import Accuracy, accuracy, expected_accuracy
@@ -281,6 +281,7 @@ def survey(
         )
     settings.refuse(model, data, split)
     refuse_other_classes(model, data)
+    refuse_unwritable_names(data, split)
     ranks, rows = ranks or Ranks(), run.rows(settings.name)
     if not rows.done:
         engine = Engine(rows=batch)
@@ -290,7 +291,7 @@ def survey(
         if ranks.rank == 0:
             _close(desk, settings, settings.conclude(desk))
     ranks.wait()
-    return rows.summary
+    return rows.checked()[0]
 
 
 def _close(desk: Desk, settings: Survey, found: Outcome) -> None:
