@@ -5,7 +5,8 @@ import re
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -156,7 +157,16 @@ def _transform(augment: HostAugment, height: int, width: int) -> Callable[[objec
         interpolation=augment.interpolation.value,
         normalize=False,
     )
+    for step in getattr(transform, "transforms", ()):
+        for op in getattr(step, "ops", ()):
+            if op.name.startswith("Posterize"):
+                op.aug_fn = partial(_posterize, op.aug_fn)
     return transform
+
+
+def _posterize(by_timm: Callable[..., Any], picture: Any, bits_to_keep: int, **settings: object) -> Any:
+    """timm's `posterize`; at full magnitude it keeps 0 bits, which is black, and which Pillow 13 refuses to do."""
+    return by_timm(picture, bits_to_keep, **settings) if bits_to_keep else picture.point(lambda value: 0)
 
 
 @contextmanager

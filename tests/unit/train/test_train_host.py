@@ -18,7 +18,7 @@ from vitadel.draws import Draws, fold_seed
 from vitadel.errors import UsageError
 from vitadel.recipes.augmentation_sets import AUGMENTATION_SETS, AugmentationSet
 from vitadel.train.augment import Chain, ColourJitter, Erase, Flip, ResizedCrop
-from vitadel.train.host import HostAugment, Turn, _Augmented, host_batches
+from vitadel.train.host import HostAugment, Turn, _Augmented, _transform, host_batches
 from vitadel.train.mixing import Mixing
 
 RAND = "rand-m9-mstd0.5-inc1"
@@ -298,3 +298,16 @@ def test_timms_spellings_are_taken(held: Split, text: str) -> None:
 def test_fewer_than_no_workers_are_refused(held: Split) -> None:
     with pytest.raises(UsageError, match=r"host_batches\(workers=\) must not be negative, got -1"):
         next(host_batches(held, ORDER, FULL, seed=0, workers=-1))
+
+
+def test_posterize_at_full_magnitude_keeps_no_bits(held: Split) -> None:
+    """timm asks for 0 bits there, which Pillow refuses since its version 13."""
+    transform = _transform(HostAugment(resized_crop=False, flip=False, rand_augment="rand-m10-inc1"), 8, 8)
+    (ops,) = [step.ops for step in transform.transforms if hasattr(step, "ops")]  # type: ignore[attr-defined]
+    (posterize,) = [op for op in ops if op.name.startswith("Posterize")]
+    posterize.prob = 1.0
+    assert np.asarray(posterize(Image.new("RGB", (8, 8), (200, 100, 50)))).max() == 0
+    posterize.magnitude = 5.0  # 2 bits
+    assert np.asarray(posterize(Image.new("RGB", (1, 1), (200, 100, 50)))).tolist() == [[[192, 64, 0]]]
+    posterize.magnitude = 0.0  # 4 bits
+    assert np.asarray(posterize(Image.new("RGB", (1, 1), (200, 100, 50)))).tolist() == [[[192, 96, 48]]]
