@@ -25,7 +25,7 @@ def test_commands_open_no_connection_and_start_git_alone(
 
     def noted(self: object, words: list[str], *args: object, **kwargs: object) -> None:
         started.append(words[0])
-        start(self, words, *args, **kwargs)  # type: ignore[arg-type, call-overload]
+        start(self, words, *args, **kwargs)  # type: ignore[call-overload]
 
     def unpublished(name: str, **options: object) -> nn.Module:
         assert options["pretrained"] is False
