@@ -267,8 +267,8 @@ def test_a_study_says_what_it_assumes_too(vitadel: Command, tmp_path: Path) -> N
     net = models.load("timm:test_vit", num_classes=10, image_size=8, patch_size=4).net
     torch.save(net.state_dict(), tmp_path / "w.pth")
     words = ("analyse", "correlation", f"timm:test_vit@{tmp_path / 'w.pth'}", "--data", "digits[:8]")
-    words += ("--classes", "10", "--image-size", "8", "--patch-size", "4", "--run")
-    code, out, _ = vitadel(*words, tmp_path / "run")
+    sizes = ("--classes", "10", "--image-size", "8", "--patch-size", "4")
+    code, out, _ = vitadel(*words, *sizes, "--run", tmp_path / "run")
     assert code == 0
     assert out.startswith("assumed: the weights in timm:test_vit@")
     assert "assumed" in parts_of(tmp_path / "run")

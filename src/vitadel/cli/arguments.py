@@ -98,7 +98,7 @@ class ModelOptions:
         return Normalisation(_numbers("--mean", self.mean), _numbers("--std", self.std))
 
     def assumed(self, model: "Model", name: str) -> "dict[str, Normalisation]":
-        """What nobody said of a model called `name` and no file holds: its normalisation, the architecture's."""
+        """What nobody said of a model called `name` and no file holds: its normalization, the architecture's."""
         from vitadel.models import is_foreign
 
         return {"normalisation": model.normalisation} if is_foreign(name) and self.mean is None else {}
@@ -135,7 +135,7 @@ def open_model_and_data(
 
 
 def say_what_is_assumed(model: "Model", name: str, options: ModelOptions) -> None:
-    """One line for weights from a file that does not say how images were normalised before they reached them."""
+    """One line for weights from a file that does not say how images were normalized before they reached them."""
     if not options.assumed(model, name):
         return
     mean, std = (", ".join(f"{value:g}" for value in values) for values in dataclasses.astuple(model.normalisation))

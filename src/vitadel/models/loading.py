@@ -171,7 +171,7 @@ def run_of(model: str | Path) -> Path | None:
 
 
 def is_foreign(model: str | Path) -> bool:
-    """Whether a model as `load` reads it has weights from a file that says nothing of its normalisation."""
+    """Whether a model as `load` reads it has weights from a file that says nothing of its normalization."""
     if (named := _with_head(str(model))) is not None:
         return is_foreign(named[0])
     if (added := _with_adapters(str(model))) is not None:

@@ -107,7 +107,7 @@ def check_options(name: str, options: Mapping[str, Option], architectures: tuple
         if option == "in_chans":
             if value != 3:
                 raise UsageError(
-                    f"images have 3 channels here, got in_chans={value!r:.40}. Leave it out; grey images are repeated."
+                    f"images have 3 channels here, got in_chans={value!r:.40}. Leave it out; gray images are repeated."
                 )
         elif option not in known:
             raise unknown(f"option of {name}", f"{option:.80}", known)

@@ -70,7 +70,7 @@ class ModelSpec:
             if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
                 raise UsageError(f"{what} must be a whole number from 1 to {most}, got {value!r:.60}.")
         if len(self.normalisation.mean) != 3:
-            raise UsageError(f"images have 3 channels, got a normalisation of {len(self.normalisation.mean)}.")
+            raise UsageError(f"images have 3 channels, got a normalization of {len(self.normalisation.mean)}.")
 
     @property
     def answers(self) -> int:

@@ -119,7 +119,7 @@ def _weights_in(content: object, depth: int = 0) -> dict[str, Tensor]:
 def _is_weight(key: object, value: object) -> bool:
     if not isinstance(key, str) or key in _COUNTERS or not isinstance(value, Tensor):
         return False
-    # sparse, quantised, complex or without values: nothing that a network here is filled with
+    # sparse, quantized, complex or without values: nothing that a network here is filled with
     return value.layout is torch.strided and not (value.is_quantized or value.is_complex() or value.is_meta)
 
 

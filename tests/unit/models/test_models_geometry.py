@@ -95,7 +95,7 @@ def test_swin_with_other_windows_is_another_architecture(tmp_path: Path) -> None
     wide = load(name, num_classes=5, image_size=64, options={**options, "window_size": 2})
     torch.save(wide.net.state_dict(), tmp_path / "w.pth")
     with pytest.raises(UsageError, match=r"windows of 2; .* Choose an architecture with such windows, or options="):
-        load(f"{name}@{tmp_path / 'w.pth'}", num_classes=5, options=options)  # type: ignore[arg-type]
+        load(f"{name}@{tmp_path / 'w.pth'}", num_classes=5, options=options)
 
 
 def test_headers_that_contradict_their_weights_are_refused(tmp_path: Path) -> None:
@@ -157,5 +157,5 @@ def test_foreign_weights_are_those_in_a_file_without_a_description(tmp_path: Pat
     for name in ("timm:test_vit@w.pth", "vitadel:wrn28_10@w.pth", f"timm:test_vit@w.pth+{tmp_path}/added.safetensors"):
         assert is_foreign(name)
         assert is_foreign(f"{name}#rob") or "added" not in name
-    for name in ("timm:test_vit", "zoo:cifar10-vit-tiny-short", tmp_path, tmp_path / "m.safetensors", "a@b"):
-        assert not is_foreign(name)
+    for own in ("timm:test_vit", "zoo:cifar10-vit-tiny-short", tmp_path, tmp_path / "m.safetensors", "a@b"):
+        assert not is_foreign(own)

@@ -21,6 +21,7 @@ from vitadel.models import (
     fingerprint,
     load,
     loading,
+    read_tensors,
     save,
     save_adapters,
     tora,
@@ -312,7 +313,7 @@ def test_adapters_are_described_within_the_same_bounds(tmp_path: Path) -> None:
     assert torch.equal(
         add_adapters(base, tmp_path / "good.safetensors")(torch.ones(1, 3, 8, 8)), model(torch.ones(1, 3, 8, 8))
     )
-    state, about = loading.read_tensors(tmp_path / "good.safetensors")
+    state, about = read_tensors(tmp_path / "good.safetensors")
     values = json.loads(about[loading.SPEC_KEY])
     for change, message in (
         ({"num_classes": 10**9}, "num_classes must be a whole number"),
@@ -367,7 +368,9 @@ def test_a_container_that_contains_itself_ends(tmp_path: Path) -> None:
 def test_what_is_no_weight_is_passed_over(tmp_path: Path) -> None:
     model = small(seed=1)
     state = dict(model.net.state_dict())
-    torch.save({**state, 7: torch.ones(2), "sparse": torch.eye(3).to_sparse()}, tmp_path / "w.pth")
+    more: dict[object, object] = {7: torch.ones(2), "sparse": torch.eye(3).to_sparse()}
+    more.update(state)
+    torch.save(more, tmp_path / "w.pth")
     again = load(f"timm:test_vit@{tmp_path / 'w.pth'}", num_classes=5, image_size=8, patch_size=4, options=SMALL)
     assert torch.equal(again(torch.ones(1, 3, 8, 8)), model(torch.ones(1, 3, 8, 8)))
     state["head.weight"] = state["head.weight"].to_sparse()
@@ -403,7 +406,7 @@ def test_many_names_take_no_time(tmp_path: Path) -> None:
 def test_factors_of_attention_in_a_file_are_checked(tmp_path: Path, factors: torch.Tensor) -> None:
     model = small()
     save(model, tmp_path / "m.safetensors")
-    state, about = loading.read_tensors(tmp_path / "m.safetensors")
+    state, about = read_tensors(tmp_path / "m.safetensors")
     write(tmp_path / "m.safetensors", {**state, "attention_scales": factors}, about)
     with pytest.raises(UsageError, match=r"this network has 1 attentions, got|factors of attention must be numbers"):
         load(tmp_path / "m.safetensors")
