@@ -9,7 +9,7 @@ from pathlib import Path
 SRC = Path(__file__).parents[2] / "src" / "vitadel"
 
 FLOORS = [
-    {"errors", "draws", "intervals"},
+    {"errors", "draws", "intervals", "numeric"},
     {"threat", "losses", "shifts", "models", "data", "runs"},
     {"goals"},
     {"attacks"},
@@ -19,7 +19,13 @@ FLOORS = [
     {"cli"},
 ]
 # narrower than the floors allow
-SEES_ONLY = {"report": {"runs", "errors"}, "errors": set(), "draws": set(), "intervals": {"errors"}}
+SEES_ONLY = {
+    "report": {"runs", "errors"},
+    "errors": set(),
+    "draws": set(),
+    "intervals": {"errors"},
+    "numeric": {"errors"},
+}
 NEVER = {"attacks": {"models"}}
 
 DOORS = {
@@ -35,7 +41,7 @@ DOORS = {
     "typer": {"cli"},
     "rich": {"cli"},
 }
-NO_TORCH = {"errors", "report"}
+NO_TORCH = {"errors", "numeric", "report"}
 
 
 def _imports(file: Path) -> Iterator[str]:
