@@ -15,6 +15,7 @@ from vitadel.models.pointer import Pointer
 from vitadel.models.spec import RAW_PIXELS, ModelSpec, Normalisation, Option
 from vitadel.models.tora import adapt
 from vitadel.models.wide_resnet import WideResNet
+from vitadel.numeric import check_seed
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,7 @@ def complete(name: str, options: Mapping[str, Option]) -> ModelSpec:
 
 def build(spec: ModelSpec, *, seed: int) -> nn.Module:
     """A fresh network of this spec, its weights drawn from `seed`, its token grid checked against the image."""
+    check_seed(seed)
     for what in ("num_classes", "image_size", "patch_size"):
         if (value := getattr(spec, what)) is not None and value < 1:
             raise UsageError(f"{what} must be at least 1, got {value}.")
