@@ -49,6 +49,39 @@ def test_words_that_mean_nothing(vitadel: Command, trained: Path, tmp_path: Path
     assert not (tmp_path / "run").exists()
 
 
+def test_numbers_out_of_range_are_refused_before_a_folder_is_taken(
+    vitadel: Command, trained: Path, tmp_path: Path
+) -> None:
+    run = ("--run", tmp_path / "run")
+    train = ("train", "digits-standard", "--data", "digits[:64]", *run, "--set")
+    for setting, told in (
+        ("selection.images=-1", "Selection.images must be at least 1, got -1"),
+        ("selection.split=tset", "unknown selection.split 'tset'"),
+        ("plan.optimiser.betas=1,1", "AdamW.betas[0] must lie in [0, 1), got 1.0"),
+        ("seed=18446744073709551616", "--set seed is too large a number: got '18446744073709551616'"),
+        ("preprocess=squash:99999999", "Squash.size must lie in [1, 4096], got 99999999"),
+        ("model.image_size=100000", "ModelChoice.image_size must lie in [1, 4096], got 100000"),
+    ):
+        assert told in mistake(vitadel(*train, setting))
+    evaluate = ("evaluate", trained, "--data", "digits[:8]", *run)
+    assert "Squash.size must lie in" in mistake(vitadel(*evaluate, "--preprocess", "squash:99999999"))
+    assert "'linf:8/255/2' is not a number" in mistake(vitadel(*evaluate, "--threat", "linf:8/255/2"))
+    assert "has too many digits" in mistake(vitadel(*evaluate, "--threat", "linf:1/1e999999999"))
+    assert "Engine.rows must lie in [1, 2147483647]" in mistake(vitadel(*evaluate, "--batch", "9999999999"))
+    assert "holds every image of shape (3, 8, 8)" in mistake(vitadel(*evaluate, "--suite", "curve", "--threat", "l2:4"))
+    transfer = (*evaluate, "--suite", f"transfer:sources={trained}", "--threat", "l2:1000")
+    assert "holds every image of shape (3, 8, 8)" in mistake(vitadel(*transfer))
+    assert "GreyLevel.levels must lie in (0, 255]" in mistake(vitadel(*evaluate, "--suite", "grey-level:levels=0"))
+    attack = ("attack", trained, "--data", "digits[:8]", *run, "--attack")
+    assert "PGD.steps must be at least 1, got -1" in mistake(vitadel(*attack, "pgd:steps=-1"))
+    assert "FGSM.step_size must be positive, got -0.1" in mistake(vitadel(*attack, "fgsm:step_size=-0.1"))
+    assert "Scaling.held must be at least 1, got 0" in mistake(vitadel(*attack, "fgsm", "--scaling", "aas:held=0"))
+    assert "Scaling.grid[0] must be positive" in mistake(vitadel(*attack, "fgsm", "--scaling", "0"))
+    analyse = ("analyse", "saliency", trained, "--data", "digits[:8]", *run)
+    assert "holds every image of shape (3, 8, 8)" in mistake(vitadel(*analyse, "--threat", "l1:1000"))
+    assert not (tmp_path / "run").exists()
+
+
 def test_data_that_is_not_there(vitadel: Command, trained: Path, tmp_path: Path) -> None:
     evaluate = ("evaluate", trained, "--run", tmp_path / "run", "--data")
     assert "there is no folder" in mistake(vitadel(*evaluate, f"folder:{tmp_path / 'nope'}"))

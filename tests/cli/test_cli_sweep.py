@@ -64,6 +64,11 @@ def test_mistakes_are_one_line_and_leave_nothing_behind(vitadel: Command, tmp_pa
         ((*SWEEP, "--axis", "seed=0", "--suite", "quik"), "unknown suite 'quik'. Did you mean 'quick'"),
         ((*SWEEP, "--axis", "seed=0", "--suite", "quick"), "suite 'quick' attacks, so it needs a threat"),
         ((*SWEEP, "--axis", "seed=0", "--suite", "quick", "--threat", "lnf:1"), "unknown threat 'lnf'"),
+        ((*SWEEP, "--axis", "seed=0", "--suite", "quick", "--threat", "l2:1000"), "holds every image of shape"),
+        ((*SWEEP, "--axis", "preprocess=squash:8,squash:99999999"), "Squash.size must lie in [1, 4096], got 99999999"),
+        ((*SWEEP, "--axis", "seed=0", "--data", "digit"), "unknown data set 'digit'. Did you mean 'digits'"),
+        ((*SWEEP, "--axis", "selection.images=1,-1"), "Selection.images must be at least 1, got -1"),
+        ((*SWEEP, "--axis", "weight-decay=0.5,8/255/2"), "is not a number: got '8/255/2'"),
     ):
         code, out, err = vitadel(*words, *run)
         assert (code, out, err.count("\n")) == (2, "", 1)

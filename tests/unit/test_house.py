@@ -9,7 +9,7 @@ from pathlib import Path
 SRC = Path(__file__).parents[2] / "src" / "vitadel"
 
 FLOORS = [
-    {"errors", "draws", "intervals", "statistics", "files", "strict_json"},
+    {"errors", "draws", "intervals", "numeric", "statistics", "files", "strict_json"},
     {"threat", "losses", "shifts", "models", "data", "runs"},
     {"goals"},
     {"attacks"},
@@ -24,6 +24,7 @@ SEES_ONLY = {
     "errors": set(),
     "draws": set(),
     "intervals": {"errors"},
+    "numeric": {"errors"},
     "statistics": set(),
     "files": {"errors"},
     "strict_json": set(),
@@ -44,7 +45,7 @@ DOORS = {
     "typer": {"cli"},
     "rich": {"cli"},
 }
-NO_TORCH = {"errors", "report"}
+NO_TORCH = {"errors", "numeric", "report"}
 
 
 def _imports(file: Path) -> Iterator[str]:

@@ -21,13 +21,14 @@ from torch import Tensor, nn
 
 from vitadel.analyse import spectrum
 from vitadel.analyse.packed import packed, unpacked
-from vitadel.analyse.perturbed import check_images, floats, mean_interval, numbers
+from vitadel.analyse.perturbed import StepSize, check_images, floats, mean_interval, numbers
 from vitadel.analyse.study import Bench, Images, device_of, in_batches
 from vitadel.attacks import PGD, undisturbed
 from vitadel.draws import Draws, fold_seed
 from vitadel.errors import UsageError
 from vitadel.goals import Goal, Targeted
 from vitadel.models import Model
+from vitadel.numeric import Count, CountOrZero, Positive, check_ranges
 from vitadel.runs import describe
 from vitadel.runs.exhibits import Cell, Exhibit, Picture, Pictures, Table, findings
 from vitadel.threat import L2, Linf, Threat
@@ -66,22 +67,18 @@ class Accumulate:
     about: ClassVar[str] = "what do the gradients draw? Targeted PGD from noise towards classes or single features"
     needs_threat: ClassVar[bool] = False
 
-    classes: tuple[int, ...] = ()
-    count: int = 8
-    coordinates: tuple[int, ...] = ()
+    classes: tuple[CountOrZero, ...] = ()
+    count: Count = 8
+    coordinates: tuple[CountOrZero, ...] = ()
     starts: tuple[Start, ...] = (Start.CODE, Start.TEXT)
-    images: int = 2
+    images: Count = 2
     norm: Norm = Norm.LINF
-    eps: float = 15.0
-    steps: int = 100
-    step_size: float | None = None
+    eps: Positive = 15.0
+    steps: Count = 100
+    step_size: StepSize | None = None
 
     def __post_init__(self) -> None:
-        for name in ("count", "images", "steps"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"Accumulate.{name} must be at least 1, got {getattr(self, name)}.")
-        if not 0 < self.eps < math.inf or (self.step_size is not None and not self.step_size > 0):
-            raise UsageError("Accumulate.eps and Accumulate.step_size must be positive.")
+        check_ranges(self)
         if not self.starts or len(set(self.starts)) < len(self.starts):
             raise UsageError(f"Accumulate.starts wants each start once, got {[one.value for one in self.starts]}.")
         if self.classes and self.coordinates:

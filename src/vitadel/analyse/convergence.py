@@ -14,7 +14,7 @@ Shape letters: B images, R restarts, A and B points along a and b.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +30,7 @@ from vitadel.errors import UsageError
 from vitadel.goals import Untargeted
 from vitadel.intervals import accuracy
 from vitadel.losses import cross_entropy
+from vitadel.numeric import Count, CountOrZero, Range, check_ranges
 from vitadel.runs import Notify, describe
 from vitadel.runs.exhibits import Cell, Exhibit, Heat, Line, Lines, Matrix, Table, findings
 from vitadel.threat import Threat
@@ -49,28 +50,21 @@ class Convergence:
     about: ClassVar[str] = "is the attack strong enough? Loss and accuracy against steps, and the loss around images"
     needs_threat: ClassVar[bool] = True
 
-    steps: tuple[int, ...] = (0, 1, 2, 5, 10, 50, 100)
-    restarts: int = 5
-    images: int = 100
-    step_size: float | None = None
-    slices: int = 4
-    points: int = 21
+    steps: tuple[CountOrZero, ...] = (0, 1, 2, 5, 10, 50, 100)
+    restarts: Count = 5
+    images: Count = 100
+    step_size: Annotated[float, Range(gt=0, hint="Leave it out.")] | None = None
+    slices: CountOrZero = 4
+    points: Annotated[int, Range(ge=3, le=1001)] = 21
 
     def __post_init__(self) -> None:
-        if not any(self.steps) or min(self.steps) < 0 or len(set(self.steps)) < len(self.steps):
+        check_ranges(self)
+        if not any(self.steps) or len(set(self.steps)) < len(self.steps):
             raise UsageError(
                 f"Convergence.steps wants numbers of steps from 0, each once and not 0 alone, got {self.steps}."
             )
-        for name in ("restarts", "images"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"Convergence.{name} must be at least 1, got {getattr(self, name)}.")
-        if self.step_size is not None and not self.step_size > 0:
-            raise UsageError(f"Convergence.step_size must be positive, got {self.step_size:g}. Leave it out.")
-        if self.slices < 0 or self.points < 3 or self.points % 2 == 0:
-            raise UsageError(
-                "Convergence.points must be odd, so that the image is in the middle, and at least 3, got "
-                f"{self.points}; Convergence.slices must not be negative, got {self.slices}."
-            )
+        if self.points % 2 == 0:
+            raise UsageError(f"Convergence.points must be odd, so that the image is in the middle, got {self.points}.")
 
     def refuse(self, model: nn.Module) -> None:
         """Every model can be studied."""

@@ -12,7 +12,7 @@ import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,7 @@ from vitadel.analyse.study import Bench, Images, Parts, device_of, in_batches
 from vitadel.attacks import undisturbed
 from vitadel.errors import UsageError
 from vitadel.models import Layer, Model, fingerprint, load
+from vitadel.numeric import Range, check_ranges
 from vitadel.runs import Notify, describe
 from vitadel.runs.exhibits import Exhibit, findings
 
@@ -79,12 +80,11 @@ class Correlation:
     per: Per = Per.ALL
     ln: bool = False
     biased: bool = False
-    group: int = 64
+    group: Annotated[int, Range(ge=2 * _LEAST, hint="It counts images.")] = 64
     other: str | None = None
 
     def __post_init__(self) -> None:
-        if self.group < 2 * _LEAST:
-            raise UsageError(f"Correlation.group must be at least {2 * _LEAST} images, got {self.group}.")
+        check_ranges(self)
         if self.other is not None and self.measure is Measure.PEARSON:
             raise UsageError(
                 "two models have representations of different shapes, which Pearson's correlation cannot compare. "

@@ -28,6 +28,7 @@ from vitadel.analyse.study import Bench, device_of, in_batches
 from vitadel.attacks import undisturbed
 from vitadel.errors import UsageError
 from vitadel.models import Adapted, Model, family_of
+from vitadel.numeric import Count, CountOrZero, check_ranges
 from vitadel.runs import Notify, describe
 from vitadel.runs.exhibits import Exhibit, Line, Lines, Picture, Pictures, Table, findings
 
@@ -47,14 +48,11 @@ class Gates:
     about: ClassVar[str] = "whom do the gates of a TORA model listen to? Maps of shares, means per block"
     needs_threat: ClassVar[bool] = False
 
-    images: int = 8
-    blocks: tuple[int, ...] = ()
+    images: Count = 8
+    blocks: tuple[CountOrZero, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.images < 1:
-            raise UsageError(f"Gates.images must be at least 1, got {self.images}.")
-        if any(block < 0 for block in self.blocks):
-            raise UsageError(f"Gates.blocks are counted from 0, got {self.blocks}.")
+        check_ranges(self)
 
     def refuse(self, model: nn.Module) -> None:
         self._columns(len(_gated(model).fusions))

@@ -14,7 +14,7 @@ import enum
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import nn
@@ -26,6 +26,7 @@ from vitadel.draws import Draws, fold_seed
 from vitadel.errors import UsageError
 from vitadel.intervals import Accuracy, accuracy
 from vitadel.models import Layer
+from vitadel.numeric import Count, CountOrZero, Range, check_ranges
 from vitadel.runs import describe
 from vitadel.runs.exhibits import Exhibit, Line, Lines, Table, findings
 
@@ -55,19 +56,14 @@ class Lesion:
     needs_threat: ClassVar[bool] = False
 
     kinds: tuple[Kind, ...] = (Kind.BLOCK, Kind.ATTENTION, Kind.MLP)
-    blocks: tuple[int, ...] = ()
-    removed: tuple[int, ...] = ()
-    draws: int = 25
+    blocks: tuple[CountOrZero, ...] = ()
+    removed: tuple[Count, ...] = ()
+    draws: Annotated[int, Range(ge=0, hint="0 leaves random removals out.")] = 25
 
     def __post_init__(self) -> None:
+        check_ranges(self)
         if not self.kinds:
             raise UsageError("Lesion.kinds is empty, so nothing would be removed. Name block, attention or mlp.")
-        if self.draws < 0:
-            raise UsageError(f"Lesion.draws must not be negative, got {self.draws}. 0 leaves random removals out.")
-        if any(count < 1 for count in self.removed):
-            raise UsageError(f"Lesion.removed are counts from 1, got {self.removed}.")
-        if any(block < 0 for block in self.blocks):
-            raise UsageError(f"Lesion.blocks are counted from 0, got {self.blocks}.")
 
     def refuse(self, model: nn.Module) -> None:
         found, layers = layers_of(model)

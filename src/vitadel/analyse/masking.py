@@ -6,7 +6,7 @@ model itself as the judge. How all is weighed: `vitadel.analyse.verdict`.
 """
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from vitadel.analyse.study import Bench, InHand, Parts, as_it_is
 from vitadel.attacks import PGD, Scaling
 from vitadel.errors import UsageError
 from vitadel.models import Model
+from vitadel.numeric import Count, CountOrZero, Positive, Range, check_ranges
 from vitadel.runs import Notify, silent
 from vitadel.threat import Threat
 
@@ -35,25 +36,19 @@ class Masking:
     about: ClassVar[str] = "is the gradient hidden in the attention? Gaps, zero gradients, curves, controls, a verdict"
     needs_threat: ClassVar[bool] = True
 
-    steps: int = 100
-    iterations: tuple[int, ...] = (10, 20, 50, 100, 200, 500, 1000)
-    shares: tuple[float, ...] = (0.25, 0.5, 1.0, 2.0, 4.0)
-    curve_steps: int = 20
-    blocks: tuple[int, ...] = ()
-    targets: int = 9
-    queries: int = 5000
+    steps: Count = 100
+    iterations: tuple[Count, ...] = (10, 20, 50, 100, 200, 500, 1000)
+    shares: tuple[Positive, ...] = (0.25, 0.5, 1.0, 2.0, 4.0)
+    curve_steps: Count = 20
+    blocks: tuple[CountOrZero, ...] = ()
+    targets: Count = 9
+    queries: Annotated[int, Range(ge=0, hint="0 leaves Square out.")] = 5000
     scaling: Scaling = field(default_factory=Scaling)
 
     def __post_init__(self) -> None:
-        for name in ("steps", "curve_steps", "targets"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"Masking.{name} must be at least 1, got {getattr(self, name)}.")
-        if self.queries < 0:
-            raise UsageError(f"Masking.queries must not be negative, got {self.queries}. 0 leaves Square out.")
-        if not self.iterations or min(self.iterations) < 1:
-            raise UsageError(f"Masking.iterations wants numbers of steps from 1, got {self.iterations}.")
-        if any(share <= 0 for share in self.shares) or any(count < 0 for count in self.blocks):
-            raise UsageError("Masking.shares must be positive and Masking.blocks not negative.")
+        check_ranges(self)
+        if not self.iterations:
+            raise UsageError("Masking.iterations is empty. Write for example iterations=10+20.")
 
     @classmethod
     def quick(cls) -> "Masking":

@@ -22,8 +22,8 @@ from vitadel.analyse.packed import packed, unpacked
 from vitadel.analyse.patch_grid import alignment, by_chance, check_patch
 from vitadel.analyse.perturbed import Sign, Stretch, Striker, floats, mean_interval
 from vitadel.analyse.study import Bench
-from vitadel.errors import UsageError
 from vitadel.models import Model, family_of
+from vitadel.numeric import Count, check_ranges
 from vitadel.runs import describe
 from vitadel.runs.exhibits import Exhibit, Line, Lines, Picture, Pictures, Table, findings
 from vitadel.threat import Threat
@@ -44,17 +44,15 @@ class Perturbations:
     about: ClassVar[str] = "what do perturbations look like? Pictures, frequencies, alignment with the patches"
     needs_threat: ClassVar[bool] = True
 
-    images: int = 6
-    steps: int = 100
-    step_size: float | None = None
+    images: Count = 6
+    steps: Count = 100
+    step_size: perturbed.StepSize | None = None
     stretch: Stretch = Stretch.EPS
     sign: Sign = Sign.ADDED
-    patch: int | None = None
+    patch: Count | None = None
 
     def __post_init__(self) -> None:
-        perturbed.check_attack("Perturbations", self.steps, self.step_size)
-        if self.images < 1:
-            raise UsageError(f"Perturbations.images must be at least 1, got {self.images}.")
+        check_ranges(self)
 
     def refuse(self, model: nn.Module) -> None:
         size = model.spec.image_size if isinstance(model, Model) and model.spec is not None else None

@@ -7,6 +7,7 @@ import enum
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from vitadel.analyse.study import Bench, Images, device_of, in_batches
 from vitadel.attacks import PGD
 from vitadel.errors import UsageError
 from vitadel.goals import Untargeted
+from vitadel.numeric import Range
 from vitadel.threat import Linf, Threat
 
 _CHUNK = 16  # images of a part on a CPU: what a kill costs at most
@@ -51,6 +53,9 @@ class Struck:
     fooled_B: Tensor
 
 
+StepSize = Annotated[float, Range(gt=0, hint="Leave it out for 1.5 eps / steps.")]
+
+
 @dataclass(frozen=True, slots=True)
 class Striker:
     """Attacks images by their rows; what is drawn for an image depends on its row and the seed alone."""
@@ -78,13 +83,6 @@ class Striker:
 def pgd(steps: int, step_size: float | None, threat: Threat, *, random_start: bool = True) -> PGD:
     """The attack of Debenedetti's studies: steps of 1.5 eps / steps where nobody says otherwise, and a random start."""
     return PGD(steps=steps, step_size=step_size or 1.5 * threat.eps / steps, random_start=random_start)
-
-
-def check_attack(who: str, steps: int, step_size: float | None) -> None:
-    if steps < 1:
-        raise UsageError(f"{who}.steps must be at least 1, got {steps}.")
-    if step_size is not None and not step_size > 0:
-        raise UsageError(f"{who}.step_size must be positive, got {step_size:g}. Leave it out for 1.5 eps / steps.")
 
 
 def check_images(images: Images) -> None:

@@ -17,7 +17,7 @@ Shape letters: N tokens, P patches.
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +29,7 @@ from vitadel.draws import Draws, fold_seed
 from vitadel.errors import UsageError
 from vitadel.intervals import Accuracy, accuracy
 from vitadel.models import Layer, Model, family_of
+from vitadel.numeric import Count, CountOrZero, Range, check_ranges
 from vitadel.runs import describe
 from vitadel.runs.exhibits import Exhibit, Line, Lines, Table, findings
 
@@ -54,19 +55,14 @@ class Restrict:
     about: ClassVar[str] = "how far must patches see? Attention limited by distance, at random, to the class token"
     needs_threat: ClassVar[bool] = False
 
-    distances: tuple[int, ...] = ()
+    distances: tuple[CountOrZero, ...] = ()
     shuffle: Shuffle = Shuffle.ENTRIES
-    draws: int = 1
-    ends: tuple[int, ...] = ()
+    draws: Annotated[int, Range(ge=0, hint="0 leaves random masks out.")] = 1
+    ends: tuple[Count, ...] = ()
     itself: bool = True
 
     def __post_init__(self) -> None:
-        if any(distance < 0 for distance in self.distances):
-            raise UsageError(f"Restrict.distances are patches from 0, got {self.distances}.")
-        if self.draws < 0:
-            raise UsageError(f"Restrict.draws must not be negative, got {self.draws}. 0 leaves random masks out.")
-        if any(count < 1 for count in self.ends):
-            raise UsageError(f"Restrict.ends are numbers of blocks from 1, got {self.ends}.")
+        check_ranges(self)
 
     def refuse(self, model: nn.Module) -> None:
         found, layers = layers_of(model)

@@ -22,6 +22,7 @@ from vitadel.analyse.perturbed import Striker, floats, mean_interval, numbers
 from vitadel.analyse.sight import Method, Sight, check_layer, look_at, offered
 from vitadel.analyse.study import Bench, Images, in_batches
 from vitadel.errors import UsageError
+from vitadel.numeric import Count, check_ranges
 from vitadel.runs import describe
 from vitadel.runs.exhibits import Bar, Bars, Cell, Exhibit, Picture, Pictures, Scale, Table, findings
 from vitadel.threat import Threat
@@ -44,16 +45,14 @@ class Saliency:
     needs_threat: ClassVar[bool] = True
 
     methods: tuple[Method, ...] = ()
-    images: int = 6
-    steps: int = 20
-    step_size: float | None = None
+    images: Count = 6
+    steps: Count = 20
+    step_size: perturbed.StepSize | None = None
     layer: str | None = None
     centre: bool = False
 
     def __post_init__(self) -> None:
-        perturbed.check_attack("Saliency", self.steps, self.step_size)
-        if self.images < 1:
-            raise UsageError(f"Saliency.images must be at least 1, got {self.images}.")
+        check_ranges(self)
         if len(set(self.methods)) < len(self.methods):
             raise UsageError(f"Saliency.methods names one twice: {', '.join(one.value for one in self.methods)}.")
 

@@ -27,6 +27,7 @@ from vitadel.draws import fold_seed
 from vitadel.errors import UsageError
 from vitadel.intervals import Accuracy, accuracy
 from vitadel.models import Model, fingerprint, load
+from vitadel.numeric import Count, check_ranges
 from vitadel.runs import Notify, describe, silent
 from vitadel.runs.exhibits import Bar, Bars, Exhibit, Picture, Pictures, Table, findings
 from vitadel.threat import Threat
@@ -50,17 +51,15 @@ class Semantics:
     needs_threat: ClassVar[bool] = True
 
     classifiers: tuple[str, ...] = ()
-    images: int = 6
-    steps: int = 100
-    step_size: float | None = None
+    images: Count = 6
+    steps: Count = 100
+    step_size: perturbed.StepSize | None = None
     stretch: Stretch = Stretch.EPS
     sign: Sign = Sign.ADDED
     grey: bool = False
 
     def __post_init__(self) -> None:
-        perturbed.check_attack("Semantics", self.steps, self.step_size)
-        if self.images < 1:
-            raise UsageError(f"Semantics.images must be at least 1, got {self.images}.")
+        check_ranges(self)
         if len(set(self.classifiers)) < len(self.classifiers):
             raise UsageError(f"Semantics.classifiers names a model twice: {', '.join(self.classifiers)}.")
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from vitadel import threat as threats
 from vitadel.attacks import refuse_meta
 from vitadel.errors import UsageError
+from vitadel.numeric import Count, Seed, check_ranges
 from vitadel.runs import Notify, Run, read_json, silent, write_json
 from vitadel.threat import Threat
 
@@ -95,9 +96,12 @@ class Bench:
     images: Images
     parts: Parts
     threat: Threat
-    seed: int = 0
-    batch: int | None = None
+    seed: Seed = 0
+    batch: Count | None = None
     notify: Notify = silent
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
 
 
 class InHand:

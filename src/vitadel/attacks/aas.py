@@ -22,6 +22,7 @@ from vitadel.draws import Draws
 from vitadel.errors import UsageError
 from vitadel.goals import Goal, Untargeted
 from vitadel.losses import Loss
+from vitadel.numeric import check_seed
 from vitadel.threat import Threat
 
 
@@ -149,6 +150,7 @@ def search_factors(
     model: object, x: Tensor, y: Tensor, threat: Threat, scaling: Scaling | None = None, *, seed: int = 0
 ) -> Found:
     """Factors for attacks inside `threat`: candidates are tried by a short attack, judged by the model itself."""
+    check_seed(seed)
     chosen = scaling or Scaling()
     held_x, held_y = x[: chosen.held], y[: chosen.held]
     goal = Untargeted(held_y, type(chosen.probe).usual_loss)

@@ -6,6 +6,7 @@ Shape letters: B items.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -15,8 +16,8 @@ from vitadel.attacks.oracle import Oracle
 from vitadel.attacks.result import Flag
 from vitadel.attacks.targets import few_classes_for_dlr, few_targets, for_few_classes, target_loss, towards_each
 from vitadel.attacks.walk import Answer, Items, State, Walk
-from vitadel.errors import UsageError
 from vitadel.goals import Goal
+from vitadel.numeric import Count, Range, check_ranges
 from vitadel.threat import L1, L2, Threat, per_image
 
 # the share of steps in a window that must raise the gain for the step size to stay
@@ -44,18 +45,14 @@ class APGD(Walk):
     With `wide_start`, an L1 search spends 30% of its steps in three times and 30% in twice the radius.
     """
 
-    steps: int = 100
-    restarts: int = 1
-    targets: int = 0
-    draws: int = 1
+    steps: Count = 100
+    restarts: Count = 1
+    targets: Annotated[int, Range(ge=0, hint="0 attacks without targets.")] = 0
+    draws: Count = 1
     wide_start: bool = False
 
     def __post_init__(self) -> None:
-        for name, value in (("steps", self.steps), ("restarts", self.restarts), ("draws", self.draws)):
-            if value < 1:
-                raise UsageError(f"APGD.{name} must be at least 1, got {value}.")
-        if self.targets < 0:
-            raise UsageError(f"APGD.targets must not be negative, got {self.targets}. 0 attacks without targets.")
+        check_ranges(self)
 
     def steps_in(self, threat: Threat) -> int:
         # a step begins with a question, so the last point needs one more to be judged; so does each phase

@@ -18,6 +18,7 @@ from vitadel.draws import Draws
 from vitadel.errors import UsageError
 from vitadel.goals import Goal
 from vitadel.losses import Loss, cross_entropy
+from vitadel.numeric import check_seed
 from vitadel.threat import Threat
 
 
@@ -40,8 +41,10 @@ class Attack(ABC):
         """Attack the images `x0` and judge what was found.
 
         `index_B` are the images' numbers in their data set: what is drawn for an image depends on them and on `seed`,
-        never on the batch. Nothing of the caller's changes: modes, gradients, hooks, random state, `x0`.
+        never on the batch. A seed is an int in [-2**63, 2**63 - 1]. Nothing of the caller's changes: modes, gradients,
+        hooks, random state, `x0`.
         """
+        check_seed(seed)
         _check_pixels(x0)
         started = time.perf_counter()
         counted = Counted(model, _highest_class(goal, len(x0)))
@@ -65,6 +68,7 @@ class Attack(ABC):
         self, model: Model, x0: Tensor, goal: Goal, threat: Threat, *, seed: int, index_B: Tensor | None = None
     ) -> Tensor:
         """The images alone, unjudged and with pixels trusted: for training, where a forward more per step is dear."""
+        check_seed(seed)
         with frozen(model):
             return self._candidate(Oracle(model), x0.detach(), goal, threat, seed, index_B)
 

@@ -19,6 +19,7 @@ from vitadel.draws import Draws
 from vitadel.errors import UsageError, unknown
 from vitadel.goals import Goal, Untargeted, rivals
 from vitadel.losses import dlr
+from vitadel.numeric import Count, check_ranges
 from vitadel.threat import Threat
 
 # pixel values that a CPU works on at once, where nobody says otherwise
@@ -36,16 +37,14 @@ class Engine:
     `torch.compile` first.
     """
 
-    rows: int | None = None
-    interval: int | None = None
+    rows: Count | None = None
+    interval: Count | None = None
     replay: bool | None = None
     precision: str | None = None
     compile: bool = False
 
     def __post_init__(self) -> None:
-        for name, value in (("rows", self.rows), ("interval", self.interval)):
-            if value is not None and value < 1:
-                raise UsageError(f"Engine.{name} must be at least 1, got {value}.")
+        check_ranges(self)
         if self.precision is not None and self.precision not in PRECISIONS:
             raise unknown("precision", self.precision, PRECISIONS)
 

@@ -5,6 +5,7 @@ Shape letters: B items, K classes.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -18,6 +19,7 @@ from vitadel.attacks.walk import Answer, Items, State, Walk
 from vitadel.errors import UsageError
 from vitadel.goals import Goal, Towards, Untargeted
 from vitadel.losses import lead
+from vitadel.numeric import Count, Range, check_ranges
 from vitadel.threat import L1, L2, Threat, per_image
 
 # the paper's settings, the same in every published use
@@ -43,16 +45,12 @@ class FAB(Walk):
     nearest of all boundaries, which takes a backward pass per rival.
     """
 
-    steps: int = 100
-    restarts: int = 1
-    targets: int = 0
+    steps: Count = 100
+    restarts: Count = 1
+    targets: Annotated[int, Range(ge=0, hint="0 looks at all classes at once.")] = 0
 
     def __post_init__(self) -> None:
-        for name, value in (("steps", self.steps), ("restarts", self.restarts)):
-            if value < 1:
-                raise UsageError(f"FAB.{name} must be at least 1, got {value}.")
-        if self.targets < 0:
-            raise UsageError(f"FAB.targets must not be negative, got {self.targets}. 0 looks at all classes at once.")
+        check_ranges(self)
 
     def steps_in(self, threat: Threat) -> int:
         return self.steps + 1  # a step begins with a question, so the last point needs one more

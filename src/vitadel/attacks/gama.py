@@ -13,6 +13,7 @@ from vitadel.attacks.walk import Answer, Items, State, Walk
 from vitadel.errors import UsageError
 from vitadel.goals import Untargeted
 from vitadel.losses import margin
+from vitadel.numeric import Count, NotNegative, check_ranges
 from vitadel.threat import Linf, Threat, per_image
 
 
@@ -27,14 +28,12 @@ class GAMA(Walk):
     away from the answer at the random start instead; the paper, and we, from the clean one.
     """
 
-    steps: int = 100
-    restarts: int = 1
-    guide: float = 50.0
+    steps: Count = 100
+    restarts: Count = 1
+    guide: NotNegative = 50.0
 
     def __post_init__(self) -> None:
-        for name, value in (("steps", self.steps), ("restarts", self.restarts)):
-            if value < 1:
-                raise UsageError(f"GAMA.{name} must be at least 1, got {value}.")
+        check_ranges(self)
 
     def steps_in(self, threat: Threat) -> int:
         return self.steps + 1  # a step begins with a question, so the last point needs one more

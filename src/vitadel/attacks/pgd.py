@@ -6,6 +6,7 @@ Shape letters: B images.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -20,6 +21,7 @@ from vitadel.draws import Draws
 from vitadel.errors import UsageError
 from vitadel.goals import Goal
 from vitadel.losses import lead
+from vitadel.numeric import Count, Positive, Range, check_ranges
 from vitadel.threat import Threat, per_image
 
 
@@ -36,29 +38,21 @@ class PGD(Walk):
     label, each climbing that rival's lead. Such searches, and every search in an evaluation, end at the first success.
     """
 
-    steps: int = 20
-    step_size: float | None = None
+    steps: Count = 20
+    step_size: Annotated[float, Range(gt=0, hint="Leave it out for 2.5 eps / steps.")] | None = None
     random_start: bool = True
-    start_noise: float | None = None
-    restarts: int = 1
+    start_noise: Positive | None = None
+    restarts: Count = 1
     schedule: Schedule = constant
     keep_best: bool = True
-    targets: int = 0
+    targets: Annotated[int, Range(ge=0, hint="0 attacks without targets.")] = 0
 
     def __post_init__(self) -> None:
-        for name, value in (("steps", self.steps), ("restarts", self.restarts)):
-            if value < 1:
-                raise UsageError(f"PGD.{name} must be at least 1, got {value}.")
-        if self.step_size is not None and not self.step_size > 0:
-            raise UsageError(
-                f"PGD.step_size must be positive, got {self.step_size:g}. Leave it out for 2.5 eps / steps."
-            )
-        if self.start_noise is not None and not (self.random_start and self.start_noise > 0):
-            raise UsageError(f"PGD.start_noise must be positive, with random_start on, got {self.start_noise:g}.")
+        check_ranges(self)
+        if self.start_noise is not None and not self.random_start:
+            raise UsageError(f"PGD.start_noise of {self.start_noise:g} needs random_start. Leave one of them out.")
         if self.restarts > 1 and not (self.random_start and self.keep_best):
             raise UsageError("PGD.restarts repeat the same search unless random_start and keep_best are on.")
-        if self.targets < 0:
-            raise UsageError(f"PGD.targets must not be negative, got {self.targets}. 0 attacks without targets.")
         if self.targets and not self.keep_best:
             raise UsageError("PGD.targets need keep_best: of several searches one has to be chosen.")
 
@@ -146,8 +140,11 @@ class FGSM(Attack):
     `step_size` defaults to eps, so that without a random start the step ends on the edge.
     """
 
-    step_size: float | None = None
+    step_size: Annotated[float, Range(gt=0, hint="Leave it out for eps.")] | None = None
     random_start: bool = False
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
 
     def search(self, model: Oracle, x0: Tensor, goal: Goal, threat: Threat, rng: Draws) -> Tensor:
         x = threat.sample(x0, rng) if self.random_start else x0

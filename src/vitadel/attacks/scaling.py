@@ -43,6 +43,7 @@ from vitadel.attacks.rescaled import Rescaled, Tapped, tapped
 from vitadel.draws import Draws, fold_seed
 from vitadel.errors import UsageError, unknown
 from vitadel.losses import cross_entropy, margin
+from vitadel.numeric import Count, Positive, check_ranges, check_seed
 
 _CHOICES = {
     "loss": ("features", "cross-entropy", "margin", "gama"),
@@ -72,33 +73,29 @@ class Scaling:
     distance: str = "unit"
     space: str = "log"
     start: str = "decades"
-    steps: int = 10
-    step_size: float = 1.0
+    steps: Count = 10
+    step_size: Positive = 1.0
     rule: str = "raw"
     through_clamp: bool = True
     reference: str = "original"
     keep: str = "felled"
-    low: float = 1e-7
-    high: float = 1.0
-    batches: int = 8
-    batch: int = 32
-    held: int = 64
+    low: Positive = 1e-7
+    high: Positive = 1.0
+    batches: Count = 8
+    batch: Count = 32
+    held: Count = 64
     probe: Attack = field(default_factory=lambda: PGD(steps=20))
-    blocks: int | None = None
+    blocks: Count | None = None
     logits: bool = False
-    grid: tuple[float, ...] = ()
+    grid: tuple[Positive, ...] = ()
 
     def __post_init__(self) -> None:
+        check_ranges(self)
         for name, known in _CHOICES.items():
             if (value := getattr(self, name)) not in known:
                 raise unknown(f"Scaling.{name}", value, known)
-        for name in ("steps", "batches", "batch", "held", "blocks"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise UsageError(f"Scaling.{name} must be at least 1, got {value}.")
-        if not 0 < self.low < self.high:
+        if not self.low < self.high:
             raise UsageError(f"Scaling wants 0 < low < high, got low={self.low:g} and high={self.high:g}.")
-        if any(factor <= 0 for factor in self.grid):
-            raise UsageError(f"Scaling.grid wants factors above 0, got {self.grid}.")
         if self.start == "decades" and self.space == "linear":
             raise UsageError("Scaling.start='decades' counts in magnitudes. Write space='log', or start='normal'.")
 
@@ -165,6 +162,7 @@ def find_factors(
 
     `trial` says what factors are worth to an attack; without one, `keep="felled"` goes by the distance.
     """
+    check_seed(seed)
     inner, started = tapped(model), time.perf_counter()
     with undisturbed(model, seed, x.device), torch.autocast(x.device.type, enabled=False):
         search = _Search(inner, scaling, x, y, seed)

@@ -6,7 +6,7 @@ Shape letters: B items, C channels, H rows and W columns of pixels.
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from vitadel.attacks.walk import Answer, Items, State, Walk
 from vitadel.draws import Draws
 from vitadel.errors import UsageError
 from vitadel.losses import Loss, margin
+from vitadel.numeric import Count, Range, check_ranges
 from vitadel.threat import L1, L2, Linf, Threat, per_image, project_l1
 
 # after so many queries the share of the image that a square covers is halved
@@ -37,16 +38,12 @@ class Square(Walk):
 
     usual_loss: ClassVar[Loss] = staticmethod(margin)
 
-    queries: int = 5000
-    share: float = 0.8
-    restarts: int = 1
+    queries: Count = 5000
+    share: Annotated[float, Range(gt=0, le=1, hint="It is a part of the image.")] = 0.8
+    restarts: Count = 1
 
     def __post_init__(self) -> None:
-        for name, value in (("queries", self.queries), ("restarts", self.restarts)):
-            if value < 1:
-                raise UsageError(f"Square.{name} must be at least 1, got {value}.")
-        if not 0 < self.share <= 1:
-            raise UsageError(f"Square.share must lie in (0, 1], got {self.share:g}. It is a part of the image.")
+        check_ranges(self)
 
     def steps_in(self, threat: Threat) -> int:
         return self.queries + 1  # the start is a question too

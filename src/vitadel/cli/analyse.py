@@ -71,6 +71,10 @@ def analyse(
     loaded, dataset, name = open_model_and_data(model, data, preprocess, options)
     chosen.refuse(loaded)
     images, assumed = dataset.split(split), options.assumed(loaded, model)
+    if chosen.needs_threat:
+        threats.check_size(radius, (3, *images.pixels.image_size))
+    if len(images) == 0:
+        raise UsageError(f"the {split} split of {data} is empty, so there is nothing to study.")
     parts = {
         "study": chosen,
         "model": identity(loaded, name),

@@ -1,6 +1,7 @@
 """The arguments that several commands share, and the objects their text stands for."""
 
 import dataclasses
+import typing
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vitadel.cli import show
+from vitadel.cli.settings import read_value
 from vitadel.errors import UsageError, unknown
+from vitadel.numeric import quoted, read_number
 
 if TYPE_CHECKING:
     from vitadel.attacks import Engine, Scaling
@@ -160,7 +163,8 @@ def read_attack(text: str) -> "Entry":
     if name not in ATTACKS:
         raise unknown("attack", name, ATTACKS)
     kind = ATTACKS[name]
-    fields = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    kinds = typing.get_type_hints(kind)
+    fields = [f.name for f in dataclasses.fields(kind)]  # type: ignore[arg-type]
     tables: dict[str, dict[str, Callable[..., object]]] = {
         "loss": {**LOSSES, "kl": kl_divergence},
         "target": dict(TARGETS),
@@ -177,7 +181,7 @@ def read_attack(text: str) -> "Entry":
                 raise unknown(key, value, tables[key])
             values[key] = tables[key][value]
         else:
-            values[key] = _value(str(fields[key].type), value, f"{name}:{key}")
+            values[key] = read_value(kinds[key], value, f"{name}:{key}")
     chosen = {"loss": kind.usual_loss} | {key: values.pop(key) for key in ("loss", "target") if key in values}
     return Entry(text, kind(**values), **chosen)  # type: ignore[arg-type]
 
@@ -185,7 +189,6 @@ def read_attack(text: str) -> "Entry":
 def read_scaling(text: str | None) -> "Scaling | None":
     """What `aas:loss=margin,blocks=4` or `0.01` stands for."""
     from vitadel.attacks import SCALINGS, Scaling
-    from vitadel.threat import read_number
 
     if text is None:
         return None
@@ -195,13 +198,13 @@ def read_scaling(text: str | None) -> "Scaling | None":
             raise unknown("scaling", name, SCALINGS)
         return Scaling.manual(read_number(text, "--scaling"))
     chosen = SCALINGS[name]()
-    kinds = {f.name: str(f.type) for f in dataclasses.fields(Scaling) if f.name not in ("probe", "grid")}
+    kinds = {name: kind for name, kind in typing.get_type_hints(Scaling).items() if name not in ("probe", "grid")}
     values: dict[str, object] = {}
     for setting in filter(None, rest.split(",")):
         key, equals, value = setting.partition("=")
         if not equals or key not in kinds:
             raise unknown(f"setting of {name}", key, kinds)
-        values[key] = _value(kinds[key], value, f"{name}:{key}")
+        values[key] = read_value(kinds[key], value, f"{name}:{key}")
     return dataclasses.replace(chosen, **values)  # type: ignore[arg-type]
 
 
@@ -212,26 +215,10 @@ def read_engine(batch: int | None, precision: str | None, compile: bool) -> "Eng
     return Engine(rows=batch, precision=precision, compile=compile)
 
 
-def _value(kind: str, text: str, what: str) -> object:
-    from vitadel.threat import read_number
-
-    if "bool" in kind:
-        if text not in ("true", "false"):
-            raise UsageError(f"{what} wants true or false, got {text!r}.")
-        return text == "true"
-    if "int" in kind:
-        if not text.isdecimal():
-            raise UsageError(f"{what} wants a whole number, got {text!r}.")
-        return int(text)
-    return text if "str" in kind else read_number(text, what)
-
-
 def _numbers(what: str, text: str) -> tuple[float, ...]:
-    from vitadel.threat import read_number
-
     numbers = tuple(read_number(part, what) for part in text.split(","))
     if len(numbers) != 3:
-        raise UsageError(f"{what} wants three numbers, one per channel, got {text!r:.60}.")
+        raise UsageError(f"{what} wants three numbers, one per channel, got {quoted(text)}.")
     return numbers
 
 

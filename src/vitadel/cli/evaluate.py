@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from vitadel.data import DataSet
     from vitadel.evaluate import Ranks, Suite, Survey
     from vitadel.models import Model
+    from vitadel.threat import Threat
 
 # kinds of measures that are shares, shown in percent
 _SHARES = ("accuracy", "error", "bias", "share")
@@ -132,7 +133,7 @@ def judge(
     )
     if subject.skip:
         data = _readable(data, subject.split, ranks)
-    _refuse(suites, data, subject.split, model)
+    _refuse(suites, data, subject.split, model, radius, scaling)
     named = _named_files(suites, data, subject.split)
     assumed = subject.options.assumed(model, subject.model)
     parts = {
@@ -211,9 +212,16 @@ def _refuse_without_cascade(suites: "Sequence[Suite | Survey]", flag: str) -> No
         raise UsageError(f"{flag} is about cascades of attacks, and there is none among: {names}. Leave it out.")
 
 
-def _refuse(suites: "Sequence[Suite | Survey]", data: "DataSet", split: str, model: "Model") -> None:
-    """Before anything is written: suites and data that do not go together."""
-    from vitadel.evaluate import Suite, refuse_unwritable_names
+def _refuse(
+    suites: "Sequence[Suite | Survey]",
+    data: "DataSet",
+    split: str,
+    model: "Model",
+    threat: "Threat",
+    scaling: "Scaling | None",
+) -> None:
+    """Before anything is written: suites, data, threat and model that do not go together."""
+    from vitadel.evaluate import Suite, refuse_suite, refuse_survey, refuse_unwritable_names
 
     refuse_unwritable_names(data, split)
     own = _OWN_LABELS.get(data.spec.partition(":")[0])
@@ -223,8 +231,10 @@ def _refuse(suites: "Sequence[Suite | Survey]", data: "DataSet", split: str, mod
                 f"the labels of {data.spec} are not the classes of a model, so {suite.name} can say nothing of them. "
                 f"Write --suite {own}."
             )
-        if not isinstance(suite, Suite):
-            suite.refuse(model, data, split)
+        if isinstance(suite, Suite):
+            refuse_suite(model, data, suite, threat=threat, split=split, scaling=scaling)
+        else:
+            refuse_survey(model, data, suite, threat=threat, split=split)
 
 
 def _named_files(suites: "Sequence[Suite | Survey]", data: "DataSet", split: str) -> dict[str, Mapping[str, str]]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from vitadel.errors import UsageError, unknown
+from vitadel.numeric import read_number, read_whole
 
 Chosen = TypeVar("Chosen")
 
@@ -24,15 +25,15 @@ def with_settings(chosen: Chosen, name: str, text: str) -> Chosen:
         key, equals, value = setting.partition("=")
         if not equals or key not in kinds:
             raise unknown(f"setting of {name}", key, kinds)
-        values[key] = _value(kinds[key], value, f"{name}:{key}")
+        values[key] = read_value(kinds[key], value, f"{name}:{key}")
     return dataclasses.replace(chosen, **values)  # type: ignore[type-var]
 
 
-def _value(kind: object, text: str, what: str) -> object:
+def read_value(kind: object, text: str, what: str) -> object:
     """The value of a setting: a number, words, true or false, one of a few choices, several of these, or none."""
     inner = typing.get_args(kind)
     if type(None) in inner:
-        return None if text == "none" else _value(next(one for one in inner if one is not type(None)), text, what)
+        return None if text == "none" else read_value(next(one for one in inner if one is not type(None)), text, what)
     if typing.get_origin(kind) is tuple:
         # () is written as nothing at all
         return tuple(_single(inner[0], one, what, several=True) for one in text.split(_AND)) if text else ()
@@ -41,7 +42,6 @@ def _value(kind: object, text: str, what: str) -> object:
 
 def _single(kind: object, text: str, what: str, *, several: bool = False) -> object:
     from vitadel.attacks import SCALINGS, Scaling
-    from vitadel.threat import read_number
 
     if kind is Scaling:
         if text not in SCALINGS:
@@ -63,10 +63,7 @@ def _single(kind: object, text: str, what: str, *, several: bool = False) -> obj
     if kind is float:
         return read_number(text, what)
     assert kind is int, f"{what} is of a kind that cannot be written: {kind}"
-    if not text.isdecimal():
-        between = f", several with {_AND} between them" if several else ""
-        raise UsageError(f"{what} wants a whole number{between}, got {text!r}.")
-    return int(text)
+    return read_whole(text, what, more=f", several with {_AND} between them" if several else "")
 
 
 def without_bulk(result: Mapping[str, object]) -> dict[str, object]:

@@ -12,6 +12,7 @@ from vitadel.data.preprocess import CentreCrop, Interpolation, Preprocess, Squas
 from vitadel.data.released import Released, open_released
 from vitadel.data.shards import Shards
 from vitadel.data.shuffle import Shuffle
+from vitadel.data.spec import parse_spec
 from vitadel.data.split import Split
 from vitadel.data.stimuli import SHAPES, STIMULI, cues
 
@@ -40,6 +41,7 @@ __all__ = [
     "missing_corrupted",
     "open_released",
     "parse_preprocess",
+    "parse_spec",
     "part_wnids",
     "read_ahead",
     "readable",

@@ -1,7 +1,9 @@
 """From a picture of any size and mode to the pixels a model sees: uint8 [3, H, W]."""
 
+import re
 from dataclasses import dataclass
 from enum import Enum
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -9,6 +11,9 @@ from PIL import Image
 from torch import Tensor
 
 from vitadel.errors import UsageError, unknown
+from vitadel.numeric import LARGEST_SIDE, Range, check_ranges, quoted, read_whole
+
+Size = Annotated[int, Range(ge=1, le=LARGEST_SIDE, hint="Write the model's input size, such as 224.")]
 
 _WHITE = 2**16 - 1
 # what a picture may have once resized, for a long thin one that grows: 400 MB of memory
@@ -30,12 +35,12 @@ class CentreCrop:
     Without `resize`, the crop keeps 7/8 of the short side, as in 224 of 256.
     """
 
-    size: int
-    resize: int | None = None
+    size: Size
+    resize: Size | None = None
     interpolation: Interpolation = Interpolation.BILINEAR
 
     def __post_init__(self) -> None:
-        _check_size("CentreCrop", self.size)
+        check_ranges(self)
         if self.short_side < self.size:
             raise UsageError(
                 f"CentreCrop.resize must be at least the size {self.size}, got {self.resize}. "
@@ -72,11 +77,11 @@ class CentreCrop:
 class Squash:
     """The whole picture brought to `size` x `size`, whatever its aspect ratio."""
 
-    size: int
+    size: Size
     interpolation: Interpolation = Interpolation.BILINEAR
 
     def __post_init__(self) -> None:
-        _check_size("Squash", self.size)
+        check_ranges(self)
 
     @property
     def name(self) -> str:
@@ -99,14 +104,18 @@ def parse_preprocess(text: str) -> Preprocess:
     if kind not in ("crop", "squash"):
         raise unknown("preprocess", kind, ("crop", "squash"))
     interpolation = Interpolation.BILINEAR
-    if words and not words[-1].isdecimal():
+    if words and not _is_number(words[-1]):
         interpolation = _interpolation(words.pop())
-    numbers = [int(word) for word in words if word.isdecimal()]
-    if not 1 <= len(words) <= (2 if kind == "crop" else 1) or len(numbers) != len(words):
-        raise UsageError(f"cannot read the preprocess {text!r}. {_FORMS}")
+    if not 1 <= len(words) <= (2 if kind == "crop" else 1) or not all(map(_is_number, words)):
+        raise UsageError(f"cannot read the preprocess {quoted(text)}. {_FORMS}")
+    numbers = [read_whole(word, "a size in pixels") for word in words]
     if kind == "squash":
         return Squash(numbers[0], interpolation)
     return CentreCrop(numbers[0], numbers[1] if len(numbers) == 2 else None, interpolation)
+
+
+def _is_number(word: str) -> bool:
+    return re.fullmatch("[0-9]+", word) is not None
 
 
 def _interpolation(word: str) -> Interpolation:
@@ -114,11 +123,6 @@ def _interpolation(word: str) -> Interpolation:
     if word not in known:
         raise unknown("interpolation", word, known)
     return known[word]
-
-
-def _check_size(kind: str, size: int) -> None:
-    if size < 1:
-        raise UsageError(f"{kind}.size must be at least 1, got {size}. Write the model's input size, such as 224.")
 
 
 def rgb(picture: Image.Image) -> Image.Image:

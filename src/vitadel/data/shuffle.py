@@ -9,12 +9,14 @@ through again until they fall below it (cycle walking, same authors), which keep
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from vitadel.draws import Draws
 from vitadel.errors import UsageError
+from vitadel.numeric import Range, Seed, check_ranges
 
 # each moves the line and the column; with fewer, the places of a handful of images are visibly related
 _ROUNDS = 5
@@ -24,12 +26,11 @@ _ROUNDS = 5
 class Shuffle:
     """A random order of range(count), and after it another one, and so on without end."""
 
-    count: int
-    seed: int
+    count: Annotated[int, Range(ge=1, le=2**60, hint="Write how many images there are.")]
+    seed: Seed
 
     def __post_init__(self) -> None:
-        if not 1 <= self.count <= 2**60:
-            raise UsageError(f"Shuffle.count must be at least 1, got {self.count}. Write how many images there are.")
+        check_ranges(self)
 
     def at(self, positions: Tensor) -> Tensor:
         """int64 [B]: what stands at these positions; the second pass begins at position `count`."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from vitadel.errors import UsageError, unknown
 from vitadel.files import refuse_special
+from vitadel.numeric import quoted, read_whole
 
 
 class Kind(Enum):
@@ -68,9 +69,10 @@ def _cut_first(text: str) -> tuple[str, int | None]:
     place, _, inside = text[:-1].rpartition("[")
     if not re.fullmatch(r":[0-9]+", inside):
         raise UsageError(f"cannot read [{inside}] in the data set {text!r}. Write [:256] for the first 256 images.")
-    if int(inside[1:]) < 1:
+    first = read_whole(inside[1:], f"the number of images in {quoted(text)}")
+    if first < 1:
         raise UsageError(f"the data set {text!r} takes no image at all. Write [:n] with n at least 1.")
-    return place, int(inside[1:])
+    return place, first
 
 
 def _cut_list(rest: str, text: str) -> tuple[str, Path | None]:

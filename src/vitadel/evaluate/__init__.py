@@ -7,10 +7,10 @@ from vitadel.evaluate.metrics import Accuracy, accuracy
 from vitadel.evaluate.quick import quick_scores
 from vitadel.evaluate.ranks import Ranks, best_device
 from vitadel.evaluate.robustness import Robustness, robustness
-from vitadel.evaluate.runner import evaluate
+from vitadel.evaluate.runner import evaluate, refuse_suite
 from vitadel.evaluate.scaled import PAPER_PROTOCOL
 from vitadel.evaluate.suites import SUITES, Entry, Suite
-from vitadel.evaluate.surveys import SURVEYS, Measure, Referring, Survey, survey
+from vitadel.evaluate.surveys import SURVEYS, Measure, Referring, Survey, refuse_survey, survey
 from vitadel.evaluate.suspicion import suspicions
 
 __all__ = [
@@ -32,6 +32,8 @@ __all__ = [
     "quick_scores",
     "read_found",
     "refuse_other_classes",
+    "refuse_suite",
+    "refuse_survey",
     "refuse_unwritable_names",
     "robustness",
     "survey",

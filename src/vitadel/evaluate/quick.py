@@ -14,6 +14,7 @@ from vitadel.evaluate.journal import Notebook
 from vitadel.evaluate.suites import Entry
 from vitadel.goals import Untargeted
 from vitadel.models import Adapted, Model, answering
+from vitadel.numeric import check_seed
 from vitadel.threat import Threat
 
 
@@ -26,6 +27,7 @@ def quick_scores(
     them before: a model that reads the attack has more of those right than clean ones. Of a TORA model also the robust
     head's, on the same images, clean and one step away by the joint answer.
     """
+    check_seed(seed)
     entries: tuple[Entry, ...] = ()
     if attack is not None and threat is not None:
         entries = (Entry("fgsm", FGSM()), Entry("robust", attack))

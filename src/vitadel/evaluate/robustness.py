@@ -19,6 +19,7 @@ from vitadel.evaluate.scaled import PAPER_PROTOCOL, find, in_float32, with_scale
 from vitadel.evaluate.suites import SUITES, Entry, Suite
 from vitadel.evaluate.summary import summarise
 from vitadel.evaluate.verdicts import verdicts
+from vitadel.numeric import check_seed
 from vitadel.runs import Notify, silent
 from vitadel.threat import Threat
 
@@ -62,6 +63,7 @@ def robustness(
     `suite` is a name or attacks of your own, one after the other. The model decides where the work is done. With
     `scaling`, images that stand are attacked once more by attacks that learn from the rescaled model.
     """
+    check_seed(seed)
     if isinstance(suite, str) and suite not in SUITES:
         raise unknown("suite", suite, SUITES)
     chosen = SUITES[suite] if isinstance(suite, str) else Suite("own", "", tuple(suite))

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vitadel.attacks import Engine, Flag, Rescaled, Scaling, Walk, rescaled, searcher, undisturbed
+from vitadel.attacks import Engine, Flag, Rescaled, Scaling, Walk, rescaled, searcher, tapped, undisturbed
 from vitadel.data import DataSet, Split
 from vitadel.errors import UsageError
 from vitadel.evaluate.cascade import Cascade, halving, logits
@@ -24,8 +24,9 @@ from vitadel.evaluate.suspicion import suspicions
 from vitadel.evaluate.verdicts import STANDING, WRONG, Fall, verdicts
 from vitadel.goals import Untargeted
 from vitadel.models import read_tensors, write_tensors
+from vitadel.numeric import Count, check_number, check_seed
 from vitadel.runs import Notify, Rows, Run, silent, write_whole
-from vitadel.threat import Linf, Threat, spell, with_eps
+from vitadel.threat import Threat, check_size, spell
 
 # images shown in the report, taken from the head of the pinned order: chosen before anything is known of them
 _GALLERY = 8
@@ -59,14 +60,11 @@ def evaluate(
     With `scaling`, images that stand are attacked once more by attacks that learn from the rescaled model; beside it,
     as an evaluation of its own, the rescaled model takes the model's place, which is how the paper scores.
     """
-    if batch is not None and batch < 1:
-        raise UsageError(f"the batch must be at least 1, got {batch}.")
+    check_seed(seed)
+    check_number("the batch", Count | None, batch)
+    refuse_suite(model, data, suite, threat=threat, split=split, scaling=scaling)
     images = data.split(split)
-    if len(images) == 0:
-        raise UsageError(f"the {split} split of {data.spec} is empty, so there is nothing to evaluate.")
-    refuse_other_classes(model, data)
-    refuse_unwritable_names(data, split)
-    radii, ranks, engine = _radii(suite, threat), ranks or Ranks(), engine or Engine(rows=batch)
+    radii, ranks, engine = suite.radii(threat), ranks or Ranks(), engine or Engine(rows=batch)
     course = _Course(model, images, data.classes, suite, run, seed, engine, ranks, notify, keep_images)
     # a caller's mixed precision would reach the verdicts
     with torch.autocast(device_of(model).type, enabled=False):
@@ -77,6 +75,29 @@ def evaluate(
         other = rescaled(model, factors_of(words))
         paper = replace(course, model=other, suffix=f"-{PAPER_PROTOCOL}", keep_images=False)
         return [*replace(course, scaling=words).over(radii), *paper.over(radii)]
+
+
+def refuse_suite(
+    model: nn.Module,
+    data: DataSet,
+    suite: Suite,
+    *,
+    threat: Threat | None,
+    split: str = "test",
+    scaling: Scaling | None = None,
+) -> None:
+    """Raise what `evaluate` would refuse: for callers that take a run folder first."""
+    images = data.split(split)
+    if len(images) == 0:
+        raise UsageError(f"the {split} split of {data.spec} is empty, so there is nothing to evaluate.")
+    refuse_other_classes(model, data)
+    refuse_unwritable_names(data, split)
+    for radius in suite.radii(threat):
+        if radius is not None:
+            suite.cascade(radius)
+            check_size(radius, (3, *images.pixels.image_size))
+    if scaling is not None and suite.entries:
+        tapped(model)
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,16 +276,6 @@ def _choose_search(cascade: Cascade, x: Tensor) -> tuple[Flag, ...]:
         cascade.search = None if found is cascade.model else found
         return (*noticed, *failed)
     return noticed
-
-
-def _radii(suite: Suite, threat: Threat | None) -> list[Threat | None]:
-    """The threats to try, smallest first; None for a suite without attacks."""
-    if not suite.entries:
-        return [None]
-    if threat is None:
-        raise UsageError(f"suite {suite.name!r} attacks, so it needs a threat. Write for example --threat linf:8/255.")
-    radii = sorted({threat.eps * share for share in suite.shares})
-    return [with_eps(threat, eps) for eps in radii if eps <= 1 or not isinstance(threat, Linf)]
 
 
 def _fallen(table: Mapping[str, Sequence[object]]) -> dict[int, Fall]:

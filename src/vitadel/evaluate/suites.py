@@ -6,7 +6,8 @@ from vitadel.attacks import FGSM, PGD, Attack, AutoAttack, AutoAttackPlus, AutoA
 from vitadel.errors import UsageError
 from vitadel.goals import Target
 from vitadel.losses import Loss, cross_entropy, kl_divergence, margin
-from vitadel.threat import Threat
+from vitadel.numeric import Positive, check_ranges
+from vitadel.threat import Linf, Threat, with_eps
 
 # names of pages that are no attack's
 _TAKEN = ("clean", "flags")
@@ -38,7 +39,29 @@ class Suite:
     name: str
     about: str
     entries: tuple[Entry, ...] = ()
-    shares: tuple[float, ...] = (1.0,)
+    shares: tuple[Positive, ...] = (1.0,)
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        if self.entries and not self.shares:
+            raise UsageError("Suite.shares is empty, so no radius is attacked. Write for example (1.0,).")
+
+    def radii(self, threat: Threat | None) -> list[Threat | None]:
+        """The threats to try, smallest first; None for a suite without attacks."""
+        if not self.entries:
+            return [None]
+        if threat is None:
+            raise UsageError(
+                f"suite {self.name!r} attacks, so it needs a threat. Write for example --threat linf:8/255."
+            )
+        radii = sorted({threat.eps * share for share in self.shares})
+        kept: list[Threat | None] = [with_eps(threat, eps) for eps in radii if eps <= 1 or not isinstance(threat, Linf)]
+        if not kept:
+            raise UsageError(
+                f"suite {self.name!r} has no radius up to 1 at {threat.eps:g}, got shares {self.shares}. "
+                "Write a smaller threat."
+            )
+        return kept
 
     def cascade(self, threat: Threat) -> tuple[Entry, ...]:
         """The attacks one by one; those that AutoAttack consists of depend on the norm."""

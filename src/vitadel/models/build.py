@@ -18,6 +18,7 @@ from vitadel.models.pointer import Pointer
 from vitadel.models.spec import RAW_PIXELS, ModelSpec, Normalisation, Option
 from vitadel.models.tora import adapt
 from vitadel.models.wide_resnet import WideResNet
+from vitadel.numeric import check_seed
 
 # a registered name, and the tag of its published weights
 _TIMM_NAME = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_-]+)?")
@@ -104,6 +105,7 @@ def outline(spec: ModelSpec) -> nn.Module:
 
 def build(spec: ModelSpec, *, seed: int) -> nn.Module:
     """A fresh network of this spec, its weights drawn from `seed`. Ask for its `outline` first: that may be refused."""
+    check_seed(seed)
     if spec.tuning is not None:
         frozen = build(_frozen(spec), seed=seed)
         with torch.random.fork_rng(devices=[]):

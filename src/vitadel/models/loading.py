@@ -18,6 +18,7 @@ from vitadel.models.model import Model
 from vitadel.models.spec import ModelSpec, Normalisation, Option
 from vitadel.models.tora import ANSWERS, Adapted, Tuning, adapt
 from vitadel.models.weights import check_keys, fingerprint, read_foreign, read_tensors, strip_prefix, write_tensors
+from vitadel.numeric import check_seed
 
 SPEC_KEY = "vitadel.model"
 BACKBONE_KEY = "vitadel.backbone"  # a file of adapters says on which frozen weights they were trained
@@ -48,6 +49,7 @@ def load(
     given. `normalisation` defaults to timm's for the architecture; `RAW_PIXELS` is none. `options` are those that
     describe an architecture. `seed` draws the weights that no file provides.
     """
+    check_seed(seed)
     if (named := _with_head(str(model))) is not None:
         keep = {"num_classes": num_classes, "image_size": image_size, "patch_size": patch_size}
         more = {"normalisation": normalisation, "options": options, "pretrained": pretrained, "seed": seed}
@@ -99,6 +101,7 @@ def tora(backbone: Model, tuning: Tuning | None = None, *, num_classes: int | No
 
     New heads have as many classes as the old one, whose weights they start from, or `num_classes`, drawn from `seed`.
     """
+    check_seed(seed)
     if backbone.spec is None or backbone.spec.tuning is not None:
         raise UsageError("adapters are added to a model that `load` made and that has none yet.")
     kept, chosen = backbone.spec.num_classes, tuning or Tuning()

@@ -27,6 +27,7 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from vitadel.errors import UsageError, unknown
+from vitadel.numeric import Count, check_ranges
 
 NAMES = ("acc", "rob")
 ANSWERS = ("joint", *NAMES, "kept")
@@ -49,17 +50,16 @@ class Tuning:
     """
 
     tuning: str = "tora"
-    reduction: int = 16
+    reduction: Count = 16
     gate: str = "token-to-token"
     softmax: str = "adapter"
     answer: str = "joint"
 
     def __post_init__(self) -> None:
+        check_ranges(self)
         for name, known in _CHOICES.items():
             if (value := getattr(self, name)) not in known:
                 raise unknown(f"Tuning.{name}", f"{value!s:.80}", known)
-        if not isinstance(self.reduction, int) or isinstance(self.reduction, bool) or self.reduction < 1:
-            raise UsageError(f"Tuning.reduction must be a whole number, at least 1, got {self.reduction!r:.60}.")
         if self.gate == "per-token" and self.softmax != "adapter":
             raise UsageError(f"a gate per token weighs adapters only, got softmax={self.softmax!r}. Leave it out.")
         if self.answer not in ("joint", *self.names, "kept"):

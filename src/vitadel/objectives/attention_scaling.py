@@ -27,7 +27,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, distributed, nn
@@ -36,6 +36,7 @@ from vitadel.attacks import Rescaled, Scaling, find_factors
 from vitadel.draws import fold_seed
 from vitadel.errors import UsageError
 from vitadel.models import Model, scales
+from vitadel.numeric import Range, check_ranges
 from vitadel.objectives.base import Examples, Objective, Step, hard_labels, undistributed
 from vitadel.objectives.moment import Moment
 
@@ -56,16 +57,13 @@ class AttentionScaling(Objective):
     """
 
     inner: Objective
-    period: int = 10
+    period: Annotated[int, Range(ge=1, hint="It counts epochs.")] = 10
     scope: Scope = Scope.DEPLOYED
     scaling: Scaling = field(default_factory=lambda: replace(Scaling.paper(), batches=1, batch=64))
-    batches: int | None = None
+    batches: Annotated[int, Range(ge=1, hint="Write null for all.")] | None = None
 
     def __post_init__(self) -> None:
-        if self.period < 1:
-            raise UsageError(f"AttentionScaling.period must be at least 1, got {self.period}: it counts epochs.")
-        if self.batches is not None and self.batches < 1:
-            raise UsageError(f"AttentionScaling.batches must be at least 1, got {self.batches:g}. Write null for all.")
+        check_ranges(self)
         if isinstance(self.inner, AttentionScaling):
             raise UsageError("AttentionScaling cannot hold another one. Give it the objective that trains.")
         if self.scaling.logits:

@@ -3,11 +3,13 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import torch
 from torch import Tensor, distributed, nn
 
 from vitadel.errors import UsageError
+from vitadel.numeric import Range, check_ranges
 from vitadel.objectives.attention_scaling import AttentionScaling
 from vitadel.objectives.base import Examples, Objective, Step, undistributed
 from vitadel.objectives.moment import Moment
@@ -31,14 +33,11 @@ class AWP(Objective):
     """
 
     inner: Objective
-    gamma: float = 0.005
-    start: int = 0
+    gamma: Annotated[float, Range(gt=0, hint="Train without AWP for none.")] = 0.005
+    start: Annotated[int, Range(ge=0, hint="It is an epoch.")] = 0
 
     def __post_init__(self) -> None:
-        if not self.gamma > 0:
-            raise UsageError(f"AWP.gamma must be positive, got {self.gamma:g}. Train without AWP for none.")
-        if self.start < 0:
-            raise UsageError(f"AWP.start must not be negative, got {self.start}: it is an epoch.")
+        check_ranges(self)
         if isinstance(self.inner, AttentionScaling):
             raise UsageError("AWP cannot hold AttentionScaling. Write AttentionScaling(AWP(...)).")
 

@@ -6,14 +6,17 @@ Shape letters: B images, K classes.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import final
+from typing import Annotated, final
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from vitadel.errors import UsageError
+from vitadel.numeric import Range
 from vitadel.objectives.moment import Moment
+
+# label smoothing, of which something has to be left for the label
+Smoothing = Annotated[float, Range(ge=0, lt=1)]
 
 
 def _nothing() -> None:
@@ -118,8 +121,3 @@ def undistributed(model: nn.Module) -> nn.Module:
 
 def accuracy(z_BK: Tensor, y: Tensor) -> Tensor:
     return (z_BK.detach().argmax(1) == hard_labels(y)).float().mean()
-
-
-def check_smoothing(owner: str, smoothing: float) -> None:
-    if not 0 <= smoothing < 1:
-        raise UsageError(f"{owner}.smoothing must lie in [0, 1), got {smoothing:g}.")

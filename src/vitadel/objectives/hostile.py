@@ -1,16 +1,20 @@
 """What objectives with an adversary inside have in common: its attack, its threat, and how both grow."""
 
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 from torch import Tensor, nn
 
 from vitadel.attacks import Attack
 from vitadel.errors import UsageError
 from vitadel.goals import Goal
-from vitadel.objectives.base import Objective, check_smoothing, undistributed
+from vitadel.numeric import Range, check_ranges
+from vitadel.objectives.base import Objective, Smoothing, undistributed
 from vitadel.objectives.moment import Each, Moment
 from vitadel.threat import Threat, with_eps
+
+_SHARE_OF_TRAINING = "It is a share of training, such as 10/110 for 10 of 110 epochs."
+WarmUp = Annotated[float, Range(ge=0, le=1, hint=_SHARE_OF_TRAINING)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,20 +30,14 @@ class Hostile(Objective):
 
     attack: Attack | None
     threat: Threat
-    smoothing: float = 0.0
-    eps_warmup: float = 0.0
-    step_warmup: float = 0.0
-    steps_warmup: float = 0.0
+    smoothing: Smoothing = 0.0
+    eps_warmup: WarmUp = 0.0
+    step_warmup: WarmUp = 0.0
+    steps_warmup: WarmUp = 0.0
     each: Each = Each.STEP
 
     def __post_init__(self) -> None:
-        check_smoothing(type(self).__name__, self.smoothing)
-        for name in ("eps_warmup", "step_warmup", "steps_warmup"):
-            if not 0 <= (value := getattr(self, name)) <= 1:
-                raise UsageError(
-                    f"{type(self).__name__}.{name} must lie in [0, 1], got {value:g}: it is a share of training, "
-                    "such as 10/110 for 10 of 110 epochs."
-                )
+        check_ranges(self)
         if self.step_warmup and getattr(self.attack, "step_size", None) is None:
             raise UsageError(f"{type(self).__name__}.step_warmup needs an attack whose step_size is set.")
         if self.steps_warmup and not hasattr(self.attack, "steps"):

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from vitadel.errors import UsageError
 from vitadel.goals import Untargeted
 from vitadel.losses import cross_entropy, kl_divergence
+from vitadel.numeric import NotNegative
 from vitadel.objectives.base import Examples, Step, accuracy, hard_labels, shares
 from vitadel.objectives.hostile import Hostile
 
@@ -26,12 +26,7 @@ class Mart(Hostile):
     :math:`p_y` take the shares, the runner-up excludes the class with the largest one.
     """
 
-    beta: float = 6.0
-
-    def __post_init__(self) -> None:
-        super(Mart, self).__post_init__()
-        if self.beta < 0:
-            raise UsageError(f"Mart.beta must not be negative, got {self.beta:g}.")
+    beta: NotNegative = 6.0
 
     @property
     def recordable(self) -> bool:

@@ -5,17 +5,18 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from vitadel.losses import cross_entropy
-from vitadel.objectives.base import Examples, Objective, Step, accuracy, check_smoothing, shares
+from vitadel.numeric import check_ranges
+from vitadel.objectives.base import Examples, Objective, Smoothing, Step, accuracy, shares
 
 
 @dataclass(frozen=True, slots=True)
 class Standard(Objective):
     """Cross-entropy on clean images, with label smoothing if wanted."""
 
-    smoothing: float = 0.0
+    smoothing: Smoothing = 0.0
 
     def __post_init__(self) -> None:
-        check_smoothing("Standard", self.smoothing)
+        check_ranges(self)
 
     @property
     def recordable(self) -> bool:

@@ -25,6 +25,7 @@ Shape letters: B images, K classes.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 from torch import Tensor, nn
 
@@ -32,6 +33,7 @@ from vitadel.errors import UsageError
 from vitadel.goals import Untargeted
 from vitadel.losses import cross_entropy
 from vitadel.models import Adapted
+from vitadel.numeric import Range
 from vitadel.objectives.base import Examples, Objective, Step, accuracy, hard_labels, shares, undistributed
 from vitadel.objectives.hostile import Hostile
 from vitadel.objectives.moment import Moment
@@ -49,17 +51,10 @@ class TradeOff(Hostile):
     loss without a moment (`at`), it is the one of phase 2.
     """
 
-    weight: float = 0.5
-    independent: float = 0.5
+    weight: Annotated[float, Range(ge=0, le=1, hint="It is lambda of the robust loss.")] = 0.5
+    independent: Annotated[float, Range(ge=0, le=1, hint="It is a share of training.")] = 0.5
     heads_learn: bool = False
     attacks_own: bool = False
-
-    def __post_init__(self) -> None:
-        super(TradeOff, self).__post_init__()
-        for name in ("weight", "independent"):
-            if not 0 <= (value := getattr(self, name)) <= 1:
-                what = "lambda of the robust loss" if name == "weight" else "a share of training"
-                raise UsageError(f"TradeOff.{name} must lie in [0, 1], got {value:g}: it is {what}.")
 
     @property
     def selective(self) -> bool:

@@ -9,6 +9,7 @@ from vitadel.attacks import frozen
 from vitadel.errors import UsageError
 from vitadel.goals import Diverge
 from vitadel.losses import cross_entropy, kl_divergence
+from vitadel.numeric import NotNegative
 from vitadel.objectives.base import Examples, Step, accuracy, shares, undistributed
 from vitadel.objectives.hostile import Hostile
 
@@ -25,12 +26,10 @@ class Trades(Hostile):
     is flat, so the attack needs a random start. Gradients flow into both answers.
     """
 
-    beta: float = 6.0
+    beta: NotNegative = 6.0
 
     def __post_init__(self) -> None:
         super(Trades, self).__post_init__()
-        if self.beta < 0:
-            raise UsageError(f"Trades.beta must not be negative, got {self.beta:g}.")
         if not getattr(self.attack, "random_start", True):
             raise UsageError("Trades needs an attack with a random start: at the image itself there is no slope.")
 

@@ -12,7 +12,7 @@ from vitadel.errors import UsageError
 from vitadel.evaluate import device_name, quick_scores
 from vitadel.recipes.recipe import Normalise, Recipe
 from vitadel.runs import Notify, code_hashes, silent
-from vitadel.train import Check, Synthetic, claim_together, fit
+from vitadel.train import Check, Synthetic, begin_training, claim_together, fit
 
 # what decides a run's weights, apart from the recipe
 TRAINING_ROOMS = ("attacks", "data", "draws.py", "goals", "losses", "models", "objectives", "threat", "train")
@@ -31,6 +31,9 @@ def carry_out(recipe: Recipe, folder: Path, *, data_spec: str | None = None, not
         parts["synthetic"] = synthetic.images.describe()
     # a run that goes on with other code would be neither the old run nor the new one
     parts["code"] = code_hashes(*TRAINING_ROOMS)
+    # what cannot be trained or selected is refused before the folder is taken
+    check = _check(recipe, dataset)
+    begin_training(start, recipe.objective, train, recipe.plan, synthetic, seed=recipe.seed)
     run = claim_together(folder, "train", parts, device=device_name())
     model = fit(
         start,
@@ -40,7 +43,7 @@ def carry_out(recipe: Recipe, folder: Path, *, data_spec: str | None = None, not
         run,
         seed=recipe.seed,
         synthetic=synthetic,
-        check=_check(recipe, dataset),
+        check=check,
         notify=notify,
     )
     best = run.checkpoints / "best.safetensors"

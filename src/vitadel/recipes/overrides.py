@@ -2,14 +2,16 @@
 
 import dataclasses
 import enum
+import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import get_args, get_origin, get_type_hints
 
 from vitadel.errors import UsageError, unknown
+from vitadel.numeric import quoted, read_number, read_whole
 from vitadel.recipes.recipe import Recipe
 from vitadel.strict_json import parse_json
-from vitadel.threat import read_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ def _changed(node: object, settings: Sequence[_Setting]) -> object:
     if not settings:
         return node
     if isinstance(node, Mapping):
-        return {**node, **{_only_name(setting): _guessed(setting.text) for setting in settings}}
+        return {**node, **{_only_name(setting): _guessed(setting) for setting in settings}}
     if isinstance(node, tuple):
         _check_numbers(settings, len(node))
         return tuple(_changed_item(str(at), part, settings) for at, part in enumerate(node))
@@ -91,12 +93,20 @@ def _only_name(setting: _Setting) -> str:
     return setting.rest[0]
 
 
-def _guessed(text: str) -> object:
+def _guessed(setting: _Setting) -> object:
     """An option of a network as JSON would read it, else as text: 0.05, 12, true, avg."""
+    text, what = setting.text, f"--set {setting.path}"
+    if re.fullmatch("-?[0-9]+", text):
+        return read_whole(text, what)
     try:
-        return parse_json(text)
+        value = parse_json(text)
     except ValueError:
+        if text.startswith(("[", "{")):
+            raise UsageError(f"{what} wants a number, true, false or a word, got {quoted(text)}.") from None
         return text
+    if isinstance(value, dict | list) or (isinstance(value, float) and not math.isfinite(value)):
+        raise UsageError(f"{what} wants a number, true, false or a word, got {quoted(text)}.")
+    return value
 
 
 def _parsed(kind: object, setting: _Setting, old: object) -> object:
@@ -117,9 +127,7 @@ def _parsed(kind: object, setting: _Setting, old: object) -> object:
             raise unknown(f"value of {path}", text, choices)
         return choices[text]
     if kind is int:
-        if not text.removeprefix("-").isdecimal():
-            raise UsageError(f"--set {path} wants a whole number, got {text!r}.")
-        return int(text)
+        return read_whole(text, f"--set {path}")
     if kind is float:
         return read_number(text, f"--set {path}")
     if kind is str:

@@ -3,13 +3,17 @@
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from vitadel.attacks import Attack
-from vitadel.errors import UsageError
+from vitadel.errors import unknown
 from vitadel.models import Option, Tuning
+from vitadel.numeric import Count, Range, Seed, Side, check_ranges
 from vitadel.objectives import Objective
 from vitadel.threat import Threat
 from vitadel.train import Plan
+
+_SPLITS = ("holdout", "test", "train")
 
 
 class Normalise(enum.Enum):
@@ -29,11 +33,14 @@ class ModelChoice:
     """
 
     start: str
-    image_size: int
-    patch_size: int | None = None
+    image_size: Side
+    patch_size: Side | None = None
     normalise: Normalise = Normalise.MODEL
     options: Mapping[str, Option] = field(default_factory=dict)
     tuning: Tuning | None = None
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +54,14 @@ class Selection:
 
     attack: Attack | None = None
     threat: Threat | None = None
-    images: int = 1000
+    images: Count = 1000
     split: str = "holdout"
-    clean_share: float = 0.0
+    clean_share: Annotated[float, Range(ge=0, le=1)] = 0.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.clean_share <= 1:
-            raise UsageError(f"selection.clean_share must be from 0 to 1, got {self.clean_share}.")
+        check_ranges(self)
+        if self.split not in _SPLITS:
+            raise unknown("selection.split", self.split, _SPLITS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +69,10 @@ class SyntheticChoice:
     """A folder made by `vitadel data convert`, and the share of every batch that comes from it."""
 
     folder: str = "data/synthetic"
-    share: float = 0.8
+    share: Annotated[float, Range(ge=0, le=1)] = 0.8
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +92,9 @@ class Recipe:
     plan: Plan
     selection: Selection
     synthetic: SyntheticChoice | None = None
-    seed: int = 0
+    seed: Seed = 0
     sources: Mapping[str, str] = field(default_factory=dict)
     expect: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_ranges(self)

@@ -26,7 +26,7 @@ from vitadel.recipes.overrides import override
 from vitadel.recipes.recipe import Recipe
 from vitadel.runs import Notify, Run, code_hashes, describe, fingerprint, silent, write_json
 from vitadel.runs.manifest import differences
-from vitadel.threat import Threat, spell
+from vitadel.threat import Threat, check_size, spell
 from vitadel.train import HostAugment, Mixing, claim_together
 
 # what decides which combination is best: the first of these that was measured. Test images come last: the best of
@@ -187,6 +187,15 @@ class Sweep:
             recipe = value.change(recipe) if value.change else recipe
         return recipe
 
+    def refuse(self, members: Sequence[Member]) -> None:
+        """Raise what makes every try of a combination fail, before any training and before the folder is taken."""
+        for member in members:
+            data.parse_spec(self.data or member.recipe.data)
+            side = data.parse_preprocess(member.recipe.preprocess).size
+            for radius in self.suite.radii(self.threat) if self.suite else ():
+                if radius is not None:
+                    check_size(radius, (3, side, side))
+
     def parts(self, members: Sequence[Member]) -> dict[str, object]:
         """What makes this sweep another than the next; under `combinations`, what each changes in the recipe."""
         plain = describe(self.recipe)
@@ -210,6 +219,7 @@ def carry_out_sweep(sweep: Sweep, folder: Path, *, notify: Notify = silent) -> d
     fails is tried again then; it keeps none of the others from their turn.
     """
     members = sweep.members()
+    sweep.refuse(members)
     run = claim_together(folder, "sweep", sweep.parts(members), device=device_name())
     table = _table(sweep, [])
     for number, member in enumerate(members, 1):

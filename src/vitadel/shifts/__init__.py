@@ -1,7 +1,18 @@
 """What the world does to an image, no model involved."""
 
-from vitadel.shifts.corruption import SEVERITIES, Corruption, grid
+from vitadel.shifts.corruption import SEVERITIES, Corruption, Quality, Severity, grid
 from vitadel.shifts.jpeg import jpeg
 from vitadel.shifts.tables import CORRUPTIONS, GROUPS, TABLES, Kind
 
-__all__ = ["CORRUPTIONS", "GROUPS", "SEVERITIES", "TABLES", "Corruption", "Kind", "grid", "jpeg"]
+__all__ = [
+    "CORRUPTIONS",
+    "GROUPS",
+    "SEVERITIES",
+    "TABLES",
+    "Corruption",
+    "Kind",
+    "Quality",
+    "Severity",
+    "grid",
+    "jpeg",
+]

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 from zlib import crc32
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from vitadel.draws import Draws, fold_seed
 from vitadel.errors import UsageError, unknown
+from vitadel.numeric import Range, check_ranges, check_seed
 from vitadel.shifts.filters import whole
 from vitadel.shifts.frost import digest, photos_in
 from vitadel.shifts.jpeg import jpeg
@@ -23,6 +25,9 @@ _VALUES = {"cpu": 1 << 18}
 _VALUES_ON_GPU = 1 << 25
 # the CIFAR sets were made with the photographs of frost at a fifth of their size
 _FROST_STRIDE = {"imagenet": 1, "cifar": 5}
+
+Severity = Annotated[int, Range(ge=1, le=5)]
+Quality = Annotated[int, Range(ge=1, le=100, hint="ImageNet-C's files have 85.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,20 +44,17 @@ class Corruption:
     """
 
     name: str
-    severity: int
+    severity: Severity
     table: str | None = None
-    jpeg: int | None = None
+    jpeg: Quality | None = None
     frost: Path | None = None
 
     def __post_init__(self) -> None:
+        check_ranges(self)
         if self.name not in CORRUPTIONS:
             raise unknown("corruption", self.name, CORRUPTIONS)
-        if self.severity not in SEVERITIES:
-            raise UsageError(f"a corruption's severity is one of 1 2 3 4 5, got {self.severity}.")
         if self.table is not None and self.table not in TABLES:
             raise unknown("table of severities", self.table, TABLES)
-        if self.jpeg is not None and not 1 <= self.jpeg <= 100:
-            raise UsageError(f"a JPEG quality lies between 1 and 100, got {self.jpeg}. ImageNet-C's files have 85.")
         if self.frost is not None:
             if self.name != "frost":
                 raise UsageError(f"only the corruption frost takes a folder of photographs, got one for {self.name}.")
@@ -82,6 +84,7 @@ class Corruption:
         The images are taken to the nearest of 256 grey levels first, and the result is cut down to one: 8-bit images
         in, 8-bit images out, as in the original.
         """
+        check_seed(seed)
         _refuse(x, rows)
         out = torch.empty_like(x, dtype=torch.float32)
         streams = Draws.of(fold_seed(seed, crc32(self.name.encode()), self.severity), rows.to(x.device))

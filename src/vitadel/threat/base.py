@@ -1,8 +1,10 @@
 """What every threat can do."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from vitadel.draws import Draws
@@ -31,6 +33,12 @@ class Threat(Protocol):
 def with_eps(threat: Threat, eps: float) -> Threat:
     """The same threat with another radius."""
     return replace(threat, eps=eps)  # type: ignore[type-var]
+
+
+def check_size(threat: Threat, shape: Sequence[int]) -> None:
+    """Refuse a threat that holds every image of this shape; `project` refuses it, too, but only in an attack."""
+    blank = torch.zeros(1, *shape)
+    threat.project(blank, blank)
 
 
 def per_image(v_B: Tensor, like: Tensor) -> Tensor:

@@ -1,13 +1,14 @@
 """The ball of few changed pixels."""
 
-import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from vitadel.draws import Draws
 from vitadel.errors import UsageError
+from vitadel.numeric import Range, check_ranges
 from vitadel.threat.base import per_image
 
 # 48 halvings leave a bracket far below float32's resolution of a pixel; the last line then solves it exactly
@@ -22,14 +23,11 @@ class L1:
     (arXiv:1904.13000): the steepest step moves a single value and is far too slow.
     """
 
-    eps: float
-    active: float = 0.01
+    eps: Annotated[float, Range(gt=0, hint="Write for example 12.")]
+    active: Annotated[float, Range(gt=0, le=1, hint="It is a share of the pixel values.")] = 0.01
 
     def __post_init__(self) -> None:
-        if not 0 < self.eps < math.inf:
-            raise UsageError(f"L1.eps must be positive and finite, got {self.eps:g}. Write for example 12.")
-        if not 0 < self.active <= 1:
-            raise UsageError(f"L1.active must lie in (0, 1], got {self.active:g}. It is a share of the pixel values.")
+        check_ranges(self)
 
     def project(self, x: Tensor, x0: Tensor) -> Tensor:
         """The exact projection on ball and box together."""

@@ -2,12 +2,14 @@
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from vitadel.draws import Draws
 from vitadel.errors import UsageError
+from vitadel.numeric import Range, check_ranges
 from vitadel.threat.base import per_image, spread
 
 _TINY = 1e-12
@@ -19,11 +21,10 @@ _TURNS = 16
 class L2:
     """Every image at a Euclidean distance of at most `eps` from the original, pixels in [0, 1]."""
 
-    eps: float
+    eps: Annotated[float, Range(gt=0, hint="Write for example 0.5 or 128/255.")]
 
     def __post_init__(self) -> None:
-        if not 0 < self.eps < math.inf:
-            raise UsageError(f"L2.eps must be positive and finite, got {self.eps:g}. Write for example 0.5 or 128/255.")
+        check_ranges(self)
 
     def project(self, x: Tensor, x0: Tensor) -> Tensor:
         r"""The exact projection on ball and box together, without sorting.

@@ -1,11 +1,12 @@
 """The ball in which no pixel moves far."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from torch import Tensor
 
 from vitadel.draws import Draws
-from vitadel.errors import UsageError
+from vitadel.numeric import Range, check_ranges
 from vitadel.threat.base import spread
 
 
@@ -13,13 +14,10 @@ from vitadel.threat.base import spread
 class Linf:
     """Every image whose pixels each differ from the original's by at most `eps`, and stay in [0, 1]."""
 
-    eps: float
+    eps: Annotated[float, Range(gt=0, le=1, hint="Pixels live in [0, 1]: write 8/255, not 8.")]
 
     def __post_init__(self) -> None:
-        if not 0 < self.eps <= 1:
-            raise UsageError(
-                f"Linf.eps must lie in (0, 1], got {self.eps:g}. Pixels live in [0, 1]: write 8/255, not 8."
-            )
+        check_ranges(self)
 
     def project(self, x: Tensor, x0: Tensor) -> Tensor:
         return x.clamp(x0 - self.eps, x0 + self.eps).clamp(0, 1)

@@ -3,7 +3,6 @@
 Shape letters: B images, M moves.
 """
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +11,10 @@ from torch.nn.functional import affine_grid, grid_sample
 
 from vitadel.draws import Draws
 from vitadel.errors import UsageError
+from vitadel.numeric import Count, Degrees, NotNegative, check_ranges
+
+# a grid that memory holds: the published ones have up to 2511 moves
+_MOST_MOVES = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,21 +25,22 @@ class RotateTranslate:
     spaced from end to end. A move is (down, right, degrees), shifts in pixels. What comes in from outside is black.
     """
 
-    reach: float
-    degrees: float = 30.0
-    shifts: int = 9
-    turns: int = 31
+    reach: NotNegative
+    degrees: Degrees = 30.0
+    shifts: Count = 9
+    turns: Count = 31
 
     def __post_init__(self) -> None:
-        if not 0 <= self.reach < math.inf or not 0 <= self.degrees <= 180:
-            raise UsageError(
-                f"RotateTranslate shifts by 0 or more pixels and turns by 0 to 180 degrees, got {self.reach:g} and "
-                f"{self.degrees:g}."
-            )
-        if self.shifts < 1 or self.turns < 1 or self.shifts % 2 == 0 or self.turns % 2 == 0:
+        check_ranges(self)
+        if self.shifts % 2 == 0 or self.turns % 2 == 0:
             raise UsageError(
                 f"RotateTranslate.shifts and turns are odd, so that the image itself is among them, got {self.shifts} "
                 f"and {self.turns}."
+            )
+        if (moves := self.shifts**2 * self.turns) > _MOST_MOVES:
+            raise UsageError(
+                f"RotateTranslate has {self.shifts} x {self.shifts} shifts and {self.turns} turns: {moves} moves, more "
+                f"than {_MOST_MOVES}. Write for example shifts=9,turns=31."
             )
 
     def moves(self) -> Tensor:

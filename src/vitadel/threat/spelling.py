@@ -1,9 +1,9 @@
 """Threats as people write them: `linf:8/255`."""
 
 import math
-from fractions import Fraction
 
 from vitadel.errors import UsageError, unknown
+from vitadel.numeric import quoted, read_number
 from vitadel.threat.base import Threat
 from vitadel.threat.l1 import L1
 from vitadel.threat.l2 import L2
@@ -19,20 +19,7 @@ def read(text: str) -> Threat:
         raise unknown("threat", name, THREATS)
     if not colon:
         raise UsageError(f"the threat {text!r} has no radius. Write for example {name}:8/255.")
-    return THREATS[name](read_number(size, f"the radius of {text!r}"))
-
-
-def read_number(text: str, what: str) -> float:
-    """`8/255`, `0.5/255` or `0.03` as a float."""
-    above, slash, below = text.partition("/")
-    try:
-        return float(Fraction(above.strip()) / Fraction(below.strip())) if slash else float(Fraction(text.strip()))
-    except (ValueError, ZeroDivisionError):
-        raise UsageError(
-            f"{what} is not a number: got {text!r}. Write a fraction such as 8/255 or a decimal."
-        ) from None
-    except OverflowError:
-        raise UsageError(f"{what} is too large a number: got {text!r}. Write a smaller one.") from None
+    return THREATS[name](read_number(size, f"the radius of {quoted(text)}"))
 
 
 def as_threat(threat: Threat | str) -> Threat:

@@ -9,7 +9,7 @@ from vitadel.train.mixing import Mixing
 from vitadel.train.optimisers import SGD, AdamW, Decay, Lion, OptimiserChoice
 from vitadel.train.order import Order
 from vitadel.train.plan import Compile, Plan, Precision, Rule, ema_decay, learning_rate
-from vitadel.train.preparation import Synthetic
+from vitadel.train.preparation import Synthetic, begin_training
 from vitadel.train.ranks import claim_together
 
 __all__ = [
@@ -38,6 +38,7 @@ __all__ = [
     "Synthetic",
     "achieved_flops",
     "alarms",
+    "begin_training",
     "claim_together",
     "ema_decay",
     "fit",

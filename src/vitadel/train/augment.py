@@ -9,7 +9,7 @@ Shape letters: B images, T tries, H and W pixels.
 import enum
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -18,8 +18,11 @@ from torch import Tensor
 from vitadel.data import Interpolation
 from vitadel.draws import Draws
 from vitadel.errors import UsageError
+from vitadel.numeric import LARGEST_SIDE, Degrees, Positive, Probability, Range, check_ranges
 
-Range = tuple[float, float]
+# the ends of an interval
+Pair = tuple[Positive, Positive]
+Jitter = Annotated[float, Range(ge=0, hint="Write 0 for none, or 0.4.")]
 
 # torchvision and timm give up on a box that fits after as many
 _TRIES = 10
@@ -48,10 +51,10 @@ class Chain:
 class Flip:
     """The image mirrored left to right, with a probability."""
 
-    probability: float = 0.5
+    probability: Probability = 0.5
 
     def __post_init__(self) -> None:
-        check_probability("Flip.probability", self.probability)
+        check_ranges(self)
 
     def __call__(self, x: Tensor, rng: Draws) -> Tensor:
         mirrored_B = rng.uniform() < self.probability
@@ -62,13 +65,12 @@ class Flip:
 class PadCrop:
     """A window of the image's size, shifted by up to `pad` pixels over a frame of grey `fill`, and maybe flipped."""
 
-    pad: int = 4
-    fill: float = 0.0
+    pad: Annotated[int, Range(ge=0, le=LARGEST_SIDE)] = 4
+    fill: Annotated[float, Range(ge=0, le=1, hint="Pixels live in [0, 1].")] = 0.0
     flip: bool = True
 
     def __post_init__(self) -> None:
-        if self.pad < 0:
-            raise UsageError(f"PadCrop.pad must not be negative, got {self.pad}.")
+        check_ranges(self)
 
     def __call__(self, x: Tensor, rng: Draws) -> Tensor:
         height, width = x.shape[-2:]
@@ -98,14 +100,15 @@ class ResizedCrop:
     `HostAugment` takes it, keeps detail that the resident image has lost.
     """
 
-    scale: Range = (0.08, 1.0)
-    ratio: Range = (3 / 4, 4 / 3)
+    scale: Pair = (0.08, 1.0)
+    ratio: Pair = (3 / 4, 4 / 3)
     flip: bool = True
     interpolation: Interpolation = Interpolation.BICUBIC
 
     def __post_init__(self) -> None:
-        check_range("ResizedCrop.scale", self.scale)
-        check_range("ResizedCrop.ratio", self.ratio)
+        check_ranges(self)
+        check_order("ResizedCrop.scale", self.scale)
+        check_order("ResizedCrop.ratio", self.ratio)
 
     def boxes(self, height: int, width: int, rng: Draws) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """[B] whole numbers each: top, left, height and width of the image's box."""
@@ -140,19 +143,13 @@ class ColourJitter:
     self; hue turns by up to `hue` of the colour circle. timm's `color_jitter=0.4` is 0.4 three times and no hue.
     """
 
-    brightness: float = 0.4
-    contrast: float = 0.4
-    saturation: float = 0.4
-    hue: float = 0.0
+    brightness: Jitter = 0.4
+    contrast: Jitter = 0.4
+    saturation: Jitter = 0.4
+    hue: Annotated[float, Range(ge=0, le=0.5, hint="0.5 is half the color circle.")] = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("brightness", "contrast", "saturation"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise UsageError(
-                    f"ColourJitter.{name} must not be negative, got {getattr(self, name):g}. Write 0 for none, or 0.4."
-                )
-        if not 0 <= self.hue <= 0.5:
-            raise UsageError(f"ColourJitter.hue must lie in [0, 0.5], got {self.hue:g}. 0.5 is half the colour circle.")
+        check_ranges(self)
 
     def __call__(self, x: Tensor, rng: Draws) -> Tensor:
         # a change by 0 does nothing at any place in the order, so all four are always drawn
@@ -192,15 +189,15 @@ class Erase:
     are normalised already; ours are raw pixels, so here each value is uniform in [0, 1], which that noise would leave.
     """
 
-    probability: float = 0.25
-    area: Range = (0.02, 1 / 3)
-    ratio: Range = (0.3, 1 / 0.3)
+    probability: Probability = 0.25
+    area: Pair = (0.02, 1 / 3)
+    ratio: Pair = (0.3, 1 / 0.3)
     fill: Fill = Fill.NOISE
 
     def __post_init__(self) -> None:
-        check_probability("Erase.probability", self.probability)
-        check_range("Erase.area", self.area)
-        check_range("Erase.ratio", self.ratio)
+        check_ranges(self)
+        check_order("Erase.area", self.area)
+        check_order("Erase.ratio", self.ratio)
 
     def __call__(self, x: Tensor, rng: Draws) -> Tensor:
         channels, height, width = x.shape[1:]
@@ -222,11 +219,10 @@ class Erase:
 class Rotate:
     """The image turned about its centre by up to `degrees` either way; bilinear, black where it came from outside."""
 
-    degrees: float = 2.0
+    degrees: Degrees = 2.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.degrees <= 180:
-            raise UsageError(f"Rotate.degrees must lie in [0, 180], got {self.degrees:g}.")
+        check_ranges(self)
 
     def __call__(self, x: Tensor, rng: Draws) -> Tensor:
         return rotated(x, _between(rng.uniform(), (-self.degrees, self.degrees)))
@@ -264,16 +260,10 @@ def turned(x: Tensor, turn_B: Tensor) -> Tensor:
     return value - chroma * torch.minimum(place, 4 - place).clamp(0, 1)
 
 
-def check_probability(name: str, value: float) -> None:
-    """Refuse what is no probability."""
-    if not 0 <= value <= 1:
-        raise UsageError(f"{name} must lie in [0, 1], got {value:g}. Write for example 0.5.")
-
-
-def check_range(name: str, values: Range) -> None:
-    """Refuse what is no range of positive numbers."""
+def check_order(name: str, values: Pair) -> None:
+    """Refuse an interval that ends before it begins."""
     low, high = values
-    if not 0 < low <= high < math.inf:
+    if low > high:
         raise UsageError(f"{name} must be two positive numbers, the smaller first, got ({low:g}, {high:g}).")
 
 
@@ -281,7 +271,7 @@ def _over_pixels(values_B: Tensor) -> Tensor:
     return values_B[:, None, None, None]
 
 
-def _between(uniform: Tensor, values: Range) -> Tensor:
+def _between(uniform: Tensor, values: tuple[float, float]) -> Tensor:
     low, high = values
     return low + (high - low) * uniform
 
@@ -291,7 +281,7 @@ def _blend(x: Tensor, towards: Tensor, factor_B: Tensor) -> Tensor:
     return (factor * x + (1 - factor) * towards).clamp(0, 1)
 
 
-def _sides(rng: Draws, areas: Range, ratios: Range, pixels: int) -> tuple[Tensor, Tensor]:
+def _sides(rng: Draws, areas: Pair, ratios: Pair, pixels: int) -> tuple[Tensor, Tensor]:
     """[B, T] sides of boxes, the first over the second in `ratios`, of areas in `areas` times `pixels`."""
     area_BT = pixels * _between(rng.fold(0).uniform(_TRIES), areas)
     ratio_BT = _between(rng.fold(1).uniform(_TRIES), (math.log(ratios[0]), math.log(ratios[1]))).exp()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -17,7 +17,8 @@ from torch.utils.data import DataLoader, Dataset
 from vitadel.data import Interpolation, Split
 from vitadel.draws import Draws, fold_seed
 from vitadel.errors import UsageError
-from vitadel.train.augment import Erase, Range, check_probability, check_range
+from vitadel.numeric import Probability, Range, check_number, check_ranges, check_seed
+from vitadel.train.augment import Erase, Jitter, Pair, check_order
 
 Batch = tuple[Tensor, Tensor, Tensor]
 # the rows of a batch, or the rows and for each a number that tells its appearances in the step apart (see `repeated`)
@@ -25,7 +26,11 @@ Turn = Tensor | tuple[Tensor, Tensor]
 _Key = tuple[int, int, int]  # step, row, copy
 _Made = tuple[int, int, Tensor]  # row, seed, pixels
 
-_RAND_AUGMENT = re.compile(r"rand(-(m\d+|n\d+|p[01]?\.?\d+|mstd\d+\.?\d*|mmax\d+|inc[01]|t(weights|3aw?)))*")
+Workers = Annotated[int, Range(ge=0, le=1024, hint="0 works in this process.")]
+
+_RAND_AUGMENT = re.compile(
+    r"rand(-(m\d{1,3}|n\d{1,2}|p[01]?\.?\d{1,4}|mstd\d{1,3}\.?\d{0,4}|mmax\d{1,3}|inc[01]|t(weights|3aw?)))*", re.ASCII
+)
 # sets the draws of erasing apart from whatever else is drawn from an image's seed
 _ERASE = 1
 
@@ -43,22 +48,18 @@ class HostAugment:
     """
 
     resized_crop: bool = True
-    scale: Range = (0.08, 1.0)
-    ratio: Range = (3 / 4, 4 / 3)
+    scale: Pair = (0.08, 1.0)
+    ratio: Pair = (3 / 4, 4 / 3)
     flip: bool = True
-    colour_jitter: float = 0.4
+    colour_jitter: Jitter = 0.4
     rand_augment: str | None = None
-    erase: float = 0.0
+    erase: Probability = 0.0
     interpolation: Interpolation = Interpolation.BICUBIC
 
     def __post_init__(self) -> None:
-        check_range("HostAugment.scale", self.scale)
-        check_range("HostAugment.ratio", self.ratio)
-        check_probability("HostAugment.erase", self.erase)
-        if not self.colour_jitter >= 0:
-            raise UsageError(
-                f"HostAugment.colour_jitter must not be negative, got {self.colour_jitter:g}. Write 0 for none, or 0.4."
-            )
+        check_ranges(self)
+        check_order("HostAugment.scale", self.scale)
+        check_order("HostAugment.ratio", self.ratio)
         if self.rand_augment is not None and not _RAND_AUGMENT.fullmatch(self.rand_augment):
             raise UsageError(
                 f"HostAugment.rand_augment is not one of timm's, got {self.rand_augment!r}. "
@@ -67,6 +68,7 @@ class HostAugment:
 
     def image(self, split: Split, row: int, *, seed: int) -> Tensor:
         """uint8 [3, H, W] of one image before erasing; the same for the same seed, whatever was drawn before."""
+        check_seed(seed)
         picture = split.pixels.original(row) if self.resized_crop else split.pixels.finished(row)
         with _seeded(seed):
             return _transform(self, *split.pixels.image_size)(picture)
@@ -86,8 +88,8 @@ def host_batches(
     `first` is the number of the step that the first batch belongs to. An image comes out as a function of (seed, step,
     row, copy), whoever makes it and whatever is in the batch with it. The caller's random state is left alone.
     """
-    if workers < 0:
-        raise UsageError(f"host_batches(workers=) must not be negative, got {workers}. 0 works in this process.")
+    check_seed(seed)
+    check_number("host_batches(workers=)", Workers, workers)
     images = _Augmented(split, augment, seed)
     loader = DataLoader(
         images,

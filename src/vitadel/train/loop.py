@@ -32,11 +32,8 @@ from vitadel.train.plan import Plan, Precision, ema_decay, learning_rate
 from vitadel.train.preparation import (
     Synthetic,
     answer_as_asked,
-    checkpoint_activations,
+    begin_training,
     is_recordable,
-    order_of,
-    refuse_what_cannot_be_cut,
-    refuse_what_hides_attention,
 )
 from vitadel.train.recorded import RecordedLoss, Told
 from vitadel.train.sharding import all_finite, shard, whole
@@ -86,13 +83,8 @@ def fit(
             )
         ],
     )
-    refuse_what_cannot_be_cut(plan, objective)
-    order = order_of(train, synthetic, plan, seed, accelerator.num_processes)
-    objective.begin(model)
-    refuse_what_hides_attention(plan, model)
+    order = begin_training(model, objective, train, plan, synthetic, seed=seed, world=accelerator.num_processes)
     model.to(accelerator.device)
-    if plan.checkpoint_activations:
-        checkpoint_activations(model)
     average = None if plan.ema is None else ModelEmaV3(model, decay=plan.full_ema)
     if plan.shard and accelerator.num_processes > 1:
         for net in (model, *([] if average is None else [average.module])):

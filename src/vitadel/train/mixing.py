@@ -5,16 +5,17 @@ Shape letters: B images, K classes.
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitadel.errors import UsageError
-from vitadel.train.augment import check_probability
+from vitadel.numeric import Probability, Range, check_ranges, check_seed
 
 Box = tuple[int, int, int, int]
+Alpha = Annotated[float, Range(ge=0, hint="Write 0 for none, or 0.8.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +58,13 @@ class Mixing:
     timm pairs from both ends, which comes to the same in a shuffled batch.
     """
 
-    mixup: float = 0.0
-    cutmix: float = 0.0
-    probability: float = 1.0
-    switch: float = 0.5
+    mixup: Alpha = 0.0
+    cutmix: Alpha = 0.0
+    probability: Probability = 1.0
+    switch: Probability = 0.5
 
     def __post_init__(self) -> None:
-        for name in ("mixup", "cutmix"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise UsageError(
-                    f"Mixing.{name} must not be negative, got {getattr(self, name):g}. Write 0 for none, or 0.8."
-                )
-        check_probability("Mixing.probability", self.probability)
-        check_probability("Mixing.switch", self.switch)
+        check_ranges(self)
 
     @property
     def active(self) -> bool:
@@ -78,7 +73,8 @@ class Mixing:
 
     def plan(self, seed: int, height: int, width: int) -> MixPlan:
         """How the step of this seed mixes images of this size."""
-        rng = np.random.default_rng(seed)
+        check_seed(seed)
+        rng = np.random.default_rng(seed % 2**64)  # which takes no negative ones
         # all are drawn every time, so that changing one setting leaves the other draws as they were
         apply, switch, down, right = rng.random(4).tolist()
         if not self.active or apply >= self.probability:

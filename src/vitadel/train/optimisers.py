@@ -4,13 +4,17 @@ import enum
 import fnmatch
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Annotated, Protocol
 
 from timm.optim import create_optimizer_v2
 from torch import nn
 from torch.optim import Optimizer
 
 from vitadel.errors import UsageError
+from vitadel.numeric import NotNegative, Positive, Range, check_ranges
+
+# what a running mean keeps of itself
+Decaying = Annotated[float, Range(ge=0, lt=1)]
 
 
 class Decay(enum.Enum):
@@ -38,14 +42,14 @@ class OptimiserChoice(Protocol):
 class AdamW:
     """Adam with decoupled weight decay (Loshchilov & Hutter 2019, arXiv:1711.05101)."""
 
-    lr: float
-    weight_decay: float = 0.05
-    betas: tuple[float, float] = (0.9, 0.999)
+    lr: Positive
+    weight_decay: NotNegative = 0.05
+    betas: tuple[Decaying, Decaying] = (0.9, 0.999)
     decay: Decay = Decay.DIMENSIONS
     exempt: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        _check("AdamW", self.lr, self.weight_decay)
+        check_ranges(self)
 
     def build(self, net: nn.Module) -> Optimizer:
         return _built("adamw", net, self, betas=self.betas)
@@ -55,14 +59,14 @@ class AdamW:
 class Lion:
     """The sign of an interpolated momentum (Chen et al. 2023, arXiv:2302.06675)."""
 
-    lr: float
-    weight_decay: float = 0.5
-    betas: tuple[float, float] = (0.9, 0.99)
+    lr: Positive
+    weight_decay: NotNegative = 0.5
+    betas: tuple[Decaying, Decaying] = (0.9, 0.99)
     decay: Decay = Decay.DIMENSIONS
     exempt: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        _check("Lion", self.lr, self.weight_decay)
+        check_ranges(self)
 
     def build(self, net: nn.Module) -> Optimizer:
         return _built("lion", net, self, betas=self.betas)
@@ -72,15 +76,17 @@ class Lion:
 class SGD:
     """Gradient descent with momentum."""
 
-    lr: float
-    weight_decay: float = 5e-4
-    momentum: float = 0.9
+    lr: Positive
+    weight_decay: NotNegative = 5e-4
+    momentum: Decaying = 0.9
     nesterov: bool = True
     decay: Decay = Decay.DIMENSIONS
     exempt: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        _check("SGD", self.lr, self.weight_decay)
+        check_ranges(self)
+        if self.nesterov and not self.momentum:
+            raise UsageError("SGD.nesterov looks ahead along the momentum, got momentum=0. Write nesterov=false.")
 
     def build(self, net: nn.Module) -> Optimizer:
         return _built("sgd" if self.nesterov else "momentum", net, self, momentum=self.momentum)
@@ -115,10 +121,3 @@ def _decayed(net: nn.Module, weights: Mapping[str, nn.Parameter], decay: Decay, 
     }
     chosen = {name for name, one in weights.items() if rules[decay](name, one)}
     return {name for name in chosen if not any(fnmatch.fnmatch(name, pattern) for pattern in exempt)}
-
-
-def _check(owner: str, lr: float, weight_decay: float) -> None:
-    if not lr > 0:
-        raise UsageError(f"{owner}.lr must be positive, got {lr:g}.")
-    if weight_decay < 0:
-        raise UsageError(f"{owner}.weight_decay must not be negative, got {weight_decay:g}.")

@@ -5,6 +5,7 @@ Shape letters: B images.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -12,10 +13,13 @@ from torch import Tensor
 from vitadel.data import Shuffle
 from vitadel.draws import fold_seed
 from vitadel.errors import UsageError
+from vitadel.numeric import Count, CountOrZero, Range, Seed, check_ranges
 from vitadel.train.repeat import repeated
 
 # streams of one run's seed
 _REAL, _SYNTHETIC, _PLACES = 1, 3, 4
+
+Share = Annotated[float, Range(ge=0, le=1, hint="It is the share of synthetic images.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +41,15 @@ class Order:
     Mixed, both streams go on through permutation after permutation, and none of their images is left out.
     """
 
-    real: int
-    batch: int
-    seed: int
-    synthetic: int = 0
-    share: float = 0.0
-    repeats: int = 1
+    real: Count
+    batch: Count
+    seed: Seed
+    synthetic: CountOrZero = 0
+    share: Share = 0.0
+    repeats: Count = 1
 
     def __post_init__(self) -> None:
-        if not 0 <= self.share <= 1:
-            raise UsageError(f"the share of synthetic images must lie in [0, 1], got {self.share:g}.")
+        check_ranges(self)
         if self.share and not self.synthetic:
             raise UsageError("a share of the batch is to be synthetic, but there are no synthetic images.")
         if self.share and self.repeats > 1:

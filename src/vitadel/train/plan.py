@@ -3,16 +3,20 @@
 import enum
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 from torch import nn
 
 from vitadel.errors import UsageError
 from vitadel.models import family_of
+from vitadel.numeric import Count, CountOrZero, NotNegative, Range, check_ranges
 from vitadel.objectives import Each
 from vitadel.train.augment import Augment
-from vitadel.train.host import HostAugment
+from vitadel.train.host import HostAugment, Workers
 from vitadel.train.mixing import Mixing
 from vitadel.train.optimisers import OptimiserChoice
+
+PositiveOrNull = Annotated[float, Range(gt=0, hint="Write null for none.")]
 
 
 class Precision(enum.Enum):
@@ -77,60 +81,50 @@ class Plan:
     RandAugment need, in `workers` processes. Each image comes `repeats` times in a row, and so fewer of them.
     """
 
-    epochs: int
-    batch: int
+    epochs: Count
+    batch: Count
     optimiser: OptimiserChoice
     lr_rule: Rule = Rule.FIXED
-    lr_batch: int = 512
-    warmup_epochs: float = 0.0
-    warmup_lr: float = 0.0
-    min_lr: float = 0.0
-    cooldown_epochs: int = 0
-    step_every: float | None = None
-    step_factor: float = 0.1
+    lr_batch: Count = 512
+    warmup_epochs: NotNegative = 0.0
+    warmup_lr: NotNegative = 0.0
+    min_lr: NotNegative = 0.0
+    cooldown_epochs: CountOrZero = 0
+    step_every: PositiveOrNull | None = None
+    step_factor: Annotated[float, Range(gt=0, le=1)] = 0.1
     lr_each: Each = Each.STEP
     cosine_from_start: bool = False
-    clip_norm: float | None = None
-    ema: float | None = None
-    ema_batch: int | None = None
+    clip_norm: PositiveOrNull | None = None
+    ema: Annotated[float, Range(gt=0, lt=1, hint="Write for example 0.9999.")] | None = None
+    ema_batch: Count | None = None
     ema_warmup: bool = False
-    ema_after: float = 0.0
+    ema_after: Annotated[float, Range(ge=0, lt=1, hint="It is a share of training.")] = 0.0
     precision: Precision = Precision.FLOAT32
     compile: Compile = Compile.OFF
     understudy: bool = False
-    accumulate: int = 1
+    accumulate: Count = 1
     checkpoint_activations: bool = False
     shard: bool = False
     augment: Augment | None = None
     mixing: Mixing | None = None
     host: HostAugment | None = None
-    workers: int = 0
-    repeats: int = 1
-    check_every_epochs: int = 1
-    checkpoint_every_steps: int = 500
-    log_every_steps: int = 20
+    workers: Workers = 0
+    repeats: Count = 1
+    check_every_epochs: Count = 1
+    checkpoint_every_steps: Count = 500
+    log_every_steps: Count = 20
 
     def __post_init__(self) -> None:
-        for name in (
-            *("epochs", "batch", "lr_batch", "accumulate", "repeats"),
-            *("check_every_epochs", "checkpoint_every_steps", "log_every_steps"),
-        ):
-            if getattr(self, name) < 1:
-                raise UsageError(f"Plan.{name} must be at least 1, got {getattr(self, name)}.")
-        if not 0 <= self.warmup_epochs < self.epochs:
+        check_ranges(self)
+        if not self.warmup_epochs < self.epochs:
             raise UsageError(
                 f"Plan.warmup_epochs must lie in [0, epochs), got {self.warmup_epochs:g} of {self.epochs}."
             )
-        if self.ema is not None and not (0 < self.ema < 1 and 0 < self.full_ema < 1):
-            raise UsageError(f"Plan.ema must lie in (0, 1), got {self.ema:g}. Write for example 0.9999.")
-        for name in ("min_lr", "warmup_lr", "cooldown_epochs", "workers"):
-            if getattr(self, name) < 0:
-                raise UsageError(f"Plan.{name} must not be negative, got {getattr(self, name):g}.")
-        for name in ("clip_norm", "step_every"):
-            if (value := getattr(self, name)) is not None and not value > 0:
-                raise UsageError(f"Plan.{name} must be positive, got {value:g}. Write null for none.")
-        if not 0 <= self.ema_after < 1:
-            raise UsageError(f"Plan.ema_after must lie in [0, 1), got {self.ema_after:g}: a share of training.")
+        if self.ema is not None and not 0 < self.full_ema < 1:
+            raise UsageError(
+                f"Plan.ema of {self.ema:g} for a batch of {self.ema_batch} is {self.full_ema:g} for one of "
+                f"{self.batch}, outside of (0, 1). Choose a larger ema or ema_batch."
+            )
         if self.batch % self.accumulate:
             raise UsageError(f"Plan.batch of {self.batch} cannot be cut into {self.accumulate} equal parts.")
 

@@ -3,13 +3,15 @@
 from dataclasses import dataclass
 
 import torch
+from accelerate import PartialState
 from accelerate.utils import convert_outputs_to_fp32
 
 from vitadel.data import Shards, Split
 from vitadel.errors import UsageError
 from vitadel.models import Model, scales
+from vitadel.numeric import check_ranges, check_seed
 from vitadel.objectives import AWP, Objective
-from vitadel.train.order import Order
+from vitadel.train.order import Order, Share
 from vitadel.train.plan import Compile, Plan
 
 
@@ -18,7 +20,10 @@ class Synthetic:
     """Images from a generator, and the share of every batch they make up."""
 
     images: Shards
-    share: float
+    share: Share
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
 
 
 def order_of(train: Split, synthetic: Synthetic | None, plan: Plan, seed: int, world: int) -> Order:
@@ -41,6 +46,34 @@ def order_of(train: Split, synthetic: Synthetic | None, plan: Plan, seed: int, w
             "Convert an archive of the right resolution, or change the recipe's preprocess."
         )
     return Order(len(train), plan.batch, seed, len(synthetic.images), synthetic.share)
+
+
+def begin_training(
+    model: Model,
+    objective: Objective,
+    train: Split,
+    plan: Plan,
+    synthetic: Synthetic | None,
+    *,
+    seed: int,
+    world: int | None = None,
+) -> Order:
+    """The order of the images, once all parts are known to go together; the model then holds what `objective` needs.
+
+    Called before a run folder is taken, so that a mistake leaves none behind, and again by `fit`; the second call
+    changes nothing.
+
+    Args:
+        world: How many processes share the work; by default those of this launch.
+    """
+    check_seed(seed)
+    refuse_what_cannot_be_cut(plan, objective)
+    order = order_of(train, synthetic, plan, seed, PartialState().num_processes if world is None else world)
+    objective.begin(model)
+    refuse_what_hides_attention(plan, model)
+    if plan.checkpoint_activations:
+        checkpoint_activations(model)
+    return order
 
 
 def refuse_what_cannot_be_cut(plan: Plan, objective: Objective) -> None:

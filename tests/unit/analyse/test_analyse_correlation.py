@@ -384,7 +384,7 @@ def test_what_cannot_be_studied_is_refused(x: Tensor) -> None:
             studied(model, x, settings)
     with pytest.raises(UsageError, match="at least 4 images, got 3"):
         studied(tiny("vit"), x[:3])
-    with pytest.raises(UsageError, match="at least 8 images, got 4"):
+    with pytest.raises(UsageError, match="Correlation.group must be at least 8, got 4. It counts images"):
         Correlation(group=4)
     with pytest.raises(UsageError, match="which Pearson's correlation cannot compare"):
         Correlation(other="timm:resnet18", measure=Measure.PEARSON)

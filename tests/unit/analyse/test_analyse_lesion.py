@@ -268,8 +268,8 @@ def test_what_cannot_be_studied_is_refused(x: Tensor) -> None:
     for values, told in (
         ({"kinds": ()}, r"Lesion\.kinds is empty"),
         ({"draws": -1}, r"Lesion\.draws must not be negative"),
-        ({"removed": (0,)}, r"Lesion\.removed are counts from 1"),
-        ({"blocks": (-1,)}, r"Lesion\.blocks are counted from 0"),
+        ({"removed": (0,)}, r"Lesion\.removed\[0\] must be at least 1, got 0"),
+        ({"blocks": (-1,)}, r"Lesion\.blocks\[0\] must not be negative, got -1"),
     ):
         with pytest.raises(UsageError, match=told):
             Lesion(**values)

@@ -233,7 +233,7 @@ def test_mistakes(x: Tensor) -> None:
     for settings, told in (
         ({"images": 0}, r"Perturbations\.images must be at least 1"),
         ({"steps": 0}, r"Perturbations\.steps must be at least 1"),
-        ({"step_size": -1.0}, r"Perturbations\.step_size must be positive, got -1\. Leave it out"),
+        ({"step_size": -1.0}, r"Perturbations\.step_size must be positive, got -1\.0\. Leave it out"),
     ):
         with pytest.raises(UsageError, match=told):
             Perturbations(**settings)

@@ -329,9 +329,9 @@ def test_what_cannot_be_studied_is_refused(x: Tensor) -> None:
     with pytest.raises(UsageError, match="Flatten has no layers Vitadel knows"):
         studied(wrap(nn.Flatten(), mean=(0.0,) * 3, std=(1.0,) * 3), x, y)
     for values, told in (
-        ({"distances": (-1,)}, r"Restrict\.distances are patches from 0"),
+        ({"distances": (-1,)}, r"Restrict\.distances\[0\] must not be negative, got -1"),
         ({"draws": -1}, r"Restrict\.draws must not be negative"),
-        ({"ends": (0,)}, r"Restrict\.ends are numbers of blocks from 1"),
+        ({"ends": (0,)}, r"Restrict\.ends\[0\] must be at least 1, got 0"),
     ):
         with pytest.raises(UsageError, match=told):
             Restrict(**values)

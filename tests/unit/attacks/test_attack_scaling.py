@@ -265,7 +265,7 @@ def test_compiled_models_whose_taps_stay_silent_are_refused() -> None:
         ({"steps": 0}, "steps must be at least 1"),
         ({"blocks": 0}, "blocks must be at least 1"),
         ({"low": 1.0}, "0 < low < high"),
-        ({"grid": (0.1, 0.0)}, "factors above 0"),
+        ({"grid": (0.1, 0.0)}, r"Scaling.grid\[1\] must be positive, got 0.0"),
         ({"space": "linear"}, "counts in magnitudes"),
     ],
 )

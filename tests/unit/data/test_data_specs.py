@@ -44,6 +44,8 @@ def test_an_at_sign_in_an_existing_folder_belongs_to_it(tmp_path: Path) -> None:
         ("", "unknown data set ''. Known: "),
         ("digits[:0]", "the data set 'digits[:0]' takes no image at all. Write [:n] with n at least 1."),
         ("digits[:-3]", "cannot read [:-3] in the data set 'digits[:-3]'. Write [:256] for the first 256 images."),
+        ("digits[:99999999999999999999]", "the number of images in 'digits[:99999999999999999999]' is too large a"),
+        ("digits[:\N{FULLWIDTH DIGIT FIVE}]", "cannot read [:\N{FULLWIDTH DIGIT FIVE}] in the data set"),
         ("digits[256]", "cannot read [256] in the data set"),
         ("digits[3:5]", "cannot read [3:5] in the data set"),
         (

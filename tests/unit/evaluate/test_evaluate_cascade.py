@@ -420,6 +420,9 @@ def test_mistakes_are_named(digits: DataSet, tmp_path: Path) -> None:
         evaluate(Ink(0.3), digits, SUITE, claim(tmp_path / "a"))
     with pytest.raises(UsageError, match="the batch must be at least 1, got 0"):
         evaluate(Ink(0.3), digits, SUITE, claim(tmp_path / "b"), threat=Linf(0.1), batch=0)
+    with pytest.raises(UsageError, match="holds every image of shape"):
+        evaluate(Ink(0.3), digits, SUITE, run := claim(tmp_path / "c"), threat=L2(1000))
+    assert not (run.folder / "eval").exists()
 
 
 def test_the_clean_pass_is_part_of_the_seconds(digits: DataSet, tmp_path: Path) -> None:

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 from vitadel.attacks import PGD
 from vitadel.errors import UsageError
-from vitadel.evaluate import Entry, robustness
+from vitadel.evaluate import Entry, Suite, robustness
 from vitadel.losses import margin
 from vitadel.runs import Rows
+from vitadel.threat import Linf
 
 ENTRIES = [Entry("pgd", PGD(steps=3), margin)]
 
@@ -78,6 +79,13 @@ def test_labels_that_are_no_class_numbers_are_refused(labels: Tensor, message: s
 def test_a_suite_of_several_radii_is_refused() -> None:
     with pytest.raises(UsageError, match="'curve' has several"):
         robustness(Plane(), *pixels(), "linf:0.02", "curve")
+
+
+def test_a_suite_without_any_radius_is_refused() -> None:
+    with pytest.raises(UsageError, match="Suite.shares is empty, so no radius is attacked"):
+        Suite("own", "", tuple(ENTRIES), shares=())
+    with pytest.raises(UsageError, match=r"suite 'own' has no radius up to 1 at 0.5, got shares \(4.0,\)"):
+        Suite("own", "", tuple(ENTRIES), shares=(4.0,)).radii(Linf(0.5))
 
 
 @pytest.mark.parametrize("name", ["clean", "flags"])

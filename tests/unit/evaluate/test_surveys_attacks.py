@@ -77,7 +77,7 @@ def test_more_steps_that_find_less_are_flagged(tmp_path: Path) -> None:
 
 
 def test_grey_levels_that_make_no_sense_are_named() -> None:
-    with pytest.raises(UsageError, match="above 0 and up to 255, got 0"):
+    with pytest.raises(UsageError, match=r"GreyLevel.levels must lie in \(0, 255\], got 0. The paper's is 1"):
         GreyLevel(levels=0)
     with pytest.raises(UsageError, match="steps must be at least 1"):
         GreyLevel(steps=0)
@@ -432,5 +432,5 @@ def test_transfer_says_what_it_needs(tmp_path: Path, three: list[Path]) -> None:
         Transfer(sources=(str(three[1]),)).refuse(models.load(three[0], num_classes=3), data, "test")
     with pytest.raises(UsageError, match="names a model twice"):
         Transfer(sources=("a", "a"))
-    with pytest.raises(UsageError, match="at least 1 step of a positive pace"):
+    with pytest.raises(UsageError, match="Transfer.pace must be positive, got 0"):
         Transfer(pace=0)

@@ -100,10 +100,10 @@ def test_mce_is_normalised_by_name_and_has_all_fifteen(tmp_path: Path) -> None:
     ("settings", "message"),
     [
         ({"names": ("fogg",)}, "unknown corruption 'fogg'. Did you mean 'fog'?"),
-        ({"severities": (1, 6)}, r"severities are some of 1 2 3 4 5, got \(1, 6\)"),
+        ({"severities": (1, 6)}, r"Corruptions.severities\[1\] must lie in \[1, 5\], got 6"),
         ({"severities": ()}, "Write severities=1"),
         ({"table": "cifer"}, "Did you mean 'cifar'"),
-        ({"jpeg": 0}, "a JPEG quality lies between 1 and 100"),
+        ({"jpeg": 0}, r"jpeg must lie in \[1, 100\], got 0"),
         ({"frost": "nowhere"}, "nowhere"),
         ({"files": "x", "jpeg": 85}, "corrupted already"),
         ({"skip": True}, "skip=true is about files="),

@@ -204,6 +204,8 @@ def test_other_classes_need_a_mapping(tmp_path: Path) -> None:
         "airplane": "cannot read 'airplane'",
         "airplane 3-1": "cannot read 'airplane 3-1'",
         "airplane 5 3-1": "cannot read 'airplane 5 3-1'",
+        "airplane 0-9999999999": "cannot read 'airplane 0-9999999999'",
+        "airplane \N{FULLWIDTH DIGIT FIVE}": "cannot read 'airplane",
     }.items():
         path.write_text(wrong)
         with pytest.raises(UsageError, match=message):

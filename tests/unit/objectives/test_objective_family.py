@@ -240,7 +240,7 @@ def test_an_attack_of_none_leaves_the_images_alone(model: Counting, batch: tuple
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"eps_warmup": 10}, r"Adversarial.eps_warmup must lie in \[0, 1\], got 10: it is a share of training"),
+        ({"eps_warmup": 10}, r"Adversarial.eps_warmup must lie in \[0, 1\], got 10. It is a share of training"),
         ({"step_warmup": 0.1}, "Adversarial.step_warmup needs an attack whose step_size is set"),
         ({"smoothing": 1.0}, r"Adversarial.smoothing must lie in \[0, 1\)"),
     ],

@@ -205,7 +205,7 @@ def test_the_search_costs_what_it_says(batch: tuple[Tensor, Tensor]) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"period": 0}, "AttentionScaling.period must be at least 1, got 0: it counts epochs"),
+        ({"period": 0}, "AttentionScaling.period must be at least 1, got 0. It counts epochs"),
         ({"batches": 0}, "AttentionScaling.batches must be at least 1, got 0. Write null for all"),
         ({"scaling": Scaling.literal()}, "factors for its attention alone. Write scaling.logits=false"),
         ({"scaling": replace(Scaling.literal(), logits=False)}, "Write scaling.reference=original"),

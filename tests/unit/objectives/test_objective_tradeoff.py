@@ -224,9 +224,9 @@ def test_worst_weights_nearby_are_those_that_learn(batch: tuple[Tensor, Tensor])
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"weight": -0.1}, r"TradeOff.weight must lie in \[0, 1\], got -0.1: it is lambda of the robust loss"),
+        ({"weight": -0.1}, r"TradeOff.weight must lie in \[0, 1\], got -0.1. It is lambda of the robust loss"),
         ({"weight": 1.1}, r"TradeOff.weight must lie in \[0, 1\], got 1.1"),
-        ({"independent": 2.0}, r"TradeOff.independent must lie in \[0, 1\], got 2: it is a share of training"),
+        ({"independent": 2.0}, r"TradeOff.independent must lie in \[0, 1\], got 2.0. It is a share of training"),
         ({"smoothing": 1.0}, r"TradeOff.smoothing must lie in \[0, 1\)"),
     ],
 )

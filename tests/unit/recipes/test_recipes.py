@@ -15,12 +15,15 @@ import torch
 from torch import nn
 
 from vitadel import data, models
+from vitadel.attacks import FGSM
 from vitadel.data import Split
 from vitadel.errors import UsageError
 from vitadel.models import Option
-from vitadel.objectives import Adversarial, Hostile
+from vitadel.numeric import quoted
+from vitadel.objectives import AWP, Adversarial, Hostile, Objective, Standard, TradeOff
 from vitadel.recipes import RECIPES, ModelChoice, Recipe, SyntheticChoice, carry_out, leaves, override
 from vitadel.runs import describe
+from vitadel.threat import Linf
 from vitadel.train import AdamW, Compile, Precision
 
 ROOT = Path(__file__).parents[3]
@@ -224,6 +227,23 @@ def test_a_start_that_is_missing_is_named(name: str, tmp_path: Path, monkeypatch
         carry_out(replace(recipe, preprocess="squash:32"), tmp_path / "run", data_spec="digits[:8]")
 
 
+@pytest.mark.parametrize(
+    ("objective", "shard", "message"),
+    [
+        (TradeOff(FGSM(), Linf(0.1)), False, "TradeOff trains adapters, and this .* has none"),
+        (AWP(Standard()), True, "AWP moves whole weights, and plan.shard cuts them"),
+    ],
+)
+def test_parts_that_do_not_go_together_take_no_folder(
+    objective: Objective, shard: bool, message: str, tmp_path: Path
+) -> None:
+    recipe = RECIPES["digits-standard"]()
+    recipe = replace(recipe, objective=objective, plan=replace(recipe.plan, shard=shard))
+    with pytest.raises(UsageError, match=message):
+        carry_out(recipe, tmp_path / "run", data_spec="digits[:64]")
+    assert not (tmp_path / "run").exists()
+
+
 def test_selection_uses_the_hold_out_unless_the_recipe_says_otherwise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -342,13 +362,32 @@ def test_settings_are_applied_together_whatever_their_order() -> None:
         ("objective.threat=l2", "stands for a whole Linf"),
         ("plan.clip_norm=wide", "is not a number: got 'wide'"),
         ("objective.threat.eps=8", "write 8/255, not 8"),
-        ("selection.clean_share=2", "clean_share must be from 0 to 1, got 2"),
+        ("selection.clean_share=2", r"Selection.clean_share must lie in \[0, 1\], got 2.0"),
         ("plan.precision=fp8", "unknown value of plan.precision 'fp8'"),
         ("objective.attack.random_start=yes", "wants true or false, got 'yes'"),
         ("plan.optimiser.betas=0.9", "wants 2 values with commas between, got '0.9'"),
         ("seed=--5", "wants a whole number, got '--5'"),
         ("plan.host=yes", "stands for a whole HostAugment"),
+        ("objective.threat.eps=8/255/2", "--set objective.threat.eps is not a number: got '8/255/2'"),
+        ("plan.epochs=-1", "Plan.epochs must be at least 1, got -1"),
+        ("plan.batch=0", "Plan.batch must be at least 1, got 0"),
+        ("plan.epochs=\N{FULLWIDTH DIGIT THREE}", "--set plan.epochs wants a whole number"),
+        ("plan.epochs=" + "9" * 5000, "--set plan.epochs is too large a number"),
+        ("plan.workers=1000000000", r"Plan.workers must lie in \[0, 1024\], got 1000000000"),
+        ("plan.optimiser.lr=-0.1", "AdamW.lr must be positive, got -0.1"),
+        ("plan.optimiser.betas=1,1", r"AdamW.betas\[0\] must lie in \[0, 1\), got 1.0"),
+        ("seed=99999999999999999999", "--set seed is too large a number: got '99999999999999999999'"),
+        ("selection.images=-1", "Selection.images must be at least 1, got -1"),
+        ("selection.split=tset", "unknown selection.split 'tset'. Did you mean 'test'"),
+        ("model.image_size=100000", r"ModelChoice.image_size must lie in \[1, 4096\], got 100000"),
+        ("model.options.depth=" + "9" * 5000, "--set model.options.depth is too large a number"),
+        ("model.options.drop=NaN", "--set model.options.drop wants a number, true, false or a word, got 'NaN'"),
+        ("model.options.drop=-Infinity", "wants a number, true, false or a word, got '-Infinity'"),
+        ("model.options.drop=1e999", "--set model.options.drop is too large a number: got '1e999'"),
+        ("model.options.drop=" + "[" * 100_000, "wants a number, true, false or a word, got '"),
+        ('model.options.drop={"a": 1}', "wants a number, true, false or a word, got "),
     ],
+    ids=quoted,
 )
 def test_settings_that_cannot_be_are_refused(setting: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):

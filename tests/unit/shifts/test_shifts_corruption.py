@@ -156,10 +156,10 @@ def test_a_gpu_gives_the_same_images(name: str) -> None:
 
 @pytest.mark.parametrize(("make", "message"), [
     (lambda: Corruption("fogg", 1), "Did you mean 'fog'"),
-    (lambda: Corruption("fog", 0), "one of 1 2 3 4 5, got 0"),
-    (lambda: Corruption("fog", 6), "one of 1 2 3 4 5, got 6"),
+    (lambda: Corruption("fog", 0), r"Corruption.severity must lie in \[1, 5\], got 0"),
+    (lambda: Corruption("fog", 6), r"Corruption.severity must lie in \[1, 5\], got 6"),
     (lambda: Corruption("fog", 1, "cifr"), "Did you mean 'cifar'"),
-    (lambda: Corruption("fog", 1, jpeg=0), "between 1 and 100, got 0"),
+    (lambda: Corruption("fog", 1, jpeg=0), r"Corruption.jpeg must lie in \[1, 100\], got 0. ImageNet-C's files"),
 ])  # fmt: skip
 def test_wrong_settings_are_refused(make, message: str) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(UsageError, match=message):

@@ -74,7 +74,13 @@ def test_samples_stay_within_reach_and_do_not_depend_on_the_batch() -> None:
 
 @pytest.mark.parametrize(
     ("settings", "message"),
-    [((-1,), "0 or more pixels"), ((1, 200), "0 to 180 degrees"), ((1, 30, 8), "are odd"), ((1, 30, 9, 0), "are odd")],
+    [
+        ((-1,), "RotateTranslate.reach must not be negative, got -1"),
+        ((1, 200), r"RotateTranslate.degrees must lie in \[0, 180\], got 200"),
+        ((1, 30, 8), "are odd"),
+        ((1, 30, 9, 0), "RotateTranslate.turns must be at least 1, got 0"),
+        ((1, 30, 1001, 31), "31062031 moves, more than 1000000"),
+    ],
 )
 def test_a_grid_that_makes_no_sense_is_named(settings: tuple[int, ...], message: str) -> None:
     with pytest.raises(UsageError, match=message):

@@ -170,7 +170,7 @@ def test_white_stays_white() -> None:
     [
         ({"mixup": -0.1}, "Mixing.mixup must not be negative, got -0.1. Write 0 for none"),
         ({"cutmix": -1.0}, "Mixing.cutmix must not be negative, got -1"),
-        ({"cutmix": math.nan}, "Mixing.cutmix must not be negative, got nan"),
+        ({"cutmix": math.nan}, "Mixing.cutmix must be a finite number and not be negative, got nan"),
         ({"probability": 1.1}, r"Mixing.probability must lie in \[0, 1\], got 1.1"),
         ({"switch": -0.5}, r"Mixing.switch must lie in \[0, 1\], got -0.5"),
     ],

@@ -4,7 +4,7 @@ A survey is a frozen dataclass of settings; `survey` carries one out on a model 
 """
 
 from vitadel.evaluate.surveys.corruptions import Corruptions
-from vitadel.evaluate.surveys.frame import Desk, Measure, Outcome, Referring, Survey, survey
+from vitadel.evaluate.surveys.frame import Desk, Measure, Outcome, Referring, Survey, refuse_survey, survey
 from vitadel.evaluate.surveys.grey_level import GreyLevel
 from vitadel.evaluate.surveys.natural import ImageNetA, ImageNetR, LabelSpace, NaturalAdversarial
 from vitadel.evaluate.surveys.shape_bias import ShapeBias
@@ -39,5 +39,6 @@ __all__ = [
     "Spatial",
     "Survey",
     "Transfer",
+    "refuse_survey",
     "survey",
 ]

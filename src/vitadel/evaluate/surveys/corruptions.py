@@ -25,8 +25,9 @@ from vitadel.errors import UsageError, unknown
 from vitadel.evaluate.metrics import ALEXNET, ALEXNET_CLEAN, Accuracy, accuracy
 from vitadel.evaluate.surveys.frame import Desk, Measure, Outcome, share_of
 from vitadel.evaluate.surveys.looks import picture
+from vitadel.numeric import check_ranges
 from vitadel.runs.exhibits import Bar, Bars, Exhibit, Heat, Matrix, Picture, Pictures, Table
-from vitadel.shifts import CORRUPTIONS, GROUPS, SEVERITIES, TABLES, Corruption
+from vitadel.shifts import CORRUPTIONS, GROUPS, SEVERITIES, TABLES, Corruption, Quality, Severity
 
 _SMALLEST = 16
 _CLEAN = "clean"
@@ -56,19 +57,20 @@ class Corruptions:
     needs_threat: ClassVar[bool] = False
 
     names: tuple[str, ...] = ()
-    severities: tuple[int, ...] = SEVERITIES
+    severities: tuple[Severity, ...] = SEVERITIES
     extra: bool = True
     table: str | None = None
-    jpeg: int | None = None
+    jpeg: Quality | None = None
     frost: str | None = None
     files: str | None = None
     skip: bool = False
 
     def __post_init__(self) -> None:
+        check_ranges(self)
         for name in self.names:
             if name not in CORRUPTIONS:
                 raise unknown("corruption", name, CORRUPTIONS)
-        if not self.severities or any(one not in SEVERITIES for one in self.severities):
+        if not self.severities:
             raise UsageError(f"severities are some of 1 2 3 4 5, got {self.severities}. Write severities=1+3.")
         if self.table is not None and self.table not in TABLES:
             raise unknown("table of severities", self.table, TABLES)

@@ -25,9 +25,10 @@ from vitadel.evaluate.metrics import Accuracy, accuracy, expected_accuracy
 from vitadel.evaluate.ranks import Ranks
 from vitadel.evaluate.skipped import skipped_flags
 from vitadel.evaluate.suspicion import suspicions
+from vitadel.numeric import Count, check_number, check_seed
 from vitadel.runs import Notify, Rows, Run, silent
 from vitadel.runs.exhibits import Exhibit, shown
-from vitadel.threat import Threat, spell
+from vitadel.threat import Threat, check_size, spell
 
 # seconds of answers that a kill may cost
 _SECONDS = 20.0
@@ -272,16 +273,10 @@ def survey(
 
     Killed and called again, with another batch or on other ranks, it goes on from the last answers that were written.
     """
+    check_seed(seed)
+    check_number("the batch", Count | None, batch)
+    refuse_survey(model, data, settings, threat=threat, split=split)
     images = data.split(split)
-    if len(images) == 0:
-        raise UsageError(f"the {split} split of {data.spec} is empty, so there is nothing to evaluate.")
-    if settings.needs_threat and threat is None:
-        raise UsageError(
-            f"suite {settings.name!r} attacks, so it needs a threat. Write for example --threat linf:8/255."
-        )
-    settings.refuse(model, data, split)
-    refuse_other_classes(model, data)
-    refuse_unwritable_names(data, split)
     ranks, rows = ranks or Ranks(), run.rows(settings.name)
     if not rows.done:
         engine = Engine(rows=batch)
@@ -292,6 +287,24 @@ def survey(
             _close(desk, settings, settings.conclude(desk))
     ranks.wait()
     return rows.checked()[0]
+
+
+def refuse_survey(
+    model: nn.Module, data: DataSet, settings: Survey, *, threat: Threat | None, split: str = "test"
+) -> None:
+    """Raise what `survey` would refuse: for callers that take a run folder first."""
+    images = data.split(split)
+    if len(images) == 0:
+        raise UsageError(f"the {split} split of {data.spec} is empty, so there is nothing to evaluate.")
+    if settings.needs_threat:
+        if threat is None:
+            raise UsageError(
+                f"suite {settings.name!r} attacks, so it needs a threat. Write for example --threat linf:8/255."
+            )
+        check_size(threat, (3, *images.pixels.image_size))
+    settings.refuse(model, data, split)
+    refuse_other_classes(model, data)
+    refuse_unwritable_names(data, split)
 
 
 def _close(desk: Desk, settings: Survey, found: Outcome) -> None:

@@ -7,18 +7,18 @@ in a cascade, what falls to the first is attacked by the second too. An image th
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from vitadel.attacks import FGSM, PGD, Attack, Flag
 from vitadel.data import DataSet
-from vitadel.errors import UsageError
 from vitadel.evaluate.metrics import Accuracy
 from vitadel.evaluate.surveys.frame import Desk, Measure, Outcome, Work, share_of
 from vitadel.evaluate.surveys.looks import adversaries
 from vitadel.goals import Untargeted
+from vitadel.numeric import Count, Range, check_ranges
 from vitadel.runs.exhibits import Bar, Bars, Exhibit
 from vitadel.threat import Linf
 
@@ -35,14 +35,11 @@ class GreyLevel:
     about: ClassVar[str] = "FGSM and 8-step PGD within one grey level, each on every image"
     needs_threat: ClassVar[bool] = False
 
-    levels: float = 1.0
-    steps: int = 8
+    levels: Annotated[float, Range(gt=0, le=_GREY, hint="The paper's is 1.")] = 1.0
+    steps: Count = 8
 
     def __post_init__(self) -> None:
-        if not 0 < self.levels <= _GREY:
-            raise UsageError(f"grey-level:levels lies above 0 and up to 255, got {self.levels:g}. The paper's is 1.")
-        if self.steps < 1:
-            raise UsageError(f"grey-level:steps must be at least 1, got {self.steps}.")
+        check_ranges(self)
 
     @property
     def threat(self) -> Linf:

@@ -290,7 +290,8 @@ def _numbers(written: Mapping[str, str]) -> dict[str, list[int]]:
 
 
 def _are_numbers(text: str) -> bool:
-    ends = [re.fullmatch(r"(\d+)(?:-(\d+))?", word) for word in text.split()]
+    # no model has classes of more than 6 digits
+    ends = [re.fullmatch(r"([0-9]{1,6})(?:-([0-9]{1,6}))?", word) for word in text.split()]
     return bool(ends) and all(one is not None and int(one[1]) <= int(one[2] or one[1]) for one in ends)
 
 

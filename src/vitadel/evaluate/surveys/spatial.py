@@ -22,6 +22,7 @@ from vitadel.errors import UsageError
 from vitadel.evaluate.metrics import Accuracy, accuracy, expected_accuracy
 from vitadel.evaluate.surveys.frame import Desk, Measure, Outcome, Sheet, Work, share_of
 from vitadel.evaluate.surveys.looks import picture
+from vitadel.numeric import Count, CountOrZero, Degrees, NotNegative, check_ranges
 from vitadel.runs.exhibits import Exhibit, Heat, Line, Lines, Matrix, Picture, Pictures
 from vitadel.threat import RotateTranslate, moved
 
@@ -45,13 +46,14 @@ class Spatial:
     about: ClassVar[str] = "the worst of 9 x 9 shifts and 31 turns for every image, and the accuracy per move"
     needs_threat: ClassVar[bool] = False
 
-    reach: float | None = None
-    degrees: float = 30.0
-    shifts: int = 9
-    turns: int = 31
-    mapped: int = 32
+    reach: NotNegative | None = None
+    degrees: Degrees = 30.0
+    shifts: Count = 9
+    turns: Count = 31
+    mapped: CountOrZero = 32
 
     def __post_init__(self) -> None:
+        check_ranges(self)
         self.threat(_SMALL)  # which refuses what makes no sense
         if self.shifts * self.turns < 2:
             raise UsageError("spatial needs more moves than none. Write shifts=9,turns=31.")

@@ -23,6 +23,7 @@ from vitadel.errors import UsageError
 from vitadel.evaluate.metrics import Accuracy
 from vitadel.evaluate.surveys.frame import Desk, Measure, Outcome, Work, answer, share_of
 from vitadel.goals import Untargeted
+from vitadel.numeric import Count, Positive, check_ranges
 from vitadel.runs.exhibits import Exhibit, Heat, Matrix, Table
 from vitadel.threat import spell
 
@@ -44,12 +45,11 @@ class Transfer:
     needs_threat: ClassVar[bool] = True
 
     sources: tuple[str, ...] = ()
-    steps: int = 8
-    pace: float = 1.0
+    steps: Count = 8
+    pace: Positive = 1.0
 
     def __post_init__(self) -> None:
-        if self.steps < 1 or not self.pace > 0:
-            raise UsageError(f"transfer takes at least 1 step of a positive pace, got {self.steps} and {self.pace:g}.")
+        check_ranges(self)
         if len(set(self.sources)) < len(self.sources):
             raise UsageError(f"transfer:sources names a model twice: {', '.join(self.sources)}. Name each once.")
 

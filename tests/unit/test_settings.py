@@ -1,0 +1,205 @@
+"""Every number that a user can set has a range, and is refused outside of it."""
+
+import dataclasses
+import importlib
+import inspect
+import math
+import pkgutil
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, Any
+
+import pytest
+
+import vitadel
+from vitadel.analyse import STUDIES, Bench, Parts
+from vitadel.attacks import ATTACKS, PGD, SCALINGS
+from vitadel.errors import UsageError
+from vitadel.evaluate import SURVEYS, Suite
+from vitadel.numeric import Range, check_ranges
+from vitadel.objectives import AWP, Adversarial, AttentionScaling, Mart, Standard, TradeOff, Trades
+from vitadel.recipes import RECIPES
+from vitadel.threat import L1, L2, Linf, RotateTranslate
+from vitadel.train import Plan
+from vitadel.train.optimisers import SGD, AdamW, Lion
+
+# what the program computes or reads itself; nobody sets these numbers
+RECORDS = {
+    *("analyse.correlation.View", "analyse.perturbed.Striker", "analyse.similarity.Moments", "analyse.strikes.Field"),
+    *("analyse.surgery.Outcome", "analyse.verdict.Evidence"),
+    *("attacks.hunt.Hunt", "attacks.pool.Finding", "attacks.pool.Pool", "attacks.result.AttackResult"),
+    *("attacks.result.Flag", "attacks.scaling.Factors", "attacks.scaling.Found"),
+    *("data.checking.CheckReport", "data.convert.Member", "data.shards.Index", "data.shards.Mapped"),
+    *("data.shards.Shard", "data.source.Statistics", "data.spec.Spec"),
+    *("evaluate.book.Book", "evaluate.cascade.Cascade", "evaluate.found.Found", "evaluate.metrics.McNemar"),
+    *("evaluate.metrics.Trend", "evaluate.ranks.Ranks", "evaluate.robustness.Robustness"),
+    *("evaluate.surveys.frame.Desk", "evaluate.surveys.frame.Measure", "evaluate.surveys.frame.Sheet"),
+    "intervals.Accuracy",
+    *("models.costs.Cost", "models.families.base.Block", "models.families.base.Layer"),
+    "objectives.moment.Moment",
+    *("recipes.augmentation_sets.AugmentationSet", "recipes.augmentation_sets.Published", "recipes.sweep.Numbers"),
+    "shifts.tables.Kind",
+    *("train.alarms.Alarm", "train.checkpoint.Progress", "train.meters.Nvml", "train.mixing.MixPlan"),
+    *("train.order.Pick", "numeric.Range"),
+}
+# checked by the code that reads them from a file
+ELSEWHERE = {"models.spec.ModelSpec", "models.spec.Normalisation"}
+
+# values for fields without a default
+_ATTACK, _THREAT, _RECIPE = PGD(steps=2), Linf(8 / 255), RECIPES["digits-adversarial"]()
+GIVEN: dict[str, dict[str, Any]] = {
+    "Adversarial": {"attack": _ATTACK, "threat": _THREAT},
+    "AttentionScaling": {"inner": Standard()},
+    "AWP": {"inner": Standard()},
+    "AdamW": {"lr": 0.1},
+    "Bench": {"model": None, "images": None, "parts": Parts(), "threat": _THREAT},
+    "CentreCrop": {"size": 32},
+    "Corruption": {"name": "fog", "severity": 1},
+    "L1": {"eps": 12.0},
+    "L2": {"eps": 0.5},
+    "Linf": {"eps": 0.1},
+    "Lion": {"lr": 0.1},
+    "Mart": {"attack": _ATTACK, "threat": _THREAT},
+    "ModelChoice": {"start": "vitadel:x", "image_size": 32},
+    "Order": {"real": 10, "batch": 2, "seed": 0},
+    "Plan": {"epochs": 2, "batch": 4, "optimiser": AdamW(0.1)},
+    "Recipe": {f.name: getattr(_RECIPE, f.name) for f in dataclasses.fields(_RECIPE)},
+    "RotateTranslate": {"reach": 3.0},
+    "SGD": {"lr": 0.1},
+    "Shuffle": {"count": 10, "seed": 0},
+    "Squash": {"size": 32},
+    "Suite": {"name": "own", "about": ""},
+    "Synthetic": {"images": None, "share": 0.5},
+    "TradeOff": {"attack": _ATTACK, "threat": _THREAT},
+    "Trades": {"attack": _ATTACK, "threat": _THREAT},
+}
+
+
+def _dataclasses() -> Iterator[tuple[str, type]]:
+    """Every public dataclass of the package, but for those of reports and run folders."""
+    for found in pkgutil.walk_packages(vitadel.__path__, "vitadel."):
+        if found.name.startswith(("vitadel.report", "vitadel.runs", "vitadel.cli", "vitadel.__main__")):
+            continue
+        for name, kind in vars(importlib.import_module(found.name)).items():
+            if not isinstance(kind, type) or kind.__module__ != found.name or name.startswith("_"):
+                continue
+            if dataclasses.is_dataclass(kind):
+                yield f"{found.name}.{name}".removeprefix("vitadel."), kind
+
+
+def _types(kind: type) -> dict[str, Any]:
+    hints = typing.get_type_hints(kind, include_extras=True)
+    return {f.name: hints[f.name] for f in dataclasses.fields(kind) if f.init}
+
+
+def _numbers(declared: Any) -> Iterator[tuple[type, Range | None]]:
+    """The numbers inside a type, such as `tuple[float, ...] | None`, each with its range."""
+    if declared in (int, float):
+        yield declared, None
+    elif typing.get_origin(declared) is Annotated:
+        base, *extra = typing.get_args(declared)
+        ranges = [one for one in extra if isinstance(one, Range)]
+        for number, inner in _numbers(base):
+            yield number, next(iter(ranges), inner)
+    elif typing.get_origin(declared) not in (Callable, Mapping):  # a schedule and the options of a network
+        for one in typing.get_args(declared):
+            yield from _numbers(one)
+
+
+def _settings() -> dict[str, type]:
+    passed_over = RECORDS | ELSEWHERE | {"analyse.measures.Work"}  # whose types are known to type checkers alone
+    return {name: kind for name, kind in _dataclasses() if name not in passed_over and not inspect.isabstract(kind)}
+
+
+FIELDS = [
+    pytest.param(kind, name, declared, id=f"{kind.__name__}.{name}")
+    for kind in _settings().values()
+    for name, declared in _types(kind).items()
+    if any(_numbers(declared))
+]
+
+
+def test_all_settings_of_the_registries_are_looked_at() -> None:
+    known = set(_settings().values())
+    registries: list[Callable[[], object]] = [*ATTACKS.values(), *SURVEYS.values(), *STUDIES.values()]
+    made = [make() for make in (*registries, *SCALINGS.values())]
+    assert {type(one) for one in made} <= known
+    assert {Standard, Adversarial, Trades, Mart, TradeOff, AWP, AttentionScaling, Plan, AdamW, SGD, Lion} <= known
+    assert {Linf, L2, L1, RotateTranslate, Suite, Bench} <= known
+    for recipe in (make() for make in RECIPES.values()):
+        assert {type(node) for node in _tree(recipe)} <= known
+    assert len(FIELDS) > 120
+
+
+def _tree(node: object) -> Iterator[object]:
+    """The settings inside a recipe."""
+    if isinstance(node, tuple):
+        for one in node:
+            yield from _tree(one)
+    elif dataclasses.is_dataclass(node):
+        yield node
+        for f in dataclasses.fields(node):
+            yield from _tree(getattr(node, f.name))
+
+
+@pytest.mark.parametrize(("kind", "name", "declared"), FIELDS)
+def test_every_number_has_a_range(kind: type, name: str, declared: Any) -> None:
+    assert all(allowed is not None for _, allowed in _numbers(declared)), f"{kind.__name__}.{name} has no range"
+
+
+def _outside(number: type, allowed: Range) -> list[object]:
+    """Values below and above the range, and what is no number of this kind."""
+    low, high = allowed.ge if allowed.gt is None else allowed.gt, allowed.le if allowed.lt is None else allowed.lt
+    step = 1 if number is int else 0.25
+    below = [low - (0 if allowed.gt is not None else step)] if low is not None else []
+    above = [high + (0 if allowed.lt is not None else step)] if high is not None else []
+    wrong = [2.5, 1.0, 2**70] if number is int else [math.nan, math.inf, -math.inf, 10**400, 1e39]
+    return [*below, *above, *wrong, True, "3", None, [1]]
+
+
+def _inside(number: type, allowed: Range) -> list[float]:
+    """The ends of the range, as far as they belong to it."""
+    ends = [one for one in (allowed.ge, allowed.le) if one is not None]
+    return ends if number is int else [*ends, *(int(one) for one in ends if float(one).is_integer())]
+
+
+def _filled(declared: Any, value: object) -> object:
+    """The value, or as many of it as a tuple of this type has."""
+    arms = typing.get_args(declared)
+    if type(None) in arms:
+        return _filled(next(one for one in arms if one is not type(None)), value)
+    if typing.get_origin(declared) is tuple:
+        return (value,) * (1 if arms[-1] is Ellipsis else len(arms))
+    return value
+
+
+@pytest.mark.parametrize(("kind", "name", "declared"), FIELDS)
+def test_what_lies_outside_is_refused_by_name(kind: type, name: str, declared: Any) -> None:
+    given = GIVEN.get(kind.__name__, {})
+    kind(**given)
+    for number, allowed in _numbers(declared):
+        assert allowed is not None
+        for value in _outside(number, allowed):
+            if value is None and type(None) in typing.get_args(declared):
+                continue
+            with pytest.raises(UsageError, match=rf"{kind.__name__}\.{name}(\[0\])? must .*, got "):
+                kind(**{**given, name: _filled(declared, value)})
+
+
+@pytest.mark.parametrize(("kind", "name", "declared"), FIELDS)
+def test_the_ends_of_a_range_are_accepted(kind: type, name: str, declared: Any) -> None:
+    settings = kind(**GIVEN.get(kind.__name__, {}))
+    for number, allowed in _numbers(declared):
+        assert allowed is not None
+        for value in _inside(number, allowed):
+            object.__setattr__(settings, name, _filled(declared, value))  # past what is checked against other fields
+            check_ranges(settings)
+
+
+def test_types_without_the_ranges_are_plain() -> None:
+    """What reads types, such as the command line, sees no difference."""
+    hints = typing.get_type_hints(PGD)
+    assert hints["steps"] is int
+    assert hints["step_size"] == float | None
+    assert typing.get_type_hints(AdamW)["betas"] == tuple[float, float]
+    assert typing.get_type_hints(Suite)["shares"] == tuple[float, ...]
