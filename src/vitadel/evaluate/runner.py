@@ -228,7 +228,7 @@ class _Job:
                     classes=np.array(self.classes),
                     eps=threat.eps,
                     norm=spell(threat).partition(":")[0],
-                    **shown,
+                    **shown,  # type: ignore[arg-type]
                 )
 
         write_whole(self.rows.folder / "gallery.npz", write)

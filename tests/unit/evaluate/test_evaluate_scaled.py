@@ -112,7 +112,8 @@ def test_factors_are_written_down_and_not_searched_for_again(
 
 def test_damaged_factors_are_named(model: Model, digits: data.DataSet, tmp_path: Path) -> None:
     run, suite = claimed(tmp_path / "a"), Suite("own", "", (PLAIN,))
-    for content in ({}, {"factors": {}}, {"factors": {"attentions": 3}}):
+    damaged: tuple[dict[str, object], ...] = ({}, {"factors": {}}, {"factors": {"attentions": 3}})
+    for content in damaged:
         write_json(tmp_path / "a" / "factors.json", content)
         with pytest.raises(UsageError, match=r"factors\.json does not hold factors as a search writes .* Delete it"):
             evaluate(model, digits, suite, run, threat=Linf(48 / 255), scaling=SMALL)

@@ -1,7 +1,7 @@
 """Rows come back as they went in, in order, whole or not at all."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -106,7 +106,7 @@ def judged(folder: Path) -> Rows:
     # with Wilson's intervals of 3 and of 1 in 4
     clean = {"correct": 3, "n": 4, "accuracy": 0.75, "low": 0.3006418423, "high": 0.9544127392}
     robust = {"correct": 1, "n": 4, "accuracy": 0.25, "low": 0.0455872608, "high": 0.6993581577}
-    told = {"name": "one", "suite": "one", "threat": None, "n": 4, "attacks": [], "flags": []}
+    told: dict[str, object] = {"name": "one", "suite": "one", "threat": None, "n": 4, "attacks": [], "flags": []}
     rows.close({**told, "clean": clean, "robust": robust})
     return rows
 
@@ -127,7 +127,7 @@ def in_an_editor(rows: Rows) -> None:
 
 
 def of_other_rows(rows: Rows) -> None:
-    told = {**rows.read(), "label": [1] * 4}
+    told: dict[str, Sequence[object]] = {**rows.read(), "label": [1] * 4}
     rows.add(told)
     (rows.folder / "parts" / "000000000.parquet").replace(rows.folder / "rows.parquet")
 
