@@ -44,7 +44,7 @@ def _hash(tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> str:
     for name in sorted(tensors):
         value = tensors[name]
         digest.update(repr((name, str(value.dtype), list(value.shape))).encode(errors="surrogatepass"))
-        digest.update(memoryview(value.flatten().view(torch.uint8).numpy()))
+        digest.update(value.flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
 
