@@ -363,13 +363,20 @@ def test_images_that_fool_a_model_more_often_than_its_own_attack_are_flagged(tmp
     labels = first(pixels / 255).argmax(1).detach()
     split = Split("test", tuple(map(str, range(12))), labels, Held(pixels))
     data = DataSet("noise", tuple(map(str, range(10))), Squash(8), None, None, split)
-    settings, threat = Transfer(sources=(str(three[0]),)), Linf(0.1)
+    settings, threat = Transfer(sources=tuple(map(str, three[:2]))), Linf(0.1)
     summary = survey(Masked(first), data, settings, claim(tmp_path / "masked"), threat=threat)
+    rows = rows_of(tmp_path / "masked", "transfer")
+    from_others = [
+        [row[source][0] == label for source in (1, 2)]  # type: ignore[index]
+        for row, label in zip(rows["predictions"], labels.tolist(), strict=True)
+    ]
+    assert rows["right"] == [float(all(both)) for both in from_others]  # whichever of them it was crafted on
+    assert 1 in {sum(both) for both in from_others}
     assert values(summary)["under its own attack"] == 1
     assert values(summary)["crafted on m0"] < 1
     flags = {flag["code"]: flag for flag in summary["flags"]}  # type: ignore[attr-defined]
     assert flags["transfer-stronger"]["evidence"] == {"own": 12, "of": 12}
-    assert "images crafted on m0 fool the model more often" in flags["transfer-stronger"]["sentence"]
+    assert "images crafted on m0, m1 fool the model more often" in flags["transfer-stronger"]["sentence"]
     other = survey(first, data, replace(settings, sources=(str(three[1]),)), claim(tmp_path / "open"), threat=threat)
     assert values(other)["under its own attack"] < values(other)["crafted on m1"]
     assert "transfer-stronger" not in [flag["code"] for flag in other["flags"]]  # type: ignore[attr-defined]

@@ -9,6 +9,7 @@ import pytest
 
 from vitadel.data import convert
 from vitadel.errors import UsageError
+from vitadel.models import fingerprint, load, save
 from vitadel.recipes import RECIPES, Recipe, SyntheticChoice, carry_out, override
 from vitadel.runs import Run, code_hashes
 from vitadel.train import HostAugment, Mixing
@@ -38,6 +39,31 @@ def test_the_code_of_a_run_is_that_of_the_rooms_that_decide_its_weights() -> Non
     assert {"train/loop.py", "train/plan.py", "draws.py"} <= files.keys()
     assert not any(name.startswith(("cli", "report")) for name in files)
     assert all(len(value) == 12 for value in files.values())
+
+
+def test_weights_that_come_from_elsewhere_are_part_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["vitadel.recipes.carry_out"], "fit", lambda model, *arguments, **more: model)
+    recipe, file = short(), tmp_path / "weights.safetensors"
+    carry_out(recipe, tmp_path / "fresh", data_spec="digits[:32]")
+    assert "start" not in Run.open(tmp_path / "fresh").manifest["parts"]  # type: ignore[operator]
+    for place, start in enumerate((str(file), f"{recipe.model.start}@{file}")):
+        choice, folder = replace(recipe.model, start=start), tmp_path / f"run{place}"
+        for seed in (1, 2):
+            model = load(
+                recipe.model.start,
+                num_classes=10,
+                image_size=recipe.model.image_size,
+                patch_size=recipe.model.patch_size,
+                options=recipe.model.options,
+                seed=seed,
+            )
+            save(model, file)
+            if seed == 1:
+                carry_out(replace(recipe, model=choice), folder, data_spec="digits[:32]")
+                parts = Run.open(folder).manifest["parts"]
+                assert parts["start"] == fingerprint(model.net.state_dict())  # type: ignore[index]
+        with pytest.raises(UsageError, match="it differs in parts.start"):
+            carry_out(replace(recipe, model=choice), folder, data_spec="digits[:32]")
 
 
 def test_another_recipe_is_refused_by_name(tmp_path: Path) -> None:
