@@ -108,6 +108,28 @@ def test_there_is_no_drawer_for_leftovers() -> None:
     assert not [file for file in _files() if set(file.relative_to(SRC).with_suffix("").parts) & drawers]
 
 
+def _opens_text_without_encoding(call: ast.Call) -> bool:
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    if name in ("read_text", "write_text"):
+        return not any(keyword.arg == "encoding" for keyword in call.keywords)
+    modes = [word.value for word in call.args if isinstance(word, ast.Constant) and isinstance(word.value, str)]
+    # a builtin `open` without a mode reads text; methods called so may be anything, and are judged by their mode
+    text = any("b" not in mode for mode in modes) if modes else isinstance(call.func, ast.Name)
+    return name == "open" and text and not any(keyword.arg == "encoding" for keyword in call.keywords)
+
+
+def test_text_files_say_their_encoding() -> None:
+    """Or a file written on one machine cannot be read on another, under another locale."""
+    calls = (
+        (file, node) for file in sorted(SRC.rglob("*.py")) for node in ast.walk(ast.parse(file.read_text("utf-8")))
+    )
+    assert not [
+        f"{file.relative_to(SRC)}:{node.lineno}"
+        for file, node in calls
+        if isinstance(node, ast.Call) and _opens_text_without_encoding(node)
+    ]
+
+
 def test_help_imports_nothing_heavy() -> None:
     code = (
         "import sys; sys.argv = ['vitadel', '--help']\n"

@@ -3,7 +3,10 @@
 Nothing heavy is imported until a command runs, so that `vitadel --help` answers at once.
 """
 
+import io
+import os
 import sys
+from contextlib import suppress
 
 import typer
 
@@ -37,15 +40,25 @@ app.add_typer(data.app, name="data")
 
 
 def main() -> None:
-    """Run a command; a user's mistake is one line and exit code 2, Ctrl-C is 130, a traceback is our bug."""
+    """Run a command; a user's mistake is one line and exit code 2, Ctrl-C is 130, a traceback is our bug.
+
+    Output that nobody takes, as after `| head`, ends the command without a word and with exit code 1.
+    """
+    _prepare_output()
     try:
         code = app(standalone_mode=False)
+        sys.stdout.flush()
     except UsageError as error:
         _fail(str(error), 2)
     except Stopped as stopped:
         _fail(str(stopped), 143)
     except typer.Abort:
         _fail("stopped.", 130)
+    except OSError as error:  # of the system, not of the program: a full disk, a name that is too long
+        if isinstance(error, BrokenPipeError):
+            _flush()
+            sys.exit(1)
+        _fail(f"{error.filename or 'cannot write the output'}: {error.strerror or error}.", 2)
     except Exception as error:
         # typer's own complaints about the command line, whichever copy of click it was built with
         if not hasattr(error, "format_message"):
@@ -58,8 +71,30 @@ def main() -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
+def _prepare_output() -> None:
+    """Somewhere to print to, and a way to print what the terminal's encoding lacks."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # closed by whoever started us
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _flush() -> None:
+    """Write out what is waiting; if that cannot be, drop it, or Python complains once more when it ends."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        with suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _fail(message: str, code: int) -> None:
-    sys.stderr.write(f"vitadel: {_one_line(message)}\n")
+    _flush()
+    with suppress(OSError):
+        sys.stderr.write(f"vitadel: {_one_line(message)}\n")
+        sys.stderr.flush()
     sys.exit(code)
 
 

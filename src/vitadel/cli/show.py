@@ -5,7 +5,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from vitadel.runs import Notify
 
@@ -24,19 +24,27 @@ def line(text: str) -> None:
         sys.stdout.write(text + "\n")
 
 
+def note(text: str) -> None:
+    """One line beside the result, on standard error."""
+    if _speaks():
+        _to_stderr(f"{text}\n")
+
+
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table of text; the first column is left-aligned, the others are if they hold no numbers."""
     if not _speaks():
         return
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    drawn = Table(title=title or None, title_justify="left")
+    # texts, not strings: rich would read the names of files and classes as markup
+    drawn = Table(title=Text(title, "table.title") if title else None, title_justify="left")
     for i, column in enumerate(columns):
         numbers = i > 0 and all(row[i][:1].isdigit() or row[i] in ("", "-") for row in rows)
-        drawn.add_column(column, justify="right" if numbers else "left", no_wrap=i == 0)
+        drawn.add_column(Text(column), justify="right" if numbers else "left", no_wrap=i == 0)
     for row in rows:
-        drawn.add_row(*(cell.replace("[", "\\[") for cell in row))
+        drawn.add_row(*map(Text, row))
     Console().print(drawn)
 
 
@@ -58,14 +66,14 @@ def _bars() -> Iterator[Notify]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("{task.fields[rate]}"),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[numbers]}"),
+        TextColumn("{task.fields[numbers]}", markup=False),
     )
-    with Progress(*columns, console=Console(stderr=True)) as bars:
+    with Progress(*columns, console=Console(stderr=True, emoji=False)) as bars:
         tasks = {}
 
         def notify(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
@@ -90,8 +98,7 @@ class _Lines:
 
     def notify(self, what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
         if total == 0:
-            sys.stderr.write(f"{what}\n")
-            sys.stderr.flush()
+            _to_stderr(f"{what}\n")
             return
         now = time.monotonic()
         start, first = self._begun.setdefault(what, (now, done))
@@ -101,7 +108,13 @@ class _Lines:
         rate = (done - first) / (now - start) if now > start else 0.0
         left = f", {(total - done) / rate:.0f} s left" if rate and done < total else ""
         speed = f" {rate:.1f}/s" if rate else ""
-        sys.stderr.write(f"{what}: {done}/{total}{speed}{left} {_spelled(numbers)}".rstrip() + "\n")
+        _to_stderr(f"{what}: {done}/{total}{speed}{left} {_spelled(numbers)}".rstrip() + "\n")
+
+
+def _to_stderr(text: str) -> None:
+    """Progress that nobody can read, on a closed pipe or a full disk, is no reason to end the work."""
+    with suppress(OSError):
+        sys.stderr.write(text)
         sys.stderr.flush()
 
 

@@ -28,12 +28,14 @@ def train(
         carry_out(chosen, run, data_spec=data, notify=notify)
     done = Run.open(run)
     scores = [{key: entry.get(key) for key in ("step", "clean", "robust")} for entry in done.read_log("holdout")]
+    if damaged := done.damaged_log_lines:
+        show.note(f"{damaged} lines of {done.folder / 'log.jsonl'} are damaged and left out")
     if json:
         show.as_json({"run": str(run), "holdout": scores, "checkpoints": _names(done.checkpoints)})
         return
     for score in scores[-1:]:
-        robust = f", robust {score['robust']:.1%}" if isinstance(score["robust"], float) else ""
-        show.line(f"hold-out after step {score['step']}: clean {score['clean']:.1%}{robust}")
+        told = [f"{name} {value:.1%}" for name, value in score.items() if name != "step" and isinstance(value, float)]
+        show.line(f"hold-out after step {score['step']}: {', '.join(told)}")
     show.line(f"{recipe} is trained: {run}")
 
 

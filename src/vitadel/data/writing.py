@@ -138,7 +138,7 @@ def _claimed(folder: Path, *, need: int) -> Iterator[None]:
 @contextmanager
 def _marked(folder: Path) -> Iterator[None]:
     """The mark of unfinished work, held by this process; the system lets go of it on any end, but the mark stays."""
-    with (folder / MARK).open("a") as mark:
+    with (folder / MARK).open("ab") as mark:
         try:
             import fcntl
 

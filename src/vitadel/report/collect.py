@@ -1,8 +1,6 @@
 """From run folders to records: everything is read and checked here, once."""
 
 import math
-import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -76,8 +74,8 @@ def _record(folder: Path) -> Record:
             f"{folder} has nothing to report: no training log, no finished evaluation, no finished study. "
             "Let its command finish (the same command resumes it), or leave it out."
         )
-    name = folder.resolve().name
-    label = _model_name(manifest) or name
+    name = _printable(folder.resolve().name)
+    label = _printable(_model_name(manifest)) or name
     return Record(
         label,
         name,
@@ -99,7 +97,14 @@ def _alarms(run: Run) -> tuple[Alarm, ...]:
         for entry in run.read_log("alarm")
         if math.isfinite(_number(entry.get("at")))
     }
+    if damaged := run.damaged_log_lines:
+        found[0, "damaged-log"] = f"{damaged} lines of log.jsonl are damaged and left out of all that is shown here"
     return tuple(Alarm(step, code, sentence) for (step, code), sentence in sorted(found.items()))
+
+
+def _printable(text: str) -> str:
+    """A name that pages and figures can hold: of a file name that is not UTF-8, the odd bytes spelled out."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _model_name(manifest: Mapping[str, object]) -> str:
@@ -195,7 +200,7 @@ def _by_threat(evaluation: Evaluation) -> tuple[bool, str, str, float, str]:
 
 def _finished(run: Run, name: str) -> Evaluation | Survey:
     rows = run.rows(name)
-    summary, columns = rows.summary, rows.read()
+    summary, columns = rows.checked()
     return _survey(rows, summary, columns) if "measures" in summary else _evaluation(rows, summary, columns)
 
 
@@ -318,7 +323,7 @@ def _gallery(path: Path) -> Gallery | None:
                 eps=float(stored["eps"]),
                 norm=str(stored["norm"]),
             )
-    except (OSError, ValueError, KeyError, TypeError, EOFError, zlib.error, zipfile.BadZipFile) as error:
+    except Exception as error:  # a damaged archive can raise anything
         raise UsageError(f"cannot read {path}: {reason(error)}. Delete it to report without its pictures.") from error
 
 

@@ -198,4 +198,4 @@ def _write(path: Path, text: str) -> Path:
 
 
 def _fill(beside: Path, text: str) -> None:
-    beside.write_text(text, encoding="utf-8")
+    beside.write_text(text, encoding="utf-8", errors="backslashreplace")

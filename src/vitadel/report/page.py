@@ -155,7 +155,7 @@ def render(records: Sequence[Record], baseline: str | None = None) -> str:
 
 
 def _write(beside: Path, text: str) -> None:
-    beside.write_text(text, encoding="utf-8")
+    beside.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def _content(records: Sequence[Record], baseline: str | None) -> dict[str, object]:

@@ -5,11 +5,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from vitadel.runs import Run
+from vitadel.runs import Run, fingerprint, read_json, write_json
 
 HOSTILE = "<script>alert(1)</script>"
 N = 40
@@ -39,6 +40,17 @@ class Maker:
         for step in (4, 8):
             run.log("holdout", step=step, clean=0.5 + step / 20, robust=None)
         return run.folder
+
+    def change(self, folder: Path, value: object, *path: str) -> None:
+        """Make another run of a run: `change(folder, 3, "model", "parameters")` changes a part of its manifest."""
+        manifest: dict[str, Any] = read_json(folder / "manifest.json")
+        *way, last = path
+        place = manifest["parts"]
+        for name in way:
+            place = place[name]
+        place[last] = value
+        hashes = {name: fingerprint(part) for name, part in manifest["parts"].items()}
+        write_json(folder / "manifest.json", {**manifest, "hashes": hashes})
 
     def claim(self, folder: str, name: str, parameters: int | None = None, spec: str = "vit") -> Run:
         """A run of nothing yet on a model whose weights go by its name."""

@@ -12,7 +12,7 @@ from vitadel.errors import UsageError
 from vitadel.report.collect import collect
 from vitadel.report.comparison import Comparison, Kind, compare_models
 from vitadel.report.paired import How
-from vitadel.runs import Run, read_json, write_json
+from vitadel.runs import Run
 
 EPS = 8 / 255
 
@@ -127,9 +127,7 @@ def test_models_of_one_name_and_other_weights_are_told_apart(make: Any) -> None:
     runs = [make.claim(folder, "vit") for folder in ("one", "two")]
     attacked(make, runs[0], "adversarial", [0, 1, 2])
     make.survey(runs[1], "corruptions", [1.0] * 10)
-    manifest = read_json(runs[1].folder / "manifest.json")
-    manifest["parts"]["model"]["sha256"] = "cd" * 32  # type: ignore[index]
-    write_json(runs[1].folder / "manifest.json", manifest)
+    make.change(runs[1].folder, "cd" * 32, "model", "sha256")
     assert [row.label for row in table([run.folder for run in runs]).rows] == ["vit (one)", "vit (two)"]
 
 
@@ -229,9 +227,7 @@ def test_the_threat_compared_at_is_autoattack_s_or_the_one_asked_for_or_the_midd
     attacked(make, asked, "adversarial", [0])
     make.write(asked, "quick-linf-4_255", [""] * 10, 4 / 255, suite="quick")
     assert [column.about for column in table([asked.folder]).columns] == ["", "linf:8/255", "linf:8/255"]
-    manifest = read_json(swept / "manifest.json")
-    manifest["parts"]["threat"] = {"is": "Linf", "eps": 4 / 255}  # type: ignore[index]
-    write_json(swept / "manifest.json", manifest)
+    make.change(swept, {"is": "Linf", "eps": 4 / 255}, "threat")
     assert [column.about for column in table([swept]).columns] == ["", "linf:4/255"]
 
 

@@ -5,6 +5,7 @@ import struct
 import subprocess
 import sys
 import zlib
+from dataclasses import asdict
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ import numpy as np
 import pytest
 
 from vitadel.errors import UsageError
-from vitadel.report import summarise, write_report
-from vitadel.runs import Run, write_json
+from vitadel.intervals import expected_accuracy
+from vitadel.report import summarise, write_report, write_tables
+from vitadel.report.collect import _gallery
+from vitadel.runs import Run, read_json, write_json
 
 SECTIONS = ("comparison", "summary", "trust", "curve", "survivors", "training", "gallery", "provenance", "copy")
 
@@ -99,8 +102,7 @@ def test_a_file_is_called_by_its_name_alone(make: Any) -> None:
 
 def test_no_bold_between_different_images(make: Any) -> None:
     runs = [make.evaluate("a", "a", {8: 10}), make.evaluate("b", "b", {8: 20})]
-    manifest = Run.open(runs[1]).manifest
-    write_json(runs[1] / "manifest.json", {**manifest, "hashes": {"data": "other"}})
+    make.change(runs[1], "cifar10", "data", "spec")
     assert [row.best for row in summarise(runs)] == [False, False]
 
 
@@ -223,7 +225,7 @@ def test_alarms_of_a_training_are_shown_once(make: Any) -> None:
 
 def test_a_random_model_is_shown_by_its_expected_accuracy(make: Any) -> None:
     before, after = [1.0, 0.9, 0.5, 1.0], [0.8, 0.2, 0.5, 1.0]
-    told = [{"correct": 3, "n": 4, "accuracy": sum(v) / 4, "low": 0.5, "high": 0.99} for v in (before, after)]
+    told = [asdict(expected_accuracy(shares)) for shares in (before, after)]
     costs = {"tried": 4, "forwards": 80, "backwards": 80, "seconds": 1, "denied": 0}
     attacks = [{"name": "apgd-ce", "fell": 1, **costs}, {"name": "apgd-dlr", "fell": 0, **costs}]
     rows: dict[str, Any] = {
@@ -234,7 +236,8 @@ def test_a_random_model_is_shown_by_its_expected_accuracy(make: Any) -> None:
     }
     summary = {"clean": told[0], "robust": told[1], "attacks": attacks}
     text = page([write_costs(make.evaluate("run", "noisy", {}), rows, summary)])
-    assert "4 85.0 50.0\N{EN DASH}99.0 62.5 50.0\N{EN DASH}99.0" in words(text)
+    # mean +- 1.96 deviations of the mean: of 1, 0.9, 0.5, 1 the deviation is 0.238, of 0.8, 0.2, 0.5, 1 it is 0.35
+    assert "4 85.0 61.7\N{EN DASH}100.0 62.5 28.2\N{EN DASH}96.8" in words(text)
     assert "4 rows: 85.0 \N{RIGHTWARDS ARROW} 62.5% right" in words(text)
     assert "mean share of right answers" in text
     assert [line.split("apgd-")[1] for line in attack_lines(text)] == [
@@ -243,7 +246,8 @@ def test_a_random_model_is_shown_by_its_expected_accuracy(make: Any) -> None:
     ]
     told[1]["accuracy"] = 0.7
     spoilt = make.evaluate("spoilt", "noisy", {})
-    assert "\N{BALLOT X} fail 4 rows" in words(page([write_costs(spoilt, rows, summary)]))
+    with pytest.raises(UsageError, match=r"says robust = 70\.0% \(28.*, its rows say 62\.5% \(28"):
+        page([write_costs(spoilt, rows, summary)])
 
 
 def test_flags_are_counted_told_and_linked(make: Any) -> None:
@@ -307,24 +311,63 @@ def test_two_runs_of_one_name_are_told_apart(make: Any) -> None:
     assert [row.model for row in summarise([*runs, runs[0]])] == ["vit (first)", "vit (second)"]
 
 
-@pytest.mark.parametrize("spoilt", ["none", "stranger", "empty", "summary", "gallery"])
+@pytest.mark.parametrize("spoilt", ["none", "stranger", "empty", "summary", "edited", "lost rows", "lost", "gallery"])
 def test_bad_runs_are_refused_with_what_to_do(make: Any, tmp_path: Path, spoilt: str) -> None:
     run = make.evaluate("run", "vit", {8: 3})
     told = {
         "none": r"at least one run, got none\. Write: vitadel report",
         "stranger": r"is not a run folder: it has no manifest\.json",
         "empty": "nothing to report: no training log, no finished evaluation, no finished study. Let its",
-        "summary": r"should give 'clean' as .*, got None\. Run the evaluation again",
+        "summary": r"summary\.json says nothing of suite, threat, n, .*\. Delete .*summary\.json and run",
+        "edited": r"says robust = 99\.0% \(4\.7%-44\.8%\), its rows say 7\.5% \(.*Delete .*summary\.json and run",
+        "lost rows": r"rows\.parquet does not exist\. Run the same command again to have it made",
+        "lost": r"summary\.json does not exist\. Run the same command again to have it made",
         "gallery": r"cannot read .*gallery\.npz: .*Delete it to report without its pictures",
     }
     if spoilt == "summary":
         write_json(run / "eval" / "linf-8_255" / "summary.json", {"name": "linf-8_255"})
+    if spoilt == "edited":
+        path = run / "eval" / "linf-8_255" / "summary.json"
+        robust = {"correct": 3, "n": 40, "accuracy": 0.99, "low": 0.047, "high": 0.448}
+        write_json(path, {**read_json(path), "robust": robust})
+    if spoilt == "lost rows":
+        (run / "eval" / "linf-8_255" / "rows.parquet").unlink()
+    if spoilt == "lost":
+        (run / "eval" / "linf-8_255" / "summary.json").unlink()
     if spoilt == "gallery":
         (run / "eval" / "linf-8_255" / "gallery.npz").write_bytes(b"not a zip")
     runs = {"none": [], "stranger": [tmp_path / "nowhere"], "empty": [make.evaluate("empty", "vit", {})]}
     with pytest.raises(UsageError, match=told[spoilt]):
         write_report(runs.get(spoilt, [run]), tmp_path / "report.html")
     assert not (tmp_path / "report.html").exists()
+
+
+def test_a_flipped_bit_anywhere_in_the_gallery_is_noticed_or_harmless(make: Any) -> None:
+    run = make.evaluate("run", "vit", {8: 3})
+    make.gallery(run, "linf-8_255", eps=8 / 255)
+    path = run / "eval" / "linf-8_255" / "gallery.npz"
+    whole, intact, noticed = path.read_bytes(), _gallery(path), 0
+    assert intact is not None
+    for place in range(0, len(whole), 11):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
+        try:
+            found = _gallery(path)
+        except UsageError:
+            noticed += 1
+        else:
+            assert found is not None
+            np.testing.assert_array_equal(found.adversarial, intact.adversarial)
+            np.testing.assert_array_equal(found.clean, intact.clean)
+            assert (found.label, found.fell_to, found.eps) == (intact.label, intact.fell_to, intact.eps)
+    assert noticed > 50
+
+
+def test_names_that_are_not_utf8_are_spelled_out(make: Any, tmp_path: Path) -> None:
+    run = make.evaluate("caf\udce9", "vit-\udce9", {8: 3})
+    make.change(run, "digits-\udce9", "data", "spec")
+    out = write_report([run], tmp_path / "report.html")
+    assert "vit-\\udce9" in out.read_text(encoding="utf-8")
+    assert write_tables([run], tmp_path / "tables")
 
 
 def test_out_that_cannot_be_a_file_is_refused(make: Any, tmp_path: Path) -> None:

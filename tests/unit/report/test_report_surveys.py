@@ -132,9 +132,7 @@ def test_the_page_compares_and_every_figure_has_words(make: Any) -> None:
 def test_models_that_saw_the_images_in_their_own_ways_are_named(make: Any) -> None:
     runs = [surveyed(make, "vit", 0.5), surveyed(make, "cnn", 0.75)]
     assert "in their own ways" not in page(runs)
-    manifest = read_json(runs[1] / "manifest.json")
-    manifest["parts"]["data"]["preprocess"] = "crop384"  # type: ignore[index]
-    write_json(runs[1] / "manifest.json", manifest)
+    make.change(runs[1], "crop384", "data", "preprocess")
     assert "Models saw the images in their own ways: vit (size=8) ; cnn crop384 ." in words(page(runs))
 
 
