@@ -128,8 +128,8 @@ def test_names_that_are_too_long_are_one_line(vitadel: Command, trained: Path, t
 
 
 def test_a_damaged_log_is_told_and_no_number_is_read_from_it(vitadel: Command, tmp_path: Path) -> None:
-    words = ("train", "digits-standard", "--data", "digits[:64]", "--run", tmp_path / "run", "--set", "plan.epochs=1")
-    words = (*words, "--set", "plan.warmup_epochs=0", "--json")
+    short = ("--set", "plan.epochs=1", "--set", "plan.warmup_epochs=0", "--json")
+    words = ("train", "digits-standard", "--data", "digits[:64]", "--run", tmp_path / "run", *short)
     assert vitadel(*words)[0] == 0
     log = tmp_path / "run" / "log.jsonl"
     log.write_bytes(log.read_bytes() + b'{"event": "holdout", "step": null, "clean": "\xff"}\n')
