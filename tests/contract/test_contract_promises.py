@@ -47,6 +47,11 @@ class Fuse(nn.Module):
 class Restless(nn.Module):
     """Draws from Python's and numpy's generators, trains its normalizations, counts its calls; fails at the last."""
 
+    calls: Tensor
+    mean: Tensor
+    running_mean: Tensor
+    running_var: Tensor
+
     def __init__(self, net: nn.Module, calls: int = -1) -> None:
         super().__init__()
         self.net, self.left = net, calls
@@ -61,7 +66,7 @@ class Restless(nn.Module):
         self.calls += 1
         self.mean = 0.9 * self.mean + 0.1 * x.detach().float().mean((0, 2, 3))
         # batch normalization writes to its running means without counting versions
-        nn.functional.batch_norm(x.detach().float(), self.running_mean, self.running_var, training=True)  # type: ignore[arg-type]
+        nn.functional.batch_norm(x.detach().float(), self.running_mean, self.running_var, training=True)
         self.net[1].train()  # type: ignore[index]
         self.drawn.append(random.random() + np.random.random())  # noqa: S311
         if self.calls == self.left:
@@ -126,14 +131,14 @@ def test_a_restless_model_and_the_generators_it_draws_from_are_left_as_they_were
 ) -> None:
     model, x0 = Restless(mixed(net(torch.float32)), fails_at), pixels(2, torch.float32)
     state, of_torch = state_of(model), torch.get_rng_state()
-    of_python, of_numpy = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index, union-attr]
+    of_python, of_numpy = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index]
     for _ in range(2):
         with pytest.raises(Boom) if fails_at > 0 else nullcontext():
             attack(model, x0, Untargeted(labels(2)), threat, seed=2**40 + 5)
     assert state_of(model) == state
     assert torch.equal(torch.get_rng_state(), of_torch)
     assert random.getstate() == of_python
-    assert np.random.get_state()[1].tolist() == of_numpy  # type: ignore[index, union-attr]
+    assert np.random.get_state()[1].tolist() == of_numpy  # type: ignore[index]
     half = len(model.drawn) // 2
     assert model.drawn[:half] == model.drawn[half:]  # the seed decides what the model draws
 
@@ -156,7 +161,7 @@ def test_buffers_can_be_restored_while_a_graph_needs_them(net: MakeNet, pixels: 
     def learn(module: nn.Module, args: object) -> None:
         module.train()
 
-    model[1].register_forward_pre_hook(learn)  # type: ignore[operator, index]
+    model[1].register_forward_pre_hook(learn)  # type: ignore[index]
     FGSM()(model, x0, Untargeted(labels(2)), Linf(0.1), seed=0)
     assert torch.equal(torch.autograd.grad(z_BK.sum(), x)[0], before)
 

@@ -364,5 +364,6 @@ def test_an_evaluation_names_the_precision_of_the_model(digits: DataSet, tmp_pat
     ],
 )
 def test_what_is_no_tensor_is_refused(digits: DataSet, change, message: str) -> None:  # type: ignore[no-untyped-def]
+    x, y = change(*in_hand(digits))
     with pytest.raises(UsageError, match=message):
-        robustness(Bent().eval(), *change(*in_hand(digits)), Linf(6 / 255), SMALL)
+        robustness(Bent().eval(), x, y, Linf(6 / 255), SMALL)
