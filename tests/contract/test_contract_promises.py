@@ -3,9 +3,11 @@
 Shape letters: B images.
 """
 
+import random
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -14,6 +16,7 @@ from torch import Tensor, nn
 
 from vitadel.attacks import FAB, FGSM, PGD, Attack, Engine, Oracle, Walk
 from vitadel.draws import Draws
+from vitadel.errors import UsageError
 from vitadel.goals import Diverge, Targeted, Untargeted
 from vitadel.threat import L1, L2, Linf, Threat, with_eps
 
@@ -39,6 +42,36 @@ class Fuse(nn.Module):
         if self.calls == 2:
             raise Boom
         return self.net(x)
+
+
+class Restless(nn.Module):
+    """Draws from Python's and numpy's generators, trains its normalizations, counts its calls; fails at the last."""
+
+    calls: Tensor
+    mean: Tensor
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(self, net: nn.Module, calls: int = -1) -> None:
+        super().__init__()
+        self.net, self.left = net, calls
+        self.register_buffer("calls", torch.zeros(()))
+        self.register_buffer("mean", torch.zeros(3))
+        self.register_buffer("running_mean", torch.zeros(3))
+        self.register_buffer("running_var", torch.ones(3))
+        self.register_buffer("wide", torch.ones(1).expand(4))
+        self.drawn: list[float] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        self.mean = 0.9 * self.mean + 0.1 * x.detach().float().mean((0, 2, 3))
+        # batch normalization writes to its running means without counting versions
+        nn.functional.batch_norm(x.detach().float(), self.running_mean, self.running_var, training=True)
+        self.net[1].train()  # type: ignore[index]
+        self.drawn.append(random.random() + np.random.random())  # noqa: S311
+        if self.calls == self.left:
+            raise Boom
+        return self.net(x) + 1e-3 * self.drawn[-1]
 
 
 def labels(batch: int) -> Tensor:
@@ -68,10 +101,10 @@ def test_model_caller_and_images_are_left_as_they_were(
     attack: Attack, threat: Threat, dtype: torch.dtype, pixels: Pixels, net: MakeNet
 ) -> None:
     model, x0, label_B = mixed(net(dtype)), pixels(2, dtype), labels(2)
-    state, images, random = state_of(model), x0.clone(), torch.get_rng_state()
+    state, images, generator = state_of(model), x0.clone(), torch.get_rng_state()
     result = attack(model, x0, Untargeted(label_B), threat, seed=5)
     assert state_of(model) == state
-    assert torch.equal(torch.get_rng_state(), random)
+    assert torch.equal(torch.get_rng_state(), generator)
     assert torch.equal(x0, images)
     assert torch.equal(label_B, labels(2))
     assert not result.x.requires_grad
@@ -82,19 +115,89 @@ def test_model_and_caller_are_left_as_they_were_after_an_error(
     attack: Attack, threat: Threat, pixels: Pixels, net: MakeNet
 ) -> None:
     model, x0 = Fuse(mixed(net(torch.float32))), pixels(2, torch.float32)
-    state, images, random = state_of(model), x0.clone(), torch.get_rng_state()
+    state, images, generator = state_of(model), x0.clone(), torch.get_rng_state()
     with pytest.raises(Boom):
         attack(model, x0, Untargeted(labels(2)), threat, seed=5)
     assert model.calls == 2
     assert state_of(model) == state
-    assert torch.equal(torch.get_rng_state(), random)
+    assert torch.equal(torch.get_rng_state(), generator)
     assert torch.equal(x0, images)
     assert torch.is_grad_enabled()
 
 
+@pytest.mark.parametrize("fails_at", [-1, 2], ids=["whole", "fails"])
+def test_a_restless_model_and_the_generators_it_draws_from_are_left_as_they_were(
+    attack: Attack, threat: Threat, pixels: Pixels, net: MakeNet, fails_at: int
+) -> None:
+    model, x0 = Restless(mixed(net(torch.float32)), fails_at), pixels(2, torch.float32)
+    state, of_torch = state_of(model), torch.get_rng_state()
+    of_python, of_numpy = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index]
+    for _ in range(2):
+        with pytest.raises(Boom) if fails_at > 0 else nullcontext():
+            attack(model, x0, Untargeted(labels(2)), threat, seed=2**40 + 5)
+    assert state_of(model) == state
+    assert torch.equal(torch.get_rng_state(), of_torch)
+    assert random.getstate() == of_python
+    assert np.random.get_state()[1].tolist() == of_numpy  # type: ignore[index]
+    half = len(model.drawn) // 2
+    assert model.drawn[:half] == model.drawn[half:]  # the seed decides what the model draws
+
+
+def test_crafting_leaves_the_buffers_of_a_restless_model(attack: Attack, pixels: Pixels, net: MakeNet) -> None:
+    model = Restless(mixed(net(torch.float32)))
+    state = state_of(model)
+    attack.craft(model, pixels(2, torch.float32), Untargeted(labels(2)), Linf(0.1), seed=5)
+    assert model.drawn
+    assert state_of(model) == state
+
+
+def test_buffers_can_be_restored_while_a_graph_needs_them(net: MakeNet, pixels: Pixels) -> None:
+    """A normalization in evaluation mode saves its running mean for the backward pass."""
+    model, x0 = net(torch.float32).eval(), pixels(2, torch.float32)
+    x = x0.clone().requires_grad_()
+    before = torch.autograd.grad(model(x).sum(), x)[0]
+    z_BK = model(x)
+
+    def learn(module: nn.Module, args: object) -> None:
+        module.train()
+
+    model[1].register_forward_pre_hook(learn)  # type: ignore[index]
+    FGSM()(model, x0, Untargeted(labels(2)), Linf(0.1), seed=0)
+    assert torch.equal(torch.autograd.grad(z_BK.sum(), x)[0], before)
+
+
+@pytest.mark.parametrize("precision", [torch.float16, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize("own_pixels", [True, False], ids=["own", "float32"])
+def test_models_of_any_precision_are_attacked(
+    attack: Attack, threat: Threat, pixels: Pixels, net: MakeNet, precision: torch.dtype, own_pixels: bool
+) -> None:
+    """Pixels stay in float32 or float64; the verdict is the model's own, on pixels rounded to its precision."""
+    model, x0 = net(precision).eval(), pixels(2, torch.float32).to(precision if own_pixels else torch.float32)
+    result = attack(model, x0, Untargeted(labels(2)), threat, seed=3)
+    assert result.x.dtype == (torch.float64 if x0.dtype == torch.float64 else torch.float32)
+    assert bool((threat.size(result.x, x0.to(result.x.dtype)) <= threat.eps * (1 + 1e-5)).all())
+    with torch.no_grad():
+        answer_B = model(result.x.to(precision)).argmax(1)
+    assert torch.equal(result.prediction, answer_B)
+    assert torch.equal(result.reached, answer_B != labels(2))
+
+
+def test_what_is_no_batch_of_labels_or_images_is_refused_in_a_line(net: MakeNet, pixels: Pixels) -> None:
+    model, x0 = net(torch.float32), pixels(2, torch.float32)
+    for y, message in (
+        ([0, 1], r"takes labels as a tensor, got list\. Write torch\.tensor\(labels\)"),
+        (labels(2).int(), r"class numbers in torch\.int64, got torch\.int32\. Write labels\.long\(\)"),
+        (labels(2).float(), r"class numbers in torch\.int64, got torch\.float32"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            FGSM()(model, x0, Untargeted(y), Linf(0.1), seed=0)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"images as a tensor, got ndarray\. Write torch\.as_tensor\(images\)"):
+        FGSM()(model, x0.numpy(), Untargeted(labels(2)), Linf(0.1), seed=0)  # type: ignore[arg-type]
+
+
 def test_crafting_leaves_the_model_as_it_was(attack: Attack, threat: Threat, pixels: Pixels, net: MakeNet) -> None:
     model, x0 = mixed(net(torch.float32)), pixels(2, torch.float32)
-    state, random = state_of(model), torch.get_rng_state()
+    state, generator = state_of(model), torch.get_rng_state()
     attack.craft(model, x0, Untargeted(labels(2)), threat, seed=5)
     broken = Fuse(model)
     broken.calls = 1  # a single step has a single forward
@@ -103,7 +206,7 @@ def test_crafting_leaves_the_model_as_it_was(attack: Attack, threat: Threat, pix
         attack.craft(broken, x0, Untargeted(labels(2)), threat, seed=5)
     assert state_of(model) == state
     assert state_of(broken) == broken_state
-    assert torch.equal(torch.get_rng_state(), random)
+    assert torch.equal(torch.get_rng_state(), generator)
 
 
 def test_the_attacked_model_is_in_evaluation_mode_and_its_weights_need_no_gradient(

@@ -7,10 +7,10 @@ from vitadel.attacks.base import Attack
 from vitadel.attacks.counted import is_zero, zero_gradient_flags
 from vitadel.attacks.engine import Engine
 from vitadel.attacks.fab import FAB
-from vitadel.attacks.frozen import frozen, refuse_meta, undisturbed
+from vitadel.attacks.frozen import KeptBuffers, frozen, refuse_meta, undisturbed
 from vitadel.attacks.gama import GAMA
 from vitadel.attacks.lowered import FALLBACK, PRECISIONS, lowered, searcher
-from vitadel.attacks.oracle import Model, Oracle, as_logits
+from vitadel.attacks.oracle import Model, Oracle, as_logits, in_own_precision
 from vitadel.attacks.pgd import FGSM, PGD
 from vitadel.attacks.pool import Finding, NotFinite, Pool
 from vitadel.attacks.replay import generator_survives, warm_up
@@ -58,6 +58,7 @@ __all__ = [
     "Flag",
     "Found",
     "Items",
+    "KeptBuffers",
     "Model",
     "NotFinite",
     "Oracle",
@@ -77,6 +78,7 @@ __all__ = [
     "find_factors",
     "frozen",
     "generator_survives",
+    "in_own_precision",
     "is_zero",
     "linear",
     "lowered",

@@ -40,6 +40,9 @@ class Attack(ABC):
     ) -> AttackResult:
         """Attack the images `x0` and judge what was found.
 
+        The model is judged as it is, in its own precision, and its logits are compared in float32 or float64. Images of
+        half precision are searched and returned in float32.
+
         `index_B` are the images' numbers in their data set: what is drawn for an image depends on them and on `seed`,
         never on the batch. A seed is an int in [-2**63, 2**63 - 1]. Nothing of the caller's changes: modes, gradients,
         hooks, random state, `x0`.
@@ -49,7 +52,7 @@ class Attack(ABC):
         started = time.perf_counter()
         counted = Counted(model, _highest_class(goal, len(x0)))
         with undisturbed(model, seed, x0.device):
-            x0 = x0.clone() if x0.is_inference() else x0.detach()
+            x0 = _wide(x0.clone() if x0.is_inference() else x0.detach())
             if goal.classes.is_inference():  # made by a caller in inference mode, and of no use in a gradient
                 goal = goal.at(torch.arange(len(x0), device=x0.device))
             x = self._candidate(counted, x0, goal, threat, seed, index_B)
@@ -70,7 +73,7 @@ class Attack(ABC):
         """The images alone, unjudged and with pixels trusted: for training, where a forward more per step is dear."""
         check_seed(seed)
         with frozen(model):
-            return self._candidate(Oracle(model), x0.detach(), goal, threat, seed, index_B)
+            return self._candidate(Oracle(model), _wide(x0.detach()), goal, threat, seed, index_B)
 
     def _candidate(
         self, model: Oracle, x0: Tensor, goal: Goal, threat: Threat, seed: int, index_B: Tensor | None
@@ -81,7 +84,14 @@ class Attack(ABC):
         return threat.project(found.detach(), x0)
 
 
+def _wide(x0: Tensor) -> Tensor:
+    """Half precision has too few bits for the edge of a ball."""
+    return x0.float() if x0.dtype in (torch.float16, torch.bfloat16) else x0
+
+
 def _check_pixels(x0: Tensor) -> None:
+    if not isinstance(x0, Tensor):
+        raise UsageError(f"attacks take images as a tensor, got {type(x0).__name__}. Write torch.as_tensor(images).")
     if not x0.is_floating_point() or x0.ndim < 2:
         raise UsageError(f"attacks take a batch of float images, got {x0.dtype} of shape {list(x0.shape)}.")
     if x0.is_meta:
@@ -98,6 +108,10 @@ def _check_pixels(x0: Tensor) -> None:
 
 def _highest_class(goal: Goal, images: int) -> int:
     classes = goal.classes
+    if not isinstance(classes, Tensor):
+        raise UsageError(f"a goal takes labels as a tensor, got {type(classes).__name__}. Write torch.tensor(labels).")
+    if classes.dtype != torch.int64:
+        raise UsageError(f"labels must be class numbers in torch.int64, got {classes.dtype}. Write labels.long().")
     if len(classes) != images:
         raise UsageError(f"the goal speaks of {len(classes)} images, got {images}. Give one label per image.")
     if classes.is_meta:

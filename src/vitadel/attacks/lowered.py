@@ -9,7 +9,7 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from vitadel.attacks.oracle import Model
+from vitadel.attacks.oracle import Model, in_own_precision
 from vitadel.attacks.result import Flag
 from vitadel.errors import UsageError
 
@@ -60,7 +60,7 @@ def _lowered(model: nn.Module, precision: str, *, compile: bool) -> Model:
         return lambda x: fast(x.half())
     fast = torch.compile(model, dynamic=True) if compile else model
     if precision == "float32":
-        return fast
+        return fast  # an Oracle gives it pixels in the precision of its weights
 
     def in_bf16(x: Tensor) -> Tensor:
         with torch.autocast(x.device.type, dtype=torch.bfloat16):
@@ -74,10 +74,10 @@ def _try_both_ways(model: Model, x: Tensor) -> None:
     for rows in (x, x[:1].expand(3, *x.shape[1:])):
         pixels = rows.detach().clone().requires_grad_()
         with torch.enable_grad():
-            z_BK = model(pixels)
+            z_BK = model(in_own_precision(model, pixels))
             if z_BK.requires_grad:
                 torch.autograd.grad(z_BK.float().sum(), pixels, materialize_grads=True)
         with torch.no_grad():
-            finite = bool(torch.isfinite(model(rows)).all())
+            finite = bool(torch.isfinite(model(in_own_precision(model, rows))).all())
         if not finite:
             raise ArithmeticError("logits beyond the range of the precision")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitadel.errors import UsageError
 from vitadel.goals import Goal
@@ -18,6 +18,7 @@ Model = Callable[[Tensor], Tensor]
 # the power of two at which slopes travel back through the model; half precision holds it well
 _TRAVEL_AT = 6
 _TINY = 1e-30
+_PRECISIONS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 def as_logits(answer: object) -> Tensor:
@@ -28,6 +29,18 @@ def as_logits(answer: object) -> Tensor:
         f"the model should return logits, got a {type(answer).__name__}. "
         "Wrap it in a module that returns the tensor alone, such as `net(x).logits` or `net(x)[0]`."
     )
+
+
+def in_own_precision(model: object, x: Tensor) -> Tensor:
+    """The pixels in the precision that the model computes in: that of its first floating-point weight.
+
+    Searches keep pixels in float32 or float64 whatever the model computes in: bfloat16 cannot tell apart the pixels of
+    a ball of 8/255. The model sees them rounded, and gradients come back unrounded.
+    """
+    if not isinstance(model, nn.Module):
+        return x
+    weight = next((one for one in model.parameters() if one.dtype in _PRECISIONS), None)
+    return x if weight is None else x.to(weight.dtype)
 
 
 class Oracle:
@@ -43,9 +56,9 @@ class Oracle:
         self._highest_class = highest_class
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Logits in float32, or in float64 if that is what the model computes in."""
+        """Logits in float32, or in float64 if both the pixels and what the model computes in are."""
         self.calls += 1
-        z_BK = as_logits(self._model(x))
+        z_BK = as_logits(self._model(in_own_precision(self._model, x)))
         if z_BK.ndim != 2 or len(z_BK) != len(x):
             raise UsageError(
                 f"the model should return logits of shape [{len(x)}, classes], got {list(z_BK.shape)}. "
@@ -56,7 +69,7 @@ class Oracle:
                 f"label {self._highest_class} is out of range: the model returns {z_BK.shape[1]} classes. "
                 f"Labels must lie in 0..{z_BK.shape[1] - 1}; is it the model for this data set?"
             )
-        return z_BK if z_BK.dtype == torch.float64 else z_BK.float()
+        return z_BK if z_BK.dtype == x.dtype == torch.float64 else z_BK.float()
 
     @property
     def model(self) -> Model:

@@ -38,6 +38,7 @@ from torch import Tensor
 
 from vitadel.attacks.base import Attack
 from vitadel.attacks.frozen import undisturbed
+from vitadel.attacks.oracle import in_own_precision
 from vitadel.attacks.pgd import PGD
 from vitadel.attacks.rescaled import Rescaled, Tapped, tapped
 from vitadel.draws import Draws, fold_seed
@@ -165,7 +166,7 @@ def find_factors(
     check_seed(seed)
     inner, started = tapped(model), time.perf_counter()
     with undisturbed(model, seed, x.device), torch.autocast(x.device.type, enabled=False):
-        search = _Search(inner, scaling, x, y, seed)
+        search = _Search(inner, scaling, in_own_precision(inner, x), y, seed)
         tried = [_tried(one, trial) for one in search.candidates()]
     worth = _by(scaling.keep, trial)
     best = tried[-1] if scaling.keep == "last" else max(tried, key=worth)

@@ -28,6 +28,7 @@ from vitadel.attacks import (
     Pool,
     Walk,
     as_logits,
+    in_own_precision,
     lowered,
     undisturbed,
 )
@@ -46,6 +47,8 @@ from vitadel.threat import Threat
 
 # answers asked of a random model about one image: so many to choose the worst image by, and as many fresh ones to score
 _DRAWS = 20
+
+_NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float64: "float64"}
 
 Result = TypeVar("Result")
 
@@ -178,8 +181,10 @@ class Cascade:
 
     @property
     def precision(self) -> str:
-        """What searches are computed in: half only if there is a model for it."""
-        return str(self._engine().precision) if self.search is not None else "float32"
+        """What searches are computed in: half only if there is a model for it, or the model is of that precision."""
+        if self.search is not None:
+            return str(self._engine().precision)
+        return _NAMES.get(in_own_precision(self.model, torch.empty(0)).dtype, "float32")
 
     @property
     def batch(self) -> int:
@@ -330,7 +335,7 @@ def logits(model: nn.Module, x: Tensor, *, seed: int = 0) -> Tensor:
     device = device_of(model)
     try:
         with undisturbed(model, seed, device), torch.autocast(device.type, enabled=False):
-            return as_logits(model(x.to(device))).float().cpu()
+            return as_logits(model(in_own_precision(model, x.to(device)))).float().cpu()
     except torch.OutOfMemoryError:
         if len(x) == 1:
             raise UsageError("out of memory with a single image. Use a smaller model or another device.") from None

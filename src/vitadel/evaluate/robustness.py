@@ -60,7 +60,9 @@ def robustness(
 ) -> Robustness:
     """Attack the images `x` with pixels in [0, 1] and labels `y`; the default suite is AutoAttack.
 
-    `suite` is a name or attacks of your own, one after the other. The model decides where the work is done. With
+    `suite` is a name or attacks of your own, one after the other. The model decides where the work is done, and in
+    which precision: a model in float64, bfloat16 or float16 is judged as it is, on pixels that are searched in float32
+    and rounded to its precision on their way in; its logits are compared in float32. With
     `scaling`, images that stand are attacked once more by attacks that learn from the rescaled model.
     """
     check_seed(seed)
@@ -129,6 +131,9 @@ class InHand:
     """Tensors as a caller has them."""
 
     def __init__(self, x: Tensor, y: Tensor) -> None:
+        for name, value in (("images", x), ("labels", y)):
+            if not isinstance(value, Tensor):
+                raise UsageError(f"{name} must be a tensor, got {type(value).__name__}. Write torch.as_tensor({name}).")
         if x.ndim != 4 or not x.is_floating_point() or len(x) == 0:
             raise UsageError(f"images must be floats [n, channels, rows, columns], got {x.dtype} of {list(x.shape)}.")
         if x.is_meta or y.is_meta:

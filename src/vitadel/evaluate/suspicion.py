@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitadel.attacks import Flag, undisturbed
+from vitadel.attacks import Flag, KeptBuffers, in_own_precision, undisturbed
 
 # float32 softmax outputs sum to one within this, half-precision ones too; logits practically never do
 _SUM_TOLERANCE = 4e-3
@@ -25,14 +25,26 @@ def suspicions(model: nn.Module, x: Tensor) -> tuple[Flag, ...]:
     """Flags for a model that answers at random or with probabilities, or whose gradient is not that of its answers."""
     with undisturbed(model, 0, x.device):
         answers = tuple(_about_answers(model, x))
-        # through noise no slope can be measured
-        random = any(flag.code == "randomised" for flag in answers)
-        return (*answers, *_about_gradients(model, x, with_slope=not random))
+        # through noise no slope can be measured, nor through the rounding of half precision
+        noisy = any(flag.code in ("randomised", "stateful") for flag in answers)
+        half = in_own_precision(model, x).dtype in (torch.float16, torch.bfloat16)
+        return (*answers, *_about_gradients(model, x, with_slope=not (noisy or half)))
+
+
+def _answers(model: nn.Module, x: Tensor) -> Tensor:
+    return model(in_own_precision(model, x)).float()
 
 
 @torch.no_grad()
 def _about_answers(model: nn.Module, x: Tensor) -> Iterator[Flag]:
-    first, second = model(x).float(), model(x).float()
+    kept = KeptBuffers.of(model)
+    first, second = _answers(model, x), _answers(model, x)
+    if names := kept.changed():
+        sentence = (
+            f"the model changes its own buffers while it answers ({', '.join(names[:3])}): what it says depends on "
+            "what it was asked before. Every attack starts from the buffers as they were"
+        )
+        yield Flag("stateful", sentence, {"buffers": len(names)})
     changed_B = (first - second).norm(dim=1) > _SAME * first.norm(dim=1)
     if changed := int((changed_B | (first.argmax(1) != second.argmax(1))).sum()):
         sentence = (
@@ -49,7 +61,7 @@ def _about_answers(model: nn.Module, x: Tensor) -> Iterator[Flag]:
 def _about_gradients(model: nn.Module, x: Tensor, *, with_slope: bool) -> Iterator[Flag]:
     pixels = x.detach().clone().requires_grad_()
     with torch.enable_grad(), _counting_backward_passes() as inside:
-        z_BK = model(pixels).float()
+        z_BK = _answers(model, pixels)
         top_B = z_BK.detach().argmax(1, keepdim=True)
         top_logit_B = z_BK.gather(1, top_B)
     if inside:
@@ -78,7 +90,7 @@ def _slope_error(model: nn.Module, x: Tensor, grad: Tensor, top_B: Tensor) -> tu
     least = float("inf")
     for step in _STEPS:
         points = (x + step * way, x - step * way)
-        ahead, behind = (model(point).float().gather(1, top_B).squeeze(1) for point in points)
+        ahead, behind = (_answers(model, point).gather(1, top_B).squeeze(1) for point in points)
         error_B = ((ahead - behind) / (2 * step) - length_B).abs() / length_B.clamp_min(1e-30)
         least = min(least, float(error_B[known_B].median()))
         if least <= _SLOPE_ERROR:

@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 
 from vitadel.draws import Draws
 from vitadel.shifts import filters
-from vitadel.shifts.filters import blended, by_frequency, gaussian_taps, rounded, whole, zoom_taps
+from vitadel.shifts.filters import blended, by_frequency, divided, gaussian_taps, rounded, whole, zoom_taps
 from vitadel.shifts.streams import uniform
 
 # above the rounding errors of a Fourier transform in float64, far below a gray level
@@ -176,7 +176,7 @@ def zoom_blur(x: Tensor, draws: Draws, end: float, step: float) -> Tensor:
     total, exact = turned.clone(), x.double()  # the first factor is 1
     for factor in factors[1:]:
         total += _magnified_and_turned(exact, factor).to(x.dtype)
-    return total.add_(turned).div_(len(factors) + 1).mT.contiguous()
+    return divided(total.add_(turned), len(factors) + 1).mT.contiguous()
 
 
 def zoom_factors(end: float, step: float) -> list[float]:

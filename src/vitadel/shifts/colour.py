@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from vitadel.draws import Draws
+from vitadel.shifts.filters import divided
 
 
 def brightness(x: Tensor, draws: Draws, more: float) -> Tensor:
@@ -50,7 +51,7 @@ def _sixths(x: Tensor, most: Tensor, span: Tensor) -> Tensor:
     """The hue [B, 1, H, W] in [0, 6); of two equal channels the later one decides. Gray gives NaN, unused."""
     red, green, blue = x.split(1, 1)
     hue = torch.where(green == most, (blue - red).div_(span).add_(2), (green - blue).div_(span))
-    hue = torch.where(blue == most, (red - green).div_(span).add_(4), hue).div_(6)
+    hue = divided(torch.where(blue == most, (red - green).div_(span).add_(4), hue), 6)
     return hue.add_(hue < 0).mul_(6)
 
 

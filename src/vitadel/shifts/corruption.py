@@ -12,7 +12,7 @@ from torch import Tensor
 from vitadel.draws import Draws, fold_seed
 from vitadel.errors import UsageError, unknown
 from vitadel.numeric import Range, check_ranges, check_seed
-from vitadel.shifts.filters import whole
+from vitadel.shifts.filters import divided, whole
 from vitadel.shifts.frost import digest, photos_in
 from vitadel.shifts.jpeg import jpeg
 from vitadel.shifts.tables import CORRUPTIONS, TABLES
@@ -99,7 +99,7 @@ class Corruption:
     def _apply(self, x: Tensor, draws: Draws, out: Tensor | None = None) -> Tensor:
         kind, table = CORRUPTIONS[self.name], self.table_for(*x.shape[-2:])
         files = (self.frost, _FROST_STRIDE[table]) if self.name == "frost" else ()
-        gray = (x * 255).round_().to(kind.dtype).div_(255)
+        gray = divided((x * 255).round_().to(kind.dtype), 255)
         return whole(kind.apply(gray, draws, *kind.parameters(table, self.severity), *files), out)
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from vitadel.draws import Draws
-from vitadel.shifts.filters import Edge, Strips, across, down, gaussian_blur, mirrored, strips
+from vitadel.shifts.filters import Edge, Strips, across, divided, down, gaussian_blur, mirrored, strips
 from vitadel.shifts.streams import uniform
 
 _TINY = 1e-6
@@ -90,7 +90,7 @@ def pixelate(x: Tensor, draws: Draws, factor: float) -> Tensor:
     rows, cols = (_boxes(size, int(size * factor), x.device) for size in (height, width))
     grey = (x * 255).round_()  # whole numbers: the mean of two of them is half-way exactly or not at all
     narrow = across(grey, cols).add_(0.5).floor_()
-    small = down(narrow, rows).add_(0.5).floor_().div_(255)
+    small = divided(down(narrow, rows).add_(0.5).floor_(), 255)
     tall, wide = (_repeats(int(size * factor), size, x.device) for size in (height, width))
     return small.index_select(3, wide).index_select(2, tall)
 

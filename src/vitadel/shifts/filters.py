@@ -182,13 +182,21 @@ def by_frequency(x: Tensor, response: Tensor, size: tuple[int, int]) -> Tensor:
     return torch.cat([torch.fft.irfft2(torch.fft.rfft2(image, s=size) * response, s=size) for image in x.split(1)])
 
 
+def divided(x: Tensor, by: float) -> Tensor:
+    """The quotient, in place and rounded correctly on every device.
+
+    By a plain number, CUDA multiplies with the rounded reciprocal: 126 of the 256 gray levels become another float.
+    """
+    return x.div_(x.new_full((), by))
+
+
 def whole(x: Tensor, out: Tensor | None = None) -> Tensor:
     """Pixels in [0, 1] cut down to whole gray levels, as numpy's conversion to bytes cuts them."""
     same = out is not None and out.dtype == x.dtype
     levels = torch.mul(x, 255, out=out if same else None).clamp_(0, 255).floor_()
-    return levels.div_(255) if out is None or same else out.copy_(levels).div_(255)
+    return divided(levels if out is None or same else out.copy_(levels), 255)
 
 
 def rounded(x: Tensor) -> Tensor:
     """Pixels in [0, 1] at the nearest gray level, halves upwards."""
-    return (x * 255).clamp_(0, 255).add_(0.5).floor_().div_(255)
+    return divided((x * 255).clamp_(0, 255).add_(0.5).floor_(), 255)

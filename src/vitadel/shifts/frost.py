@@ -15,7 +15,7 @@ from torch import Tensor
 from vitadel.draws import Draws
 from vitadel.errors import UsageError
 from vitadel.files import refuse_special
-from vitadel.shifts.filters import by_frequency
+from vitadel.shifts.filters import by_frequency, divided
 from vitadel.shifts.streams import normal
 
 ORIGINAL = ("frost1.png", "frost2.png", "frost3.png", "frost4.jpg", "frost5.jpg", "frost6.jpg")
@@ -42,7 +42,7 @@ def frost(x: Tensor, draws: Draws, keep: float, add: float, folder: Path | None,
     """
     ice = made_up(x, draws) * 255 if folder is None else photographed(x, draws, folder, stride)
     levels = (x * 255).round_().mul_(keep).add_(ice.to(x.dtype).mul_(add))
-    return levels.clamp_(0, 255).floor_().div_(255)
+    return divided(levels.clamp_(0, 255).floor_(), 255)
 
 
 def photos_in(folder: Path) -> list[Path]:

@@ -17,6 +17,8 @@ from PIL import Image
 from torch import Tensor
 from torch.nn.functional import pad
 
+from vitadel.shifts.filters import divided
+
 # ITU T.81, tables K.1 and K.2
 _LUMA = """
 16 11 10 16  24  40  51  61   12 12 14 19  26  58  60  55   14 13 16 24  40  57  69  56   14 17 22 29  51  87  80  62
@@ -76,7 +78,7 @@ def _round_trip(x: Tensor, quality: int) -> Tensor:
         halved = _quantised(_halved(plane), _table(_CHROMA, quality, x.device))
         planes.append(_doubled(halved[:, : (height + 1) // 2, : (width + 1) // 2]))
     y, blue, red = (plane[:, :height, :width] for plane in planes)
-    return _to_rgb(y, blue - 128, red - 128).to(x.dtype).div_(255)
+    return divided(_to_rgb(y, blue - 128, red - 128).to(x.dtype), 255)
 
 
 def _fixed(value: Tensor, bits: int) -> Tensor:

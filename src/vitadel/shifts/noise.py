@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from vitadel.draws import Draws
+from vitadel.shifts.filters import divided
 from vitadel.shifts.streams import normal, uniform
 
 
@@ -41,7 +42,7 @@ def shot_noise(x: Tensor, draws: Draws, count: float) -> Tensor:
     place = (x * 255).round_().flatten().mul_(columns).add_(column).int()
     other = alias.index_select(0, place)
     itself = u.sub_(column).lt_(own.index_select(0, place))
-    return column.sub_(other).mul_(itself).add_(other).div_(count).view_as(x)
+    return divided(column.sub_(other).mul_(itself).add_(other), count).view_as(x)
 
 
 @cache

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from vitadel.draws import Draws
-from vitadel.shifts.filters import gaussian_blur
+from vitadel.shifts.filters import divided, gaussian_blur
 from vitadel.shifts.streams import normal
 
 _WATER = (175 / 255, 238 / 255, 238 / 255)
@@ -56,7 +56,7 @@ def box(plane: Tensor) -> Tensor:
     """The mean over 3 x 3 pixels."""
     wide = _wide(plane)
     rows = wide[:, :-2] + wide[:, 1:-1] + wide[:, 2:]
-    return (rows[..., :-2] + rows[..., 1:-1] + rows[..., 2:]).div_(9)
+    return divided(rows[..., :-2] + rows[..., 1:-1] + rows[..., 2:], 9)
 
 
 def _wide(plane: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from vitadel.draws import Draws
 from vitadel.shifts.blur import magnified, smear
-from vitadel.shifts.filters import rounded, whole
+from vitadel.shifts.filters import divided, rounded, whole
 from vitadel.shifts.streams import normal, uniform
 
 _LUMA = (0.299, 0.587, 0.114)
@@ -27,7 +27,7 @@ def snow(
     flakes = magnified(noise.mul_(spread).add_(mean), zoom)
     flakes = whole(flakes.masked_fill(flakes < threshold, 0)).to(x.dtype)
     flakes = rounded(smear(flakes, uniform(draws.fold(1)) * 90 - 135, radius, sigma)).double()
-    flakes = flakes.mul_(255).round_().div_(255)
+    flakes = divided(flakes.mul_(255).round_(), 255)
     paler = torch.maximum(x, _gray(x) * 1.5 + 0.5).mul_(1 - keep)
     return (x * keep + paler) + flakes + flakes.flip(-2, -1)
 

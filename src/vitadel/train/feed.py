@@ -88,4 +88,6 @@ class Feed:
 
 
 def _floats(pixels: Tensor) -> Tensor:
-    return pixels.to(torch.float32).div_(255)
+    """The same floats on every device: by a plain number, CUDA multiplies with the rounded reciprocal instead."""
+    floats = pixels.to(torch.float32)
+    return floats.div_(floats.new_full((), 255))

@@ -530,3 +530,27 @@ def test_a_compiled_model_is_what_the_search_asks(monkeypatch: pytest.MonkeyPatc
     forwards = sum(int(str(attack["forwards"])) for attack in other.attacks)
     judged = sum(int(str(attack["fell"])) + int(str(attack["denied"])) for attack in other.attacks)
     assert sum(asked) == 2 * (IMAGES + 3) + forwards - judged
+
+
+def test_a_model_that_trains_its_normalization_is_flagged_and_has_its_statistics_back() -> None:
+    class Adapting(Planes):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm2d(3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.norm.train()
+            return super().forward(self.norm(x))
+
+    x = torch.rand(IMAGES, 3, 6, 6, generator=torch.Generator().manual_seed(0))
+    model = Adapting().eval()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    assert [flag.code for flag in suspicions(model, x)] == ["stateful"]
+    found = robustness(model, x, torch.zeros(IMAGES, dtype=torch.int64), Linf(0.01), [Entry("fgsm", FGSM())])
+    (flag,) = found.flags
+    assert flag["code"] == "stateful"
+    assert "BatchNorm2d.running_mean, BatchNorm2d.running_var, BatchNorm2d.num_batches_tracked" in str(flag["sentence"])
+    assert flag["evidence"] == {"buffers": 3}
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert not model.training
+    assert not model.norm.training

@@ -328,3 +328,42 @@ def test_answers_inside_something_else_are_refused() -> None:
         robustness(Wrapped(), x, y)
     with pytest.raises(UsageError, match=said):
         PGD()(Wrapped(), x, Untargeted(y), Linf(0.1), seed=0)
+
+
+@pytest.mark.parametrize("precision", [torch.float64, torch.bfloat16, torch.float16], ids=str)
+def test_a_model_is_judged_in_the_precision_of_its_weights(digits: DataSet, precision: torch.dtype) -> None:
+    model, (x, y) = Bent().to(precision).eval(), in_hand(digits)
+    found = robustness(model, x, y, Linf(6 / 255), SMALL)
+    assert {attack["name"] for attack in found.attacks} == {entry.name for entry in SMALL}
+    assert list(found.flags) == []
+    with torch.no_grad():
+        clean, answers = model(x.to(precision)).argmax(1), model(found.x.to(precision)).argmax(1)
+    assert found.clean.correct == int((clean == y).sum())
+    assert found.robust.correct == found.fell_to.count("")
+    assert {"clean", ""} < set(found.fell_to)
+    for row, to in enumerate(found.fell_to):
+        assert (answers[row] == y[row]) == (to == ""), row
+    own = robustness(model, x.to(precision), y.int(), Linf(6 / 255), SMALL)  # pixels of its own precision, too
+    assert own.x.dtype == torch.float32
+    assert abs(own.robust.correct - found.robust.correct) <= 2
+    if precision == torch.float64:
+        assert list(found.fell_to) == list(robustness(Bent().eval(), x, y, Linf(6 / 255), SMALL).fell_to)
+
+
+def test_an_evaluation_names_the_precision_of_the_model(digits: DataSet, tmp_path: Path) -> None:
+    run = Run.claim(tmp_path / "run", "evaluate", {"seed": 0}, device="cpu")
+    (summary,) = evaluate(Bent().bfloat16().eval(), digits, SUITES["quick"], run, threat=Linf(6 / 255))
+    assert summary["search_precision"] == "bf16"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda x, y: (x.numpy(), y), r"images must be a tensor, got ndarray\. Write torch\.as_tensor\(images\)"),
+        (lambda x, y: (x, y.tolist()), r"labels must be a tensor, got list\. Write torch\.as_tensor\(labels\)"),
+    ],
+)
+def test_what_is_no_tensor_is_refused(digits: DataSet, change, message: str) -> None:  # type: ignore[no-untyped-def]
+    x, y = change(*in_hand(digits))
+    with pytest.raises(UsageError, match=message):
+        robustness(Bent().eval(), x, y, Linf(6 / 255), SMALL)
