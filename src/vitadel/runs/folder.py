@@ -47,6 +47,7 @@ class Run:
         A folder of another run is refused, and so is one that another process is writing to. The manifest is written
         only while the folder is locked: of two runs that claim a new folder at once, one is refused.
         """
+        _refuse_unreadable_name(folder)
         described: dict[str, object] = {"kind": kind, "parts": describe(parts)}
         _refuse_another(folder, described)  # before anything is made: a refusal leaves nothing behind
         lock = _locked(folder)
@@ -134,6 +135,16 @@ def _exists(path: Path) -> bool:
         raise UsageError(
             f"cannot look into {path.parent}: {error.strerror}. Make it readable, or choose another."
         ) from error
+
+
+def _refuse_unreadable_name(folder: Path) -> None:
+    try:
+        str(folder).encode()
+    except UnicodeEncodeError:
+        raise UsageError(
+            f"the name of the folder {str(folder)!a} is not UTF-8, and not every file in it could be read again. "
+            "Choose another --run."
+        ) from None
 
 
 def _read_manifest(folder: Path) -> dict[str, object]:

@@ -363,7 +363,8 @@ def test_a_flipped_bit_anywhere_in_the_gallery_is_noticed_or_harmless(make: Any)
 
 
 def test_names_that_are_not_utf8_are_spelled_out(make: Any, tmp_path: Path) -> None:
-    run = make.evaluate("caf\udce9", "vit-\udce9", {8: 3})
+    run = make.evaluate("run", "vit", {8: 3})
+    make.change(run, "vit-\udce9", "model", "name")
     make.change(run, "digits-\udce9", "data", "spec")
     out = write_report([run], tmp_path / "report.html")
     assert "vit-\\udce9" in out.read_text(encoding="utf-8")

@@ -170,6 +170,12 @@ def test_a_name_that_is_too_long_is_a_usage_error(tmp_path: Path) -> None:
             look(tmp_path / ("x" * 300))
 
 
+def test_a_name_that_is_not_utf8_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"caf\\udce9' is not UTF-8, .* Choose another --run"):
+        claim(tmp_path / "caf\udce9")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_difference_in_long_values_is_told_briefly(tmp_path: Path) -> None:
     long = [f"image {number}: cannot be read" for number in range(400)]
     claim(tmp_path / "run", skipped=long, data="d" * 5000, **{f"{'n' * 500}{n}": n for n in range(5)})
