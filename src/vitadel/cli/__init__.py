@@ -78,7 +78,8 @@ def _prepare_output() -> None:
         if stream is None:  # closed by whoever started us
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
         elif isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+            with suppress(OSError):  # one that was led to a pipe behind Python's back cannot be asked for its position
+                stream.reconfigure(errors="backslashreplace")
 
 
 def _flush() -> None:
