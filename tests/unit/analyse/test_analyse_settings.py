@@ -1,12 +1,14 @@
 """The studies of perturbations by name, with every kind of setting they have, as the command line writes them."""
 
+from pathlib import Path
+
 import pytest
 
 from vitadel.analyse import STUDIES, Accumulate, Convergence, Perturbations, Saliency, Semantics
 from vitadel.analyse.accumulate import Norm, Start
 from vitadel.analyse.perturbed import Sign, Stretch
 from vitadel.analyse.sight import Method
-from vitadel.analyse.study import Study
+from vitadel.analyse.study import Parts, Study
 from vitadel.cli.analyse import read_study
 from vitadel.errors import UsageError
 
@@ -48,3 +50,23 @@ def test_settings_as_they_are_written(text: str, study: Study) -> None:
 def test_settings_that_are_not_known(text: str, told: str) -> None:
     with pytest.raises(UsageError, match=told):
         read_study(text)
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("{}", r"one\.json is no part of a study\. Delete it and run the same command again"),
+        ('{"seconds": "long"}', r"one\.json is no part of a study"),
+        ('{"seconds": 1, "sha256": "00"}', r"one\.json is damaged or was edited"),
+        ("[1", r"one\.json is not readable JSON .* or delete it and run the same command again"),
+    ],
+)
+def test_a_damaged_part_of_a_study_is_named(tmp_path: Path, content: str, told: str) -> None:
+    made = Parts(tmp_path).once("one", lambda: {"share": 0.1})
+    path = tmp_path / "parts" / "one.json"
+    assert Parts(tmp_path).once("one", lambda: pytest.fail("made again")) == made
+    path.write_text(content)
+    with pytest.raises(UsageError, match=told):
+        Parts(tmp_path).once("one", lambda: {"share": 0.2})
+    path.unlink()
+    assert Parts(tmp_path).once("one", lambda: {"share": 0.2})["share"] == 0.2
