@@ -66,7 +66,7 @@ class Parts:
         """The part called `name`: as it was found when it was made, with the seconds that took."""
         path = self.folder / "parts" / f"{name}.json" if self.folder else None
         if name not in self._held and path is not None and path.exists():
-            self._held[name] = read_json(path)
+            self._held[name] = _read_part(path)
         if name in self._held:
             return self._held[name]
         started = time.perf_counter()
@@ -86,6 +86,13 @@ class Parts:
     def close(self, result: Mapping[str, object]) -> None:
         if self.folder is not None:
             write_json(self.folder / "result.json", result)
+
+
+def _read_part(path: Path) -> dict[str, object]:
+    part = read_json(path)
+    if not isinstance(part.get("seconds"), int | float):
+        raise UsageError(f"{path} is no part of a study. Delete it and run the same command again.")
+    return part
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,6 +131,8 @@ class _Course:
             fallen, folder = _fallen(columns), job.rows.folder
             if job.found is not None:
                 job.found.refuse_gaps(fallen)
+            if self.ranks.rank == 0 and not job.gallery.exists():
+                job.write_gallery(columns)
             summaries.append(summary)
         return summaries
 
@@ -180,7 +182,7 @@ class _Job:
             if self.found is not None and self.smaller is not None:
                 self.found.take_over(self.smaller / "found")
             columns = verdicts(self.rows, self.images, self.images.ids, cascade.entries, self.fallen)
-            self._write_gallery(columns)
+            self.write_gallery(columns)
             self.rows.add(columns)
             doubts, precision, seconds = cascade.doubts(), cascade.precision, cascade.clean_seconds
             threat, entries = cascade.threat, cascade.entries
@@ -199,7 +201,11 @@ class _Job:
     def _shown(folder: Path, row: int) -> Path:
         return folder / "shown" / f"{row}.safetensors"
 
-    def _write_gallery(self, columns: dict[str, list[object]]) -> None:
+    @property
+    def gallery(self) -> Path:
+        return self.rows.folder / "gallery.npz"
+
+    def write_gallery(self, columns: dict[str, list[object]]) -> None:
         """The first images before and after, for the report to show; one whose attacked pixels are lost is left out."""
         threat = self.cascade.threat
         if threat is None:
@@ -217,6 +223,8 @@ class _Job:
                     self._keep(row, after[row], fell=False)  # for the next radius
             if known is not None or columns["fell_to"][row] == WRONG:  # which no attack has touched
                 kept.append(row)
+        if not kept:
+            return
 
         def write(beside: Path) -> None:
             shown = {name: np.array([columns[name][row] for row in kept]) for name in _SHOWN}
@@ -231,7 +239,7 @@ class _Job:
                     **shown,  # type: ignore[arg-type]
                 )
 
-        write_whole(self.rows.folder / "gallery.npz", write)
+        write_whole(self.gallery, write)
 
 
 def _read_shown(path: Path, like: Tensor) -> Tensor:

@@ -6,8 +6,10 @@ folder/<combination>/test/      its evaluation, if a suite was asked for
 folder/table.json               one row per combination
 """
 
+import ast
 import itertools
 import math
+import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -32,6 +34,8 @@ from vitadel.train import HostAugment, Mixing, claim_together
 # what decides which combination is best: the first of these that was measured. Test images come last: the best of
 # many by them would look better than it is
 _MEASURES = (("holdout", "robust"), ("holdout", "clean"), ("test", "robust"), ("test", "clean"))
+# what training writes into the best checkpoint
+_SELECTED = re.compile(r"step (?P<step>\d+), hold-out (?P<scores>\{[^{}]*\})")
 # file systems take 255 bytes; beyond this nobody reads on
 _LONGEST = 120
 # the base of the sixteen sets: thesis 4.1.6
@@ -307,17 +311,21 @@ def _is_at(told: object, threat: Threat | None) -> bool:
 
 
 def _best_holdout(run: Run) -> dict[str, object] | None:
-    """The scores of the checkpoint that was kept: the first of the best, by what it was selected by.
+    """The scores of the checkpoint that was kept, as it says itself; None without a hold-out.
 
     It may be of an update that a broken loss undid later: its weights stay the best.
     """
-    if damaged := run.damaged_log_lines:
-        raise UsageError(
-            f"{damaged} lines of {run.folder / 'log.jsonl'} are damaged, and the best hold-out score may be on one of "
-            f"them. Restore the file, or delete {run.folder} to train again."
-        )
-    best = max(run.read_log("holdout", every=True), key=_selected_by, default=None)
-    return None if best is None else {key: best.get(key) for key in ("step", "clean", "robust")}
+    best, entries = run.checkpoints / "best.safetensors", run.read_log("holdout", every=True)
+    if not best.exists():
+        if entries:
+            raise UsageError(f"{best} is missing. Restore it, or delete {run.folder} to train again.")
+        return None
+    selected = _SELECTED.fullmatch(models.read_tensors(best)[1].get("vitadel.selected", ""))
+    if selected:
+        scores: dict[str, object] = ast.literal_eval(selected["scores"])
+        return {"step": int(selected["step"]), **{key: scores.get(key) for key in ("clean", "robust")}}
+    kept = max(entries, key=_selected_by, default=None)
+    return None if kept is None else {key: kept.get(key) for key in ("step", "clean", "robust")}
 
 
 def _selected_by(entry: Mapping[str, object]) -> float:

@@ -151,7 +151,7 @@ def _read_one(path: Path) -> dict[str, list[object]]:
         if (table.schema.metadata or {}).get(_HASH) not in (None, _hash(columns).encode()):
             raise ValueError("its content does not match the hash in it")
     except Exception as error:  # a damaged file can raise anything
-        damage = " ".join(str(error).split())[:200]
+        damage = " ".join(str(error).split())[:200].rstrip(".")
         raise UsageError(
             f"cannot read rows in {path}: {damage}. Delete that file to redo its rows: the same command computes them."
         ) from error

@@ -1,6 +1,7 @@
 """The studies of perturbations by name, with every kind of setting they have, as the command line writes them."""
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from vitadel.analyse import study as run
 from vitadel.analyse.accumulate import Norm, Start
 from vitadel.analyse.perturbed import Sign, Stretch
 from vitadel.analyse.sight import Method
-from vitadel.analyse.study import Study
+from vitadel.analyse.study import Parts, Study
 from vitadel.cli.analyse import read_study
 from vitadel.errors import UsageError
 from vitadel.models import load
@@ -92,3 +93,23 @@ def test_models_and_images_without_values_are_refused() -> None:
         run(model, x, y, Convergence())
     with pytest.raises(UsageError, match="images and labels on the meta device have no values"):
         run(nn.Sequential(nn.Flatten(), nn.Linear(192, 10)), x.to("meta"), y, Convergence())
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("{}", r"one\.json is no part of a study\. Delete it and run the same command again"),
+        ('{"seconds": "long"}', r"one\.json is no part of a study"),
+        ('{"seconds": 1, "sha256": "00"}', r"one\.json is damaged or was edited"),
+        ("[1", r"one\.json is not readable JSON .* or delete it and run the same command again"),
+    ],
+)
+def test_a_damaged_part_of_a_study_is_named(tmp_path: Path, content: str, told: str) -> None:
+    made = Parts(tmp_path).once("one", lambda: {"share": 0.1})
+    path = tmp_path / "parts" / "one.json"
+    assert Parts(tmp_path).once("one", lambda: pytest.fail("made again")) == made
+    path.write_text(content)
+    with pytest.raises(UsageError, match=told):
+        Parts(tmp_path).once("one", lambda: {"share": 0.2})
+    path.unlink()
+    assert Parts(tmp_path).once("one", lambda: {"share": 0.2})["share"] == 0.2

@@ -6,8 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 import vitadel.recipes.sweep as room
+from vitadel import models
 from vitadel.attacks import FGSM
 from vitadel.cli.sweep import _chosen
 from vitadel.errors import UsageError
@@ -151,6 +153,9 @@ def test_the_table_says_what_the_run_folders_say(tmp_path: Path) -> None:
 def test_the_kept_checkpoint_is_the_one_that_is_told(tmp_path: Path) -> None:
     run = Run.claim(tmp_path, "train", {}, device="cpu")
     assert room._best_holdout(run) is None
+    best = run.checkpoints / "best.safetensors"
+    best.parent.mkdir()
+    models.write_tensors(best, {"w": torch.ones(1)}, {})  # one that does not say itself what it was selected by
     for step, clean, robust in ((1, 0.9, 0.2), (2, 0.5, 0.4), (3, 0.8, 0.4)):
         run.log("holdout", step=step, clean=clean, robust=robust)
     assert room._best_holdout(run) == {"step": 2, "clean": 0.5, "robust": 0.4}
@@ -158,6 +163,9 @@ def test_the_kept_checkpoint_is_the_one_that_is_told(tmp_path: Path) -> None:
     for step, clean, robust in ((1, 0.9, 0.2), (2, 0.5, 0.4), (3, 0.8, 0.4)):
         run.log("holdout", step=step, clean=clean, robust=robust, score=(clean + robust) / 2)
     assert room._best_holdout(run) == {"step": 3, "clean": 0.8, "robust": 0.4}
+    told = "step 7, hold-out {'clean': 0.9, 'robust': 0.3, 'score': 0.6}"
+    models.write_tensors(best, {"w": torch.ones(1)}, {"vitadel.selected": told})
+    assert room._best_holdout(run) == {"step": 7, "clean": 0.9, "robust": 0.3}
 
 
 def test_the_best_is_found_by_the_hold_out_and_shared_if_equal() -> None:
@@ -238,15 +246,19 @@ def test_a_combination_that_fails_keeps_none_from_its_turn(tmp_path: Path, train
     assert trained == ["lr=1e30,seed=0", "lr=1e-3,seed=0", "lr=1e30,seed=0"]
 
 
-def test_a_hold_out_score_on_a_damaged_line_is_not_replaced_by_another(tmp_path: Path, trained: list[str]) -> None:
-    made = sweep("seed=0")
-    carry_out_sweep(made, tmp_path)
-    log = tmp_path / "seed=0" / "log.jsonl"
-    log.write_bytes(log.read_bytes().replace(b'"holdout"', b'"h\xffldout"'))
-    (row,) = rows(carry_out_sweep(made, tmp_path))
-    assert (row["state"], row["holdout"]) == ("failed", None)
-    assert "lines of" in str(row["reason"])
-    assert "log.jsonl are damaged, and the best hold-out score may be on one of them. Restore" in str(row["reason"])
+def test_a_lost_log_changes_no_score_and_a_lost_checkpoint_is_named(tmp_path: Path, trained: list[str]) -> None:
+    made = sweep("seed=0,1")
+    before = carry_out_sweep(made, tmp_path)
+    (tmp_path / "seed=0" / "log.jsonl").unlink()
+    (tmp_path / "seed=1" / "log.jsonl").write_bytes(b'{"event": "holdout", "step": [1], "clean": "\xff"}\n')
+    assert carry_out_sweep(made, tmp_path) == before
+    (row, _) = rows(before)
+    run = Run.open(tmp_path / "seed=0")
+    run.log("holdout", step=3, clean=0.5)
+    (run.checkpoints / "best.safetensors").unlink()
+    failed, _ = rows(carry_out_sweep(made, tmp_path))
+    assert (row["state"], failed["state"], failed["holdout"]) == ("done", "failed", None)
+    assert "best.safetensors is missing. Restore it, or delete" in str(failed["reason"])
 
 
 def test_published_numbers_stand_beside_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
