@@ -175,8 +175,7 @@ def selected(mutant: Mutant, records: Mapping[Path, FileRecord]) -> Selection:
     if not chosen:  # outside of functions, or in a function younger than the record
         chosen = {file: list(record.ran) for file, record in near.items() if mutant.module in record.modules}
     if not any(chosen.values()):  # of a module that is only imported by processes that tests start
-        stem = mutant.file.stem
-        chosen = {file: list(record.ran) for file, record in near.items() if stem in file.read_text()}
+        chosen = {file: list(record.ran) for file, record in near.items() if "subprocess" in file.read_text()}
     chosen = {file: tests for file, tests in chosen.items() if tests}
     for file, tests in chosen.items():
         tests.sort(key=lambda test, ran=records[file].ran: len(ran[test]))

@@ -15,7 +15,7 @@ from vitadel.analyse.sight import Method
 from vitadel.analyse.study import Parts, Study
 from vitadel.cli.analyse import read_study
 from vitadel.errors import UsageError
-from vitadel.models import load
+from vitadel.models import load, tora
 
 
 @pytest.mark.parametrize(
@@ -55,6 +55,15 @@ def test_settings_as_they_are_written(text: str, study: Study) -> None:
 def test_settings_that_are_not_known(text: str, told: str) -> None:
     with pytest.raises(UsageError, match=told):
         read_study(text)
+
+
+@pytest.mark.parametrize("text", ["convergence:steps=0+1", "gates", "lesion", "perturbations:steps=1", "saliency"])
+def test_one_image_is_enough(text: str) -> None:
+    model = load("timm:test_vit", num_classes=5, image_size=32, patch_size=8, options={"depth": 2})
+    model = tora(model) if text == "gates" else model
+    x = torch.rand(1, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    result = run(model, x, torch.tensor([1]), read_study(text))
+    assert result["n"] == 1
 
 
 @pytest.mark.parametrize(

@@ -236,6 +236,13 @@ def test_the_first_pattern_is_made_of_tiles() -> None:
     assert seen == {0, 1, 2, 3}
 
 
+def test_pixels_beyond_the_last_whole_tile_are_left_alone() -> None:
+    # tiles of 2 pixels: 11 rows hold 5, and 25 columns 12
+    tiles = _tiles(torch.zeros(4, 3, 11, 25, dtype=torch.float64), Draws.of(0, torch.arange(4)), "l2")
+    covered = tiles.abs().amax((0, 1)) > 0
+    assert torch.equal(covered, (torch.arange(11) < 10)[:, None] & (torch.arange(25) < 24))
+
+
 def test_mass_moves_from_one_window_to_the_other() -> None:
     """One window over all of the image: what was there and what the radius allows is shared by the channels.
 

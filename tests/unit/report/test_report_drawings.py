@@ -3,9 +3,11 @@
 After a change that is meant, delete `drawings.json` and run this file twice: the first run records anew and fails.
 """
 
+import html
 import io
 import json
 import math
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -127,7 +129,20 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     return found
 
 
-def check(name: str, found: Sequence[dict[str, Any]]) -> None:
+def told(path: Path) -> list[str]:
+    """The words of a page, element by element, but those of drawings and of where and when runs were made."""
+    text = path.read_text(encoding="utf-8")
+    text = re.sub(r"<(svg|style|script)\b.*?</\1>|<section id=\"provenance\">.*?</section>", "", text, flags=re.DOTALL)
+    words = [" ".join(html.unescape(one).split()) for one in re.split(r"<[^>]*>", text)]
+    return [one.replace(str(path.parent), "FOLDER") for one in words if one]
+
+
+def shorter(text: str) -> str:
+    """Numbers with all their digits cut to six."""
+    return re.sub(r"\d+\.\d{6,}(e-\d+)?", lambda number: f"{float(number[0]):.6g}", text)
+
+
+def check(name: str, found: Sequence[object]) -> None:
     recorded = json.loads(RECORD.read_text()) if RECORD.exists() else {}
     if name not in recorded:
         told = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in {**recorded, name: found}.items()]
@@ -256,9 +271,10 @@ def test_studies_of_masking(tmp_path: Path, known_interval: Any, drawn: list[dic
         run = Run.claim(tmp_path / name, "analyse", parts, device="cpu")
         write_json(run.folder / "study" / "result.json", masking(known_interval, attentions, norm))
         runs.append(run.folder)
-    write_report(runs, tmp_path / "page.html")
+    page = write_report(runs, tmp_path / "page.html")
     write_figures(runs[1])
     check("masking", [one for one in drawn if one["format"] != "pdf"])
+    check("masking in words", told(page))
 
 
 def test_curves_and_trainings(make: Any, two_runs: list[Path], tmp_path: Path, drawn: list[dict[str, Any]]) -> None:
@@ -267,8 +283,9 @@ def test_curves_and_trainings(make: Any, two_runs: list[Path], tmp_path: Path, d
     run = Run.open(runs[-1])
     for step in range(9, 900):
         run.log("step", step=step, epoch=0, loss=1.0 / step, lr=0.1 + step, grad_norm=math.sin(step))
-    write_report(runs, tmp_path / "page.html")
+    page = write_report(runs, tmp_path / "page.html")
     check("curves", drawn)
+    check("curves in words", told(page))
 
 
 @pytest.mark.parametrize("count", [2, 4, 9])
@@ -280,6 +297,11 @@ def test_models_as_points(make: Any, tmp_path: Path, count: int, drawn: list[dic
         right, clean = 4 * place + 2, 36 - 3 * place
         make.survey(run, "corruptions", [1.0] * right + [0.0] * (40 - right), clean=[1] * clean + [0] * (40 - clean))
         runs.append(run.folder)
-    write_report(runs, tmp_path / "page.html")
-    write_tables(runs, tmp_path / "tables")
+    page = write_report(runs, tmp_path / "page.html", baseline="model-1")
+    tables = [
+        path
+        for path in write_tables(runs, tmp_path / "tables", baseline="model-1")
+        if path.suffix not in (".png", ".pdf")
+    ]
     check(f"{count} models", [one for one in drawn if one["format"] != "pdf"])
+    check(f"{count} models in words", [*told(page), *(shorter(path.read_text()) for path in tables)])

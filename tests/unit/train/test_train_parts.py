@@ -6,9 +6,11 @@ import pytest
 import torch
 from torch import nn
 
+from vitadel.data import Held, Split
 from vitadel.draws import Draws
 from vitadel.errors import UsageError
-from vitadel.train import SGD, AdamW, Lion, OptimiserChoice, PadCrop, Plan, learning_rate
+from vitadel.train import SGD, AdamW, Lion, Mixing, OptimiserChoice, PadCrop, Plan, learning_rate
+from vitadel.train.preparation import order_of
 
 
 def plan(**values: object) -> Plan:
@@ -111,3 +113,29 @@ def test_rates_that_cannot_be_are_refused() -> None:
         Lion(lr=0)
     with pytest.raises(UsageError, match="SGD.weight_decay must not be negative"):
         SGD(lr=1, weight_decay=-1)
+
+
+@pytest.mark.parametrize(
+    ("values", "world", "message"),
+    [
+        ({"batch": 8}, 2, None),
+        ({"batch": 8}, 3, "a batch of 8 cannot be shared evenly by 3 processes in 1 parts"),
+        ({"batch": 12, "accumulate": 3}, 2, None),
+        ({"batch": 12, "accumulate": 4}, 2, "a batch of 12 cannot be shared evenly by 2 processes in 4 parts"),
+        ({"batch": 8, "mixing": Mixing()}, 2, None),
+        ({"batch": 6, "mixing": Mixing()}, 2, "pairs images within a process: plan.batch must be a multiple of 4"),
+        ({"batch": 6, "mixing": Mixing()}, 1, None),
+        ({"batch": 6}, 2, None),
+        ({"batch": 60}, 1, None),  # fewer images than a batch are one
+        ({"batch": 30, "accumulate": 3}, 1, None),
+    ],
+)
+def test_a_batch_is_shared_evenly(values: dict[str, object], world: int, message: str | None) -> None:
+    pixels = Held(torch.zeros(20, 3, 2, 2, dtype=torch.uint8))
+    train = Split("train", tuple(map(str, range(20))), torch.zeros(20, dtype=torch.int64), pixels)
+    chosen = plan(**values)
+    if message is None:
+        assert order_of(train, None, chosen, 0, world).batch == min(chosen.batch, 20)
+        return
+    with pytest.raises(UsageError, match=message):
+        order_of(train, None, chosen, 0, world)

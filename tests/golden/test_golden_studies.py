@@ -1,0 +1,59 @@
+"""All that every study says about a small network on a few images: numbers, tables, captions, curves, maps."""
+
+from pathlib import Path
+
+import pytest
+from on_record import check  # type: ignore[import-not-found]
+from small import filled, images, labels, network  # type: ignore[import-not-found]
+
+from vitadel.analyse import Masking, Semantics, semantics, study
+from vitadel.attacks import PGD, Scaling
+from vitadel.cli.analyse import read_study
+from vitadel.models import tora
+
+RECORD = Path(__file__).with_name("studies.json")
+THREAT = "linf:0.002"  # within which some images fall
+
+MASKING = Masking(
+    steps=2,
+    iterations=(1, 2),
+    shares=(0.5, 1.0),
+    curve_steps=2,
+    blocks=(1, 2),
+    targets=1,
+    queries=2,
+    scaling=Scaling(steps=1, batches=1, batch=2, held=1, probe=PGD(steps=1)),
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "accumulate:coordinates=1+2,steps=3",
+        "convergence:steps=0+1+4,restarts=2",
+        "correlation",
+        "correlation:measure=cka,group=8",
+        "lesion",
+        "perturbations:steps=2",
+        "restrict",
+        "saliency",
+    ],
+)
+def test_studies(text: str) -> None:
+    model = network()
+    check(RECORD, text, study(model, images(), labels(model), read_study(text), threat=THREAT))
+
+
+def test_gates() -> None:
+    model = filled(tora(network()).double())
+    check(RECORD, "gates", study(model, images(), labels(model), read_study("gates:images=3"), threat=THREAT))
+
+
+def test_masking() -> None:
+    model = network()
+    check(RECORD, "masking", study(model, images(), labels(model), MASKING, threat=THREAT))
+
+
+def test_semantics() -> None:
+    model, others = network(), {"other": network(1), "itself": network()}
+    check(RECORD, "semantics", semantics(model, images(), labels(model), others, THREAT, Semantics(steps=2)))
