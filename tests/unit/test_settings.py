@@ -35,7 +35,7 @@ RECORDS = {
     *("evaluate.metrics.Trend", "evaluate.ranks.Ranks", "evaluate.robustness.Robustness"),
     *("evaluate.surveys.frame.Desk", "evaluate.surveys.frame.Measure", "evaluate.surveys.frame.Sheet"),
     "intervals.Accuracy",
-    *("models.costs.Cost", "models.families.base.Block", "models.families.base.Layer"),
+    *("models.costs.Cost", "models.families.base.Block", "models.families.base.Geometry", "models.families.base.Layer"),
     "objectives.moment.Moment",
     *("recipes.augmentation_sets.AugmentationSet", "recipes.augmentation_sets.Published", "recipes.sweep.Numbers"),
     "shifts.tables.Kind",

@@ -181,7 +181,7 @@ class Correlation:
             return []
         loaded = load(self.other)
         weights = fingerprint(loaded.net.state_dict())
-        if parts.once("other", lambda: {"sha256": weights})["sha256"] != weights:
+        if parts.once("other", lambda: {"weights_sha256": weights})["weights_sha256"] != weights:
             raise UsageError(f"{self.other} has other weights than when this study began. Choose a new run folder.")
         return [layers_of(loaded.to(device))]
 

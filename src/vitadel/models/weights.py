@@ -44,7 +44,7 @@ def _hash(tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> str:
     for name in sorted(tensors):
         value = tensors[name]
         digest.update(repr((name, str(value.dtype), list(value.shape))).encode(errors="surrogatepass"))
-        digest.update(value.flatten().view(torch.uint8).numpy().tobytes())
+        digest.update(_bytes(value))
     return digest.hexdigest()
 
 
@@ -54,8 +54,14 @@ def fingerprint(tensors: Mapping[str, Tensor]) -> str:
     digest = hashlib.sha256()
     for name in sorted(tensors):
         digest.update(name.encode())
-        digest.update(tensors[name].detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        digest.update(_bytes(tensors[name].detach().cpu()))
     return digest.hexdigest()
+
+
+def _bytes(value: Tensor) -> bytes:
+    """The values in order; a tensor of one value may claim a stride that forbids to see its bytes, so it is copied."""
+    plain = value.flatten().clone(memory_format=torch.contiguous_format)
+    return plain.view(torch.uint8).numpy().tobytes()
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import enum
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -104,7 +103,9 @@ def _guessed(setting: _Setting) -> object:
         if text.startswith(("[", "{")):
             raise UsageError(f"{what} wants a number, true, false or a word, got {quoted(text)}.") from None
         return text
-    if isinstance(value, dict | list) or (isinstance(value, float) and not math.isfinite(value)):
+    if isinstance(value, float):
+        return read_number(text, what)  # in full, or refused as too large
+    if isinstance(value, dict | list):
         raise UsageError(f"{what} wants a number, true, false or a word, got {quoted(text)}.")
     return value
 

@@ -83,7 +83,7 @@ def _checked(path: Path, content: dict[str, object], remedy: str) -> dict[str, o
 
 
 def _text(path: Path) -> str:
-    if path.exists() and not path.is_file():  # reading a named pipe would wait for ever
+    if path.exists() and not path.is_file() and not path.is_dir():  # reading a named pipe would wait for ever
         raise ValueError("it is no regular file")
     if path.stat().st_size > 4 * MOST_CHARACTERS:
         raise ValueError(f"it has {path.stat().st_size} bytes, more than any file written here")

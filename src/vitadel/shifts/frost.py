@@ -21,7 +21,7 @@ from vitadel.shifts.streams import normal
 ORIGINAL = ("frost1.png", "frost2.png", "frost3.png", "frost4.jpg", "frost5.jpg", "frost6.jpg")
 _ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".webp"}
 # Pillow goes by the content, whatever a file is called, and has Ghostscript run what is PostScript
-_FORMATS = ("BMP", "JPEG", "PNG", "WEBP")
+_FORMATS = ("BMP", "JPEG", "PNG", "TIFF", "WEBP")
 # mean and spread of R, G, B in each photograph of the original; the second lies there twice
 _TINTS = (
     ((78, 149, 166), (27, 17, 15)),

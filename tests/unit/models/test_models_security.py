@@ -238,7 +238,7 @@ def test_names_of_other_sources_are_refused(tmp_path: Path, name: str) -> None:
         ({"normalisation": {"mean": [0] * 4, "std": [1] * 4}}, "images have 3 channels"),
         ({"normalisation": [0.5]}, "is damaged"),
         ({"tuning": {"reduction": 2.5}}, "Tuning.reduction must be a whole number"),
-        ({"tuning": {"reduction": 0}}, "Tuning.reduction must be a whole number, at least 1, got 0"),
+        ({"tuning": {"reduction": 0}}, "Tuning.reduction must be at least 1, got 0"),
         ({"tuning": {"gate": ["token"]}}, "unknown Tuning.gate"),
         ({"tuning": {"answer": "a" * 10_000}}, "unknown head"),
         ({"tuning": [1, 2]}, "is damaged"),

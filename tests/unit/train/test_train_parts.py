@@ -99,7 +99,7 @@ def test_pad_crop_is_the_same_for_an_image_in_every_batch() -> None:
         # for the batch it is meant for; for this one it would lie between 0 and 1
         ({"ema": 0.0, "ema_batch": 1024, "batch": 512}, r"Plan.ema must lie in \(0, 1\), got 0"),
         # twice the batch keeps nothing
-        ({"ema": 0.5, "ema_batch": 256, "batch": 512}, r"Plan.ema must lie in \(0, 1\), got 0.5"),
+        ({"ema": 0.5, "ema_batch": 256, "batch": 512}, "Plan.ema of 0.5 for a batch of 256 is 0 for one of 512"),
         ({"clip_norm": 0.0}, "Plan.clip_norm must be positive"),
     ],
 )
