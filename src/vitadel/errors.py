@@ -3,6 +3,9 @@
 import difflib
 from collections.abc import Iterable
 
+# characters of a value that an error quotes
+_QUOTED = 60
+
 
 class UsageError(Exception):
     """A mistake of the caller's: what was wrong, what was got, what to write instead."""
@@ -12,9 +15,18 @@ class Stopped(Exception):
     """The system asked for an end, and what was done is safe."""
 
 
+def quoted(value: object) -> str:
+    """A value as an error shows it: its `repr`, cut short."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python prints no integer of more than 4300 digits
+        return "a number of thousands of digits"
+    return text if len(text) <= _QUOTED else f"{text[: _QUOTED - 3]}..."
+
+
 def unknown(kind: str, got: str, known: Iterable[str]) -> UsageError:
     """The error for a name that is not in a table: names it, guesses what was meant, lists the table."""
     names = sorted(known)
-    near = difflib.get_close_matches(got, names, n=1)
+    near = difflib.get_close_matches(got[:_QUOTED], names, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
-    return UsageError(f"unknown {kind} {got!r}.{hint} Known: {', '.join(names)}.")
+    return UsageError(f"unknown {kind} {quoted(got)}.{hint} Known: {', '.join(names)}.")
