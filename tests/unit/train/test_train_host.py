@@ -18,7 +18,7 @@ from vitadel.draws import Draws, fold_seed
 from vitadel.errors import UsageError
 from vitadel.recipes.augmentation_sets import AUGMENTATION_SETS, AugmentationSet
 from vitadel.train.augment import Chain, ColourJitter, Erase, Flip, ResizedCrop
-from vitadel.train.host import HostAugment, Turn, _Augmented, host_batches
+from vitadel.train.host import HostAugment, Turn, _Augmented, _posterized, host_batches
 from vitadel.train.mixing import Mixing
 
 RAND = "rand-m9-mstd0.5-inc1"
@@ -276,6 +276,9 @@ def test_each_set_runs(held: Split, chosen: AugmentationSet) -> None:
             {"rand_augment": "rand-q9"},
             "HostAugment.rand_augment is not one of timm's, got 'rand-q9'.*rand-m9-mstd0.5-inc1",
         ),
+        ({"rand_augment": "rand-m9-p.5"}, "is not one of timm's, got 'rand-m9-p.5'"),
+        ({"rand_augment": "rand-n999999999"}, "is not one of timm's, got 'rand-n999999999'"),
+        ({"rand_augment": "rand-m\N{FULLWIDTH DIGIT NINE}"}, "is not one of timm's"),
         ({"rand_augment": "m9"}, "HostAugment.rand_augment is not one of timm's, got 'm9'"),
         ({"erase": 2.0}, r"HostAugment.erase must lie in \[0, 1\], got 2"),
         ({"colour_jitter": -0.4}, "HostAugment.colour_jitter must not be negative, got -0.4"),
@@ -293,6 +296,17 @@ def test_what_cannot_be_is_refused(values: dict[str, object], message: str) -> N
 )
 def test_timms_spellings_are_taken(held: Split, text: str) -> None:
     assert made(held, HostAugment(rand_augment=text), [torch.tensor([0])])[0].shape == (1, 3, 16, 16)
+
+
+def test_the_highest_level_of_posterize_is_black(held: Split) -> None:
+    picture = Image.new("RGB", (2, 2), (200, 100, 50))
+    assert _posterized(picture, 0).getcolors() == [(4, (0, 0, 0))]
+    assert _posterized(picture, -1).getcolors() == [(4, (0, 0, 0))]
+    assert _posterized(picture, 4).getcolors() == [(4, (192, 96, 48))]
+    assert _posterized(picture, 8) is picture
+    highest = HostAugment(rand_augment="rand-m10-n9-inc1", resized_crop=False)
+    for seed in range(40):  # Pillow 13 refuses what timm asks of it for some of them
+        assert highest.image(held, 0, seed=seed).shape == (3, 16, 16)
 
 
 def test_fewer_than_no_workers_are_refused(held: Split) -> None:
