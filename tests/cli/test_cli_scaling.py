@@ -76,7 +76,7 @@ def test_clean_accuracy_is_the_models_own(vitadel: Command, trained: Path, tmp_p
         (("--scaling", "aas:step=3"), "unknown setting of aas 'step'"),
         (("--scaling", "aas:steps=few"), "aas:steps wants a whole number, got 'few'"),
         (("--scaling", "aas:keep=best"), "unknown Scaling.keep 'best'"),
-        (("--scaling", "0"), "factors above 0"),
+        (("--scaling", "0"), "Scaling.grid[0] must be positive, got 0.0"),
         (("--scaling", "aas", "--precision", "fp16"), "float32, got precision='fp16'. Leave it out"),
         (("--scaling", "aas", "--compile"), "compiled code does not see taps. Leave compile out"),
     ],
