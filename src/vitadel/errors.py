@@ -7,6 +7,8 @@ from collections.abc import Iterable
 # what torch says a pickle asks for, when it refuses one
 _GLOBAL = re.compile(r"GLOBAL ([\w.]+)")
 _LONGEST_REASON = 200
+# characters of a value that an error quotes
+_QUOTED = 60
 
 
 class UsageError(Exception):
@@ -17,12 +19,21 @@ class Stopped(Exception):
     """The system asked for an end, and what was done is safe."""
 
 
+def quoted(value: object) -> str:
+    """A value as an error shows it: its `repr`, cut short."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python prints no integer of more than 4300 digits
+        return "a number of thousands of digits"
+    return text if len(text) <= _QUOTED else f"{text[: _QUOTED - 3]}..."
+
+
 def unknown(kind: str, got: str, known: Iterable[str]) -> UsageError:
     """The error for a name that is not in a table: names it, guesses what was meant, lists the table."""
     names = sorted(known)
-    near = difflib.get_close_matches(got, names, n=1)
+    near = difflib.get_close_matches(got[:_QUOTED], names, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
-    return UsageError(f"unknown {kind} {got!r}.{hint} Known: {', '.join(names)}.")
+    return UsageError(f"unknown {kind} {quoted(got)}.{hint} Known: {', '.join(names)}.")
 
 
 def reason(error: Exception) -> str:

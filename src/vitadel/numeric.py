@@ -21,7 +21,7 @@ from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from typing import Annotated, Any
 
-from vitadel.errors import UsageError
+from vitadel.errors import UsageError, quoted
 
 # bounds where a range names none: counts fit in 32 bits, and every float in a float32 tensor
 _LARGEST_COUNT = 2**31 - 1
@@ -31,8 +31,6 @@ _DECIMAL = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE]([+-]?[0-9]+
 _WHOLE = re.compile(r"-?[0-9]+")
 # a float's exact decimal has fewer digits; longer numbers would take `Fraction` and `int` for ever to build
 _MOST_DIGITS, _MOST_EXPONENT_DIGITS = 1100, 4
-# characters of a value that an error quotes
-_QUOTED = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,15 +160,6 @@ def read_whole(text: str, what: str, *, more: str = "") -> int:
     if len(text) > 20 or not -(2**63) <= int(text) < 2**63:
         raise UsageError(f"{what} is too large a number: got {quoted(text)}. Write a smaller one.")
     return int(text)
-
-
-def quoted(value: object) -> str:
-    """A value as an error shows it: its `repr`, cut short."""
-    try:
-        text = repr(value)
-    except ValueError:  # Python prints no integer of more than 4300 digits
-        return "a number of thousands of digits"
-    return text if len(text) <= _QUOTED else f"{text[: _QUOTED - 3]}..."
 
 
 @functools.cache

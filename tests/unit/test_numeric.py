@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from vitadel.attacks import ATTACKS, PGD
-from vitadel.errors import UsageError
-from vitadel.numeric import Range, check_number, check_seed, quoted, read_number, read_whole
+from vitadel.errors import UsageError, quoted, unknown
+from vitadel.numeric import Range, check_number, check_seed, read_number, read_whole
 from vitadel.threat import Linf
 from vitadel.train.optimisers import SGD, AdamW
 
@@ -140,3 +140,4 @@ def test_a_type_without_a_range_fits_everything() -> None:
 def test_a_long_value_is_cut_short() -> None:
     assert quoted("a" * 1000) == "'" + "a" * 56 + "..."
     assert quoted(0.5) == "0.5"
+    assert str(unknown("name", "b" * 5000, ["a"])) == f"unknown name '{'b' * 56}.... Known: a."

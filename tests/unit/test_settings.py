@@ -27,7 +27,13 @@ from vitadel.train.optimisers import SGD, AdamW, Lion
 RECORDS = {
     *("analyse.correlation.View", "analyse.perturbed.Striker", "analyse.similarity.Moments", "analyse.strikes.Field"),
     *("analyse.surgery.Outcome", "analyse.verdict.Evidence"),
-    *("attacks.hunt.Hunt", "attacks.pool.Finding", "attacks.pool.Pool", "attacks.result.AttackResult"),
+    *(
+        "attacks.frozen.KeptBuffers",
+        "attacks.hunt.Hunt",
+        "attacks.pool.Finding",
+        "attacks.pool.Pool",
+        "attacks.result.AttackResult",
+    ),
     *("attacks.result.Flag", "attacks.scaling.Factors", "attacks.scaling.Found"),
     *("data.checking.CheckReport", "data.convert.Member", "data.shards.Index", "data.shards.Mapped"),
     *("data.shards.Shard", "data.source.Statistics", "data.spec.Spec"),

@@ -10,8 +10,8 @@ import typer
 
 from vitadel.cli import show
 from vitadel.cli.settings import read_value
-from vitadel.errors import UsageError, unknown
-from vitadel.numeric import quoted, read_number
+from vitadel.errors import UsageError, quoted, unknown
+from vitadel.numeric import read_number
 
 if TYPE_CHECKING:
     from vitadel.attacks import Engine, Scaling

@@ -6,7 +6,7 @@ import typing
 from collections.abc import Mapping
 from typing import TypeVar
 
-from vitadel.errors import UsageError, unknown
+from vitadel.errors import UsageError, quoted, unknown
 from vitadel.numeric import read_number, read_whole
 
 Chosen = TypeVar("Chosen")
@@ -54,7 +54,7 @@ def _single(kind: object, text: str, what: str, *, several: bool = False) -> obj
         return choices[text]
     if kind is bool:
         if text not in ("true", "false"):
-            raise UsageError(f"{what} wants true or false, got {text!r}.")
+            raise UsageError(f"{what} wants true or false, got {quoted(text)}.")
         return text == "true"
     if kind is str:
         if not text:

@@ -10,8 +10,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vitadel.errors import UsageError, unknown
-from vitadel.numeric import LARGEST_SIDE, Range, check_ranges, quoted, read_whole
+from vitadel.errors import UsageError, quoted, unknown
+from vitadel.numeric import LARGEST_SIDE, Range, check_ranges, read_whole
 
 Size = Annotated[int, Range(ge=1, le=LARGEST_SIDE, hint="Write the model's input size, such as 224.")]
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from vitadel.errors import UsageError, unknown
+from vitadel.errors import UsageError, quoted, unknown
 from vitadel.files import refuse_special
-from vitadel.numeric import quoted, read_whole
+from vitadel.numeric import read_whole
 
 
 class Kind(Enum):
@@ -43,7 +43,7 @@ def parse_spec(text: str) -> Spec:
         raise unknown("data set", word, kinds)
     folder, listed = _cut_list(place.removeprefix(word), text)
     if kinds[word] is Kind.DIGITS and folder:
-        raise UsageError(f"digits comes with scikit-learn and takes no folder, got {text!r}. Write digits.")
+        raise UsageError(f"digits comes with scikit-learn and takes no folder, got {quoted(text)}. Write digits.")
     if kinds[word] is not Kind.DIGITS:
         _check_folder(word, folder, text)
     return Spec(kinds[word], _path(folder), listed, first)
@@ -68,10 +68,12 @@ def _cut_first(text: str) -> tuple[str, int | None]:
         return text, None
     place, _, inside = text[:-1].rpartition("[")
     if not re.fullmatch(r":[0-9]+", inside):
-        raise UsageError(f"cannot read [{inside}] in the data set {text!r}. Write [:256] for the first 256 images.")
+        raise UsageError(
+            f"cannot read [{inside[:60]}] in the data set {quoted(text)}. Write [:256] for the first 256 images."
+        )
     first = read_whole(inside[1:], f"the number of images in {quoted(text)}")
     if first < 1:
-        raise UsageError(f"the data set {text!r} takes no image at all. Write [:n] with n at least 1.")
+        raise UsageError(f"the data set {quoted(text)} takes no image at all. Write [:n] with n at least 1.")
     return place, first
 
 
@@ -81,15 +83,15 @@ def _cut_list(rest: str, text: str) -> tuple[str, Path | None]:
         return rest[1:], None
     folder, _, listed = rest.rpartition("@")
     if not listed:
-        raise UsageError(f"no list follows the @ in {text!r}. Write SPEC@LIST, or leave out the @.")
+        raise UsageError(f"no list follows the @ in {quoted(text)}. Write SPEC@LIST, or leave out the @.")
     return folder[1:], _path(listed)
 
 
 def _check_folder(kind: str, folder: str, text: str) -> None:
     if not folder:
-        raise UsageError(f"{kind} needs the folder it lies in, got {text!r}. Write {kind}:DIR.")
+        raise UsageError(f"{kind} needs the folder it lies in, got {quoted(text)}. Write {kind}:DIR.")
     if not os.path.isdir(_path(folder)):
-        raise UsageError(f"there is no folder {folder!r}, named in the data set {text!r}. Write {kind}:DIR.")
+        raise UsageError(f"there is no folder {folder!r}, named in the data set {quoted(text)}. Write {kind}:DIR.")
 
 
 def _path(text: str) -> Path:

@@ -2,13 +2,14 @@
 
 import dataclasses
 import enum
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import get_args, get_origin, get_type_hints
 
-from vitadel.errors import UsageError, unknown
-from vitadel.numeric import quoted, read_number, read_whole
+from vitadel.errors import UsageError, quoted, unknown
+from vitadel.numeric import read_number, read_whole
 from vitadel.recipes.recipe import Recipe
 from vitadel.strict_json import parse_json
 
@@ -28,7 +29,7 @@ def override(recipe: Recipe, settings: Sequence[str]) -> Recipe:
     for setting in settings:
         path, equals, text = setting.partition("=")
         if not equals:
-            raise UsageError(f"cannot read --set {setting!r}. Write path=value, such as plan.epochs=3.")
+            raise UsageError(f"cannot read --set {quoted(setting)}. Write path=value, such as plan.epochs=3.")
         read.append(_Setting(path, tuple(path.split(".")), text))
     changed = _changed(recipe, read)
     assert isinstance(changed, Recipe)
@@ -103,9 +104,9 @@ def _guessed(setting: _Setting) -> object:
         if text.startswith(("[", "{")):
             raise UsageError(f"{what} wants a number, true, false or a word, got {quoted(text)}.") from None
         return text
-    if isinstance(value, float):
-        return read_number(text, what)  # in full, or refused as too large
-    if isinstance(value, dict | list):
+    if isinstance(value, float) and math.isinf(value) and text[-1:].isdigit():
+        return read_number(text, what)  # which refuses it
+    if isinstance(value, dict | list) or (isinstance(value, float) and not math.isfinite(value)):
         raise UsageError(f"{what} wants a number, true, false or a word, got {quoted(text)}.")
     return value
 
@@ -120,7 +121,7 @@ def _parsed(kind: object, setting: _Setting, old: object) -> object:
         return _several(inner, setting, old)
     if kind is bool:
         if text not in ("true", "false"):
-            raise UsageError(f"--set {path} wants true or false, got {text!r}.")
+            raise UsageError(f"--set {path} wants true or false, got {quoted(text)}.")
         return text == "true"
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         choices = {item.name.lower(): item for item in kind}
@@ -142,7 +143,9 @@ def _several(kinds: Sequence[object], setting: _Setting, old: object) -> tuple[o
     if kinds[-1] is Ellipsis:
         kinds = [kinds[0]] * len(parts)
     if len(parts) != len(kinds):
-        raise UsageError(f"--set {setting.path} wants {len(kinds)} values with commas between, got {setting.text!r}.")
+        raise UsageError(
+            f"--set {setting.path} wants {len(kinds)} values with commas between, got {quoted(setting.text)}."
+        )
     return tuple(_parsed(kind, replace(setting, text=part), old) for kind, part in zip(kinds, parts, strict=True))
 
 

@@ -2,8 +2,8 @@
 
 import math
 
-from vitadel.errors import UsageError, unknown
-from vitadel.numeric import quoted, read_number
+from vitadel.errors import UsageError, quoted, unknown
+from vitadel.numeric import read_number
 from vitadel.threat.base import Threat
 from vitadel.threat.l1 import L1
 from vitadel.threat.l2 import L2
@@ -18,7 +18,7 @@ def read(text: str) -> Threat:
     if name not in THREATS:
         raise unknown("threat", name, THREATS)
     if not colon:
-        raise UsageError(f"the threat {text!r} has no radius. Write for example {name}:8/255.")
+        raise UsageError(f"the threat {quoted(text)} has no radius. Write for example {name}:8/255.")
     return THREATS[name](read_number(size, f"the radius of {quoted(text)}"))
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from vitadel.data import Interpolation
 from vitadel.draws import Draws
 from vitadel.errors import UsageError
-from vitadel.numeric import LARGEST_SIDE, Degrees, Positive, Probability, Range, check_ranges
+from vitadel.numeric import Degrees, Positive, Probability, Range, check_ranges
 
 # the ends of an interval
 Pair = tuple[Positive, Positive]
@@ -65,7 +65,7 @@ class Flip:
 class PadCrop:
     """A window of the image's size, shifted by up to `pad` pixels over a frame of grey `fill`, and maybe flipped."""
 
-    pad: Annotated[int, Range(ge=0, le=LARGEST_SIDE)] = 4
+    pad: Annotated[int, Range(ge=0, le=256)] = 4
     fill: Annotated[float, Range(ge=0, le=1, hint="Pixels live in [0, 1].")] = 0.0
     flip: bool = True
 
@@ -131,8 +131,8 @@ class ResizedCrop:
     def _fallback(self, height: int, width: int) -> tuple[int, int]:
         low, high = self.ratio
         if width / height < low:
-            return round(width / low), width
-        return height, round(height * high) if width / height > high else width
+            return max(1, round(width / low)), width
+        return height, max(1, round(height * high)) if width / height > high else width
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,12 @@ import re
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Annotated, Any
 
 import numpy as np
 import torch
+from timm.data.auto_augment import posterize
 from timm.data.transforms_factory import transforms_imagenet_train
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
@@ -29,7 +30,8 @@ _Made = tuple[int, int, Tensor]  # row, seed, pixels
 Workers = Annotated[int, Range(ge=0, le=1024, hint="0 works in this process.")]
 
 _RAND_AUGMENT = re.compile(
-    r"rand(-(m\d{1,3}|n\d{1,2}|p[01]?\.?\d{1,4}|mstd\d{1,3}\.?\d{0,4}|mmax\d{1,3}|inc[01]|t(weights|3aw?)))*", re.ASCII
+    r"rand(-(m\d{1,3}|n\d{1,2}|p(0\.\d{1,4}|[01])|mstd\d{1,3}\.?\d{0,4}|mmax\d{1,3}|inc[01]|t(weights|3aw?)))*",
+    re.ASCII,
 )
 # sets the draws of erasing apart from whatever else is drawn from an image's seed
 _ERASE = 1
@@ -148,7 +150,7 @@ class _Keys:
 def _transform(augment: HostAugment, height: int, width: int) -> Callable[[object], Tensor]:
     # a crop of all the area in the picture's own shape leaves a finished picture as it is
     crop = (augment.scale, augment.ratio) if augment.resized_crop else ((1.0, 1.0), (width / height, width / height))
-    transform: Callable[[object], Tensor] = transforms_imagenet_train(
+    transform: Any = transforms_imagenet_train(
         (height, width),
         scale=crop[0],
         ratio=crop[1],
@@ -159,16 +161,18 @@ def _transform(augment: HostAugment, height: int, width: int) -> Callable[[objec
         interpolation=augment.interpolation.value,
         normalize=False,
     )
-    for step in getattr(transform, "transforms", ()):
-        for op in getattr(step, "ops", ()):
-            if op.name.startswith("Posterize"):
-                op.aug_fn = partial(_posterize, op.aug_fn)
-    return transform
+    for op in (op for step in transform.transforms for op in getattr(step, "ops", ())):
+        if op.aug_fn is posterize:
+            op.aug_fn = _posterized
+    made: Callable[[object], Tensor] = transform
+    return made
 
 
-def _posterize(by_timm: Callable[..., Any], picture: Any, bits_to_keep: int, **settings: object) -> Any:
-    """timm's `posterize`; at full magnitude it keeps 0 bits, which is black, and which Pillow 13 refuses to do."""
-    return by_timm(picture, bits_to_keep, **settings) if bits_to_keep else picture.point(lambda value: 0)
+def _posterized(picture: Any, bits: int, **options: object) -> Any:
+    """timm's step for every level: at the highest it keeps no bit, which is black, and which Pillow 13 refuses."""
+    if bits < 1:
+        return picture.point([0] * 256 * len(picture.getbands()))
+    return posterize(picture, bits, **options)
 
 
 @contextmanager

@@ -127,9 +127,10 @@ def test_neither_do_callers_nor_settings(tmp_path: Path, canary: Path, option: s
     with pytest.raises(UsageError, match=f"unknown option of timm:test_vit '{option}'"):
         load("timm:test_vit", options={option: value})  # type: ignore[dict-item]
     text = value if isinstance(value, str) else json.dumps(value)
-    recipe = override(RECIPES["digits-standard"](), [f"model.options.{option}={text}"])
-    with pytest.raises(UsageError, match=f"unknown option of timm:test_vit '{option}'"):
-        carry_out(recipe, tmp_path / "run", data_spec="digits[:64]")
+    recipe = RECIPES["digits-standard"]()
+    refused = f"unknown option of timm:test_vit '{option}'|model.options.{option} wants a number, true, false or a word"
+    with pytest.raises(UsageError, match=refused):
+        carry_out(override(recipe, [f"model.options.{option}={text}"]), tmp_path / "run", data_spec="digits[:64]")
     assert not (tmp_path / "executed").exists()
     assert not (tmp_path / "run").exists()
 

@@ -17,9 +17,8 @@ from torch import nn
 from vitadel import data, models
 from vitadel.attacks import FGSM
 from vitadel.data import Split
-from vitadel.errors import UsageError
+from vitadel.errors import UsageError, quoted
 from vitadel.models import Option
-from vitadel.numeric import quoted
 from vitadel.objectives import AWP, Adversarial, Hostile, Objective, Standard, TradeOff
 from vitadel.recipes import RECIPES, ModelChoice, Recipe, SyntheticChoice, carry_out, leaves, override
 from vitadel.runs import describe

@@ -305,6 +305,13 @@ def test_images_turn_by_up_to_so_much_either_way() -> None:
     assert angles.max() > 4.9
 
 
+@pytest.mark.parametrize("ratio", [(100.0, 100.0), (0.01, 0.01), (1e-38, 1e-38), (3e38, 3e38)])
+def test_a_box_of_any_shape_has_a_pixel_on_each_side(ratio: tuple[float, float]) -> None:
+    _, _, h_B, w_B = ResizedCrop(ratio=ratio).boxes(8, 8, draws(4))
+    assert min(int(h_B.min()), int(w_B.min())) == 1
+    assert ResizedCrop(ratio=ratio)(images(4), draws(4)).isfinite().all()
+
+
 # Mistakes
 
 
