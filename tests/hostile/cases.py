@@ -89,7 +89,7 @@ def run_cases(name: str, share: float, folder: Path, run: Callable[[Case], str])
                 number = next(numbers, None)
             if number is None:
                 return
-            case = Case(name, number, folder / f"case-{number}", random.Random(f"{name}:{SEED}:{number}"))  # noqa: S311
+            case = Case(name, number, folder / f"{name}-{number}", random.Random(f"{name}:{SEED}:{number}"))  # noqa: S311
             case.folder.mkdir()
             outcome, bug = "wrong", ""
             try:

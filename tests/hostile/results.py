@@ -16,6 +16,8 @@ from server import Ended
 TIMINGS = frozenset(
     ("seconds", "time", "created", "command", "images_per_second", "memory_mib", "device_hours", "kilowatt_hours")
 )
+# hashes of whole files, times among them
+_HASHES = frozenset(("sha256", "rows_sha256", "crc32"))
 # a manifest's facts about where it was written, which no number depends on
 PROVENANCE = TIMINGS | {"versions", "commit", "machine", "device"}
 # characters of a refusal, which may quote what was typed
@@ -84,7 +86,7 @@ def _rows(path: Path) -> dict[str, object]:
 
 def _numbers(path: Path) -> dict[str, object]:
     content: dict[str, object] = json.loads(path.read_text())
-    return {key: without(value, TIMINGS) for key, value in content.items() if key not in TIMINGS}
+    return {key: without(value, TIMINGS) for key, value in content.items() if key not in TIMINGS | _HASHES}
 
 
 def _manifest(path: Path) -> dict[str, object]:
@@ -100,7 +102,7 @@ def _logged(path: Path) -> dict[str, object]:
         except json.JSONDecodeError:
             continue  # cut short by an interruption
         if entry.get("event") in ("holdout", "step"):
-            steps[f"{entry['event']} {entry['step']}"] = without(entry, TIMINGS)
+            steps[f"{entry['event']} {entry['step']}"] = without(entry, TIMINGS | _HASHES)
     return steps
 
 

@@ -17,6 +17,8 @@ from server import CHANGES, Ended, Fault, Order, Server
 pytestmark = pytest.mark.timeout(0)
 
 _SHARE = 0.25
+# refusals in a row whose advice is followed
+_ADVICES = 3
 # files that nothing is read from again
 _UNREAD = re.compile(r"\.lock$|events\.out\.tfevents|\.part$|/figures/")
 # refusals that need not name a file: a manifest of another run, and what looks as if the work had not been done yet
@@ -118,22 +120,38 @@ def _resumed(server: Server, case: Case, long: Long, reference: Reference, damag
         _check_same(case, long, reference, damage, damaged)
         return "resumed to the same result"
     _check_names(ended, damage)
-    if "elete" not in ended.err:
-        return "refused"
-    # the advice must be of use
-    damage.path.unlink(missing_ok=True)
-    case.step(what=f"{damage.name} is deleted, as advised")
-    again = _run(server, case, long.order(case.folder), damage)
-    if again.code != 0:
-        raise Bug(f"{damage.sort} deleted as advised: {_brief(again.err)}")
-    _check_same(case, long, reference, damage, None)
-    return "refused, the same after the advice"
+    for _ in range(_ADVICES):  # the advice must be of use
+        if not _follow(case, ended, damage):
+            return "refused"
+        ended = _run(server, case, long.order(case.folder), damage)
+        if ended.code == 0:
+            _check_same(case, long, reference, damage, None)
+            return "refused, the same after the advice"
+    raise Bug(f"{damage.sort} damaged: the advice leads to nothing: {_brief(ended.err)}")
+
+
+def _follow(case: Case, ended: Ended, damage: Damage) -> bool:
+    """Delete what a refusal says to delete; whether it says so."""
+    said = re.findall(r"[Dd]elete (?!it from)(that file|it|them|[^\s:,]+)", ended.err)
+    if not said:
+        return False
+    paths = [damage.path] if said[0] in ("that file", "it", "them") else list(case.folder.glob(said[0].rstrip(".")))
+    case.step(what=f"{said[0]} deleted, as advised: {len(paths)} files or folders")
+    for path in paths:
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    return True
 
 
 def _check_same(case: Case, long: Long, reference: Reference, damage: Damage, damaged: bytes | None) -> None:
     """The result is that of the undisturbed run, apart from a damaged file that the command left as it was."""
     untouched = damaged is not None and damage.path.exists() and damage.path.read_bytes().startswith(damaged)
-    ignored = damage.name if untouched or _may_be_deleted(damage) else ""
+    ignored = damage.name if untouched else ""
+    if _is_a_picture_gone(damage):
+        ignored = (
+            (damage.path.parents[damage.path.parent.name == "shown"] / "gallery.npz")
+            .relative_to(case.folder / "run")
+            .as_posix()
+        )
     if (difference := difference_in(case, reference, ignored)) is not None:
         case.step(what=difference)
         raise Bug(f"{damage.sort} damaged: {long.kind} goes on to another result")
@@ -164,7 +182,7 @@ def _compared(server: Server, case: Case, damage: Damage, order: Order, read: Ca
     if ended.code == 2:
         _check_names(ended, damage)
         return "refused"
-    if whole.code == 0 and (found == expected or _is_provenance(damage) or _may_be_deleted(damage)):
+    if whole.code == 0 and (found == expected or _is_provenance(damage) or _is_a_picture_gone(damage)):
         return "the same page or answer"
     raise Bug(f"{damage.sort} damaged: `{order.words[0]}` says something else and does not notice")
 
@@ -195,13 +213,13 @@ def _run(server: Server, case: Case, order: Order, damage: Damage) -> Ended:
 
 def _check_names(ended: Ended, damage: Damage) -> None:
     """A refusal says which file is to blame."""
-    if damage.path.name not in ended.err and not _WITHOUT_NAME.search(ended.err):
+    if damage.path.name not in ended.err + ended.out and not _WITHOUT_NAME.search(ended.err):
         raise Bug(f"{damage.sort} damaged: the line does not name the file: {_brief(ended.err)}")
 
 
-def _may_be_deleted(damage: Damage) -> bool:
-    """Whether a picture book is gone, which a run does without."""
-    return damage.path.name == "gallery.npz" and not damage.path.exists()
+def _is_a_picture_gone(damage: Damage) -> bool:
+    """Whether a file was deleted that only pictures of the page come from, which a run does without."""
+    return not damage.path.exists() and (damage.path.name == "gallery.npz" or damage.path.parent.name == "shown")
 
 
 def _is_provenance(damage: Damage) -> bool:
