@@ -307,6 +307,7 @@ def test_settings_and_what_is_shown(x: Tensor) -> None:
 def test_usual_distances_reach_the_end_of_the_grid() -> None:
     assert Restrict()._distances((14, 14)) == (0, 1, 2, 3, 4, 6, 8, 12, 13)
     assert Restrict()._distances((2, 2)) == (0, 1)
+    assert Restrict()._distances((80, 80)) == (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 79)
     assert Restrict()._distances((1, 1)) == (0,)
 
 

@@ -225,6 +225,25 @@ def test_a_process_with_more_companions_than_images_has_nothing_to_do(dataset: D
     assert {len(share) for share in shares} == {IMAGES // 7, IMAGES // 7 + 1}
 
 
+def test_what_the_first_process_makes_is_had_by_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[object] = []
+    waited: list[int] = []
+
+    def broadcast(objects: list[object]) -> None:
+        sent.append(objects[0])
+        objects[0] = "made by the first"
+
+    monkeypatch.setattr(torch.distributed, "broadcast_object_list", broadcast)
+    monkeypatch.setattr(torch.distributed, "barrier", lambda: waited.append(1))
+    assert Ranks().agree(lambda: "alone") == "alone"
+    Ranks().wait()
+    assert (sent, waited) == ([], [])
+    for rank in range(2):
+        assert Ranks(rank, 2).agree(lambda: "made here") == "made by the first"
+        Ranks(rank, 2).wait()
+    assert (sent, waited) == (["made here", None], [1, 1])
+
+
 def test_processes_wait_for_each_other_as_long_as_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     """By default torch gives up after half an hour, which a share of ImageNet can be late by."""
     asked: dict[str, Any] = {}

@@ -65,6 +65,15 @@ def test_rank_is_by_best_known_and_ties_share_one(three: list[Path]) -> None:
     assert [(row.label, row.rank) for row in found.rows] == [("b", 1), ("a", 2), ("c", 2)]
 
 
+def test_of_equals_the_one_that_is_better_on_clean_images_stands_first(make: Any) -> None:
+    clean = {"a": 6, "b": 9, "c": 7}
+    runs = [make.claim(name, name) for name in clean]
+    for run, right in zip(runs, clean.values(), strict=True):
+        make.survey(run, "corruptions", [1.0] * 5 + [0.0] * 5, clean=[1] * right + [0] * (10 - right))
+    found = table([run.folder for run in runs])
+    assert [(row.label, row.rank) for row in found.rows] == [("b", 1), ("c", 1), ("a", 1)]
+
+
 def test_the_best_of_a_column_is_marked_and_of_equals_nobody_is(three: list[Path]) -> None:
     marked = {(r.label, at) for r in table(three).rows for at, s in enumerate(r.scores) if s and s.best}
     assert marked == {("b", 1), ("b", 2), ("a", 3)}
