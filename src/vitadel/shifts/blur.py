@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 
 from vitadel.draws import Draws
 from vitadel.shifts import filters
-from vitadel.shifts.filters import blended, by_frequency, divided, gaussian_taps, rounded, whole, zoom_taps
+from vitadel.shifts.filters import between, by_frequency, divided, gaussian_taps, rounded, zoom_rows
 from vitadel.shifts.streams import uniform
 
 # above the rounding errors of a Fourier transform in float64, far below a gray level
@@ -86,15 +86,15 @@ def glass_blur(x: Tensor, draws: Draws, sigma: float, reach: int, passes: int) -
     stays as it is. The scan goes from the bottom right to the top left, so a pixel copies what a neighbour further on
     has copied itself, and what stood there before otherwise. `copied` follows these chains for all pixels at once.
     """
-    blurred = whole(filters.gaussian_blur(x, sigma))
+    levels = (filters.gaussian_blur(x, sigma) * 255).clamp_(0, 255).floor_().float().flatten(2)
     height, width = x.shape[-2:]
     source: Tensor | None = None
     for number in range(passes):
         last = copied(*offsets(draws.fold(number), reach, height, width), reach)
         source = last if source is None else source.gather(1, last)
     assert source is not None
-    taken = blurred.flatten(2).gather(2, source[:, None].expand(-1, x.shape[1], -1)).view_as(x)
-    return filters.gaussian_blur(taken, sigma)
+    taken = levels.gather(2, source[:, None].expand(-1, x.shape[1], -1)).view_as(x)
+    return filters.gaussian_blur(divided(taken.to(x.dtype), 255), sigma)
 
 
 def offsets(draws: Draws, reach: int, height: int, width: int) -> tuple[Tensor, Tensor]:
@@ -171,11 +171,11 @@ def _smear_by_index(x: Tensor, down: Tensor, right: Tensor, weights: Tensor) -> 
 
 
 def zoom_blur(x: Tensor, draws: Draws, end: float, step: float) -> Tensor:
-    """The mean of the image and its magnifications, each rounded to float32 and added in the original's order."""
+    """The mean of the image and its magnifications, added in the original's order."""
     factors, turned = zoom_factors(end, step), x.mT.contiguous()
-    total, exact = turned.clone(), x.double()  # the first factor is 1
+    total = turned.clone()  # the first factor is 1
     for factor in factors[1:]:
-        total += _magnified_and_turned(exact, factor).to(x.dtype)
+        total += _magnified_and_turned(x, factor)
     return divided(total.add_(turned), len(factors) + 1).mT.contiguous()
 
 
@@ -190,7 +190,7 @@ def magnified(x: Tensor, factor: float) -> Tensor:
 
 
 def _magnified_and_turned(x: Tensor, factor: float) -> Tensor:
-    """Columns as rows, since rows are what can be blended fast."""
+    """Columns as rows, since rows are what can be copied fast."""
     height, width = x.shape[-2:]
-    tall = blended(x, zoom_taps(height, factor, x.device, x.dtype))
-    return blended(tall.mT, zoom_taps(width, factor, x.device, x.dtype))
+    tall = between(x, zoom_rows(height, factor, x.device, x.dtype))
+    return between(tall.mT.contiguous(), zoom_rows(width, factor, x.device, x.dtype))

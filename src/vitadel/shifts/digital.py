@@ -4,9 +4,10 @@ from functools import cache
 
 import torch
 from torch import Tensor
+from torch.nn.functional import grid_sample
 
 from vitadel.draws import Draws
-from vitadel.shifts.filters import Edge, Strips, across, divided, down, gaussian_blur, mirrored, strips
+from vitadel.shifts.filters import Strips, across, divided, down, gaussian_blur, mirrored, strips
 from vitadel.shifts.streams import uniform
 
 _TINY = 1e-6
@@ -16,12 +17,12 @@ def elastic_transform(x: Tensor, draws: Draws, strength: float, sigma: float, ji
     """A random affine map as OpenCV does it, then a random smooth displacement of every pixel as scipy does it."""
     height, width = x.shape[-2:]
     corners = uniform(draws.fold(0), 3, 2).double().mul_(2 * jitter).sub_(jitter)
-    moved = sample(x, fixed_point_places(affine(height, width, corners.float()), height, width), mirrored_once)
+    moved = sample_once(x, fixed_point_places(affine(height, width, corners.float()), height, width))
     if not strength:
         return moved
     noise = uniform(draws.fold(1), 2, height, width).double().mul_(2).sub_(1)
     shift = gaussian_blur(noise, sigma, truncate=3, edge=mirrored).mul_(strength).float()
-    return sample(moved.double(), _places(height, width, x.device) + shift, mirrored).to(x.dtype)
+    return sample_twice(moved.double(), _places(height, width, x.device) + shift).to(x.dtype)
 
 
 @cache
@@ -61,27 +62,35 @@ def fixed_point_places(matrix: Tensor, height: int, width: int) -> Tensor:
     return (along_x + along_y + 16).div_(32).floor_().div_(32)
 
 
-def mirrored_once(index: Tensor, size: int) -> Tensor:
-    """Outside an image lies its mirror image, the outermost pixel once: c b | a b c."""
+def sample_once(x: Tensor, place: Tensor) -> Tensor:
+    """The image at fractional (x, y) places [B, 2, H, W], bilinearly; outside, the image mirrored: c b | a b c.
+
+    The four products are added one after the other, as OpenCV adds them: in float32 that costs some even areas a level.
+    """
+    height, width = x.shape[-2:]
+    low = place.floor()
+    right, below = (place - low).to(x.dtype).flatten(2).split(1, 1)
+    col, row = low.long().flatten(2).split(1, 1)
+    cols = [(_once(col, width), 1 - right), (_once(col + 1, width), right)]
+    pixels, total = x.flatten(2), torch.zeros_like(x).flatten(2)
+    for rows, vertical in ((_once(row, height), 1 - below), (_once(row + 1, height), below)):
+        start = rows * width
+        for columns, horizontal in cols:
+            corner = pixels.gather(2, (start + columns).expand(-1, x.shape[1], -1))
+            total.add_(corner.mul_(vertical * horizontal))
+    return total.view_as(x)
+
+
+def _once(index: Tensor, size: int) -> Tensor:
     index = index.remainder(2 * size - 2)
     return torch.minimum(index, 2 * size - 2 - index)
 
 
-def sample(x: Tensor, place: Tensor, edge: Edge) -> Tensor:
-    """The image at fractional (x, y) places [B, 2, H, W], bilinearly."""
-    low = place.floor()
-    right, below = (place - low).to(x.dtype).flatten(2).split(1, 1)
-    col, row = low.long().flatten(2).split(1, 1)
-    height, width = x.shape[-2:]
-    cols = [(edge(col, width), 1 - right), (edge(col + 1, width), right)]
-    pixels, total = x.flatten(2), None
-    for rows, vertical in ((edge(row, height), 1 - below), (edge(row + 1, height), below)):
-        start = rows * width
-        for columns, horizontal in cols:
-            corner = pixels.gather(2, (start + columns).expand(-1, x.shape[1], -1)).mul_(vertical * horizontal)
-            total = corner if total is None else total.add_(corner)
-    assert total is not None
-    return total.view(*x.shape[:2], *place.shape[2:])
+def sample_twice(x: Tensor, place: Tensor) -> Tensor:
+    """The image at fractional (x, y) places [B, 2, H, W], bilinearly; outside, the image mirrored: b a | a b c."""
+    size = torch.tensor([x.shape[-1], x.shape[-2]], dtype=x.dtype)[:, None, None].to(x.device)
+    grid = ((place * 2 + 1) / size - 1).permute(0, 2, 3, 1)
+    return grid_sample(x, grid, mode="bilinear", padding_mode="reflection", align_corners=False)
 
 
 def pixelate(x: Tensor, draws: Draws, factor: float) -> Tensor:

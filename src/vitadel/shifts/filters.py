@@ -1,8 +1,8 @@
 """Linear maps along the axes of an image, as small matrices, and the filters made of them.
 
 B images, C channels, H rows, W columns. A blur or a zoom of one axis is a matrix of at most a few hundred numbers a
-side, with the border's rule folded in. Where its rows hold a few numbers each, whole rows of pixels are blended by
-them; otherwise a processor multiplies strips of the matrix faster than it slides a window.
+side, with the border's rule folded in. Where its rows hold a few numbers each, shifted images or whole rows of pixels
+are added; otherwise a processor multiplies strips of the matrix faster than it slides a window.
 """
 
 import math
@@ -13,7 +13,6 @@ from functools import cache
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import embedding_bag
 
 Edge = Callable[[Tensor, int], Tensor]
 _STRIP = 32
@@ -24,22 +23,17 @@ _HAIR = 2.0**-40
 
 
 @dataclass(frozen=True, slots=True)
-class Taps:
-    """A matrix [N, H] with K numbers a row: which columns they are in, and the numbers; both [N, K]."""
+class Between:
+    """Rows between rows: which two each one lies between [N], and how far it is on its way to the second [N, 1]."""
 
-    places: Tensor
-    weights: Tensor
+    low: Tensor
+    high: Tensor
+    share: Tensor
 
 
-def blended(x: Tensor, taps: Taps) -> Tensor:
-    """[..., N, W]: the rows of each plane [..., H, W], added up in new proportions."""
-    height, width = x.shape[-2:]
-    planes = math.prod(x.shape[:-2])
-    first = torch.arange(0, planes * height, height, device=x.device).view(-1, 1, 1)
-    places, weights = (first + taps.places).flatten(0, 1), taps.weights.repeat(planes, 1)
-    table = x.reshape(-1, width).contiguous()  # a lone plane on its side would be added up another way
-    rows = embedding_bag(places, table, mode="sum", per_sample_weights=weights)
-    return rows.view(*x.shape[:-2], -1, width)
+def between(x: Tensor, rows: Between) -> Tensor:
+    """[..., N, W]: rows of each plane [..., H, W], interpolated; of two equal pixels nothing else is made."""
+    return torch.lerp(x.index_select(-2, rows.low), x.index_select(-2, rows.high), rows.share)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +150,8 @@ def blur_strips(
 
 
 @cache
-def zoom_taps(size: int, factor: float, device: torch.device, dtype: torch.dtype) -> Taps:
-    """Which two rows of the original make each row of its centre magnified by `factor`, in which shares.
+def zoom_rows(size: int, factor: float, device: torch.device, dtype: torch.dtype) -> Between:
+    """Where each row of the center magnified by `factor` lies in the original.
 
     The middle ceil(size / factor) rows are stretched, corners on corners, to the rounded size and trimmed about
     their own middle: scipy's `zoom` of order 1, as the original calls it.
@@ -170,8 +164,8 @@ def zoom_taps(size: int, factor: float, device: torch.device, dtype: torch.dtype
     first = place.floor().clamp_max(max(crop - 2, 0))
     share = place - first
     low = first.long() + top
-    places = torch.stack([low, (low + 1).clamp_max(size - 1)], 1)
-    return Taps(places.to(device), torch.stack([1 - share, share], 1).to(device, dtype))
+    high = (low + 1).clamp_max(size - 1)
+    return Between(low.to(device), high.to(device), share[:, None].to(device, dtype))
 
 
 def by_frequency(x: Tensor, response: Tensor, size: tuple[int, int]) -> Tensor:

@@ -1,5 +1,7 @@
 """Elastic distortion against scipy, coarse pixels against Pillow."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -9,8 +11,14 @@ from torch import Tensor
 
 from vitadel.draws import Draws
 from vitadel.shifts import CORRUPTIONS
-from vitadel.shifts.digital import affine, elastic_transform, fixed_point_places, mirrored_once, pixelate, sample
-from vitadel.shifts.filters import Edge, mirrored
+from vitadel.shifts.digital import (
+    affine,
+    elastic_transform,
+    fixed_point_places,
+    pixelate,
+    sample_once,
+    sample_twice,
+)
 from vitadel.shifts.streams import uniform
 
 DRAWS = Draws.of(0, torch.arange(2))
@@ -20,11 +28,11 @@ def images(*shape: int) -> Tensor:
     return (torch.rand(shape, generator=torch.Generator().manual_seed(1)) * 255).round() / 255
 
 
-@pytest.mark.parametrize(("edge", "mode"), [(mirrored_once, "mirror"), (mirrored, "reflect")])
-def test_sampling_is_scipy_s(edge: Edge, mode: str) -> None:
+@pytest.mark.parametrize(("sample", "mode"), [(sample_once, "mirror"), (sample_twice, "reflect")])
+def test_sampling_is_scipy_s(sample: Callable[[Tensor, Tensor], Tensor], mode: str) -> None:
     x = images(2, 3, 21, 34)
     place = torch.rand(2, 2, 21, 34, generator=torch.Generator().manual_seed(2)) * 60 - 15  # well outside too
-    ours = sample(x, place, edge)
+    ours = sample(x, place)
     for image in range(2):
         for channel in range(3):
             where = place[image].flip(0).double().numpy()
@@ -56,7 +64,7 @@ def test_elastic_transform_step_by_step(rung: tuple[float, float, float]) -> Non
     x = images(2, 3, 64, 64)
     y = elastic_transform(x, DRAWS, *rung)
     matrix = affine(64, 64, (uniform(DRAWS.fold(0), 3, 2) * 2 - 1) * jitter)
-    moved = sample(x, fixed_point_places(matrix, 64, 64), mirrored_once)
+    moved = sample_once(x, fixed_point_places(matrix, 64, 64))
     noise = (uniform(DRAWS.fold(1), 2, 64, 64) * 2 - 1).double().numpy()
     rows, cols = np.meshgrid(np.arange(64), np.arange(64), indexing="ij")
     for image in range(2):

@@ -1,9 +1,9 @@
-"""Blending and multiplying: the same matrix three ways."""
+"""Interpolating and multiplying: the same matrix in different ways."""
 
 import pytest
 import torch
 
-from vitadel.shifts.filters import Taps, across, blended, by_frequency, down, strips
+from vitadel.shifts.filters import Between, across, between, by_frequency, down, strips
 
 CPU = torch.device("cpu")
 
@@ -25,14 +25,15 @@ def test_strips_are_the_matrix(rows: int, cols: int, reach: int) -> None:
 
 
 @pytest.mark.parametrize("shape", [(1, 30, 17), (2, 3, 30, 17), (5, 30, 40)])
-def test_blended_rows_are_a_product(shape: tuple[int, ...]) -> None:
+def test_rows_between_rows_are_a_product(shape: tuple[int, ...]) -> None:
     rng = torch.Generator().manual_seed(0)
-    taps = Taps(torch.randint(0, 30, (21, 4), generator=rng), torch.rand(21, 4, generator=rng))
-    matrix = torch.zeros(21, 30).scatter_add_(1, taps.places, taps.weights)
+    low, share = torch.randint(0, 29, (21,), generator=rng), torch.rand(21, 1, generator=rng)
+    rows = Between(low, low + 1, share)
+    matrix = torch.zeros(21, 30).scatter_(1, low[:, None], 1 - share).scatter_(1, low[:, None] + 1, share)
     x = torch.rand(shape, generator=rng)
-    torch.testing.assert_close(blended(x, taps), matrix @ x, rtol=1e-5, atol=1e-5)
-    turned = x.mT.contiguous().mT  # the same planes, laid out by columns
-    assert torch.equal(blended(turned, taps), blended(x, taps))
+    torch.testing.assert_close(between(x, rows), matrix @ x, rtol=1e-5, atol=1e-5)
+    even = torch.full(shape, 0.7)
+    assert torch.equal(between(even, rows), even[..., :21, :])
 
 
 @pytest.mark.parametrize("size", [16, 32, 48])

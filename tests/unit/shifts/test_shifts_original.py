@@ -28,6 +28,7 @@ UNEVEN = {
     "spatter": 0.01,  # scikit-image rounds between the two directions of the mud's Gaussian
     "glass_blur": 0.05,  # evenly colored areas: the last bit of numpy's exp decides
     "gaussian_blur": 0.05,
+    "zoom_blur": 0.005,  # magnifications in float32, where scipy works in float64
     "gaussian_noise": 0.005,  # and these draw normal numbers, whose last bit depends on the processor
     "speckle_noise": 0.005,
     "snow": 0.005,

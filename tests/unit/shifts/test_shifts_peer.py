@@ -1,7 +1,7 @@
 """The images of imagecorruptions-imaug; skipped where the extra `peers` is not installed.
 
-Corruptions that draw nothing give the same gray levels, but for evenly colored areas under a Gaussian, where the last
-bit of numpy's exp decides. Distributions are compared by benchmarks/corruption_fidelity.py.
+Corruptions that draw nothing give the same gray levels, but for single ones: of evenly colored areas under a Gaussian,
+where the last bit of numpy's exp decides, and of zooms, which are float32 here. Distributions are compared by benchmarks/corruption_fidelity.py.
 """
 
 from typing import Any
@@ -36,5 +36,5 @@ def test_fixed_corruptions_give_the_peer_s_pixels(peer: Any, name: str, severity
     image = (x[0] * 255).round().byte().permute(1, 2, 0).numpy()
     theirs = torch.from_numpy(np.array(peer.corrupt(image, severity=severity, corruption_name=name)))
     apart = ((ours[0] * 255).round() - theirs.permute(2, 0, 1)).abs()
-    assert apart.max() <= (1 if name == "gaussian_blur" else 0)
+    assert apart.max() <= (1 if name in ("gaussian_blur", "zoom_blur") else 0)
     assert (apart > 0).double().mean() < 0.01
