@@ -145,7 +145,7 @@ def test_sizes_and_normalizations_that_no_model_has(vitadel: Command, tmp_path: 
         ("model.options.embed_dim=1000000000", "the option embed_dim wants a whole number from 1 to 65536, got"),
         ("model.options.depth=" + "[" * 5000, "model.options.depth wants a number, true, false or a word"),
         ("model.options.checkpoint_path=w.pth", "unknown option of timm:test_vit 'checkpoint_path'"),
-        ("model.image_size=100000", "image_size must be a whole number from 1 to 4096, got 100000"),
+        ("model.image_size=100000", "ModelChoice.image_size must lie in [1, 4096], got 100000"),
     ):
         assert message in mistake(vitadel(*train, setting))
     assert not (tmp_path / "run").exists()
