@@ -1,7 +1,8 @@
 """The images of imagecorruptions-imaug; skipped where the extra `peers` is not installed.
 
 Corruptions that draw nothing give the same gray levels, but for single ones: of evenly colored areas under a Gaussian,
-where the last bit of numpy's exp decides, and of zooms, which are float32 here. Distributions are compared by benchmarks/corruption_fidelity.py.
+where the last bit of numpy's exp decides, and of zooms, which are float32 here. Distributions are compared by
+benchmarks/corruption_fidelity.py.
 """
 
 from typing import Any
