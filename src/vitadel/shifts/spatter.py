@@ -144,5 +144,6 @@ def equalised(plane: Tensor) -> Tensor:
     counts = torch.zeros(len(plane), 256, device=plane.device).scatter_add_(1, level, torch.ones_like(plane).flatten(1))
     lowest = counts.gather(1, level.amin(1, keepdim=True))
     rest = level.shape[1] - lowest
-    table = ((counts.cumsum(1) - lowest) * (255 / rest.clamp_min(1))).round_().clamp_(0, 255)
+    scale = torch.full_like(rest, 255) / rest.clamp_min(1)  # torch divides a plain number by multiplying, rounded twice
+    table = ((counts.cumsum(1) - lowest) * scale).round_().clamp_(0, 255)
     return torch.where(rest[:, :, None] > 0, table.gather(1, level).view_as(plane), plane)

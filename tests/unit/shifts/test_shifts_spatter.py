@@ -107,6 +107,15 @@ def test_equalised_by_counting() -> None:
     assert ours[1].max() == 255
 
 
+@pytest.mark.parametrize("rest", [14, 90, 180, 510])
+def test_equalised_rounds_halves_as_opencv_s_floats_do(rest: int) -> None:
+    """One rounding in 255 / rest, one in the product: where that ends on a half, the even level is taken."""
+    scale = np.float32(255) / np.float32(rest)
+    for rank in range(1, rest):
+        plane = torch.cat([torch.zeros(2), torch.ones(rank), torch.full((rest - rank,), 2.0)])[None, None]
+        assert equalised(plane)[0, 0, 2].item() == np.rint(np.float32(rank) * scale), rank
+
+
 def test_box_mirrors_about_the_outermost_pixels() -> None:
     plane = torch.rand(1, 9, 12)
     slow = ndimage.uniform_filter(plane[0].double().numpy(), 3, mode="mirror")
