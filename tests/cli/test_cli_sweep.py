@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from vitadel.recipes.published_tables import SWEEPS
+from vitadel.runs import read_json
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -20,7 +21,7 @@ def test_a_sweep_is_trained_judged_shown_and_reported(vitadel: Command, tmp_path
     assert code == 0
     table = json.loads(out)
     assert table.pop("run") == str(tmp_path / "run")
-    assert table == json.loads((tmp_path / "run" / "table.json").read_text())
+    assert table == read_json(tmp_path / "run" / "table.json")
     assert [row["name"] for row in table["rows"]] == ["weight-decay=0.05", "weight-decay=0.5"]
     code, out, _ = vitadel(*words, tmp_path / "run")  # nothing left to do but to show it
     assert code == 0

@@ -15,6 +15,7 @@ from vitadel.analyse.study import InHand
 from vitadel.attacks import PGD, Scaling
 from vitadel.errors import UsageError
 from vitadel.models import Model
+from vitadel.runs import read_json
 from vitadel.threat import L2, Linf, Threat
 
 SMALL = Masking(
@@ -156,7 +157,7 @@ def test_a_killed_study_goes_on(pointer: Model, tmp_path: Path, monkeypatch: pyt
     resumed = settings.carry_out(Bench(pointer, images, Parts(tmp_path / "cut"), Linf(24 / 255)))
     assert timeless(resumed) == timeless(whole)
     assert len(set(struck)) == len(struck)  # nothing twice
-    stored = json.loads((tmp_path / "cut" / "result.json").read_text())
+    stored = read_json(tmp_path / "cut" / "result.json")
     assert stored == resumed
     count = len(struck)
     assert settings.carry_out(Bench(pointer, images, Parts(tmp_path / "cut"), Linf(24 / 255))) == resumed
