@@ -20,12 +20,12 @@ import torch
 from record import bits, clock, hardware, load, tell, told, versions
 from torch import Tensor, nn
 
-from vitadel import threat as threats
-from vitadel.attacks import FGSM, GAMA, PGD, SCALINGS, Engine, Factors, Rescaled, Scaling, scaled, search_factors
+from vitadel import threats as threats
+from vitadel.attacks import FGSM, GAMA, PGD, SCALINGS, Engine, Factors, RescaledModel, Scaling, scaled, search_factors
+from vitadel.core.stats import chance_of
 from vitadel.evaluate import Entry, robustness
 from vitadel.losses import dlr, margin
-from vitadel.statistics import chance_of
-from vitadel.threat import Threat
+from vitadel.threats import Threat
 
 GRID = (10.0, 0.1, 0.01, 1e-3, 1e-4, 1e-5)
 READINGS = ("aas", "aas-paper", "aas-literal")
@@ -60,7 +60,7 @@ class Bench:
         return torch.tensor([to == "" for to in result.fell_to]), zero / max(1.0, made), clock(device) - started
 
     def rescaled(self, factors: Factors) -> nn.Module:
-        return Rescaled(self.model, factors.attentions, factors.logits)  # type: ignore[arg-type]
+        return RescaledModel(self.model, factors.attentions, factors.logits)  # type: ignore[arg-type]
 
 
 def counted(stands: Tensor) -> tuple[int, int]:
@@ -90,7 +90,7 @@ def compare(bench: Bench, entry: Entry, ways: dict[str, Factors]) -> dict[str, o
             model = bench.rescaled(factors)
             right = torch.cat([model(x.to(device)).argmax(1).cpu() == y for x, y in parts])
         only = [int((first & ~second).sum()) for first, second in ((plain, original), (original, plain))]
-        gain = [int((plain & one).sum()) for one in (~original, ~again)]
+        objective = [int((plain & one).sum()) for one in (~original, ~again)]
         record[name] = {
             "original": told(*counted(original)),
             "union": told(*counted(plain & original)),
@@ -100,8 +100,8 @@ def compare(bench: Bench, entry: Entry, ways: dict[str, Factors]) -> dict[str, o
             "only_scaled_fells": only[0],
             "only_plain_fells": only[1],
             "chance_against_plain": chance_of(*only),
-            "new_by_scaling": gain[0],
-            "new_by_second_try": gain[1],
+            "new_by_scaling": objective[0],
+            "new_by_second_try": objective[1],
             "chance_against_second_try": chance_of(
                 int((plain & again & ~original).sum()), int((plain & ~again & original).sum())
             ),

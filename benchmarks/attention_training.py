@@ -18,8 +18,8 @@ from jobs import Job, evaluate, found, run_all, spent, train
 from record import hardware, tell, versions
 
 from vitadel import data, models
-from vitadel.analyse.gaps import gaps
-from vitadel.runs import silent
+from vitadel.analyze.attention_gaps import gaps
+from vitadel.core.progress import silent
 
 THREAT = "linf:8/255"
 # passes per image of an update, and of one that searches for factors

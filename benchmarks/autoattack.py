@@ -22,10 +22,10 @@ from pyautoattack import AutoAttack
 from record import bits, clock, hardware, load, tell, versions
 from torch import Tensor, nn
 
-from vitadel import threat as threats
+from vitadel import threats as threats
 from vitadel.attacks import Engine
 from vitadel.evaluate import robustness
-from vitadel.threat import Linf, Threat
+from vitadel.threats import Linf, Threat
 
 NORMS = {"linf": "Linf", "l2": "L2", "l1": "L1"}
 

@@ -19,10 +19,10 @@ from pyautoattack.square import SquareAttack
 from record import clock, hardware, load, tell, versions
 from torch import Tensor, nn
 
-from vitadel import threat as threats
+from vitadel import threats as threats
 from vitadel.attacks import VERSIONS, Engine
 from vitadel.evaluate import Entry, robustness
-from vitadel.threat import Threat
+from vitadel.threats import Threat
 
 NORMS = {"linf": "Linf", "l2": "L2", "l1": "L1"}
 

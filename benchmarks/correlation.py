@@ -16,9 +16,9 @@ from record import clock, hardware, tell, versions
 from torch import Tensor
 
 from vitadel import models
-from vitadel.analyse import Bench, Parts
-from vitadel.cli.analyse import read_study
-from vitadel.threat import Linf
+from vitadel.analyze import Bench, Parts
+from vitadel.cli.analyze import read_study
+from vitadel.threats import Linf
 
 
 def busy(device: torch.device) -> float:

@@ -4,9 +4,9 @@
 
 One JSON line per corruption, with one entry per severity. Both corrupt the same images, ours with frost from the peer's
 photographs; each draws its own random numbers. Compared are
-- for corruptions that draw nothing: by how many grey levels pixels differ at most, and the share that differ by more
+- for corruptions that draw nothing: by how many gray levels pixels differ at most, and the share that differ by more
   than one;
-- the mean and the spread of each image's pixels and its mean distance from the clean image, in grey levels: ours, the
+- the mean and the spread of each image's pixels and its mean distance from the clean image, in gray levels: ours, the
   peer's, and the mean difference over images with its standard error;
 - the accuracy of MODEL on both, the images that only one of the two kept right, and how likely chance alone makes them
   so uneven (exact McNemar, two-sided).
@@ -26,8 +26,8 @@ from record import hardware, tell, versions
 from torch import Tensor
 
 from vitadel import data, models
+from vitadel.core.stats import chance_of
 from vitadel.shifts import CORRUPTIONS, SEVERITIES, Corruption
-from vitadel.statistics import chance_of
 
 FIXED = ("defocus_blur", "zoom_blur", "brightness", "contrast", "pixelate", "jpeg_compression", "gaussian_blur",
          "saturate")  # fmt: skip
@@ -47,11 +47,11 @@ def by_peer(peer: Any, x: Tensor, name: str, severity: int) -> Tensor:
 
 
 def statistics(y: Tensor, x: Tensor) -> Tensor:
-    """[B, 3]: the mean, the spread and the distance from the clean image, in grey levels."""
+    """[B, 3]: the mean, the spread and the distance from the clean image, in gray levels."""
     rows = []
     for image, clean in zip(y, x, strict=True):
-        grey = image.double() * 255
-        rows.append(torch.stack([grey.mean(), grey.std(), (grey - clean.double() * 255).abs().mean()]))
+        gray = image.double() * 255
+        rows.append(torch.stack([gray.mean(), gray.std(), (gray - clean.double() * 255).abs().mean()]))
     return torch.stack(rows)
 
 

@@ -4,10 +4,10 @@
         -n 32 [--out benchmarks/results/FILE.jsonl]
 
 Both get the same features, float32 on one core: those that a ViT's last attention sees, without its class token, and
-those of the last stage of a ResNet. The peer's maps are centred, so ours are too; both are timed from features to maps,
-which is all that differs. `pass_ms` is the forward pass that both need besides. Times are milliseconds per image, the
-best of --repeats. `apart` is the largest difference of two maps relative to the largest value of the peer's, with its
-sign set right.
+those of the last stage of a ResNet. The peer's maps are centered, so ours are too; both are timed from features to
+maps, which is all that differs. `pass_ms` is the forward pass that both need besides. Times are milliseconds per
+image, the best of --repeats. `apart` is the largest difference of two maps relative to the largest value of the
+peer's, with its sign set right.
 """
 
 import argparse
@@ -20,8 +20,8 @@ from record import clock, hardware, tell, versions
 from torch import Tensor
 
 from vitadel import data, models
-from vitadel.analyse.eigencam import eigencam
-from vitadel.analyse.sight import Method, look_at
+from vitadel.analyze.eigencam import eigencam
+from vitadel.analyze.saliency_maps import Method, look_at
 
 CPU = torch.device("cpu")
 
@@ -83,12 +83,12 @@ def main() -> None:
         x = split.images(torch.arange(min(args.n, len(split))))
         features_BNC, layer, (height, width) = features_of(model, x)
         activations = features_BNC.mT.unflatten(2, (height, width)).contiguous().numpy()
-        ours = best(lambda f=features_BNC: eigencam(f, centre=True), args.repeats)  # type: ignore[misc]
+        ours = best(lambda f=features_BNC: eigencam(f, center=True), args.repeats)  # type: ignore[misc]
         theirs = best(lambda a=activations: project(a), max(1, args.repeats // 3))  # type: ignore[misc]
         with torch.no_grad():
             passing = best(lambda m=model, x=x: m(x), 1)  # type: ignore[misc]
         peer_BN = torch.as_tensor(project(activations)).flatten(1)
-        found_BN = eigencam(features_BNC, centre=True)
+        found_BN = eigencam(features_BNC, center=True)
         peer_BN = peer_BN * (peer_BN * found_BN).sum(1, keepdim=True).sign()
         apart_B = (peer_BN - found_BN).abs().amax(1) / peer_BN.abs().amax(1)
         table[name.rpartition("@")[0] or name] = {

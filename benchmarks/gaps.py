@@ -16,9 +16,9 @@ import torch
 from record import hardware, tell, versions
 
 from vitadel import data, models
-from vitadel.analyse.gaps import EDGES, LINES, gaps
+from vitadel.analyze.attention_gaps import EDGES, LINES, gaps
 from vitadel.attacks import SCALINGS, find_factors
-from vitadel.runs import silent
+from vitadel.core.progress import silent
 
 SHOWN = (0, 5, 11)  # the paper's blocks 1, 6 and 12
 

@@ -15,7 +15,7 @@ import torch
 from record import clock, hardware, load, tell, versions
 from torch import Tensor, nn
 
-from vitadel import threat as threats
+from vitadel import threats as threats
 from vitadel.attacks import Engine
 from vitadel.evaluate import robustness
 

@@ -17,8 +17,8 @@ from record import clock, hardware, tell, versions
 from torch import Tensor
 
 from vitadel import models
-from vitadel.analyse import study
-from vitadel.cli.analyse import read_study
+from vitadel.analyze import study
+from vitadel.cli.analyze import read_study
 
 ENDINGS = {"block": "", "attention": ".attn", "mlp": ".mlp"}
 

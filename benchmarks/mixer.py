@@ -24,7 +24,7 @@ from record import hardware, tell, versions
 from torch import Tensor
 
 from vitadel.data import Shards, Shuffle
-from vitadel.data.writing import Block, write_shards
+from vitadel.data.shards.writer import Block, write_shards
 
 BATCH = 820
 SIZE = 32

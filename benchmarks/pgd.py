@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from vitadel.attacks import PGD, Engine
 from vitadel.evaluate import Entry, robustness
-from vitadel.threat import Linf
+from vitadel.threats import Linf
 
 EPS, STEP, STEPS = 8 / 255, 2 / 255, 100
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from record import hardware, load, tell, versions
 
-from vitadel import threat as threats
+from vitadel import threats as threats
 from vitadel.attacks import AAS, APGD, FGSM, PGD, SCALINGS, Square
 from vitadel.goals import Untargeted
 from vitadel.losses import margin
@@ -33,22 +33,22 @@ def main() -> None:
     with torch.no_grad():
         right_B = model(x).argmax(1) == y
     square = Square(queries=5000)(model, x, Untargeted(y, margin), threat, seed=0)
-    of_square_B = square.reached & right_B
+    of_square_B = square.success & right_B
     felled: dict[str, object] = {"square-5000": int(of_square_B.sum())}
     zero: dict[str, float] = {}
     for name, attack in (("fgsm", FGSM()), ("pgd-100", PGD(steps=100)), ("apgd-ce", APGD())):
         plain = attack(model, x, goal, threat, seed=0)
-        felled[name] = int((plain.reached & right_B).sum())
+        felled[name] = int((plain.success & right_B).sum())
         zero[name] = plain.zero_gradients / plain.backwards
     ways = {}
     for name, make in SCALINGS.items():
         ready, found = AAS(PGD(steps=100), make()).prepared(model, x, y, threat)
-        reached_B = ready(model, x, goal, threat, seed=0).reached & right_B
+        success_B = ready(model, x, goal, threat, seed=0).success & right_B
         ways[name] = {
             "factors": list(found.best.attentions),
-            "felled": int(reached_B.sum()),
-            "of_square": round(float((reached_B & of_square_B).sum() / of_square_B.sum()), 4),
-            "that_square_leaves": int((reached_B & ~of_square_B).sum()),
+            "felled": int(success_B.sum()),
+            "of_square": round(float((success_B & of_square_B).sum() / of_square_B.sum()), 4),
+            "that_square_leaves": int((success_B & ~of_square_B).sum()),
         }
     tell(
         {

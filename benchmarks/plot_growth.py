@@ -35,10 +35,10 @@ def main() -> None:
     args = parser.parse_args()
     lines = [json.loads(line) for line in args.file.read_text().splitlines()]
     figure, (times, memory, classes) = plt.subplots(1, 3, figsize=(12, 3.4), layout="constrained")
-    for threat, colour in (("linf:8/255", "#1b6ca8"), ("linf:16/255", "#c8553d")):
+    for threat, color in (("linf:8/255", "#1b6ca8"), ("linf:16/255", "#c8553d")):
         images, seconds, mib = zip(*points(lines, threat), strict=True)
-        times.loglog(images, seconds, "o-", color=colour, label=threat)
-        memory.semilogx(images, [one / 1024 for one in mib], "o-", color=colour, label=threat)
+        times.loglog(images, seconds, "o-", color=color, label=threat)
+        memory.semilogx(images, [one / 1024 for one in mib], "o-", color=color, label=threat)
     grown = [line for line in lines if line["benchmark"] == "growth" and line["n"] == 250]
     last = {line["classes"]: sum(line["components"].values()) for line in grown if line["threat"] == "linf:16/255"}
     classes.semilogx(list(last), list(last.values()), "o-", color="#c8553d", label="linf:16/255, 250 images")

@@ -13,7 +13,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-# colour, marker, and where the names of its points stand, in points from them
+# color, marker, and where the names of its points stand, in points from them
 LOOKS: dict[str, tuple[str, str, tuple[int, int]]] = {
     "tora": ("#1b6ca8", "o", (4, 8)),
     "single-adapter": ("#c8553d", "s", (8, 4)),
@@ -40,7 +40,7 @@ def main() -> None:
     args = parser.parse_args()
     lines = [json.loads(line) for line in args.file.read_text().splitlines()]
     figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
-    for tuning, (colour, marker, beside) in LOOKS.items():
+    for tuning, (color, marker, beside) in LOOKS.items():
         there = points(lines, tuning)
         x, y = [100 * clean["accuracy"] for _, clean, _ in there], [100 * left["accuracy"] for *_, left in there]
         across, along = (
@@ -50,9 +50,9 @@ def main() -> None:
             ]
             for ends in ([clean for _, clean, _ in there], [left for *_, left in there])
         )
-        axes.errorbar(x, y, along, across, color=colour, marker=marker, lw=1.5, elinewidth=0.7, label=tuning, ms=7)
+        axes.errorbar(x, y, along, across, color=color, marker=marker, lw=1.5, elinewidth=0.7, label=tuning, ms=7)
         for (weight, _, _), at in zip(there, zip(x, y, strict=True), strict=True):
-            axes.annotate(weight, at, beside, textcoords="offset points", fontsize=8, color=colour)
+            axes.annotate(weight, at, beside, textcoords="offset points", fontsize=8, color=color)
     axes.set(xlabel="clean accuracy, %", ylabel="left by AutoAttack, %")
     axes.set_title("CIFAR-10, Linf 4/255, equal training time; numbers are lambda, bars 95% intervals", fontsize=10)
     axes.grid(alpha=0.25)

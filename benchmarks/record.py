@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from vitadel import data, models, runs
-from vitadel.intervals import accuracy
+from vitadel.core.stats import accuracy
 
 
 def load(

@@ -16,10 +16,11 @@ from record import clock, hardware, tell, versions
 
 from vitadel import data, models
 from vitadel.cli.settings import with_settings
-from vitadel.evaluate import best_device, survey
-from vitadel.evaluate.surveys import Spatial
+from vitadel.core.distributed import best_device
+from vitadel.evaluate import survey
+from vitadel.evaluate.suites import Spatial
 from vitadel.runs import Rows, Run
-from vitadel.threat import moved
+from vitadel.shifts.rotate_translate import moved
 
 
 @torch.no_grad()

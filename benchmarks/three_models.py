@@ -3,7 +3,7 @@
     python benchmarks/three_models.py --data folder:DIR --work FOLDER [-n 1000] [--at-once 6] [--out FILE.jsonl]
     python benchmarks/three_models.py ... --vit MODEL --robust MODEL --cnn MODEL
 
-The normal two are trained here, by one recipe, unless they are given. Suites: AutoAttack, corruptions, grey level,
+The normal two are trained here, by one recipe, unless they are given. Suites: AutoAttack, corruptions, gray level,
 turns and shifts, transfer to and from one another; then the studies, on fewer images. One JSON line per model and suite
 with all its measures. What a model cannot be asked (attention of a CNN) is refused by the command, and said. Killed,
 the same command goes on.
@@ -20,7 +20,7 @@ from jobs import found as found_by_attacks
 from record import hardware, tell, versions
 
 RECIPE = "cifar10-vit-tiny-standard-short"
-SUITES = ("adversarial", "corruptions", "grey-level", "spatial")
+SUITES = ("adversarial", "corruptions", "gray-level", "spatial")
 STUDIES = ("correlation", "lesion", "restrict", "perturbations", "semantics", "accumulate", "saliency", "convergence")
 THREAT = "linf:8/255"
 ATTACKING = ("perturbations", "semantics", "saliency", "convergence")
@@ -49,7 +49,7 @@ def jobs_of(args: argparse.Namespace) -> tuple[dict[str, str], list[Job]]:
         jobs.append(Job(f"{name}-transfer", transfer, trained))
         for study in STUDIES if args.studied else ():
             asked = f"{study}:classifiers={found[others[0]]}+{found[others[1]]}" if study == "semantics" else study
-            command = ["analyse", asked, model, "--data", f"{args.data}[:{args.studied}]", "--json"]
+            command = ["analyze", asked, model, "--data", f"{args.data}[:{args.studied}]", "--json"]
             threat = ["--threat", THREAT] if study in ATTACKING else []
             run = f"{name}-{study}"
             jobs.append(Job(run, [*command, *threat, "--run", str(args.work / run)], trained))

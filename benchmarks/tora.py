@@ -32,7 +32,7 @@ from vitadel.attacks import PGD
 from vitadel.data import Squash
 from vitadel.evaluate import robustness
 from vitadel.goals import Untargeted
-from vitadel.threat import Linf
+from vitadel.threats import Linf
 
 # recipe, values of lambda, and the heads beside the joint answer
 TUNINGS: dict[str, tuple[str, tuple[float, ...], tuple[str, ...]]] = {
@@ -98,7 +98,7 @@ def evaluations(name: str, heads: tuple[str, ...], args: argparse.Namespace) -> 
     """The joint answer and every head under all attacks, and where the gates of TORA look."""
     made = []
     if name.startswith("tora"):
-        gates = ["analyse", "gates", str(args.work / name), "--data", f"{args.data}[:{args.adversarial_n}]", "--json"]
+        gates = ["analyze", "gates", str(args.work / name), "--data", f"{args.data}[:{args.adversarial_n}]", "--json"]
         made.append(Job(f"{name}-gates", [*gates, "--run", str(args.work / f"{name}-gates")], (name,)))
     for head in ("joint", *heads):
         model = str(args.work / name) if head == "joint" else f"{args.work / name}#{head}"

@@ -8,7 +8,7 @@
 The plain loop is written the way public code does it: float32 with TF32 allowed, `.backward()` through the weights at
 every attack step, and in TRADES the clean images classified again at every step. Ours is `fit` as `vitadel train` calls
 it: bf16, compiled, its log read back. Both see the same random images, and both are timed after a warm-up; what
-compiling takes is reported apart. Utilisation is that of the model's own arithmetic, recomputation not counted.
+compiling takes is reported apart. Utilization is that of the model's own arithmetic, recomputation not counted.
 """
 
 import argparse
@@ -28,9 +28,9 @@ from vitadel.data import Held, Split
 from vitadel.models.families.base import Family
 from vitadel.models.families.vit import ViT
 from vitadel.models.families.xcit import XCiT
-from vitadel.objectives import Adversarial, Objective, Trades
+from vitadel.objectives import TRADES, Adversarial, Objective
 from vitadel.runs import Run
-from vitadel.threat import Linf
+from vitadel.threats import Linf
 from vitadel.train import AdamW, Compile, Plan, Precision, fit, forward_flops, loop, peak_flops
 
 EPS, STEP, STEPS, BETA = 8 / 255, 2 / 255, 10, 6.0
@@ -92,7 +92,7 @@ def run_plain(name: str, objective: str, batch: int, updates: int, device: torch
     """Images per second."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     model = built(name).to(device).train()
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     split = images(name, batch)
     x, y = split.images(torch.arange(batch)).to(device), split.labels.to(device)
     loss = {"pgd": plain_pgd, "trades": plain_trades}[objective]
@@ -100,9 +100,9 @@ def run_plain(name: str, objective: str, batch: int, updates: int, device: torch
     for update in range(-2, updates):
         if update == 0:
             started = clock(device)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss(model, x, y).backward()
-        optimiser.step()
+        optimizer.step()
     seconds = clock(device) - started
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     return updates * batch / seconds
@@ -124,7 +124,7 @@ def run_ours(model: models.Model, split: Split, objective: Objective, plan: Plan
 def leave_out(part: str) -> None:
     """Do without our kernels, or without recorded passes."""
     if part == "kernels":
-        ViT.quicken = XCiT.quicken = Family.quicken  # type: ignore[method-assign]
+        ViT.use_fused_kernels = XCiT.use_fused_kernels = Family.use_fused_kernels  # type: ignore[method-assign]
     else:
         loop.is_recordable = lambda plan, device: False  # type: ignore[attr-defined]
 
@@ -132,15 +132,15 @@ def leave_out(part: str) -> None:
 def measure(args: argparse.Namespace, name: str, batch: int, device: torch.device) -> dict[str, object]:
     attack = PGD(steps=STEPS, step_size=STEP, keep_best=False)
     objective: Objective = (
-        Adversarial(attack, Linf(EPS)) if args.objective == "pgd" else Trades(attack, Linf(EPS), beta=BETA)
+        Adversarial(attack, Linf(EPS)) if args.objective == "pgd" else TRADES(attack, Linf(EPS), beta=BETA)
     )
     plan = Plan(
         epochs=3 * args.updates // 4,
         batch=batch,
-        optimiser=AdamW(lr=1e-4),
+        optimizer=AdamW(lr=1e-4),
         precision=Precision[args.precision.upper()],
         compile=Compile[args.compile.upper()],
-        understudy=not args.no_understudy,
+        attack_model=not args.no_understudy,
         checkpoint_activations=args.checkpoint_activations,
         log_every_steps=args.updates,
         checkpoint_every_steps=10**6,
@@ -161,7 +161,7 @@ def measure(args: argparse.Namespace, name: str, batch: int, device: torch.devic
         "plan": {
             "precision": args.precision,
             "compile": args.compile,
-            "understudy": plan.understudy,
+            "attack_model": plan.attack_model,
             "checkpoint_activations": plan.checkpoint_activations,
             "without": args.without,
         },
@@ -173,7 +173,7 @@ def measure(args: argparse.Namespace, name: str, batch: int, device: torch.devic
             "memory_mib": round(mib),
             "mib_per_image": round(mib / batch, 2),
             "tflops": round(ours * needed / 1e12, 2),
-            "flop_utilisation": None if peak is None else round(ours * needed / peak, 3),
+            "flop_utilization": None if peak is None else round(ours * needed / peak, 3),
         },
     }
     if not args.skip_plain:

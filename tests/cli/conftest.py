@@ -21,9 +21,10 @@ os.environ.update({environment!r})
 sys.stdout = open(os.devnull, "w")
 import torch
 torch.set_num_threads(1)
-import vitadel.evaluate.book, vitadel.evaluate.found, vitadel.evaluate.runner, vitadel.runs.files, vitadel.runs.rows
+import vitadel.core.files, vitadel.runs.tables
+import vitadel.evaluate.book, vitadel.evaluate.adversarial_images, vitadel.evaluate.runner
 vitadel.evaluate.book._LINES = {lines}
-original, met = vitadel.runs.files.write_whole, 0
+original, met = vitadel.core.files.write_whole, 0
 def dying(path, write):
     global met
     met += {ending!r} in str(path)
@@ -33,7 +34,8 @@ def dying(path, write):
         os.kill(os.getpid(), signal.SIGKILL)
     original(path, write)
 if {ending!r}:
-    for module in (vitadel.runs.files, vitadel.runs.rows, vitadel.evaluate.runner, vitadel.evaluate.found):
+    evaluate = vitadel.evaluate
+    for module in (vitadel.core.files, vitadel.runs.tables, evaluate.runner, evaluate.adversarial_images):
         module.write_whole = dying
 sys.argv = ["vitadel", *{words!r}]
 from vitadel.cli import main

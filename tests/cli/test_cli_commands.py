@@ -62,7 +62,7 @@ def test_attack_takes_settings(vitadel: Command, trained: Path, tmp_path: Path) 
         "random_start": True,
         "start_noise": None,
         "restarts": 2,
-        "schedule": "vitadel.attacks.schedule.cosine",
+        "schedule": "vitadel.attacks.step_schedules.cosine",
         "keep_best": True,
         "targets": 0,
     }
@@ -100,7 +100,7 @@ def test_the_same_command_goes_on_and_another_is_refused(vitadel: Command, train
     assert (tmp_path / "run" / "eval" / "quick-linf-8_255" / "rows.parquet").read_bytes() == rows
 
 
-def test_catalogues(vitadel: Command) -> None:
+def test_catalogs(vitadel: Command) -> None:
     assert "digits-adversarial" in json.loads(vitadel("recipes", "--json")[1])
     recipe = json.loads(vitadel("recipes", "digits-adversarial", "--json")[1])
     assert recipe["objective"]["is"] == "Adversarial"
@@ -129,7 +129,7 @@ def test_catalogues(vitadel: Command) -> None:
         "adversarial-plus",
         "adversarial-rand",
         "corruptions",
-        "grey-level",
+        "gray-level",
         "spatial",
         "transfer",
         "shape-bias",
@@ -184,7 +184,7 @@ def test_alarms_are_shown_as_they_come(
     vitadel: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, terminal: bool
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
-    settings = ("--set=plan.optimiser.lr=1e30", "--set=plan.clip_norm=null", "--set=plan.log_every_steps=1")
+    settings = ("--set=plan.optimizer.lr=1e30", "--set=plan.clip_norm=null", "--set=plan.log_every_steps=1")
     code, _, err = vitadel("train", "digits-standard", "--data", "digits[:64]", *settings, "--run", tmp_path / "run")
     assert code == 2
     plain = " ".join(err.split())
@@ -199,7 +199,7 @@ def test_python_minus_m() -> None:
         [sys.executable, "-m", "vitadel", "suites", "nope"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
-    known = "adversarial, adversarial-plus, adversarial-rand, clean, corruptions, curve, grey-level, imagenet-a, "
+    known = "adversarial, adversarial-plus, adversarial-rand, clean, corruptions, curve, gray-level, imagenet-a, "
     known += "imagenet-r, natural-adversarial, quick, shape-bias, spatial, transfer"
     assert done.stderr == f"vitadel: unknown suite 'nope'. Known: {known}.\n"
 
@@ -246,17 +246,17 @@ def test_what_a_file_does_not_say_is_said_and_recorded(vitadel: Command, tmp_pat
         "0.5, 0.5, 0.5 in [0, 1], as is usual for this architecture; the file does not say. Otherwise write "
         "--image-size, --patch-size, --mean, --std.\n"
     ) in out
-    half = {"is": "Normalisation", "mean": [0.5] * 3, "std": [0.5] * 3}
+    half = {"is": "Normalization", "mean": [0.5] * 3, "std": [0.5] * 3}
     parts = parts_of(tmp_path / "assumed")
-    assert parts["assumed"] == {"normalisation": half}
-    assert parts["model"]["spec"]["normalisation"] == half
+    assert parts["assumed"] == {"normalization": half}
+    assert parts["model"]["spec"]["normalization"] == half
     said = ("--mean", "0,0,0", "--std", "1,1,255/255")
     code, out, _ = vitadel(*judge, tmp_path / "said", *said)
     assert code == 0
     assert "assumed" not in out
     parts = parts_of(tmp_path / "said")
     assert "assumed" not in parts
-    assert parts["model"]["spec"]["normalisation"] == {"is": "Normalisation", "mean": [0.0] * 3, "std": [1.0] * 3}
+    assert parts["model"]["spec"]["normalization"] == {"is": "Normalization", "mean": [0.0] * 3, "std": [1.0] * 3}
     code, out, _ = vitadel(*judge, tmp_path / "json", "--json")
     assert code == 0
     assert json.loads(out)["evaluations"]
@@ -266,7 +266,7 @@ def test_what_a_file_does_not_say_is_said_and_recorded(vitadel: Command, tmp_pat
 def test_a_study_says_what_it_assumes_too(vitadel: Command, tmp_path: Path) -> None:
     net = models.load("timm:test_vit", num_classes=10, image_size=8, patch_size=4).net
     torch.save(net.state_dict(), tmp_path / "w.pth")
-    words = ("analyse", "correlation", f"timm:test_vit@{tmp_path / 'w.pth'}", "--data", "digits[:8]")
+    words = ("analyze", "correlation", f"timm:test_vit@{tmp_path / 'w.pth'}", "--data", "digits[:8]")
     sizes = ("--classes", "10", "--image-size", "8", "--patch-size", "4")
     code, out, _ = vitadel(*words, *sizes, "--run", tmp_path / "run")
     assert code == 0

@@ -57,7 +57,7 @@ def test_numbers_out_of_range_are_refused_before_a_folder_is_taken(
     for setting, told in (
         ("selection.images=-1", "Selection.images must be at least 1, got -1"),
         ("selection.split=tset", "unknown selection.split 'tset'"),
-        ("plan.optimiser.betas=1,1", "AdamW.betas[0] must lie in [0, 1), got 1.0"),
+        ("plan.optimizer.betas=1,1", "AdamW.betas[0] must lie in [0, 1), got 1.0"),
         ("seed=18446744073709551616", "--set seed is too large a number: got '18446744073709551616'"),
         ("preprocess=squash:99999999", "Squash.size must lie in [1, 4096], got 99999999"),
         ("model.image_size=100000", "ModelChoice.image_size must lie in [1, 4096], got 100000"),
@@ -71,14 +71,14 @@ def test_numbers_out_of_range_are_refused_before_a_folder_is_taken(
     assert "holds every image of shape (3, 8, 8)" in mistake(vitadel(*evaluate, "--suite", "curve", "--threat", "l2:4"))
     transfer = (*evaluate, "--suite", f"transfer:sources={trained}", "--threat", "l2:1000")
     assert "holds every image of shape (3, 8, 8)" in mistake(vitadel(*transfer))
-    assert "GreyLevel.levels must lie in (0, 255]" in mistake(vitadel(*evaluate, "--suite", "grey-level:levels=0"))
+    assert "GrayLevel.levels must lie in (0, 255]" in mistake(vitadel(*evaluate, "--suite", "gray-level:levels=0"))
     attack = ("attack", trained, "--data", "digits[:8]", *run, "--attack")
     assert "PGD.steps must be at least 1, got -1" in mistake(vitadel(*attack, "pgd:steps=-1"))
     assert "FGSM.step_size must be positive, got -0.1" in mistake(vitadel(*attack, "fgsm:step_size=-0.1"))
     assert "Scaling.held must be at least 1, got 0" in mistake(vitadel(*attack, "fgsm", "--scaling", "aas:held=0"))
     assert "Scaling.grid[0] must be positive" in mistake(vitadel(*attack, "fgsm", "--scaling", "0"))
-    analyse = ("analyse", "saliency", trained, "--data", "digits[:8]", *run)
-    assert "holds every image of shape (3, 8, 8)" in mistake(vitadel(*analyse, "--threat", "l1:1000"))
+    analyze = ("analyze", "saliency", trained, "--data", "digits[:8]", *run)
+    assert "holds every image of shape (3, 8, 8)" in mistake(vitadel(*analyze, "--threat", "l1:1000"))
     assert not (tmp_path / "run").exists()
 
 
@@ -97,7 +97,7 @@ def test_a_model_for_other_classes(vitadel: Command, tmp_path: Path) -> None:
     told = mistake(vitadel(*words))
     assert "the model answers with 3 classes and digits[:8] has 10" in told
     assert "Is it the model for this data set?" in told
-    for command in (("evaluate",), ("attack", "--attack", "pgd"), ("analyse", "correlation")):
+    for command in (("evaluate",), ("attack", "--attack", "pgd"), ("analyze", "correlation")):
         words = (*command, "timm:test_vit", "--data", "digits[:8]", "--run", tmp_path / "run")
         assert "the model answers with 1000 classes and digits[:8] has 10" in mistake(vitadel(*words))
     assert not (tmp_path / "run").exists()
@@ -118,7 +118,7 @@ def test_weights_of_other_images_are_not_judged(vitadel: Command, tmp_path: Path
     net = models.load("timm:test_vit", num_classes=10, image_size=32, patch_size=4).net
     torch.save(net.state_dict(), tmp_path / "w.pth")
     text = f"timm:test_vit@{tmp_path / 'w.pth'}"
-    for command in (("evaluate",), ("attack", "--attack", "pgd"), ("analyse", "correlation")):
+    for command in (("evaluate",), ("attack", "--attack", "pgd"), ("analyze", "correlation")):
         words = (*command, text, "--data", "digits[:8]", "--classes", "10", "--run", tmp_path / "run")
         told = mistake(vitadel(*words))
         assert "have patches of 4, a grid of 8 x 8 tokens, so they are of images of 32 x 32; timm:test_vit was" in told
@@ -243,6 +243,6 @@ def test_every_flag_is_meant() -> None:
         "attacks": ["--json"],
         "scalings": ["--json"],
         "suites": ["--json"],
-        "analyse": sorted(set(judge) - {"--compile", "--precision", "--keep-images"}),
+        "analyze": sorted(set(judge) - {"--compile", "--precision", "--keep-images"}),
         "studies": ["--json"],
     }

@@ -1,4 +1,4 @@
-"""`--scaling`: how it is spelt, what it shows, what it refuses."""
+"""`--scaling`: how it is spelled, what it shows, what it refuses."""
 
 import json
 from collections.abc import Callable
@@ -95,7 +95,7 @@ def test_networks_without_attention_are_refused(vitadel: Command, tmp_path: Path
     assert "ResNet has no attention Vitadel knows" in err
 
 
-def test_catalogue(vitadel: Command) -> None:
+def test_catalog(vitadel: Command) -> None:
     code, out, _ = vitadel("scalings", "--json")
     assert code == 0
     assert set(json.loads(out)) == {"aas", "aas-paper", "aas-literal", "manual"}

@@ -41,7 +41,7 @@ def test_commands_open_no_connection_and_start_git_alone(
     for words in (
         ("train", "digits-standard", *short, "--run", tmp_path / "t"),
         ("evaluate", trained, "--suite", "clean", *judge, tmp_path / "e"),
-        ("analyse", "correlation", trained, *judge, tmp_path / "a"),
+        ("analyze", "correlation", trained, *judge, tmp_path / "a"),
         ("report", trained, tmp_path / "e", "--out", tmp_path / "page.html"),
         ("models", "timm:test_vit"),
     ):

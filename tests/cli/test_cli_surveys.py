@@ -12,9 +12,9 @@ import pytest
 from PIL import Image
 
 from vitadel.cli.evaluate import read_suites
-from vitadel.errors import UsageError
+from vitadel.core.errors import UsageError
 from vitadel.evaluate import SUITES
-from vitadel.evaluate.surveys import Corruptions, GreyLevel, Transfer
+from vitadel.evaluate.suites import Corruptions, GrayLevel, Transfer
 from vitadel.models import load, save
 from vitadel.runs import Rows, Run
 
@@ -39,21 +39,21 @@ def without_time(summary: Mapping[str, object]) -> dict[str, object]:
 
 
 def test_a_survey_from_beginning_to_page(vitadel: Command, model: Path, tmp_path: Path) -> None:
-    words = ("evaluate", model, "--data", "digits[:12]", "--suite", f"clean,{SUITE},grey-level:steps=2", "--run")
+    words = ("evaluate", model, "--data", "digits[:12]", "--suite", f"clean,{SUITE},gray-level:steps=2", "--run")
     code, out, err = vitadel(*words, tmp_path / "run")
     assert code == 0, err
     assert "mean over 6 cells" in out
-    assert "PGD-2 at 1 grey level" in out
+    assert "PGD-2 at 1 gray level" in out
     assert "of 12 images are right as they are" in out.replace("\n", " ")
-    assert Run.open(tmp_path / "run").evaluations() == ["clean", "corruptions", "grey-level"]
+    assert Run.open(tmp_path / "run").evaluations() == ["clean", "corruptions", "gray-level"]
     suite = Run.open(tmp_path / "run").manifest["parts"]["suite"]  # type: ignore[index]
     assert suite[1]["severities"] == [2, 5]
-    assert suite[2] == {"is": "GreyLevel", "levels": 1.0, "steps": 2}
+    assert suite[2] == {"is": "GrayLevel", "levels": 1.0, "steps": 2}
     code, told, _ = vitadel(*words, tmp_path / "run", "--json", "--batch", "5")
     assert code == 0
     assert "base64" not in told
     first, second, third = json.loads(told)["evaluations"]
-    assert (first["name"], second["name"], third["name"]) == ("clean", "corruptions", "grey-level")
+    assert (first["name"], second["name"], third["name"]) == ("clean", "corruptions", "gray-level")
     assert second["measures"][0]["main"] is True
     assert "base64" in (tmp_path / "run" / "eval" / "corruptions" / "summary.json").read_text()
     assert vitadel("report", tmp_path / "run", "--out", tmp_path / "page.html")[0] == 0
@@ -140,7 +140,7 @@ def test_another_file_by_the_same_name_is_another_run(vitadel: Command, model: P
 
 def test_what_there_is(vitadel: Command) -> None:
     known = json.loads(vitadel("suites", "--json")[1])
-    assert {"quick", "corruptions", "grey-level", "spatial", "transfer", "shape-bias", "imagenet-a"} <= set(known)
+    assert {"quick", "corruptions", "gray-level", "spatial", "transfer", "shape-bias", "imagenet-a"} <= set(known)
     assert json.loads(vitadel("suites", "spatial", "--json")[1])["turns"] == 31
     about = vitadel("suites", "corruptions")[1]
     assert "1+2+3+4+5" in about
@@ -149,10 +149,10 @@ def test_what_there_is(vitadel: Command) -> None:
 
 def test_commas_stand_between_suites_and_between_settings() -> None:
     assert read_suites("quick") == [SUITES["quick"]]
-    assert read_suites("clean,corruptions:severities=1+3,jpeg=85,grey-level") == [
+    assert read_suites("clean,corruptions:severities=1+3,jpeg=85,gray-level") == [
         SUITES["clean"],
         Corruptions(severities=(1, 3), jpeg=85),
-        GreyLevel(),
+        GrayLevel(),
     ]
     assert read_suites("transfer:steps=3,sources=timm:a@b.pth+runs/x,clean") == [
         Transfer(sources=("timm:a@b.pth", "runs/x"), steps=3),
@@ -191,7 +191,7 @@ def test_mistakes(vitadel: Command, model: Path, trained: Path, tmp_path: Path) 
     assert "Write --data imagenet-r:DIR" in told("imagenet-r")
     assert "at least 16 px a side, got 8" in told("corruptions", of=trained)
     assert "needs other models" in told("transfer")
-    assert "--keep-images is about cascades of attacks" in told("grey-level", "digits[:4]", "--keep-images")
+    assert "--keep-images is about cascades of attacks" in told("gray-level", "digits[:4]", "--keep-images")
     assert "--scaling is about cascades of attacks" in told("spatial", "digits[:4]", "--scaling", "aas")
     assert not (tmp_path / "run").exists()
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from vitadel.core.files import read_json
 from vitadel.recipes.published_tables import SWEEPS
-from vitadel.runs import read_json
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -44,7 +44,7 @@ def test_a_sweep_is_trained_judged_shown_and_reported(vitadel: Command, tmp_path
 
 
 def test_a_failure_is_told_and_ends_with_code_2(vitadel: Command, tmp_path: Path) -> None:
-    words = (*SWEEP, "--axis", "plan.optimiser.lr=1e30,1e-3", "--run", tmp_path / "run")
+    words = (*SWEEP, "--axis", "plan.optimizer.lr=1e30,1e-3", "--run", tmp_path / "run")
     code, out, err = vitadel(*words, "--json")
     assert code == 2
     assert [row["state"] for row in json.loads(out)["rows"]] == ["failed", "done"]

@@ -11,21 +11,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vitadel.attacks import (
-    APGD,
-    FAB,
-    FGSM,
-    GAMA,
-    PGD,
-    Attack,
-    AutoAttack,
-    Square,
-    Stage,
-    cosine,
-    linear,
-)
+from vitadel.attacks import APGD, FAB, FGSM, GAMA, PGD, Attack, AutoAttack, Square, Stage, cosine, linear
 from vitadel.losses import cross_entropy, margin
-from vitadel.threat import L1, L2, Linf, Threat
+from vitadel.threats import L1, L2, Linf, Threat
 
 Array = npt.NDArray[np.float64]
 Support = Callable[[Threat, Array, Array], float]
@@ -169,15 +157,15 @@ class Ripples(nn.Module):
     Where a search sets out and what it aims at decides how far it gets.
     """
 
-    def __init__(self, lead: float) -> None:
+    def __init__(self, logit_difference: float) -> None:
         super().__init__()
         rng = torch.Generator().manual_seed(5)
-        self.waves = torch.randn(SHAPE[0] * SHAPE[1] * SHAPE[2], 24, dtype=torch.float64, generator=rng)
+        self.num_restarts = torch.randn(SHAPE[0] * SHAPE[1] * SHAPE[2], 24, dtype=torch.float64, generator=rng)
         self.mix = torch.randn(24, 6, dtype=torch.float64, generator=rng)
-        self.lead = lead * nn.functional.one_hot(torch.tensor(0), 6).double()
+        self.logit_difference = logit_difference * nn.functional.one_hot(torch.tensor(0), 6).double()
 
     def forward(self, x: Tensor) -> Tensor:
-        return (3 * x.flatten(1) @ self.waves).sin() @ self.mix + self.lead
+        return (3 * x.flatten(1) @ self.num_restarts).sin() @ self.mix + self.logit_difference
 
 
 @pytest.fixture

@@ -15,19 +15,19 @@ from vitadel.attacks import (
     AutoAttack,
     AutoAttackPlus,
     AutoAttackRand,
+    IterativeAttack,
     Oracle,
     Square,
     Stage,
-    Walk,
 )
-from vitadel.draws import Draws
+from vitadel.core.rng import RandomStreams
 from vitadel.goals import Untargeted
 from vitadel.losses import cross_entropy, dlr, margin
-from vitadel.threat import L1, L2, Linf, Threat, with_eps
+from vitadel.threats import L1, L2, Linf, Threat, with_eps
 
 
 class Planes(nn.Module):
-    """Ten linear logits of four pixels, class 0 ahead on grey ones; counts the images sent through it both ways."""
+    """Ten linear logits of four pixels, class 0 ahead on gray ones; counts the images sent through it both ways."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,21 +47,21 @@ class Planes(nn.Module):
         self.backwards += len(grad)
 
     def radius(self, threat: Threat) -> float:
-        """The distance from grey to the nearest of nine planes, in closed form: the box is out of reach."""
-        grey_K = self.bias + 0.5 * self.weight.sum(1)
+        """The distance from gray to the nearest of nine planes, in closed form: the box is out of reach."""
+        gray_K = self.bias + 0.5 * self.weight.sum(1)
         dual = {Linf: 1.0, L2: 2.0, L1: float("inf")}[type(threat)]
         slopes_K = (self.weight[1:] - self.weight[0]).norm(p=dual, dim=1)
-        return float(((grey_K[0] - grey_K[1:]) / slopes_K).min())
+        return float(((gray_K[0] - gray_K[1:]) / slopes_K).min())
 
 
-GREY = torch.full((1, 1, 2, 2), 0.5, dtype=torch.float64)
+GRAY = torch.full((1, 1, 2, 2), 0.5, dtype=torch.float64)
 LABEL = torch.tensor([0])
 
 
 def evaluations(stage: Stage, threat: Threat, classes: int) -> int:
     """How many points a stage looks at in an image that never falls."""
-    assert isinstance(stage.attack, Walk)
-    return stage.attack.waves * stage.attack.fan(classes) * stage.attack.steps_in(threat)
+    assert isinstance(stage.attack, IterativeAttack)
+    return stage.attack.num_restarts * stage.attack.num_branches(classes) * stage.attack.num_steps(threat)
 
 
 @pytest.mark.parametrize(
@@ -109,8 +109,8 @@ def test_an_image_inside_its_radius_stands_and_costs_the_whole_budget() -> None:
     """APGD: 101 + 909 gradients. FAB: 909, with a question each. Rivals twice, a look after each stage, a verdict."""
     model = Planes()
     threat = Linf(0.98 * model.radius(Linf(0.1)))
-    result = AutoAttack()(model, GREY, Untargeted(LABEL), threat, seed=0)
-    assert not result.reached.item()
+    result = AutoAttack()(model, GRAY, Untargeted(LABEL), threat, seed=0)
+    assert not result.success.item()
     assert result.backwards == model.backwards == 101 + 909 + 909
     assert result.forwards == model.forwards == 101 + (1 + 909) + (1 + 2 * 909) + 5001 + 4 + 1
     assert result.flags == ()
@@ -123,8 +123,8 @@ def test_the_version_for_random_models_averages_twenty_gradients() -> None:
     DLR takes three classes, so a stage that climbs it first asks how many there are.
     """
     model = Planes()
-    result = AutoAttackRand()(model, GREY, Untargeted(LABEL), L1(0.98 * model.radius(L1(1.0))), seed=0)
-    assert not result.reached.item()
+    result = AutoAttackRand()(model, GRAY, Untargeted(LABEL), L1(0.98 * model.radius(L1(1.0))), seed=0)
+    assert not result.success.item()
     assert result.backwards == model.backwards == 2 * 20 * 103
     assert result.forwards == model.forwards == 2 * 20 * 103 + 1 + 2 + 1
 
@@ -142,8 +142,8 @@ def test_the_version_for_random_models_averages_twenty_gradients() -> None:
 def test_an_image_beyond_its_radius_falls(attack: AutoAttack, kind: Threat) -> None:
     model = Planes()
     eps = 1.02 * model.radius(kind)
-    result = attack(model, GREY, Untargeted(LABEL), with_eps(kind, eps), seed=0)
-    assert result.reached.item()
+    result = attack(model, GRAY, Untargeted(LABEL), with_eps(kind, eps), seed=0)
+    assert result.success.item()
     assert result.size.item() <= eps * (1 + 1e-9)
 
 
@@ -164,13 +164,13 @@ def test_a_cascade_finds_what_its_stages_find_alone(threat: Threat, ripples: Cal
     """Every stage has its own random numbers, whoever is left for it."""
     cascade, small = ThreeStages(), with_eps(threat, 0.3 * threat.eps)
     x0 = torch.rand(24, 3, 5, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    label_B, rng, more = torch.zeros(24, dtype=torch.int64), Draws.of(8, torch.arange(24)), 0
-    for lead in (12.0, 16.0, 18.0):
-        model, alone = ripples(lead), []
+    label_B, rng, more = torch.zeros(24, dtype=torch.int64), RandomStreams.of(8, torch.arange(24)), 0
+    for logit_difference in (12.0, 16.0, 18.0):
+        model, alone = ripples(logit_difference), []
         for number, stage in enumerate(cascade.stages(small)):
             x = stage.attack.search(Oracle(model), x0, Untargeted(label_B, stage.loss), small, rng.fold(number))
             alone.append(model(small.project(x, x0)).argmax(1) != 0)
-        together = cascade(model, x0, Untargeted(label_B), small, seed=8).reached
+        together = cascade(model, x0, Untargeted(label_B), small, seed=8).success
         assert together.tolist() == torch.stack(alone).any(0).tolist()
         more += int(together.sum()) - max(int(fell.sum()) for fell in alone)
     assert more > 0, "one stage found everything, so nothing was tested"

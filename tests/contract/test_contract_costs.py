@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from vitadel.attacks import APGD, FAB, FGSM, GAMA, PGD, Attack, AutoAttack, Square
 from vitadel.goals import Untargeted
-from vitadel.threat import L1, Linf, Threat
+from vitadel.threats import L1, Linf, Threat
 
 Pixels = Callable[[int, torch.dtype], Tensor]
 
@@ -19,16 +19,16 @@ Pixels = Callable[[int, torch.dtype], Tensor]
 class Meter(nn.Module):
     """A linear model that counts the images sent through it, both ways; its lead says how hard it is to fool."""
 
-    def __init__(self, lead: float) -> None:
+    def __init__(self, logit_difference: float) -> None:
         super().__init__()
-        self.lead, self.forwards, self.backwards = lead, 0, 0
+        self.logit_difference, self.forwards, self.backwards = logit_difference, 0, 0
 
     def forward(self, x: Tensor) -> Tensor:
         self.forwards += len(x)
         if x.requires_grad:
             x.register_hook(self._count)
         mean_B = x.flatten(1).mean(1)
-        return torch.stack([mean_B + self.lead, 1 - mean_B, torch.zeros_like(mean_B)], 1)
+        return torch.stack([mean_B + self.logit_difference, 1 - mean_B, torch.zeros_like(mean_B)], 1)
 
     def _count(self, grad: Tensor) -> None:
         self.backwards += len(grad)
@@ -64,11 +64,11 @@ def search_costs(attack: Attack, threat: Threat, classes: int) -> tuple[int, int
 
 
 def test_counts_are_exact_on_images_that_never_fall(attack: Attack, threat: Threat, batch: int, pixels: Pixels) -> None:
-    model = Meter(lead=5)
+    model = Meter(logit_difference=5)
     result = attack(
         model, pixels(batch, torch.float32), Untargeted(torch.zeros(batch, dtype=torch.int64)), threat, seed=0
     )
-    assert not bool(result.reached.any())
+    assert not bool(result.success.any())
     forwards, backwards = search_costs(attack, threat, classes=3)
     forwards += 1  # the verdict
     assert (result.forwards, result.backwards) == (batch * forwards, batch * backwards)
@@ -79,13 +79,13 @@ def test_counts_are_exact_on_images_that_never_fall(attack: Attack, threat: Thre
 @pytest.mark.parametrize(("steps", "restarts"), [(1, 1), (7, 1), (3, 4)])
 def test_pgd_costs_one_forward_more_per_restart_than_it_has_steps(steps: int, restarts: int) -> None:
     x0, goal = torch.full((2, 3, 5, 7), 0.5), Untargeted(torch.tensor([0, 0]))
-    result = PGD(steps=steps, restarts=restarts)(Meter(lead=5), x0, goal, Linf(0.1), seed=0)
+    result = PGD(steps=steps, restarts=restarts)(Meter(logit_difference=5), x0, goal, Linf(0.1), seed=0)
     assert (result.forwards, result.backwards) == (2 * (restarts * (steps + 1) + 1), 2 * restarts * steps)
 
 
 @pytest.mark.parametrize("steps", [1, 5])
 def test_crafting_for_training_costs_as_many_passes_as_steps(steps: int) -> None:
-    model = Meter(lead=5)
+    model = Meter(logit_difference=5)
     PGD(steps=steps, keep_best=False).craft(
         model, torch.full((2, 3, 5, 7), 0.5), Untargeted(torch.tensor([0, 0])), Linf(0.1), seed=0
     )
@@ -95,14 +95,14 @@ def test_crafting_for_training_costs_as_many_passes_as_steps(steps: int) -> None
 def test_images_that_fell_are_not_attacked_again() -> None:
     """Label 1 falls in the first restart, label 0 never."""
     x0, goal = torch.full((2, 3, 5, 7), 0.5), Untargeted(torch.tensor([0, 1]))
-    result = PGD(steps=2, restarts=3)(Meter(lead=5), x0, goal, Linf(0.1), seed=0)
-    assert result.reached.tolist() == [False, True]
+    result = PGD(steps=2, restarts=3)(Meter(logit_difference=5), x0, goal, Linf(0.1), seed=0)
+    assert result.success.tolist() == [False, True]
     assert (result.forwards, result.backwards) == (3 * 3 + 3 + 2, 3 * 2 + 2)
 
 
 def test_a_search_ends_when_every_image_fell() -> None:
     x0, goal = torch.full((2, 3, 5, 7), 0.5), Untargeted(torch.tensor([1, 1]))
-    result = PGD(steps=2, restarts=50)(Meter(lead=5), x0, goal, Linf(0.1), seed=0)
+    result = PGD(steps=2, restarts=50)(Meter(logit_difference=5), x0, goal, Linf(0.1), seed=0)
     assert (result.forwards, result.backwards) == (2 * 3 + 2, 2 * 2)
 
 
@@ -125,9 +125,9 @@ def test_a_search_ends_when_every_image_fell() -> None:
 )
 def test_images_that_fell_are_not_walked_again(attack: Attack, forwards: int, backwards: int, threat: Threat) -> None:
     """Label 1 is wrong before the first step, label 0 never."""
-    model, x0, goal = Meter(lead=5), torch.full((2, 3, 5, 7), 0.5), Untargeted(torch.tensor([0, 1]))
+    model, x0, goal = Meter(logit_difference=5), torch.full((2, 3, 5, 7), 0.5), Untargeted(torch.tensor([0, 1]))
     result = attack(model, x0, goal, threat, seed=0)
-    assert result.reached.tolist() == [False, True]
+    assert result.success.tolist() == [False, True]
     assert (result.forwards, result.backwards) == (forwards, backwards)
     assert (model.forwards, model.backwards) == (forwards, backwards)
 
@@ -135,9 +135,9 @@ def test_images_that_fell_are_not_walked_again(attack: Attack, forwards: int, ba
 def test_a_cascade_asks_about_fallen_images_no_more(attacks: dict[str, Attack], threat: Threat) -> None:
     """One evaluation, a look and the verdict for the image that is wrong from the start."""
     x0, cascade = torch.full((2, 3, 5, 7), 0.5), attacks["autoattack"]
-    both = cascade(Meter(lead=5), x0, Untargeted(torch.tensor([0, 1])), threat, seed=0)
-    alone = cascade(Meter(lead=5), x0[:1], Untargeted(torch.tensor([0])), threat, seed=0)
-    assert both.reached.tolist() == [False, True]
+    both = cascade(Meter(logit_difference=5), x0, Untargeted(torch.tensor([0, 1])), threat, seed=0)
+    alone = cascade(Meter(logit_difference=5), x0[:1], Untargeted(torch.tensor([0])), threat, seed=0)
+    assert both.success.tolist() == [False, True]
     assert (both.forwards - alone.forwards, both.backwards - alone.backwards) == (3, 1)
 
 
@@ -147,20 +147,20 @@ def test_a_success_outside_the_threat_does_not_end_a_search(targets: int) -> Non
     goal, crossed = Untargeted(torch.tensor([0])), []
 
     def model(x: Tensor) -> Tensor:
-        z_BK = Meter(lead=0)(x)
-        crossed.append(bool(goal.reached(z_BK).any()))
+        z_BK = Meter(logit_difference=0)(x)
+        crossed.append(bool(goal.success(z_BK).any()))
         return z_BK
 
     result = FAB(steps=4, targets=targets)(model, torch.full((1, 3, 5, 7), 0.75), goal, Linf(0.2), seed=0)
     assert any(crossed)
-    assert not result.reached.item()
+    assert not result.success.item()
     assert result.forwards == (1 + 2 * 2 * 5 + 1 if targets else 2 * 5 + 1)
 
 
 @pytest.mark.parametrize(("steps", "phases"), [(3, (1, 1, 1)), (5, (2, 2, 1)), (7, (3, 3, 1)), (10, (3, 3, 4))])
 def test_a_wide_start_shares_the_steps_and_judges_the_end_of_each_phase(steps: int, phases: tuple[int, ...]) -> None:
     """30%, 30% and the rest, rounded up."""
-    model, x0 = Meter(lead=5), torch.full((2, 3, 5, 7), 0.5)
+    model, x0 = Meter(logit_difference=5), torch.full((2, 3, 5, 7), 0.5)
     APGD(steps=steps, wide_start=True).craft(model, x0, Untargeted(torch.tensor([0, 0])), L1(3.0), seed=0)
     points = sum(phase + 1 for phase in phases)
     assert (model.forwards, model.backwards) == (2 * points, 2 * points)
@@ -171,7 +171,7 @@ def test_a_wide_start_shares_the_steps_and_judges_the_end_of_each_phase(steps: i
 )
 def test_zero_gradients_raise_a_flag(gradient_attack: Attack, threat: Threat, mask: Callable[[Tensor], Tensor]) -> None:
     def model(x: Tensor) -> Tensor:
-        return Meter(lead=0.2)(mask(x))
+        return Meter(logit_difference=0.2)(mask(x))
 
     goal = Untargeted(torch.zeros(7, dtype=torch.int64))
     result = gradient_attack(model, torch.full((7, 3, 5, 7), 0.75), goal, threat, seed=0)
@@ -189,19 +189,19 @@ def test_a_search_without_gradients_raises_no_flag_and_can_still_succeed() -> No
     """
 
     def model(x: Tensor) -> Tensor:
-        return Meter(lead=-0.3)(torch.round(x))
+        return Meter(logit_difference=-0.3)(torch.round(x))
 
     x0, goal = torch.full((4, 3, 5, 7), 0.55), Untargeted(torch.zeros(4, dtype=torch.int64))
     search = Square(queries=20)(model, x0, goal, Linf(0.1), seed=0)
     climb = PGD(steps=20)(model, x0, goal, Linf(0.1), seed=0)
-    assert (search.reached.tolist(), search.backwards, search.zero_gradients, search.flags) == ([True] * 4, 0, 0, ())
-    assert climb.reached.tolist() == [False] * 4
+    assert (search.success.tolist(), search.backwards, search.zero_gradients, search.flags) == ([True] * 4, 0, 0, ())
+    assert climb.success.tolist() == [False] * 4
     assert [flag.code for flag in climb.flags] == ["zero-gradients"]
 
 
 def test_gradients_that_are_there_raise_no_flag(attack: Attack, threat: Threat, batch: int, pixels: Pixels) -> None:
     goal = Untargeted(torch.zeros(batch, dtype=torch.int64))
-    assert attack(Meter(lead=0.2), pixels(batch, torch.float32), goal, threat, seed=0).flags == ()
+    assert attack(Meter(logit_difference=0.2), pixels(batch, torch.float32), goal, threat, seed=0).flags == ()
 
 
 @pytest.mark.parametrize(("dead", "flagged"), [(0, False), (1, False), (2, True), (100, True)])
@@ -210,7 +210,7 @@ def test_the_flag_needs_one_gradient_in_a_hundred(dead: int, flagged: bool) -> N
 
     def model(x: Tensor) -> Tensor:
         seen = (torch.arange(len(x)) >= dead).float().view(-1, 1, 1, 1)
-        return Meter(lead=0.2)(x * seen)
+        return Meter(logit_difference=0.2)(x * seen)
 
     goal = Untargeted(torch.zeros(199, dtype=torch.int64))
     result = FGSM()(model, torch.full((199, 1, 2, 3), 0.75), goal, Linf(0.01), seed=0)

@@ -14,11 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from vitadel.attacks import FAB, FGSM, PGD, Attack, Engine, Oracle, Walk
-from vitadel.draws import Draws
-from vitadel.errors import UsageError
+from vitadel.attacks import FAB, FGSM, PGD, Attack, Engine, IterativeAttack, Oracle
+from vitadel.core.errors import UsageError
+from vitadel.core.rng import RandomStreams
 from vitadel.goals import Diverge, Targeted, Untargeted
-from vitadel.threat import L1, L2, Linf, Threat, with_eps
+from vitadel.threats import L1, L2, Linf, Threat, with_eps
 
 Pixels = Callable[[int, torch.dtype], Tensor]
 MakeNet = Callable[[torch.dtype], nn.Module]
@@ -179,7 +179,7 @@ def test_models_of_any_precision_are_attacked(
     with torch.no_grad():
         answer_B = model(result.x.to(precision)).argmax(1)
     assert torch.equal(result.prediction, answer_B)
-    assert torch.equal(result.reached, answer_B != labels(2))
+    assert torch.equal(result.success, answer_B != labels(2))
 
 
 def test_what_is_no_batch_of_labels_or_images_is_refused_in_a_line(net: MakeNet, pixels: Pixels) -> None:
@@ -311,7 +311,7 @@ def test_same_seed_same_pixels_whatever_the_global_random_state(
         torch.manual_seed(99)
         second = attack(model, x0, Untargeted(labels(7)), threat, seed=4)
     assert torch.equal(first.x, second.x)
-    assert torch.equal(first.reached, second.reached)
+    assert torch.equal(first.success, second.success)
 
 
 def test_another_seed_gives_other_pixels_exactly_where_the_attack_draws(
@@ -345,27 +345,30 @@ def test_what_is_found_for_an_image_does_not_depend_on_its_batch(
     whole = attack(model, x0, Untargeted(label_B), threat, seed=2, index_B=index_B)
     for rows in ([0], [1], [2], [3], [4], [5], [6], [6, 0, 3], [5, 1]):
         part = attack(model, x0[rows], Untargeted(label_B[rows]), threat, seed=2, index_B=index_B[rows])
-        assert torch.equal(part.reached, whole.reached[rows])
+        assert torch.equal(part.success, whole.success[rows])
         torch.testing.assert_close(part.x, whole.x[rows], rtol=0, atol=1e-9)
 
 
 def test_what_is_found_for_an_image_does_not_depend_on_the_number_of_rows(
     attack: Attack, threat: Threat, pixels: Pixels, net: MakeNet
 ) -> None:
-    """With rows for two images of seven, the others wait, and take a place while the neighbour is in the middle."""
-    if not isinstance(attack, Walk):
+    """With rows for two images of seven, the others wait, and take a place while the neighbor is in the middle."""
+    if not isinstance(attack, IterativeAttack):
         return
     model, x0, threat = net(torch.float64).eval(), pixels(7, torch.float64), with_eps(threat, threat.eps / 8)
     with torch.no_grad():
         answer_B = model(x0).argmax(1)
     # some have fallen before they are touched, the others take their time
-    goal, rng = Untargeted(torch.where(torch.arange(7) % 3 == 0, labels(7), answer_B)), Draws.of(2, torch.arange(7))
-    rows = 2 * attack.fan(4) + 1
+    goal, rng = (
+        Untargeted(torch.where(torch.arange(7) % 3 == 0, labels(7), answer_B)),
+        RandomStreams.of(2, torch.arange(7)),
+    )
+    rows = 2 * attack.num_branches(4) + 1
     whole, queued = (Engine(n).search(attack, Oracle(model), x0, goal, threat, rng) for n in (256, rows))
     torch.testing.assert_close(queued, whole, rtol=0, atol=1e-9)
     patient = Engine(rows, interval=3).search(attack, Oracle(model), x0, goal, threat, rng)
     with torch.no_grad():
-        verdicts = [goal.reached(model(threat.project(x, x0))).tolist() for x in (whole, patient)]
+        verdicts = [goal.success(model(threat.project(x, x0))).tolist() for x in (whole, patient)]
     assert verdicts[0] == verdicts[1]
 
 
@@ -375,7 +378,7 @@ def test_crafted_images_are_the_judged_ones(attack: Attack, threat: Threat, pixe
     judged = attack(model, x0, Untargeted(labels(7)), threat, seed=2)
     assert torch.equal(crafted, judged.x)
     assert torch.equal(model.eval()(crafted).argmax(1), judged.prediction)
-    assert torch.equal(judged.prediction != labels(7), judged.reached)
+    assert torch.equal(judged.prediction != labels(7), judged.success)
     torch.testing.assert_close(threat.size(crafted, x0), judged.size)
 
 

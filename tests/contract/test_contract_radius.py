@@ -12,23 +12,10 @@ import torch
 from scipy.optimize import brentq
 from torch import Tensor, nn
 
-from vitadel.attacks import (
-    APGD,
-    ATTACKS,
-    FAB,
-    FGSM,
-    GAMA,
-    PGD,
-    Attack,
-    AutoAttack,
-    Square,
-    Stage,
-    cosine,
-    linear,
-)
+from vitadel.attacks import APGD, ATTACKS, FAB, FGSM, GAMA, PGD, Attack, AutoAttack, Square, Stage, cosine, linear
 from vitadel.goals import Goal, Targeted, Untargeted
 from vitadel.losses import LOSSES, Loss
-from vitadel.threat import L1, L2, Linf, Threat, with_eps
+from vitadel.threats import L1, L2, Linf, Threat, with_eps
 
 Array = npt.NDArray[np.float64]
 Support = Callable[[Threat, Array, Array], float]
@@ -130,24 +117,24 @@ class Halfspace(nn.Module):
         super().__init__()
         self.weight, self.bias = nn.Parameter(weight), bias
 
-    def lead(self, x: Tensor) -> Tensor:
+    def logit_difference(self, x: Tensor) -> Tensor:
         return x.flatten(1) @ self.weight + self.bias
 
     def forward(self, x: Tensor) -> Tensor:
-        lead_B = self.lead(x)
-        return torch.stack([lead_B / 2, -lead_B / 2, torch.full_like(lead_B, -10)], 1)
+        difference_B = self.logit_difference(x)
+        return torch.stack([difference_B / 2, -difference_B / 2, torch.full_like(difference_B, -10)], 1)
 
 
 Case = tuple[Halfspace, Tensor]
 
 
 def in_the_open(batch: int) -> Case:
-    """Grey images that differ in how far they are from the boundary, one steepest pixel, the box out of reach."""
+    """Gray images that differ in how far they are from the boundary, one steepest pixel, the box out of reach."""
     rng = torch.Generator().manual_seed(batch)
     weight = torch.randn(105, dtype=torch.float64, generator=rng).clamp(-2, 2) / 10
     weight[17] = -0.4
-    lead_B = 0.04 * 1.1 ** torch.arange(batch, dtype=torch.float64)
-    x0 = 0.5 + lead_B[:, None] * weight / weight.square().sum()
+    difference_B = 0.04 * 1.1 ** torch.arange(batch, dtype=torch.float64)
+    x0 = 0.5 + difference_B[:, None] * weight / weight.square().sum()
     return Halfspace(weight, -0.5 * weight.sum().item()), x0.view(batch, 3, 5, 7)
 
 
@@ -170,16 +157,20 @@ def growths(threat: Threat, model: Halfspace, x0: Tensor, support: Support) -> T
 
 def radius(kind: Threat, model: Halfspace, image: Tensor, support: Support) -> float:
     """The exact radius at which the image reaches the boundary."""
-    lead = model.lead(image[None]).item()
+    logit_difference = model.logit_difference(image[None]).item()
     widest = {Linf: 1.0, L2: 105**0.5, L1: 105.0}[type(kind)]
     return float(
-        brentq(lambda eps: growths(with_eps(kind, eps), model, image[None], support).item() - lead, 1e-6, widest)
+        brentq(
+            lambda eps: growths(with_eps(kind, eps), model, image[None], support).item() - logit_difference,
+            1e-6,
+            widest,
+        )
     )
 
 
 def shares(threat: Threat, model: Halfspace, x0: Tensor, support: Support) -> Array:
     """[B] the part of each image's lead that the threat can take away; the image can fall beyond 1."""
-    return (growths(threat, model, x0, support) / model.lead(x0).detach()).numpy()
+    return (growths(threat, model, x0, support) / model.logit_difference(x0).detach()).numpy()
 
 
 @pytest.mark.parametrize("table", [OPEN, BOX], ids=["open", "box"])
@@ -192,7 +183,7 @@ def test_every_attack_has_a_setting_that_settles(table: dict[str, Setting]) -> N
 def test_radius_in_the_open_is_lead_over_dual_norm(threat: Threat, support: Support) -> None:
     model, x0 = in_the_open(3)
     dual = {Linf: 1.0, L2: 2.0, L1: float("inf")}[type(threat)]
-    expected = model.lead(x0[2:]).item() / model.weight.norm(p=dual).item()
+    expected = model.logit_difference(x0[2:]).item() / model.weight.norm(p=dual).item()
     assert radius(threat, model, x0[2], support) == pytest.approx(expected, rel=1e-6)
 
 
@@ -216,7 +207,7 @@ def test_attack_flips_exactly_beyond_the_known_radius(
     eps = (0.98 if side == "inside" else far) * radius(threat, model, x0[3], support)
     threat = with_eps(threat, eps)
     result = OPEN[name](threat)(model, x0, GOALS[goal](7, LOSSES[loss]), threat, seed=0)
-    fell = result.reached.tolist()
+    fell = result.success.tolist()
     # the images' radii are 10% apart, and eps is 2% from the fourth
     can = [True, True, True, far > NEAR or side == "outside", False, False, False]
     if far == NEAR:
@@ -248,7 +239,7 @@ def test_attack_flips_exactly_beyond_the_known_radius_along_the_box(
     assert (possible[0], certain[0]) == (side == "outside",) * 2
 
     result = BOX[name](threat)(model, x0, Untargeted(torch.zeros(batch, dtype=torch.int64)), threat, seed=0)
-    fell = result.reached.numpy()
+    fell = result.success.numpy()
     assert not bool((fell & ~possible).any())
     assert result.size.max().item() <= eps * (1 + 1e-9)
     if (name, type(threat)) not in BLUNT:
@@ -260,18 +251,18 @@ def test_attack_flips_exactly_beyond_the_known_radius_along_the_box(
 @pytest.mark.parametrize("scale", [0.999, 1.001])
 @pytest.mark.parametrize("slope", [-0.5, 0.5])
 def test_squares_of_one_pixel_reach_the_exact_radius(threat: Threat, slope: float, scale: float) -> None:
-    """With one grey pixel there is one direction, and all norms agree: a lead of 0.1 is 0.2 away."""
+    """With one gray pixel there is one direction, and all norms agree: a lead of 0.1 is 0.2 away."""
     model = Halfspace(torch.tensor([slope], dtype=torch.float64), bias=0.1 - slope / 2)
     x0 = torch.full((5, 1, 1, 1), 0.5, dtype=torch.float64)
     goal = Untargeted(torch.zeros(5, dtype=torch.int64), LOSSES["margin"])
     result = Square(queries=30)(model, x0, goal, with_eps(threat, 0.2 * scale), seed=0)
-    assert result.reached.tolist() == [scale > 1] * 5
+    assert result.success.tolist() == [scale > 1] * 5
 
 
 def test_a_target_that_cannot_win_is_never_reached(easy_attack: Attack, threat: Threat, batch: int) -> None:
     model, x0 = in_the_open(batch)
     result = easy_attack(model, x0, Targeted(torch.full((batch,), 2)), threat, seed=0)
-    assert not bool(result.reached.any())
+    assert not bool(result.success.any())
     assert not bool((result.prediction == 2).any())
 
 
@@ -282,10 +273,10 @@ def test_the_best_of_several_rivals_is_found(threat: Threat) -> None:
     bias = torch.tensor([3.0, 2.9, 2.8, 2.7, 2.6], dtype=torch.float64) - 0.5 * weight.sum(1)
     dual = {Linf: 1.0, L2: 2.0, L1: float("inf")}[type(threat)]
     x0 = torch.full((1, 3, 5, 7), 0.5, dtype=torch.float64)
-    lead = torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64)
-    nearest = (lead / (weight[0] - weight[1:]).norm(p=dual, dim=1)).min().item()
+    logit_difference = torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64)
+    nearest = (logit_difference / (weight[0] - weight[1:]).norm(p=dual, dim=1)).min().item()
     for scale, expected in ((0.98, False), (1.02, True)):
         attack = PGD(steps=20, step_size=scale * nearest / 4, random_start=False)
         goal = Untargeted(torch.tensor([0]), LOSSES["margin"])
         result = attack(lambda x: x.flatten(1) @ weight.T + bias, x0, goal, with_eps(threat, scale * nearest), seed=0)
-        assert result.reached.item() is expected
+        assert result.success.item() is expected

@@ -6,18 +6,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vitadel.attacks import FAB, FGSM, GAMA, PGD, Attack, AutoAttack, Engine, Oracle, Square, Walk
-from vitadel.draws import Draws
-from vitadel.errors import UsageError
+from vitadel.attacks import FAB, FGSM, GAMA, PGD, Attack, AutoAttack, Engine, IterativeAttack, Oracle, Square
+from vitadel.core.errors import UsageError
+from vitadel.core.rng import RandomStreams
 from vitadel.goals import Diverge, Goal, Targeted, Untargeted
-from vitadel.threat import L1, L2, Linf, Threat
+from vitadel.threats import L1, L2, Linf, Threat
 
 
 def three_classes(x: Tensor) -> Tensor:
     return x.flatten(1)[:, :3] * 2
 
 
-def grey(batch: int = 2) -> Tensor:
+def gray(batch: int = 2) -> Tensor:
     return torch.full((batch, 3, 5, 7), 0.5)
 
 
@@ -28,12 +28,12 @@ def labels(*numbers: int) -> Goal:
 @pytest.mark.parametrize(
     ("x0", "message"),
     [
-        (grey() * 255, r"pixels in \[0, 1\], got \[128, 128\]. Normalisation belongs inside the model"),
-        (grey() - 1, r"pixels in \[0, 1\], got \[-0.5, -0.5\]"),
-        (torch.where(torch.arange(7) == 3, torch.nan, grey()), r"pixels in \[0, 1\], got \[nan, nan\]"),
-        (grey().to(torch.uint8), r"a batch of float images, got torch.uint8 of shape \[2, 3, 5, 7\]"),
-        (grey()[:, 0, 0, 0], r"a batch of float images, got torch.float32 of shape \[2\]"),
-        (grey(0), r"at least one image, got an empty batch. Is the data set or the selection empty\?"),
+        (gray() * 255, r"pixels in \[0, 1\], got \[128, 128\]. Normalization belongs inside the model"),
+        (gray() - 1, r"pixels in \[0, 1\], got \[-0.5, -0.5\]"),
+        (torch.where(torch.arange(7) == 3, torch.nan, gray()), r"pixels in \[0, 1\], got \[nan, nan\]"),
+        (gray().to(torch.uint8), r"a batch of float images, got torch.uint8 of shape \[2, 3, 5, 7\]"),
+        (gray()[:, 0, 0, 0], r"a batch of float images, got torch.float32 of shape \[2\]"),
+        (gray(0), r"at least one image, got an empty batch. Is the data set or the selection empty\?"),
     ],
     ids=["255", "negative", "nan", "integers", "vector", "empty"],
 )
@@ -45,13 +45,13 @@ def test_images_that_are_not_pixels(attack: Attack, x0: Tensor, message: str) ->
 def test_what_has_no_values(attack: Attack) -> None:
     zeros = Untargeted(torch.zeros(2, dtype=torch.int64))
     with torch.device("meta"):
-        model, x0, goal = nn.Sequential(nn.Flatten(), nn.Linear(105, 3)), grey(), labels(0, 1)
+        model, x0, goal = nn.Sequential(nn.Flatten(), nn.Linear(105, 3)), gray(), labels(0, 1)
     with pytest.raises(UsageError, match="the model has weights on the meta device, which have no values"):
-        attack(model, grey(), zeros, Linf(0.1), seed=0)
+        attack(model, gray(), zeros, Linf(0.1), seed=0)
     with pytest.raises(UsageError, match="the images are on the meta device and have no values"):
         attack(three_classes, x0, zeros, Linf(0.1), seed=0)
     with pytest.raises(UsageError, match="the labels are on the meta device and have no values"):
-        attack(three_classes, grey(), goal, Linf(0.1), seed=0)
+        attack(three_classes, gray(), goal, Linf(0.1), seed=0)
 
 
 @pytest.mark.parametrize(
@@ -66,12 +66,12 @@ def test_what_has_no_values(attack: Attack) -> None:
 )
 def test_labels_that_do_not_fit(attack: Attack, goal: Goal, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        attack(three_classes, grey(), goal, Linf(0.1), seed=0)
+        attack(three_classes, gray(), goal, Linf(0.1), seed=0)
 
 
 def test_targets_that_do_not_fit(easy_attack: Attack) -> None:
     with pytest.raises(UsageError, match=r"label 7 is out of range: the model returns 3 classes"):
-        easy_attack(three_classes, grey(), Targeted(torch.tensor([0, 7])), Linf(0.1), seed=0)
+        easy_attack(three_classes, gray(), Targeted(torch.tensor([0, 7])), Linf(0.1), seed=0)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_attacks_on_any_wrong_class_refuse_other_goals(choosy_attack: Attack, go
         return three_classes(x)
 
     with pytest.raises(UsageError, match=rf"wants an Untargeted goal, got {type(goal).__name__}\.$"):
-        choosy_attack(model, grey(), goal, threat, seed=0)
+        choosy_attack(model, gray(), goal, threat, seed=0)
     assert calls == []
 
 
@@ -96,12 +96,12 @@ def test_attacks_on_any_wrong_class_refuse_other_goals(choosy_attack: Attack, go
 )
 def test_crafting_refuses_other_goals_too(attack: Attack) -> None:
     with pytest.raises(UsageError, match=r"wants an Untargeted goal, got Targeted\.$"):
-        attack.craft(three_classes, grey(), Targeted(torch.tensor([1, 2])), Linf(0.1), seed=0)
+        attack.craft(three_classes, gray(), Targeted(torch.tensor([1, 2])), Linf(0.1), seed=0)
 
 
 def test_images_without_rows_and_columns_have_no_squares(threat: Threat) -> None:
     with pytest.raises(UsageError, match=r"\[batch, channels, rows, columns\], got \[2, 105\]"):
-        Square(queries=3)(three_classes, grey().flatten(1), labels(0, 0), threat, seed=0)
+        Square(queries=3)(three_classes, gray().flatten(1), labels(0, 0), threat, seed=0)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_images_without_rows_and_columns_have_no_squares(threat: Threat) -> None
 )
 def test_models_that_do_not_answer_with_logits(attack: Attack, model: Callable[[Tensor], Tensor], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        attack(model, grey(), labels(1, 1), Linf(0.1), seed=0)
+        attack(model, gray(), labels(1, 1), Linf(0.1), seed=0)
 
 
 # a search that is watched step by step stops at the first bad answer, the others notice at the verdict
@@ -134,14 +134,14 @@ BAD_GRADIENTS = (
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
 def test_models_whose_logits_are_not_numbers(attack: Attack, bad: float, label: int) -> None:
     with pytest.raises(UsageError, match=BAD_LOGITS):
-        attack(lambda x: three_classes(x) + bad, grey(), labels(label, label), Linf(0.1), seed=0)
+        attack(lambda x: three_classes(x) + bad, gray(), labels(label, label), Linf(0.1), seed=0)
 
 
 def test_images_with_bad_logits_are_counted() -> None:
     with pytest.raises(UsageError, match="NaN or infinite logits for 1 of 3 images"):
         FGSM()(
             lambda x: three_classes(x) + torch.tensor([[0.0], [torch.inf], [0.0]]),
-            grey(3),
+            gray(3),
             labels(0, 1, 0),
             Linf(0.1),
             seed=0,
@@ -165,7 +165,7 @@ def test_gradients_that_are_not_numbers_are_not_taken_for_robustness(
     gradient_attack: Attack, threat: Threat, steep: float, label: int
 ) -> None:
     with pytest.raises(UsageError, match=BAD_GRADIENTS):
-        gradient_attack(steep_model(steep, label), grey(), labels(label, label), threat, seed=0)
+        gradient_attack(steep_model(steep, label), gray(), labels(label, label), threat, seed=0)
 
 
 @pytest.mark.parametrize("steep", [torch.nan, torch.inf], ids=["nan", "infinite"])
@@ -173,17 +173,22 @@ def test_an_engine_on_its_own_notices_gradients_that_are_not_numbers(
     gradient_attack: Attack, threat: Threat, steep: float
 ) -> None:
     """An evaluation moves walks without anybody counting their gradients."""
-    if not isinstance(gradient_attack, Walk):
+    if not isinstance(gradient_attack, IterativeAttack):
         return
     with torch.no_grad(), pytest.raises(UsageError, match="NaN or infinite logits or gradients for 2 images"):
         Engine().search(
-            gradient_attack, Oracle(steep_model(steep, 1)), grey(), labels(1, 1), threat, Draws.of(0, torch.arange(2))
+            gradient_attack,
+            Oracle(steep_model(steep, 1)),
+            gray(),
+            labels(1, 1),
+            threat,
+            RandomStreams.of(0, torch.arange(2)),
         )
 
 
 def test_without_gradients_nothing_is_wrong_with_them(threat: Threat) -> None:
-    result = Square(queries=3)(steep_model(torch.nan, 0), grey(), labels(0, 1), threat, seed=0)
-    assert result.reached.tolist() == [False, True]
+    result = Square(queries=3)(steep_model(torch.nan, 0), gray(), labels(0, 1), threat, seed=0)
+    assert result.success.tolist() == [False, True]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from vitadel.attacks import APGD, FAB, GAMA, PGD, Attack, Square
 from vitadel.goals import Goal, Untargeted
 from vitadel.losses import LOSSES, Loss
-from vitadel.threat import L1, Linf, Threat, with_eps
+from vitadel.threats import L1, Linf, Threat, with_eps
 
 Pixels = Callable[[int, torch.dtype], Tensor]
 MakeNet = Callable[[torch.dtype], nn.Module]
@@ -23,8 +23,8 @@ def outcome(attack: Attack, model: nn.Module, x0: Tensor, goal: Goal, threat: Th
     """Per image, (reached, gain): the order in which a search prefers its candidates."""
     result = attack(model, x0, goal, threat, seed=8)
     with torch.no_grad():
-        gain_B = goal.gain(model.eval()(result.x))
-    return list(zip(result.reached.tolist(), gain_B.tolist(), strict=True))
+        objective_B = goal.objective(model.eval()(result.x))
+    return list(zip(result.success.tolist(), objective_B.tolist(), strict=True))
 
 
 def never_weaker(weak: list[tuple[bool, float]], strong: list[tuple[bool, float]]) -> bool:
@@ -81,9 +81,9 @@ def test_more_of_an_attack_only_adds_successes(
     """More restarts or targets begin with the same searches, and more steps of some attacks with the same steps."""
     x0 = torch.rand(16, 3, 5, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     goal, counts = Untargeted(torch.zeros(16, dtype=torch.int64)), []
-    for lead in (12.0, 14.0, 16.0, 18.0):
+    for logit_difference in (12.0, 14.0, 16.0, 18.0):
         small = with_eps(threat, 0.3 * threat.eps)
-        weak, strong = (harder(n)(ripples(lead), x0, goal, small, seed=8).reached for n in (1, 4))
+        weak, strong = (harder(n)(ripples(logit_difference), x0, goal, small, seed=8).success for n in (1, 4))
         assert bool((strong >= weak).all())
         counts.append((int(weak.sum()), int(strong.sum())))
     assert any(few < many for few, many in counts), counts
@@ -124,19 +124,19 @@ class OneNumber(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("slope", "label", "reached"),
+    ("slope", "label", "success"),
     [(0.999, 1, False), (1.001, 1, True), (1.001, 0, False), (0.999, 0, True)],
     ids=["false-success", "true-success", "true-failure", "false-failure"],
 )
 def test_a_success_in_half_precision_counts_only_if_float32_agrees(
-    attack: Attack, slope: float, label: int, reached: bool
+    attack: Attack, slope: float, label: int, success: bool
 ) -> None:
     """0.999 and 1.001 are both 1 in bfloat16, where class 0 wins either way by a tie; in float32 they differ."""
     model, x0 = OneNumber(slope, threshold=0.5), torch.full((1, 1, 1, 1), 0.5)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert model(x0).argmax(1).item() == 0
         result = attack(model, x0, Untargeted(torch.tensor([label])), Linf(1e-6), seed=0)
-    assert result.reached.item() is reached
+    assert result.success.item() is success
     assert result.prediction.item() == (0 if slope > 1 else 1)
     assert set(model.answers[:-1]) == {torch.bfloat16}
     assert model.answers[-1] == torch.float32

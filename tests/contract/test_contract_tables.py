@@ -8,9 +8,9 @@ import pytest
 from scipy.optimize import minimize
 
 from vitadel import attacks as attack_room
-from vitadel import threat as threat_room
+from vitadel import threats as threat_room
 from vitadel.attacks import Attack, AutoAttack
-from vitadel.threat import L1, L2, Linf, Threat
+from vitadel.threats import L1, L2, Linf, Threat
 
 Array = npt.NDArray[np.float64]
 Support = Callable[[Threat, Array, Array], float]
@@ -42,7 +42,7 @@ def test_solver_away_from_the_box_is_the_dual_norm(threat: Threat, support: Supp
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_solver_at_the_box_agrees_with_a_general_optimiser(threat: Threat, support: Support, seed: int) -> None:
+def test_solver_at_the_box_agrees_with_a_general_optimizer(threat: Threat, support: Support, seed: int) -> None:
     """Moves split into an upward and a downward part make all three budgets smooth."""
     rng = np.random.default_rng(seed)
     slope, x0 = rng.normal(size=5), rng.random(5)

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from vitadel.draws import Draws
-from vitadel.threat import L1, L2, Threat, with_eps
+from vitadel.core.rng import RandomStreams
+from vitadel.threats import L1, L2, Threat, with_eps
 
 Array = npt.NDArray[np.float64]
 Support = Callable[[Threat, Array, Array], float]
@@ -22,7 +22,7 @@ Support = Callable[[Threat, Array, Array], float]
 SHAPE = (3, 5, 7)
 VALUES = math.prod(SHAPE)
 
-# the parametrised threat does not change between examples, so sharing it is safe
+# the parametrized threat does not change between examples, so sharing it is safe
 bounded = settings(
     max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
@@ -84,7 +84,7 @@ def test_sample_stays_inside(
 ) -> None:
     x0 = originals(batch, dtype, seed, corner)
     threat = scaled(threat, share)
-    assert_allowed(threat.sample(x0, Draws.of(seed, torch.arange(batch))), x0, threat)
+    assert_allowed(threat.sample(x0, RandomStreams.of(seed, torch.arange(batch))), x0, threat)
 
 
 @bounded
@@ -108,7 +108,7 @@ def test_an_allowed_image_is_its_own_projection(
 ) -> None:
     x0 = originals(batch, dtype, seed, corner)
     threat = scaled(threat, share)
-    inside = with_eps(threat, 0.99 * threat.eps).sample(x0, Draws.of(seed, torch.arange(batch)))
+    inside = with_eps(threat, 0.99 * threat.eps).sample(x0, RandomStreams.of(seed, torch.arange(batch)))
     torch.testing.assert_close(threat.project(inside, x0), inside, rtol=0, atol=torch.finfo(dtype).eps)
 
 
@@ -137,5 +137,5 @@ def test_no_random_allowed_image_is_nearer(
     x = strays(x0, seed, reach)
     near_B = (threat.project(x, x0) - x).flatten(1).norm(dim=1)
     for number in range(5):
-        other = threat.sample(x0, Draws.of(seed, torch.arange(batch)).fold(number))
+        other = threat.sample(x0, RandomStreams.of(seed, torch.arange(batch)).fold(number))
         assert bool((near_B <= (other - x).flatten(1).norm(dim=1) * (1 + 1e-12)).all())

@@ -19,9 +19,9 @@ def filled(model: Model, seed: int = 0) -> Model:
     """With weights of waves, and answers of all classes."""
     with torch.no_grad():
         for number, (name, weight) in enumerate(model.named_parameters()):
-            wave = torch.sin(torch.arange(weight.numel(), dtype=weight.dtype).square() * (0.7 + 0.1 * number + seed))
+            restart = torch.sin(torch.arange(weight.numel(), dtype=weight.dtype).square() * (0.7 + 0.1 * number + seed))
             weight.copy_(
-                wave.view_as(weight) * (0.5 if weight.ndim > 1 else 0.2) + ("norm" in name and "weight" in name)
+                restart.view_as(weight) * (0.5 if weight.ndim > 1 else 0.2) + ("norm" in name and "weight" in name)
             )
         for name, bias in model.named_parameters():
             if name.endswith("head.bias"):
@@ -31,8 +31,8 @@ def filled(model: Model, seed: int = 0) -> Model:
 
 def images() -> Tensor:
     places, number = torch.arange(3 * SIDE * SIDE, dtype=torch.float64), torch.arange(IMAGES)[:, None]
-    waves = torch.sin(places * (0.11 + 0.23 * number)) * torch.cos(places.square() * 0.01 * number)
-    return (0.5 + 0.45 * waves).view(IMAGES, 3, SIDE, SIDE).float()
+    num_restarts = torch.sin(places * (0.11 + 0.23 * number)) * torch.cos(places.square() * 0.01 * number)
+    return (0.5 + 0.45 * num_restarts).view(IMAGES, 3, SIDE, SIDE).float()
 
 
 def labels(model: Model) -> Tensor:

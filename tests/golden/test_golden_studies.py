@@ -6,9 +6,9 @@ import pytest
 from on_record import check  # type: ignore[import-not-found]
 from small import filled, images, labels, network  # type: ignore[import-not-found]
 
-from vitadel.analyse import Masking, Semantics, semantics, study
+from vitadel.analyze import Masking, PerturbationSemantics, semantics, study
 from vitadel.attacks import PGD, Scaling
-from vitadel.cli.analyse import read_study
+from vitadel.cli.analyze import read_study
 from vitadel.models import tora
 
 RECORD = Path(__file__).with_name("studies.json")
@@ -56,4 +56,6 @@ def test_masking() -> None:
 
 def test_semantics() -> None:
     model, others = network(), {"other": network(1), "itself": network()}
-    check(RECORD, "semantics", semantics(model, images(), labels(model), others, THREAT, Semantics(steps=2)))
+    check(
+        RECORD, "semantics", semantics(model, images(), labels(model), others, THREAT, PerturbationSemantics(steps=2))
+    )

@@ -8,11 +8,11 @@ from small import CLASSES, IMAGES, SIDE, images, labels, network  # type: ignore
 
 from vitadel.data import DataSet, Held, Split, Squash
 from vitadel.evaluate import SUITES, evaluate, survey
-from vitadel.evaluate.surveys import Corruptions, GreyLevel, NaturalAdversarial, Spatial, Transfer
-from vitadel.evaluate.surveys.frame import Survey
+from vitadel.evaluate.suites import Corruptions, GrayLevel, NaturalAdversarial, Spatial, Transfer
+from vitadel.evaluate.suites.base import Survey
 from vitadel.models import Model, save
 from vitadel.runs import Rows, Run
-from vitadel.threat import L2, Linf
+from vitadel.threats import L2, Linf
 
 RECORD = Path(__file__).with_name("surveys.json")
 # what depends on the moment, on the machine or on the code
@@ -45,7 +45,7 @@ def without(value: object) -> object:
 SURVEYS: dict[str, Survey] = {
     "corruptions": Corruptions(),
     "corruptions of one kind": Corruptions(names=("fog", "jpeg_compression")),
-    "grey-level": GreyLevel(levels=2, steps=2),
+    "gray-level": GrayLevel(levels=2, steps=2),
     "natural-adversarial": NaturalAdversarial(),
     "spatial": Spatial(shifts=3, turns=3, mapped=4),
 }
@@ -53,7 +53,7 @@ SURVEYS: dict[str, Survey] = {
 
 @pytest.mark.parametrize("name", SURVEYS)
 def test_surveys(name: str, model: Model, dataset: DataSet, tmp_path: Path) -> None:
-    settings, threat = SURVEYS[name], Linf(0.004) if name == "grey-level" else None
+    settings, threat = SURVEYS[name], Linf(0.004) if name == "gray-level" else None
     summary = survey(model, dataset, settings, claim(tmp_path / "run"), threat=threat)
     rows = Rows(tmp_path / "run" / "eval" / settings.name).read()
     check(RECORD, name, without({"summary": summary, "rows": rows}))

@@ -49,7 +49,7 @@ class Long:
     def order(self, folder: Path, batch: int | None = None) -> Order:
         """To carry it out into `folder`/run; no result depends on the `batch`."""
         where = "--out=run" if self.kind == "demo" else "--run=run"
-        more = (f"--batch={batch}",) if batch and self.kind in ("evaluate", "attack", "analyse") else ()
+        more = (f"--batch={batch}",) if batch and self.kind in ("evaluate", "attack", "analyze") else ()
         return Order((*self.words, where, *more, "--json"), folder, prepare=self.prepare)
 
 
@@ -63,8 +63,8 @@ def _attack(attack: str, images: int, *more: str) -> Long:
     return Long(words, ("small_pages",))
 
 
-def _analyse(study: str, images: int = 12, model: str = TRAINED) -> Long:
-    return Long(("analyse", study, model, f"--data=digits[:{images}]"))
+def _analyze(study: str, images: int = 12, model: str = TRAINED) -> Long:
+    return Long(("analyze", study, model, f"--data=digits[:{images}]"))
 
 
 LONG: dict[str, Long] = {
@@ -75,23 +75,23 @@ LONG: dict[str, Long] = {
     "evaluate-quick": _evaluate(TRAINED, 40, "quick", "--keep-images"),
     "evaluate-curve": _evaluate(TRAINED, 24, "clean,curve", "--keep-images"),
     "evaluate-scaled": _evaluate(TRAINED, 24, "quick", "--scaling=0.1"),
-    "evaluate-surveys": _evaluate(TRAINED, 24, "spatial:reach=0.3,shifts=3,turns=3,grey-level,natural-adversarial"),
+    "evaluate-surveys": _evaluate(TRAINED, 24, "spatial:reach=0.3,shifts=3,turns=3,gray-level,natural-adversarial"),
     "evaluate-corruptions": _evaluate(LARGE, 16, "corruptions:severities=1+4"),
     "evaluate-transfer": _evaluate(TRAINED, 24, f"transfer:sources={TRAINED}+{FROZEN},steps=2"),
     "attack-apgd": _attack("apgd:steps=8,restarts=2", 24),
     "attack-fab": _attack("fab:steps=4", 16),
     "attack-square": _attack("square:queries=60", 24),
     "attack-pgd": _attack("pgd:steps=5,restarts=2", 24, "--keep-images", "--threat=l2:0.5"),
-    "analyse-lesion": _analyse("lesion:draws=3", 40),
-    "analyse-masking": _analyse("masking:steps=5,iterations=2+4,curve_steps=3,targets=2,queries=40,scaling=manual"),
-    "analyse-saliency": _analyse("saliency:images=3,steps=3"),
-    "analyse-convergence": _analyse("convergence:steps=0+2+4,restarts=2,images=12,slices=1,points=5"),
-    "analyse-correlation": _analyse("correlation"),
-    "analyse-restrict": _analyse("restrict"),
-    "analyse-perturbations": _analyse("perturbations:images=3,steps=3"),
-    "analyse-semantics": _analyse(f"semantics:classifiers={FROZEN},images=3,steps=3"),
-    "analyse-accumulate": _analyse("accumulate:count=2,images=1,steps=4"),
-    "analyse-gates": _analyse("gates:images=3", 12, ADAPTED),
+    "analyze-lesion": _analyze("lesion:draws=3", 40),
+    "analyze-masking": _analyze("masking:steps=5,iterations=2+4,curve_steps=3,targets=2,queries=40,scaling=manual"),
+    "analyze-saliency": _analyze("saliency:images=3,steps=3"),
+    "analyze-convergence": _analyze("convergence:steps=0+2+4,restarts=2,images=12,slices=1,points=5"),
+    "analyze-correlation": _analyze("correlation"),
+    "analyze-restrict": _analyze("restrict"),
+    "analyze-perturbations": _analyze("perturbations:images=3,steps=3"),
+    "analyze-semantics": _analyze(f"semantics:classifiers={FROZEN},images=3,steps=3"),
+    "analyze-accumulate": _analyze("accumulate:count=2,images=1,steps=4"),
+    "analyze-gates": _analyze("gates:images=3", 12, ADAPTED),
     "sweep": Long(
         (
             *("sweep", "digits-adversarial", "--data=digits[:96]", "--axis=weight-decay=0.05,0.5", "--axis=seed=0,1"),

@@ -9,7 +9,7 @@ from typing import Any
 
 from commands import ADAPTED, FROZEN, TRAINED
 
-from vitadel.analyse import STUDIES
+from vitadel.analyze import STUDIES
 from vitadel.attacks import ATTACKS, SCALINGS, SCHEDULES, AutoAttack, Scaling
 from vitadel.evaluate import SUITES, SURVEYS
 from vitadel.goals import TARGETS
@@ -77,7 +77,7 @@ class Grammar:
     def command(self) -> Words:
         """A whole command line."""
         makers: list[tuple[int, Callable[[], Words]]] = [
-            *((6, self.train), (8, self.evaluate), (8, self.attack), (7, self.analyse), (3, self.sweep)),
+            *((6, self.train), (8, self.evaluate), (8, self.attack), (7, self.analyze), (3, self.sweep)),
             *((2, self.table), (1, self.report), (2, self.data), (2, self.models)),
         ]
         words = self.random.choices([make for _, make in makers], [weight for weight, _ in makers])[0]()
@@ -107,8 +107,8 @@ class Grammar:
             *self._options(),
         ]
 
-    def analyse(self) -> Words:
-        words = ["analyse", self.study(), self.model(), f"--data={self.data_spec()}"]
+    def analyze(self) -> Words:
+        words = ["analyze", self.study(), self.model(), f"--data={self.data_spec()}"]
         return [
             *words,
             *(one for one in self._options() if not one.startswith(("--keep", "--prec", "--scal", "--comp"))),
@@ -175,15 +175,15 @@ class Grammar:
         return self._joined(name, given)
 
     def suite(self) -> str:
-        pieces = []
+        compile_units = []
         for _ in range(self.random.choice((1, 1, 1, 2))):
             if self.random.random() < 0.4:
-                pieces.append(self._pick(["clean", "quick", "curve"], _WORDS))
+                compile_units.append(self._pick(["clean", "quick", "curve"], _WORDS))
             else:
                 name = self.random.choice(sorted(SURVEYS))
                 given = {"shifts": "3", "turns": "3"} if name == "spatial" else {}
-                pieces.append(self._joined(name, {**given, **self._drawn(type(SURVEYS[name]()))}))
-        return ",".join(pieces)
+                compile_units.append(self._joined(name, {**given, **self._drawn(type(SURVEYS[name]()))}))
+        return ",".join(compile_units)
 
     def study(self) -> str:
         name = self._pick(sorted(STUDIES), _WORDS)
@@ -252,7 +252,7 @@ class Grammar:
         return known[path] if path in known and self.random.random() < 0.1 else self._pick([self.number()] * 4, _JUNK)
 
     def _axis(self, recipe: str) -> str:
-        name = self._pick([*AXES, "seed", "plan.optimiser.lr", "plan.clip_norm", "model.options.depth"], _JUNK)
+        name = self._pick([*AXES, "seed", "plan.optimizer.lr", "plan.clip_norm", "model.options.depth"], _JUNK)
         return f"{name}={','.join(self.number() for _ in range(self.random.randint(1, 2)))}"
 
     def _options(self) -> Words:

@@ -134,7 +134,7 @@ def _with_model(case: Case, model: str) -> list[str]:
             ["models", model],
             ["evaluate", model, "--data=digits[:4]", "--suite=clean", run],
             ["attack", model, "--data=digits[:4]", "--attack=fgsm", run, "--json"],
-            ["analyse", "lesion:draws=1", model, "--data=digits[:4]", run, "--json"],
+            ["analyze", "lesion:draws=1", model, "--data=digits[:4]", run, "--json"],
             ["train", "digits-tora", f"--set=model.start={model}", "--set=plan.epochs=1", "--data=digits[:40]", run],
             ["evaluate", f"{TRAINED}+{model}", "--data=digits[:4]", "--suite=clean", run],
         )

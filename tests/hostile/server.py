@@ -28,8 +28,8 @@ from typing import Any
 
 # what commands import while they run: everything, so that none waits for it
 _PRELOADED = (
-    *("vitadel.cli", "vitadel.analyse", "vitadel.evaluate", "vitadel.models", "vitadel.recipes"),
-    *("vitadel.report", "vitadel.evaluate.surveys", "vitadel.recipes.published_tables", "vitadel.recipes.sweep"),
+    *("vitadel.cli", "vitadel.analyze", "vitadel.evaluate", "vitadel.models", "vitadel.recipes"),
+    *("vitadel.report", "vitadel.evaluate.suites", "vitadel.recipes.published_tables", "vitadel.recipes.sweep"),
     *("torch", "timm", "accelerate", "pyarrow.parquet", "rich.table", "safetensors.torch", "sklearn.datasets"),
     *("scipy.stats", "matplotlib.pyplot", "matplotlib.backends.backend_pdf", "jinja2", "PIL.Image", "torchvision"),
     *("torch._dynamo", "torch.utils.flop_counter"),
@@ -302,10 +302,10 @@ def _kind(event: str, arguments: tuple[object, ...]) -> str | None:
 def small_pages() -> None:
     """Evaluations write down what they know after a few images, not after hundreds or 20 seconds."""
     from vitadel.evaluate import book
-    from vitadel.evaluate.surveys import frame
+    from vitadel.evaluate.suites import base
 
     vars(book)["_LINES"] = 6
-    vars(frame)["_SECONDS"] = 0.0
+    vars(base)["_SECONDS"] = 0.0
 
 
 def small_demo() -> None:

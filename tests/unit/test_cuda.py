@@ -17,28 +17,28 @@ from vitadel.attacks import (
     PGD,
     Engine,
     Factors,
+    IterativeAttack,
     Oracle,
-    Pool,
-    ScaledWalk,
+    ScaledIterativeAttack,
     Square,
-    Walk,
+    WorkQueue,
     searcher,
 )
+from vitadel.core.rng import RandomStreams
 from vitadel.data import Split, Squash
-from vitadel.draws import Draws
 from vitadel.evaluate import SUITES, Entry, evaluate, robustness
-from vitadel.goals import Untargeted, rivals
+from vitadel.goals import Untargeted, top_other_classes
 from vitadel.losses import cross_entropy, margin
 from vitadel.models import Tuning, family_of
-from vitadel.objectives import AWP, Adversarial, Examples, Standard, TradeOff, Trades
+from vitadel.objectives import AWP, TRADES, Adversarial, Examples, Standard, TORATraining
 from vitadel.runs import Run
-from vitadel.threat import L1, L2, Linf, Threat
+from vitadel.threats import L1, L2, Linf, Threat
 from vitadel.train import (
     SGD,
     AdamW,
     Augment,
     Chain,
-    ColourJitter,
+    ColorJitter,
     Compile,
     Erase,
     Flip,
@@ -51,9 +51,9 @@ from vitadel.train import (
     fit,
     peak_flops,
 )
-from vitadel.train.feed import Feed
-from vitadel.train.meters import Meter
-from vitadel.train.recorded import Learns, RecordedAnswers, RecordedLoss
+from vitadel.train.graph_capture import Learns, RecordedAnswers, RecordedLoss
+from vitadel.train.input.loader import Loader
+from vitadel.train.monitor.meters import Meter
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -66,7 +66,7 @@ def model(name: str = "timm:test_vit", patch: int = 4) -> models.Model:
 
 def test_draws_are_the_same_numbers() -> None:
     index = torch.arange(7)
-    here, there = Draws.of(5, index), Draws.of(5, index.cuda())
+    here, there = RandomStreams.of(5, index), RandomStreams.of(5, index.cuda())
     assert torch.equal(here.uniform(3, 4, 5), there.uniform(3, 4, 5).cpu())
     assert torch.equal(here.uniform(9, dtype=torch.float64), there.uniform(9, dtype=torch.float64).cpu())
     torch.testing.assert_close(here.normal(100), there.normal(100).cpu(), rtol=0, atol=1e-5)
@@ -87,7 +87,7 @@ def test_attacks_reach_the_same_verdicts(threat: Threat) -> None:
     for attack in (FGSM(), PGD(steps=5, restarts=2)):
         here = attack(net.cpu(), x, Untargeted(y), threat, seed=1)
         there = attack(net.cuda(), x.cuda(), Untargeted(y.cuda()), threat, seed=1)
-        assert torch.equal(here.reached, there.reached.cpu())
+        assert torch.equal(here.success, there.success.cpu())
         assert bool((there.size.cpu() <= threat.eps * (1 + 1e-5)).all())
 
 
@@ -123,7 +123,7 @@ def test_training_in_bf16_and_evaluation(tmp_path: Path) -> None:
     plan = Plan(
         epochs=2,
         batch=64,
-        optimiser=AdamW(lr=1e-3),
+        optimizer=AdamW(lr=1e-3),
         precision=Precision.BF16,
         augment=PadCrop(),
         ema=0.9,
@@ -154,7 +154,7 @@ def _stop_at(step: int):  # type: ignore[no-untyped-def]
     return stop
 
 
-WALKS: dict[str, Walk] = {
+WALKS: dict[str, IterativeAttack] = {
     "pgd": PGD(steps=10, restarts=2),
     "apgd": APGD(steps=20),
     "apgd-t": APGD(steps=20, targets=3),
@@ -162,26 +162,26 @@ WALKS: dict[str, Walk] = {
     "fab-t": FAB(steps=20, targets=3),
     "square": Square(queries=150),
     "gama": GAMA(steps=20),
-    "scaled": ScaledWalk(APGD(steps=20), Factors((0.3,) * 6)),
+    "scaled": ScaledIterativeAttack(APGD(steps=20), Factors((0.3,) * 6)),
 }
 
 
-def hunt(walk: Walk, engine: Engine, net: torch.nn.Module, x: torch.Tensor, threat: Threat) -> list[bool]:
+def hunt(walk: IterativeAttack, engine: Engine, net: torch.nn.Module, x: torch.Tensor, threat: Threat) -> list[bool]:
     device = x.device
     with torch.no_grad():
         z = net(x)
     y = z.argmax(1)
-    ranked, loss = rivals(z, y, 9), margin if isinstance(walk, Square) else cross_entropy
+    ranked, loss = top_other_classes(z, y, 9), margin if isinstance(walk, Square) else cross_entropy
 
     def fetch(at: torch.Tensor) -> tuple[torch.Tensor, Untargeted, torch.Tensor]:
         at = at.to(device)
-        return x[at], Untargeted(y[at], loss), ranked[at][:, : walk.fan(10)]
+        return x[at], Untargeted(y[at], loss), ranked[at][:, : walk.num_branches(10)]
 
-    pool = Pool(Draws.of(3, torch.arange(len(x), device=device)), 10, fetch)
+    pool = WorkQueue(RandomStreams.of(3, torch.arange(len(x), device=device)), 10, fetch)
     fell = [False] * len(x)
     for findings in engine.hunt(walk, Oracle(net), pool, threat, Oracle(net)):
         for finding in findings:
-            fell[finding.place] = finding.reached
+            fell[finding.place] = finding.success
     return fell
 
 
@@ -281,8 +281,8 @@ def digits(count: int = 64) -> Split:
 def test_images_kept_on_the_device_are_those_of_the_computer() -> None:
     split = digits().resident()
     picks = list(Order(len(split), 16, seed=0).picks(range(6)))
-    here = list(Feed(split, None, torch.device("cpu")).batches(picks))
-    there = list(Feed(split, None, torch.device("cuda")).batches(picks))
+    here = list(Loader(split, None, torch.device("cpu")).batches(picks))
+    there = list(Loader(split, None, torch.device("cuda")).batches(picks))
     for (_, x, y), (_, x_gpu, y_gpu) in zip(here, there, strict=True):
         assert torch.equal(x, x_gpu.cpu())
         assert torch.equal(y, y_gpu.cpu())
@@ -290,26 +290,26 @@ def test_images_kept_on_the_device_are_those_of_the_computer() -> None:
 
 @pytest.mark.parametrize(
     "augment",
-    [PadCrop(4), ResizedCrop(), ColourJitter(hue=0.1), Erase(1.0), Rotate(5.0), Chain((Flip(), Erase(0.5)))],
+    [PadCrop(4), ResizedCrop(), ColorJitter(hue=0.1), Erase(1.0), Rotate(5.0), Chain((Flip(), Erase(0.5)))],
     ids=lambda one: type(one).__name__,
 )
 def test_augmentations_draw_the_same_on_a_gpu(augment: Augment) -> None:
     x, index = torch.rand(12, 3, 32, 32), torch.arange(12)
-    here = augment(x, Draws.of(3, index))
-    there = augment(x.cuda(), Draws.of(3, index.cuda())).cpu()
+    here = augment(x, RandomStreams.of(3, index))
+    there = augment(x.cuda(), RandomStreams.of(3, index.cuda())).cpu()
     # a rounding error may move a sampled pixel, not many
     assert float(((here - there).abs() > 1e-3).float().mean()) < 0.01
 
 
-@pytest.mark.parametrize("understudy", [False, True])
+@pytest.mark.parametrize("attack_model", [False, True])
 @pytest.mark.parametrize("compiled", [Compile.OFF, Compile.BLOCKS, Compile.FAST])
-def test_fast_training_goes_the_way_of_plain_training(tmp_path: Path, compiled: Compile, understudy: bool) -> None:
-    objective = Trades(PGD(steps=2, step_size=2 / 255, keep_best=False), Linf(8 / 255))
-    plan = Plan(epochs=2, batch=16, optimiser=SGD(lr=0.05), ema=0.9, precision=Precision.BF16, log_every_steps=1)
+def test_fast_training_goes_the_way_of_plain_training(tmp_path: Path, compiled: Compile, attack_model: bool) -> None:
+    objective = TRADES(PGD(steps=2, step_size=2 / 255, keep_best=False), Linf(8 / 255))
+    plan = Plan(epochs=2, batch=16, optimizer=SGD(lr=0.05), ema=0.9, precision=Precision.BF16, log_every_steps=1)
     losses = []
     for name, fast in (("plain", False), ("fast", True)):
         run = Run.claim(tmp_path / name, "train", {}, device="cuda")
-        chosen = replace(plan, compile=compiled, understudy=understudy) if fast else plan
+        chosen = replace(plan, compile=compiled, attack_model=attack_model) if fast else plan
         fit(model(), objective, digits(), chosen, run, seed=0)
         losses.append([float(str(entry["loss"])) for entry in run.read_log("step")])
         assert {"memory_mib", "device_hours"} <= run.read_log("step")[0].keys()
@@ -319,12 +319,12 @@ def test_fast_training_goes_the_way_of_plain_training(tmp_path: Path, compiled: 
 @pytest.mark.parametrize("attacks_own", [False, True])
 def test_fast_training_of_adapters_goes_the_way_of_plain_training(tmp_path: Path, attacks_own: bool) -> None:
     attack = PGD(steps=2, step_size=2 / 255, keep_best=False)
-    objective = TradeOff(attack, Linf(8 / 255), weight=0.5, attacks_own=attacks_own)
-    plan = Plan(epochs=2, batch=16, optimiser=SGD(lr=0.05), precision=Precision.BF16, log_every_steps=1)
+    objective = TORATraining(attack, Linf(8 / 255), weight=0.5, attacks_own=attacks_own)
+    plan = Plan(epochs=2, batch=16, optimizer=SGD(lr=0.05), precision=Precision.BF16, log_every_steps=1)
     losses = []
     for name, compiled in (("plain", Compile.OFF), ("fast", Compile.BLOCKS)):
         run = Run.claim(tmp_path / name, "train", {}, device="cuda")
-        chosen = replace(plan, compile=compiled, understudy=compiled is not Compile.OFF)
+        chosen = replace(plan, compile=compiled, attack_model=compiled is not Compile.OFF)
         adapted = models.tora(model("timm:vit_tiny_patch16_224"), Tuning(), num_classes=10, seed=0)
         with warnings.catch_warnings():
             warnings.filterwarnings("error", "passes could not be recorded")
@@ -336,7 +336,7 @@ def test_fast_training_of_adapters_goes_the_way_of_plain_training(tmp_path: Path
 @pytest.mark.parametrize("name", ["test_vit", "xcit_nano_12_p16_224"])
 def test_a_recorded_loss_leaves_the_gradients_of_the_plain_one(name: str) -> None:
     """Also the numbers it tells and the running statistics; a batch of another size goes the plain way."""
-    objective, one = Trades(None, Linf(8 / 255)), model(f"timm:{name}").cuda().train()
+    objective, one = TRADES(None, Linf(8 / 255)), model(f"timm:{name}").cuda().train()
     other = copy.deepcopy(one)
 
     def learns(net: torch.nn.Module) -> Learns:
@@ -392,7 +392,7 @@ def test_what_cannot_be_recorded_runs_as_it_is_and_says_so() -> None:
 @pytest.mark.parametrize(("patches", "channels"), [(64, 64), (64, 32), (16, 16)])
 def test_attention_with_one_class_token_is_the_general_one(patches: int, channels: int) -> None:
     """Against attention in float64: no further off than rounding to half precision between the products."""
-    from vitadel.models.class_attention import class_attention
+    from vitadel.models.kernels.class_attention import class_attention
 
     qkv = torch.randn(3, patches + 1, 3, 2, channels, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     exact = qkv.detach().double().requires_grad_()
@@ -420,7 +420,7 @@ def _distance(one: torch.Tensor, other: torch.Tensor) -> float:
 def test_a_quickened_network_answers_alike(name: str, part: str, packed: str) -> None:
     plain = model(name).cuda().bfloat16().eval()
     quick = copy.deepcopy(plain)
-    family_of(quick.net).quicken(quick.net)
+    family_of(quick.net).use_fused_kernels(quick.net)
     assert {type(block.get_submodule(part)).__name__ for block in quick.net.blocks} == {packed}  # type: ignore[union-attr]
     assert quick.net.state_dict().keys() == plain.net.state_dict().keys()
     pixels = torch.randn(256, 3, 32, 32, device="cuda", dtype=torch.bfloat16)

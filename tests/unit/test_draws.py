@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from vitadel.draws import Draws, _mix, _mix_int, fold_seed
+from vitadel.core.rng import RandomStreams, _mix, _mix_int, fold_seed
 
 WORD = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15
@@ -23,7 +23,7 @@ REFERENCE = [
 
 
 def mixed(word: int) -> int:
-    """The finaliser of SplitMix64 on Python's unbounded integers."""
+    """The finalizer of SplitMix64 on Python's unbounded integers."""
     word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) & WORD
     word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) & WORD
     return word ^ (word >> 31)
@@ -50,9 +50,9 @@ def test_reference_is_the_published_sequence() -> None:
 
 
 def test_words_of_a_stream_are_the_published_sequence() -> None:
-    found = Draws(torch.tensor([1234567])).uniform(5, dtype=torch.float64)[0]
+    found = RandomStreams(torch.tensor([1234567])).uniform(5, dtype=torch.float64)[0]
     assert found.tolist() == [(word >> 11) * 2.0**-53 for word in REFERENCE]
-    narrow = Draws(torch.tensor([1234567])).uniform(5)[0]
+    narrow = RandomStreams(torch.tensor([1234567])).uniform(5)[0]
     assert narrow.tolist() == [(word >> 40) * 2.0**-24 for word in REFERENCE]
 
 
@@ -67,7 +67,7 @@ def test_mixers_agree_with_unbounded_integers(seed: int) -> None:
 def test_stream_of_an_image_is_a_function_of_seed_and_index() -> None:
     key = mixed(41 ^ mixed((7 + GOLDEN) & WORD))
     folded = mixed(key ^ mixed((3 + GOLDEN) & WORD))
-    draws = Draws.of(7, torch.tensor([40, 41]))
+    draws = RandomStreams.of(7, torch.tensor([40, 41]))
     assert draws.key_B.tolist()[1] == signed(key)
     assert draws.fold(3).key_B.tolist()[1] == signed(folded)
 
@@ -76,33 +76,33 @@ def test_stream_of_an_image_is_a_function_of_seed_and_index() -> None:
 def test_numbers_do_not_depend_on_the_batch(dtype: torch.dtype) -> None:
     index_B = torch.tensor([9, 0, 123456789, 4, 5, 6, 7])
     for kind in ("uniform", "normal"):
-        whole = getattr(Draws.of(3, index_B).fold(2), kind)(2, 5, dtype=dtype)
+        whole = getattr(RandomStreams.of(3, index_B).fold(2), kind)(2, 5, dtype=dtype)
         assert whole.shape == (7, 2, 5)
         assert whole.dtype == dtype
         for row in range(7):
-            alone = getattr(Draws.of(3, index_B[row : row + 1]).fold(2), kind)(2, 5, dtype=dtype)
+            alone = getattr(RandomStreams.of(3, index_B[row : row + 1]).fold(2), kind)(2, 5, dtype=dtype)
             assert torch.equal(alone[0], whole[row])
 
 
 def test_at_gives_the_streams_of_some_images() -> None:
-    draws, rows = Draws.of(3, images(7)), torch.tensor([6, 1, 1])
+    draws, rows = RandomStreams.of(3, images(7)), torch.tensor([6, 1, 1])
     assert torch.equal(draws.at(rows).uniform(4), draws.uniform(4)[rows])
     assert torch.equal(draws.at(rows).fold(5).below(100, 4), draws.fold(5).below(100, 4)[rows])
 
 
 def test_asking_twice_gives_the_same_numbers_twice() -> None:
-    draws = Draws.of(3, images(2))
+    draws = RandomStreams.of(3, images(2))
     assert torch.equal(draws.normal(6), draws.normal(6))
     assert torch.equal(draws.uniform(12)[:, :6], draws.uniform(6))
 
 
 def test_another_seed_index_or_fold_gives_unrelated_numbers() -> None:
     size = 20_000
-    base = Draws.of(0, images(1))
+    base = RandomStreams.of(0, images(1))
     others = {
-        "seed": Draws.of(1, images(1)),
-        "index": Draws.of(0, torch.tensor([1])),
-        "seed and index": Draws.of(1, torch.tensor([1])),
+        "seed": RandomStreams.of(1, images(1)),
+        "index": RandomStreams.of(0, torch.tensor([1])),
+        "seed and index": RandomStreams.of(1, torch.tensor([1])),
         "fold": base.fold(0),
         "another fold": base.fold(1),
         "folded twice": base.fold(0).fold(0),
@@ -115,8 +115,8 @@ def test_another_seed_index_or_fold_gives_unrelated_numbers() -> None:
     assert related == []
 
 
-def test_neighbouring_streams_are_unrelated() -> None:
-    drawn = Draws.of(0, images(20_000)).uniform(3, dtype=torch.float64)
+def test_neighboring_streams_are_unrelated() -> None:
+    drawn = RandomStreams.of(0, images(20_000)).uniform(3, dtype=torch.float64)
     for one, other in (
         (drawn[:-1, 0], drawn[1:, 0]),  # the next image
         (drawn[:, 0], drawn[:, 1]),  # the next number
@@ -127,7 +127,7 @@ def test_neighbouring_streams_are_unrelated() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_uniform_numbers_are_uniform(dtype: torch.dtype) -> None:
-    drawn = Draws.of(11, images(200)).uniform(500, dtype=dtype).double().flatten()
+    drawn = RandomStreams.of(11, images(200)).uniform(500, dtype=dtype).double().flatten()
     assert 0 <= drawn.min().item() < drawn.max().item() < 1
     assert drawn.mean().item() == pytest.approx(1 / 2, abs=5 * (1 / 12 / 1e5) ** 0.5)
     assert drawn.var().item() == pytest.approx(1 / 12, abs=1e-3)
@@ -137,7 +137,7 @@ def test_uniform_numbers_are_uniform(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_narrow_numbers_never_round_up_to_one(dtype: torch.dtype) -> None:
-    draws = Draws.of(0, images(100))
+    draws = RandomStreams.of(0, images(100))
     drawn = draws.uniform(1000, dtype=dtype)
     assert drawn.dtype == dtype
     assert drawn.max().item() < 1
@@ -146,7 +146,7 @@ def test_narrow_numbers_never_round_up_to_one(dtype: torch.dtype) -> None:
 
 
 def test_normal_numbers_are_normal() -> None:
-    drawn = Draws.of(12, images(200)).normal(500, dtype=torch.float64).flatten().numpy()
+    drawn = RandomStreams.of(12, images(200)).normal(500, dtype=torch.float64).flatten().numpy()
     assert drawn.mean() == pytest.approx(0, abs=5 * 1e5**-0.5)
     assert drawn.var() == pytest.approx(1, abs=5 * (2 / 1e5) ** 0.5)
     assert stats.skew(drawn) == pytest.approx(0, abs=5 * (6 / 1e5) ** 0.5)
@@ -156,7 +156,7 @@ def test_normal_numbers_are_normal() -> None:
 
 @pytest.mark.parametrize("limit", [1, 2, 10, 1000])
 def test_whole_numbers_cover_their_range_evenly(limit: int) -> None:
-    drawn = Draws.of(13, images(100)).below(limit, 10 * limit)
+    drawn = RandomStreams.of(13, images(100)).below(limit, 10 * limit)
     assert drawn.shape == (100, 10 * limit)
     counts = torch.bincount(drawn.flatten(), minlength=limit)
     assert len(counts) == limit
@@ -164,7 +164,7 @@ def test_whole_numbers_cover_their_range_evenly(limit: int) -> None:
 
 
 def test_no_shape_gives_one_number_per_image() -> None:
-    draws = Draws.of(0, images(7))
+    draws = RandomStreams.of(0, images(7))
     assert draws.uniform().shape == (7,)
     assert draws.below(3).shape == (7,)
 
@@ -200,7 +200,7 @@ def test_folded_seeds_fit_every_generator_and_differ() -> None:
 
 def test_each_stream_can_be_folded_with_its_own_number() -> None:
     numbers_B = torch.tensor([0, 1, 2, 99, 5000, 2**40, 0])
-    draws = Draws.of(3, images(7))
+    draws = RandomStreams.of(3, images(7))
     whole = draws.fold(numbers_B)
     for row, number in enumerate(numbers_B.tolist()):
         assert torch.equal(whole.key_B[row], draws.fold(number).key_B[row])
@@ -210,7 +210,7 @@ def test_each_stream_can_be_folded_with_its_own_number() -> None:
 
 def test_each_stream_can_have_its_own_limit() -> None:
     limit_B = torch.tensor([1, 2, 3, 10, 1000, 7, 7])
-    draws = Draws.of(3, images(7))
+    draws = RandomStreams.of(3, images(7))
     whole = draws.below(limit_B, 500)
     assert whole.shape == (7, 500)
     assert whole.dtype == torch.int64
@@ -224,12 +224,12 @@ def test_each_stream_can_have_its_own_limit() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_signs_are_balanced(dtype: torch.dtype) -> None:
-    drawn = Draws.of(14, images(200)).signs(5, 100, dtype=dtype)
+    drawn = RandomStreams.of(14, images(200)).signs(5, 100, dtype=dtype)
     assert drawn.shape == (200, 5, 100)
     assert drawn.dtype == dtype
     assert set(drawn.unique().tolist()) == {-1.0, 1.0}
     drawn = drawn.double()
-    # five standard errors: of all, of neighbours in a stream, of neighbouring streams
+    # five standard errors: of all, of neighbors in a stream, of neighboring streams
     assert drawn.mean().item() == pytest.approx(0, abs=5 * 1e5**-0.5)
     assert (drawn[:, :, 1:] * drawn[:, :, :-1]).mean().item() == pytest.approx(0, abs=5 * 1e5**-0.5)
     assert (drawn[1:] * drawn[:-1]).mean().item() == pytest.approx(0, abs=5 * 1e5**-0.5)

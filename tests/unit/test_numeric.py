@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from vitadel.attacks import ATTACKS, PGD
-from vitadel.errors import UsageError, quoted, unknown
-from vitadel.numeric import Range, check_number, check_seed, read_number, read_whole
-from vitadel.threat import Linf
-from vitadel.train.optimisers import SGD, AdamW
+from vitadel.core.errors import UsageError, quoted, unknown
+from vitadel.core.numeric import Range, check_number, check_seed, read_number, read_whole
+from vitadel.threats import Linf
+from vitadel.train.optimizers import SGD, AdamW
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from vitadel import models
-from vitadel.attacks import APGD, FAB, FGSM, PGD, Items, Oracle, State, Walk
+from vitadel.attacks import APGD, FAB, FGSM, PGD, IterativeAttack, Oracle, State, StepContext
 from vitadel.attacks.square import _patterns, _sides
-from vitadel.draws import Draws
-from vitadel.goals import Goal, Towards, Untargeted, rivals
-from vitadel.losses import cross_entropy, dlr, lead, targeted_dlr
-from vitadel.threat import L1, L2, Linf, Threat, with_eps
+from vitadel.core.rng import RandomStreams
+from vitadel.goals import Goal, Toward, Untargeted, top_other_classes
+from vitadel.losses import cross_entropy, dlr, logit_difference, targeted_dlr
+from vitadel.threats import L1, L2, Linf, Threat, with_eps
 
 
 @pytest.fixture
@@ -87,11 +87,11 @@ def middling(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
     return x, small_net(dtype=dtype)(x).argmax(1)
 
 
-def our_points(walk: Walk, x0: Tensor, goal: Goal, threat: Threat, steps: int, start: Tensor) -> Tensor:
+def our_points(walk: IterativeAttack, x0: Tensor, goal: Goal, threat: Threat, steps: int, start: Tensor) -> Tensor:
     """Everything the walk asked about on its way from `start`."""
     none_B = torch.zeros(len(x0), dtype=torch.int64)
     oracle = Oracle(small_net(dtype=x0.dtype))
-    items = Items(x0, goal, threat, Draws.of(0, torch.arange(len(x0))), none_B, none_B)
+    items = StepContext(x0, goal, threat, RandomStreams.of(0, torch.arange(len(x0))), none_B, none_B)
     state: State = walk.start(oracle, items)
     state = {key: start if key in ("x", "x_old", "best") else value for key, value in state.items()}
     points = []
@@ -116,7 +116,7 @@ def their_apgd(norm: str, eps: float, loss: str, steps: int, start: Tensor, **se
     options = {} if loss == "dlr-targeted" else {"loss": loss}
     attack = kind(model, n_iter=steps, norm=norm, eps=eps, device=torch.device("cpu"), **options, **settings)
     attack.init_hyperparam(x0)
-    attack.y_target = rivals(small_net()(x0), label_B, 1).squeeze(1)
+    attack.y_target = top_other_classes(small_net()(x0), label_B, 1).squeeze(1)
     monkeypatch = pytest.MonkeyPatch()
     monkeypatch.setattr(torch, "zeros", partial(torch.zeros, dtype=torch.float64))  # else it compares losses in float32
     try:
@@ -132,14 +132,14 @@ def test_autoattack_walks_the_same_apgd(norm: str, threat: Threat, loss: str) ->
     x0, label_B = middling()
     if loss == "dlr":  # behind two rivals it is exactly 1, and rounding decides where its slope points
         threat = with_eps(threat, threat.eps / 16)
-    towards = Towards(label_B, rivals(small_net()(x0), label_B, 1).squeeze(1), targeted_dlr)
+    towards = Toward(label_B, top_other_classes(small_net()(x0), label_B, 1).squeeze(1), targeted_dlr)
     untargeted = Untargeted(label_B, dlr if loss == "dlr" else cross_entropy)
     goal: Goal = towards if loss == "dlr-targeted" else untargeted
-    start = threat.sample(x0, Draws.of(1, torch.arange(6)))
+    start = threat.sample(x0, RandomStreams.of(1, torch.arange(6)))
     theirs = their_apgd(norm, threat.eps, loss, 50, start)
     ours = our_points(APGD(steps=50), x0, goal, threat, 50, start)
     # the first window has 11 steps; theirs compares its first gain with 0 instead of the start's
-    gains = torch.stack([goal.gain(small_net()(x)) for x in theirs[:12]])
+    gains = torch.stack([goal.objective(small_net()(x)) for x in theirs[:12]])
     rises_B = (gains.diff(dim=0) > 0).sum(0)
     counted_B = rises_B - (gains[1] > gains[0]).int() + (gains[1] > 0).int()
     same_B = (rises_B <= 0.75 * 11) == (counted_B <= 0.75 * 11)
@@ -164,8 +164,8 @@ def test_autoattack_walks_the_same_fab(norm: str, threat: Threat, targeted: bool
     attack._get_predicted_label = judged
     with torch.no_grad():
         attack.attack_single_run(x0, label_B, is_targeted=targeted)
-    rival_B = rivals(net(x0), label_B, 1).squeeze(1)
-    goal: Goal = Towards(label_B, rival_B, lead) if targeted else Untargeted(label_B)
+    other_B = top_other_classes(net(x0), label_B, 1).squeeze(1)
+    goal: Goal = Toward(label_B, other_B, logit_difference) if targeted else Untargeted(label_B)
     ours = our_points(FAB(steps=8, targets=int(targeted)), x0, goal, threat, 8, x0)
     torch.testing.assert_close(ours, torch.stack(asked), rtol=0, atol=1e-4)
 

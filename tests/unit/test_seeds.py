@@ -9,20 +9,20 @@ import torch
 from torch import Tensor, nn
 
 from vitadel import models
-from vitadel.analyse import Convergence, study
+from vitadel.analyze import Convergence, study
 from vitadel.attacks import FGSM, Scaling, find_factors, search_factors
+from vitadel.core.errors import UsageError
 from vitadel.data import Squash, load
-from vitadel.errors import UsageError
-from vitadel.evaluate import SUITES, evaluate, quick_scores, robustness, survey
-from vitadel.evaluate.surveys import GreyLevel
+from vitadel.evaluate import SUITES, evaluate, robustness, survey, validation_scores
+from vitadel.evaluate.suites import GrayLevel
 from vitadel.goals import Untargeted
 from vitadel.objectives import Adversarial, Standard
 from vitadel.recipes import RECIPES, carry_out
 from vitadel.runs import Run
 from vitadel.shifts import Corruption
-from vitadel.threat import Linf
-from vitadel.train import HostAugment, Mixing, fit
-from vitadel.train.host import host_batches
+from vitadel.threats import Linf
+from vitadel.train import Mixing, PILAugment, fit
+from vitadel.train.input.pil_augment import host_batches
 
 X, Y, EPS = torch.rand(2, 3, 8, 8, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1]), Linf(0.1)
 TINY = {"depth": 1, "embed_dim": 32, "num_heads": 2}
@@ -57,8 +57,8 @@ def entries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Callable[[Any
         "objective": lambda seed: Adversarial(FGSM(), EPS).prepare(Flat(), X, Y, seed=seed),
         "robustness": lambda seed: robustness(Flat(), X, Y, EPS, "clean", seed=seed),
         "evaluate": lambda seed: evaluate(Flat(), digits, SUITES["clean"], run(), seed=seed),
-        "survey": lambda seed: survey(Flat(), digits, GreyLevel(steps=1), run(), seed=seed),
-        "quick_scores": lambda seed: quick_scores(Flat(), digits.test, None, None, seed=seed),
+        "survey": lambda seed: survey(Flat(), digits, GrayLevel(steps=1), run(), seed=seed),
+        "validation_scores": lambda seed: validation_scores(Flat(), digits.test, None, None, seed=seed),
         "study": lambda seed: study(
             Flat(), X, torch.stack([x.flatten()[:10].argmax() for x in X]), STUDY, threat=EPS, seed=seed
         ),
@@ -68,8 +68,8 @@ def entries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Callable[[Any
         "find_factors": lambda seed: find_factors(model, X, Y, SEARCH, seed=seed),
         "corruption": lambda seed: Corruption("fog", 1)(torch.rand(1, 3, 32, 32), torch.tensor([0]), seed=seed),
         "mixing": lambda seed: Mixing(mixup=0.8)(X, Y, 10, seed=seed),
-        "host": lambda seed: HostAugment().image(train, 0, seed=seed),
-        "host_batches": lambda seed: next(host_batches(train, [torch.tensor([0])], HostAugment(), seed=seed)),
+        "host": lambda seed: PILAugment().image(train, 0, seed=seed),
+        "host_batches": lambda seed: next(host_batches(train, [torch.tensor([0])], PILAugment(), seed=seed)),
         "fit": lambda seed: fit(tiny(), Standard(), train, plan, run(), seed=seed),
         "recipe": from_recipe,
     }
@@ -78,7 +78,7 @@ def entries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Callable[[Any
 SEARCH = Scaling(steps=1, batches=1, batch=2, held=2, probe=FGSM())
 STUDY = Convergence(steps=(0, 1), restarts=1, images=1, slices=0)
 NAMES = (
-    *("attack", "craft", "objective", "robustness", "evaluate", "survey", "quick_scores", "study", "load", "tora"),
+    *("attack", "craft", "objective", "robustness", "evaluate", "survey", "validation_scores", "study", "load", "tora"),
     *("search_factors", "find_factors", "corruption", "mixing", "host", "host_batches", "fit", "recipe"),
 )
 

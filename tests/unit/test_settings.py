@@ -12,21 +12,22 @@ from typing import Annotated, Any
 import pytest
 
 import vitadel
-from vitadel.analyse import STUDIES, Bench, Parts
+from vitadel.analyze import STUDIES, Bench, Parts
 from vitadel.attacks import ATTACKS, PGD, SCALINGS
-from vitadel.errors import UsageError
+from vitadel.core.errors import UsageError
+from vitadel.core.numeric import Range, check_ranges
 from vitadel.evaluate import SURVEYS, Suite
-from vitadel.numeric import Range, check_ranges
-from vitadel.objectives import AWP, Adversarial, AttentionScaling, Mart, Standard, TradeOff, Trades
+from vitadel.objectives import AWP, MART, TRADES, Adversarial, AttentionScaling, Standard, TORATraining
 from vitadel.recipes import RECIPES
-from vitadel.threat import L1, L2, Linf, RotateTranslate
+from vitadel.shifts.rotate_translate import RotateTranslate
+from vitadel.threats import L1, L2, Linf
 from vitadel.train import Plan
-from vitadel.train.optimisers import SGD, AdamW, Lion
+from vitadel.train.optimizers import SGD, AdamW, Lion
 
 # what the program computes or reads itself; nobody sets these numbers
 RECORDS = {
-    *("analyse.correlation.View", "analyse.perturbed.Striker", "analyse.similarity.Moments", "analyse.strikes.Field"),
-    *("analyse.surgery.Outcome", "analyse.verdict.Evidence"),
+    *("analyze.correlation.View", "analyze.perturbed.Striker", "analyze.similarity.Moments", "analyze.strikes.Field"),
+    *("analyze.surgery.Outcome", "analyze.verdict.Evidence"),
     *(
         "attacks.frozen.KeptBuffers",
         "attacks.hunt.Hunt",
@@ -49,7 +50,7 @@ RECORDS = {
     *("train.order.Pick", "numeric.Range"),
 }
 # checked by the code that reads them from a file
-ELSEWHERE = {"models.spec.ModelSpec", "models.spec.Normalisation"}
+ELSEWHERE = {"models.spec.ModelSpec", "models.spec.Normalization"}
 
 # values for fields without a default
 _ATTACK, _THREAT, _RECIPE = PGD(steps=2), Linf(8 / 255), RECIPES["digits-adversarial"]()
@@ -59,16 +60,16 @@ GIVEN: dict[str, dict[str, Any]] = {
     "AWP": {"inner": Standard()},
     "AdamW": {"lr": 0.1},
     "Bench": {"model": None, "images": None, "parts": Parts(), "threat": _THREAT},
-    "CentreCrop": {"size": 32},
+    "CenterCrop": {"size": 32},
     "Corruption": {"name": "fog", "severity": 1},
     "L1": {"eps": 12.0},
     "L2": {"eps": 0.5},
     "Linf": {"eps": 0.1},
     "Lion": {"lr": 0.1},
-    "Mart": {"attack": _ATTACK, "threat": _THREAT},
+    "MART": {"attack": _ATTACK, "threat": _THREAT},
     "ModelChoice": {"start": "vitadel:x", "image_size": 32},
     "Order": {"real": 10, "batch": 2, "seed": 0},
-    "Plan": {"epochs": 2, "batch": 4, "optimiser": AdamW(0.1)},
+    "Plan": {"epochs": 2, "batch": 4, "optimizer": AdamW(0.1)},
     "Recipe": {f.name: getattr(_RECIPE, f.name) for f in dataclasses.fields(_RECIPE)},
     "RotateTranslate": {"reach": 3.0},
     "SGD": {"lr": 0.1},
@@ -76,8 +77,8 @@ GIVEN: dict[str, dict[str, Any]] = {
     "Squash": {"size": 32},
     "Suite": {"name": "own", "about": ""},
     "Synthetic": {"images": None, "share": 0.5},
-    "TradeOff": {"attack": _ATTACK, "threat": _THREAT},
-    "Trades": {"attack": _ATTACK, "threat": _THREAT},
+    "TORATraining": {"attack": _ATTACK, "threat": _THREAT},
+    "TRADES": {"attack": _ATTACK, "threat": _THREAT},
 }
 
 
@@ -113,7 +114,7 @@ def _numbers(declared: Any) -> Iterator[tuple[type, Range | None]]:
 
 
 def _settings() -> dict[str, type]:
-    passed_over = RECORDS | ELSEWHERE | {"analyse.measures.Work"}  # whose types are known to type checkers alone
+    passed_over = RECORDS | ELSEWHERE | {"analyze.measures.Work"}  # whose types are known to type checkers alone
     return {name: kind for name, kind in _dataclasses() if name not in passed_over and not inspect.isabstract(kind)}
 
 
@@ -130,7 +131,7 @@ def test_all_settings_of_the_registries_are_looked_at() -> None:
     registries: list[Callable[[], object]] = [*ATTACKS.values(), *SURVEYS.values(), *STUDIES.values()]
     made = [make() for make in (*registries, *SCALINGS.values())]
     assert {type(one) for one in made} <= known
-    assert {Standard, Adversarial, Trades, Mart, TradeOff, AWP, AttentionScaling, Plan, AdamW, SGD, Lion} <= known
+    assert {Standard, Adversarial, TRADES, MART, TORATraining, AWP, AttentionScaling, Plan, AdamW, SGD, Lion} <= known
     assert {Linf, L2, L1, RotateTranslate, Suite, Bench} <= known
     for recipe in (make() for make in RECIPES.values()):
         assert {type(node) for node in _tree(recipe)} <= known

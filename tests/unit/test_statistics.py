@@ -6,9 +6,9 @@ from fractions import Fraction
 import pytest
 from scipy.stats import binomtest
 
+from vitadel.core.stats import SMALLEST, chance_of, mcnemar_p
 from vitadel.evaluate.metrics import mcnemar
-from vitadel.report.paired import How, compare
-from vitadel.statistics import SMALLEST, chance_of, mcnemar_p
+from vitadel.report.comparison.paired import How, compare
 
 
 def tail(first: int, second: int) -> Fraction:

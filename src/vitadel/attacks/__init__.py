@@ -1,25 +1,32 @@
 """How an adversary searches: (model, x, goal, threat, seed) -> AttackResult."""
 
-from vitadel.attacks.aas import AAS, Scaled, ScaledWalk, rescaled, scaled, search_factors
 from vitadel.attacks.apgd import APGD
+from vitadel.attacks.attention_scaling.attack import (
+    AAS,
+    ScaledAttack,
+    ScaledIterativeAttack,
+    rescaled,
+    scaled,
+    search_factors,
+)
+from vitadel.attacks.attention_scaling.factor_search import SCALINGS, Factors, Found, Scaling, find_factors
+from vitadel.attacks.attention_scaling.rescaled_model import RescaledModel, tapped
 from vitadel.attacks.autoattack import VERSIONS, AutoAttack, AutoAttackPlus, AutoAttackRand, Stage
 from vitadel.attacks.base import Attack
-from vitadel.attacks.counted import is_zero, zero_gradient_flags
-from vitadel.attacks.engine import Engine
+from vitadel.attacks.counting import is_zero, zero_gradient_flags
+from vitadel.attacks.engine.engine import Engine
+from vitadel.attacks.engine.iterative import IterativeAttack, Query, State, StepContext
+from vitadel.attacks.engine.precision import FALLBACK, PRECISIONS, in_precision, searcher
+from vitadel.attacks.engine.queue import ImageResult, NonFiniteError, WorkQueue
 from vitadel.attacks.fab import FAB
-from vitadel.attacks.frozen import KeptBuffers, frozen, refuse_meta, undisturbed
 from vitadel.attacks.gama import GAMA
-from vitadel.attacks.lowered import FALLBACK, PRECISIONS, lowered, searcher
+from vitadel.attacks.isolation import KeptBuffers, frozen, isolated
 from vitadel.attacks.oracle import Model, Oracle, as_logits, in_own_precision
 from vitadel.attacks.pgd import FGSM, PGD
-from vitadel.attacks.pool import Finding, NotFinite, Pool
-from vitadel.attacks.replay import generator_survives, warm_up
-from vitadel.attacks.rescaled import Rescaled, tapped
 from vitadel.attacks.result import AttackResult, Flag
-from vitadel.attacks.scaling import SCALINGS, Factors, Found, Scaling, find_factors
-from vitadel.attacks.schedule import SCHEDULES, Schedule, constant, cosine, linear
 from vitadel.attacks.square import Square
-from vitadel.attacks.walk import Answer, Items, State, Walk
+from vitadel.attacks.step_schedules import SCHEDULES, Schedule, constant, cosine, linear
+from vitadel.core.cuda_graph import generator_survives, warm_up
 
 ATTACKS: dict[str, type[Attack]] = {
     "fgsm": FGSM,
@@ -46,7 +53,6 @@ __all__ = [
     "SCALINGS",
     "SCHEDULES",
     "VERSIONS",
-    "Answer",
     "Attack",
     "AttackResult",
     "AutoAttack",
@@ -54,24 +60,25 @@ __all__ = [
     "AutoAttackRand",
     "Engine",
     "Factors",
-    "Finding",
     "Flag",
     "Found",
-    "Items",
+    "ImageResult",
+    "IterativeAttack",
     "KeptBuffers",
     "Model",
-    "NotFinite",
+    "NonFiniteError",
     "Oracle",
-    "Pool",
-    "Rescaled",
-    "Scaled",
-    "ScaledWalk",
+    "Query",
+    "RescaledModel",
+    "ScaledAttack",
+    "ScaledIterativeAttack",
     "Scaling",
     "Schedule",
     "Square",
     "Stage",
     "State",
-    "Walk",
+    "StepContext",
+    "WorkQueue",
     "as_logits",
     "constant",
     "cosine",
@@ -79,16 +86,15 @@ __all__ = [
     "frozen",
     "generator_survives",
     "in_own_precision",
+    "in_precision",
     "is_zero",
+    "isolated",
     "linear",
-    "lowered",
-    "refuse_meta",
     "rescaled",
     "scaled",
     "search_factors",
     "searcher",
     "tapped",
-    "undisturbed",
     "warm_up",
     "zero_gradient_flags",
 ]

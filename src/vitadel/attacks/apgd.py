@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from vitadel.attacks import apgd_l1
+from vitadel.attacks.engine.iterative import IterativeAttack, Query, State, StepContext
 from vitadel.attacks.oracle import Oracle
 from vitadel.attacks.result import Flag
-from vitadel.attacks.targets import few_classes_for_dlr, few_targets, for_few_classes, target_loss, towards_each
-from vitadel.attacks.walk import Answer, Items, State, Walk
+from vitadel.attacks.targets import few_classes_for_dlr, few_targets, for_few_classes, target_loss, toward_each
+from vitadel.core.numeric import Count, Range, check_ranges
 from vitadel.goals import Goal
-from vitadel.numeric import Count, Range, check_ranges
-from vitadel.threat import L1, L2, Threat, per_image
+from vitadel.threats import L1, L2, Threat, per_image
 
 # the share of steps in a window that must raise the gain for the step size to stay
 _RHO = 0.75
@@ -27,7 +27,7 @@ _MOMENTUM = 0.75
 
 
 @dataclass(frozen=True, slots=True)
-class APGD(Walk):
+class APGD(IterativeAttack):
     r"""Auto-PGD (Croce & Hein 2020, arXiv:2003.01690), and for L1 its sparse sister (2021, arXiv:2103.01208).
 
     ====================  ======================  =============================================================
@@ -54,32 +54,32 @@ class APGD(Walk):
     def __post_init__(self) -> None:
         check_ranges(self)
 
-    def steps_in(self, threat: Threat) -> int:
+    def num_steps(self, threat: Threat) -> int:
         # a step begins with a question, so the last point needs one more to be judged; so does each phase
         phases = apgd_l1.phases(self.steps, self.wide_start) if isinstance(threat, L1) else [(1, self.steps)]
         return sum(steps + 1 for _, steps in phases)
 
     @property
-    def waves(self) -> int:
+    def num_restarts(self) -> int:
         return self.restarts
 
     @property
-    def leaves_threat(self) -> bool:
+    def may_leave_threat(self) -> bool:
         return self.wide_start
 
     @property
     def stops_at_success(self) -> bool:
         return self.draws == 1
 
-    def aim(self, goal: Goal, rivals_BT: Tensor, classes: int) -> Sequence[Goal]:
+    def branch_goals(self, goal: Goal, others_BT: Tensor, classes: int) -> Sequence[Goal]:
         if not self.targets:
             return [for_few_classes(goal, classes)]
-        return towards_each(goal, rivals_BT, target_loss(classes))
+        return toward_each(goal, others_BT, target_loss(classes))
 
-    def doubts(self, goal: Goal, classes: int) -> tuple[Flag, ...]:
+    def find_flags(self, goal: Goal, classes: int) -> tuple[Flag, ...]:
         return few_targets(self.targets, classes) + few_classes_for_dlr(self.targets, goal, classes)
 
-    def start(self, model: Oracle, items: Items) -> State:
+    def start(self, model: Oracle, items: StepContext) -> State:
         if isinstance(items.threat, L1):
             return apgd_l1.start(items, self.steps, self.wide_start)
         x = _on_the_edge(items)
@@ -97,19 +97,19 @@ class APGD(Walk):
             "halved": torch.ones_like(nothing_B, dtype=torch.bool),
         }
 
-    def step(self, model: Oracle, items: Items, state: State) -> tuple[Answer, State]:
-        gain_B, grad, z_BK = self._gradient(model, state["x"], items.goal)
-        answer = Answer(state["x"], z_BK, grad)
+    def step(self, model: Oracle, items: StepContext, state: State) -> tuple[Query, State]:
+        objective_B, grad, z_BK = self._gradient(model, state["x"], items.goal)
+        answer = Query(state["x"], z_BK, grad)
         if isinstance(items.threat, L1):
-            return answer, apgd_l1.move(items, state, gain_B, grad, self.steps, self.wide_start)
-        x, grad, kept = self._check(items, state["x"], grad, _remember(items, state, gain_B, grad))
+            return answer, apgd_l1.move(items, state, objective_B, grad, self.steps, self.wide_start)
+        x, grad, kept = self._check(items, state["x"], grad, _remember(items, state, objective_B, grad))
         threat, x0 = items.threat, items.x0
         ahead = threat.project(threat.ascend(x, grad, kept["step_size"]), x0)
         share_B = per_image(torch.where(items.step_B == 0, 1.0, _MOMENTUM), x)
         moved = threat.project(x + share_B * (ahead - x) + (1 - share_B) * (x - state["x_old"]), x0)
         return answer, {**kept, "x": moved, "x_old": x}
 
-    def _check(self, items: Items, x: Tensor, grad: Tensor, kept: State) -> tuple[Tensor, Tensor, State]:
+    def _check(self, items: StepContext, x: Tensor, grad: Tensor, kept: State) -> tuple[Tensor, Tensor, State]:
         """At a checkpoint: halve the step and go back to the best point if the window was not worth it."""
         window_B = _windows(self.steps, x.device)[items.step_B]
         at_check_B = window_B > 0
@@ -130,8 +130,8 @@ class APGD(Walk):
         answers = [model.gradient(x, goal) for _ in range(self.draws)]
         if self.draws == 1:
             return answers[0]
-        gain_B, grad, z_BK = (torch.stack(parts).mean(0) for parts in zip(*answers, strict=True))
-        return gain_B, grad, z_BK
+        objective_B, grad, z_BK = (torch.stack(parts).mean(0) for parts in zip(*answers, strict=True))
+        return objective_B, grad, z_BK
 
 
 def checkpoints(steps: int) -> list[int]:
@@ -154,24 +154,24 @@ def _windows(steps: int, device: torch.device) -> Tensor:
     return table.to(device)
 
 
-def _remember(items: Items, state: State, gain_B: Tensor, grad: Tensor) -> dict[str, Tensor]:
+def _remember(items: StepContext, state: State, objective_B: Tensor, grad: Tensor) -> dict[str, Tensor]:
     """The state with the point just asked about taken into account."""
-    gain_B = gain_B.to(state["gain_old"].dtype)
-    first_B, better_B = items.step_B == 0, gain_B > state["gain_best"]
+    objective_B = objective_B.to(state["gain_old"].dtype)
+    first_B, better_B = items.step_B == 0, objective_B > state["gain_best"]
     better = per_image(better_B, grad)
-    gain_best_B = torch.where(better_B, gain_B, state["gain_best"])
+    gain_best_B = torch.where(better_B, objective_B, state["gain_best"])
     return {
         **state,
         "best": torch.where(better, state["x"], state["best"]),
         "grad_best": torch.where(better, grad, state["grad_best"]),
         "gain_best": gain_best_B,
         "gain_checked": torch.where(first_B, gain_best_B, state["gain_checked"]),
-        "rises": state["rises"] + ((gain_B > state["gain_old"]) & ~first_B),
-        "gain_old": gain_B,
+        "rises": state["rises"] + ((objective_B > state["gain_old"]) & ~first_B),
+        "gain_old": objective_B,
     }
 
 
-def _on_the_edge(items: Items) -> Tensor:
+def _on_the_edge(items: StepContext) -> Tensor:
     """A random point on the edge of the ball, cut off at the box."""
     x0, eps, shape = items.x0, items.threat.eps, items.x0.shape[1:]
     if isinstance(items.threat, L2):

@@ -8,8 +8,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from vitadel.attacks.walk import Items, State
-from vitadel.threat import per_image, project_l1
+from vitadel.attacks.engine.iterative import State, StepContext
+from vitadel.threats import per_image, project_l1
 
 # sparsity of the steps: of the whole image at first, then of the best point divided by this
 _FIRST_SHARE, _DENSER = 0.2, 1.5
@@ -25,7 +25,7 @@ def phases(steps: int, wide_start: bool) -> list[tuple[int, int]]:
     return [(times, count) for times, count in ((3, part), (2, part), (1, steps - 2 * part)) if count > 0]
 
 
-def start(items: Items, steps: int, wide_start: bool) -> State:
+def start(items: StepContext, steps: int, wide_start: bool) -> State:
     """A Gaussian image projected on the ball of the first phase."""
     x0 = items.x0
     eps = items.threat.eps * phases(steps, wide_start)[0][0]
@@ -44,15 +44,15 @@ def start(items: Items, steps: int, wide_start: bool) -> State:
     }
 
 
-def move(items: Items, state: State, gain_B: Tensor, grad: Tensor, steps: int, wide_start: bool) -> State:
+def move(items: StepContext, state: State, objective_B: Tensor, grad: Tensor, steps: int, wide_start: bool) -> State:
     """Where to go from a point whose gain and gradient are known."""
     x, x0, values = state["x"], items.x0, items.x0[0].numel()
     eps_B, check_B, last_B = (column[items.step_B] for column in _timetable(steps, wide_start, x.device))
     eps_B = eps_B.to(x.dtype) * items.threat.eps
-    better_B = gain_B > state["gain_best"]
+    better_B = objective_B > state["gain_best"]
     better = per_image(better_B, x)
     best, grad_best = torch.where(better, x, state["best"]), torch.where(better, grad, state["grad_best"])
-    gain_best_B = torch.where(better_B, gain_B.to(x.dtype), state["gain_best"])
+    gain_best_B = torch.where(better_B, objective_B.to(x.dtype), state["gain_best"])
 
     now_B = _changed(best, x0)
     sparser_B = check_B & (now_B / state["changed"].clamp_min(1) < _SPARSER)

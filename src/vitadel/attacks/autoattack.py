@@ -15,11 +15,11 @@ from vitadel.attacks.base import Attack
 from vitadel.attacks.fab import FAB
 from vitadel.attacks.oracle import Oracle
 from vitadel.attacks.square import Square
-from vitadel.draws import Draws
-from vitadel.errors import UsageError, unknown
+from vitadel.core.errors import UsageError, unknown
+from vitadel.core.rng import RandomStreams
 from vitadel.goals import Goal, Untargeted
 from vitadel.losses import Loss, cross_entropy, dlr, margin
-from vitadel.threat import L1, Threat
+from vitadel.threats import L1, Threat
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class AutoAttack(Attack):
     def stages(self, threat: Threat) -> tuple[Stage, ...]:
         return VERSIONS[self.version](threat)
 
-    def search(self, model: Oracle, x0: Tensor, goal: Goal, threat: Threat, rng: Draws) -> Tensor:
+    def search(self, model: Oracle, x0: Tensor, goal: Goal, threat: Threat, rng: RandomStreams) -> Tensor:
         if not isinstance(goal, Untargeted):
             raise UsageError(f"AutoAttack wants an Untargeted goal, got {type(goal).__name__}.")
         x, standing_B = x0.clone(), torch.ones(len(x0), dtype=torch.bool, device=x0.device)
@@ -95,7 +95,7 @@ class AutoAttack(Attack):
             found = stage.attack.search(model, x0[rows], own, threat, rng.at(rows).fold(number))
             x[rows] = threat.project(found.detach(), x0[rows])
             with torch.no_grad():
-                standing_B[rows] = ~own.reached(model(x[rows]))
+                standing_B[rows] = ~own.success(model(x[rows]))
         return x
 
 

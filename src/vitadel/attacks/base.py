@@ -10,16 +10,16 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
-from vitadel.attacks.counted import Counted, zero_gradient_flags
-from vitadel.attacks.frozen import frozen, undisturbed
+from vitadel.attacks.counting import CountingOracle, zero_gradient_flags
+from vitadel.attacks.isolation import frozen, isolated
 from vitadel.attacks.oracle import Model, Oracle
 from vitadel.attacks.result import AttackResult
-from vitadel.draws import Draws
-from vitadel.errors import UsageError
+from vitadel.core.errors import UsageError
+from vitadel.core.numeric import check_seed
+from vitadel.core.rng import RandomStreams
 from vitadel.goals import Goal
 from vitadel.losses import Loss, cross_entropy
-from vitadel.numeric import check_seed
-from vitadel.threat import Threat
+from vitadel.threats import Threat
 
 
 class Attack(ABC):
@@ -28,10 +28,10 @@ class Attack(ABC):
     __slots__ = ()
 
     # what it climbs where nobody says otherwise
-    usual_loss: ClassVar[Loss] = staticmethod(cross_entropy)
+    default_loss: ClassVar[Loss] = staticmethod(cross_entropy)
 
     @abstractmethod
-    def search(self, model: Oracle, x0: Tensor, goal: Goal, threat: Threat, rng: Draws) -> Tensor:
+    def search(self, model: Oracle, x0: Tensor, goal: Goal, threat: Threat, rng: RandomStreams) -> Tensor:
         """Return the best candidate per image. Need not be exact about the threat: the caller projects and judges."""
 
     @final
@@ -50,8 +50,8 @@ class Attack(ABC):
         check_seed(seed)
         _check_pixels(x0)
         started = time.perf_counter()
-        counted = Counted(model, _highest_class(goal, len(x0)))
-        with undisturbed(model, seed, x0.device):
+        counted = CountingOracle(model, _highest_class(goal, len(x0)))
+        with isolated(model, seed, x0.device):
             x0 = _wide(x0.clone() if x0.is_inference() else x0.detach())
             if goal.classes.is_inference():  # made by a caller in inference mode, and of no use in a gradient
                 goal = goal.at(torch.arange(len(x0), device=x0.device))
@@ -60,11 +60,11 @@ class Attack(ABC):
             with torch.no_grad(), torch.autocast(x0.device.type, enabled=False):
                 z_BK = counted(x)
         _check_finite(counted.blind(), x, z_BK)
-        prediction, reached, size = z_BK.argmax(1), goal.reached(z_BK), threat.size(x, x0)
+        prediction, success, size = z_BK.argmax(1), goal.success(z_BK), threat.size(x, x0)
         zero = counted.zero_gradients()  # waits for the device, so the time below is real
         seconds = time.perf_counter() - started
         flags = zero_gradient_flags(zero, counted.backwards)
-        return AttackResult(x, reached, prediction, size, counted.forwards, counted.backwards, seconds, zero, flags)
+        return AttackResult(x, success, prediction, size, counted.forwards, counted.backwards, seconds, zero, flags)
 
     @final
     def craft(
@@ -80,7 +80,7 @@ class Attack(ABC):
     ) -> Tensor:
         index_B = torch.arange(len(x0)) if index_B is None else index_B
         with torch.enable_grad():
-            found = self.search(model, x0, goal, threat, Draws.of(seed, index_B.to(x0.device)))
+            found = self.search(model, x0, goal, threat, RandomStreams.of(seed, index_B.to(x0.device)))
         return threat.project(found.detach(), x0)
 
 
@@ -102,7 +102,7 @@ def _check_pixels(x0: Tensor) -> None:
     if not (low >= 0 and high <= 1):
         raise UsageError(
             f"attacks take pixels in [0, 1], got [{low:.3g}, {high:.3g}]. "
-            "Normalisation belongs inside the model: vitadel.models.wrap(net, mean=..., std=...)."
+            "Normalization belongs inside the model: vitadel.models.wrap(net, mean=..., std=...)."
         )
 
 

@@ -11,26 +11,26 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from vitadel.attacks.hyperplane import project_on_plane
+from vitadel.attacks.engine.iterative import IterativeAttack, Query, State, StepContext
 from vitadel.attacks.oracle import Oracle
 from vitadel.attacks.result import Flag
-from vitadel.attacks.targets import few_targets, towards_each
-from vitadel.attacks.walk import Answer, Items, State, Walk
-from vitadel.errors import UsageError
-from vitadel.goals import Goal, Towards, Untargeted
-from vitadel.losses import lead
-from vitadel.numeric import Count, Range, check_ranges
-from vitadel.threat import L1, L2, Threat, per_image
+from vitadel.attacks.targets import few_targets, toward_each
+from vitadel.core.errors import UsageError
+from vitadel.core.numeric import Count, Range, check_ranges
+from vitadel.goals import Goal, Toward, Untargeted
+from vitadel.losses import logit_difference
+from vitadel.threats import L1, L2, Threat, per_image
+from vitadel.threats.hyperplane import project_on_plane
 
 # the paper's settings, the same in every published use
 _ALPHA_MAX, _OVERSHOOT, _BACK = 0.1, 1.05, 0.9
 
 
 @dataclass(frozen=True, slots=True)
-class FAB(Walk):
+class FAB(IterativeAttack):
     r"""FAB (Croce & Hein 2020, arXiv:1907.02044), stopped as soon as it is inside the threat.
 
-    Each step linearises the boundary at the current point, projects the point and the image on that plane inside the
+    Each step linearizes the boundary at the current point, projects the point and the image on that plane inside the
     box, goes between the two projections a little too far, and, if that fools the model, a tenth of the way back.
 
     ===================  ==============  ==========================================
@@ -52,44 +52,44 @@ class FAB(Walk):
     def __post_init__(self) -> None:
         check_ranges(self)
 
-    def steps_in(self, threat: Threat) -> int:
+    def num_steps(self, threat: Threat) -> int:
         return self.steps + 1  # a step begins with a question, so the last point needs one more
 
     @property
-    def waves(self) -> int:
+    def num_restarts(self) -> int:
         return self.restarts
 
     @property
-    def leaves_threat(self) -> bool:
+    def may_leave_threat(self) -> bool:
         return True
 
-    def aim(self, goal: Goal, rivals_BT: Tensor, classes: int) -> Sequence[Goal]:
+    def branch_goals(self, goal: Goal, others_BT: Tensor, classes: int) -> Sequence[Goal]:
         if not isinstance(goal, Untargeted):
             raise UsageError(f"FAB looks for any wrong class and wants an Untargeted goal, got {type(goal).__name__}.")
-        return towards_each(goal, rivals_BT, lead) if self.targets else [goal]
+        return toward_each(goal, others_BT, logit_difference) if self.targets else [goal]
 
-    def doubts(self, goal: Goal, classes: int) -> tuple[Flag, ...]:
+    def find_flags(self, goal: Goal, classes: int) -> tuple[Flag, ...]:
         return few_targets(self.targets, classes)
 
-    def start(self, model: Oracle, items: Items) -> State:
-        x = torch.where(per_image(items.wave_B == 0, items.x0), items.x0, _half_way_out(items))
+    def start(self, model: Oracle, items: StepContext) -> State:
+        x = torch.where(per_image(items.restart_B == 0, items.x0), items.x0, _half_way_out(items))
         return {"x": x, "best": items.x0, "size_best": torch.full((len(x),), torch.inf, device=x.device, dtype=x.dtype)}
 
-    def step(self, model: Oracle, items: Items, state: State) -> tuple[Answer, State]:
+    def step(self, model: Oracle, items: StepContext, state: State) -> tuple[Query, State]:
         x, x0, threat = state["x"], items.x0, items.threat
         z_BK = model(x)
-        fooled_B, size_B = items.goal.reached(z_BK), threat.size(x, x0)
+        fooled_B, size_B = items.goal.success(z_BK), threat.size(x, x0)
         nearer_B = fooled_B & (size_B < state["size_best"])
         best = torch.where(per_image(nearer_B, x), x, state["best"])
         y = torch.where(per_image(fooled_B, x), x0 + _BACK * (x - x0), x)
         gap_B, normal = _nearest_boundary(model, y, items.goal, threat)
         moved = _between_projections(y, x0, normal, gap_B, threat)
         size_best_B = torch.where(nearer_B, size_B, state["size_best"])
-        return Answer(x, z_BK, normal), {"x": moved, "best": best, "size_best": size_best_B}
+        return Query(x, z_BK, normal), {"x": moved, "best": best, "size_best": size_best_B}
 
 
 def _between_projections(x: Tensor, x0: Tensor, normal: Tensor, gap_B: Tensor, threat: Threat) -> Tensor:
-    """Towards the boundary, where the linearised gap `gap_B` closes, and a little towards the image."""
+    """Towards the boundary, where the linearized gap `gap_B` closes, and a little towards the image."""
     here, there, w = x.flatten(1), x0.flatten(1), normal.flatten(1)
     offset_B = (w * here).sum(1) - gap_B
     both = project_on_plane(torch.cat([here, there]), torch.cat([w, w]), torch.cat([offset_B, offset_B]), threat)
@@ -102,7 +102,7 @@ def _between_projections(x: Tensor, x0: Tensor, normal: Tensor, gap_B: Tensor, t
 
 def _nearest_boundary(model: Oracle, x: Tensor, goal: Goal, threat: Threat) -> tuple[Tensor, Tensor]:
     """The lead of a rival over the label and its gradient; of all rivals the one whose boundary is nearest."""
-    if isinstance(goal, Towards):
+    if isinstance(goal, Toward):
         gap_B, normal, _ = model.gradient(x, goal)
         return gap_B, normal
     label_B = goal.classes
@@ -115,13 +115,13 @@ def _nearest_boundary(model: Oracle, x: Tensor, goal: Goal, threat: Threat) -> t
     gap_B, normal = torch.zeros_like(nearest_B), torch.zeros_like(x)
     broken_B = torch.zeros_like(label_B, dtype=torch.bool)
     for k in range(classes - 1):
-        rival_B = k + (label_B <= k)  # every class but the label
-        grad = model.pull_back(one_hot(rival_B, classes) - label_BK, z_BK, x, again=k + 2 < classes)
-        lead_B = lead(z_BK.detach(), label_B, rival_B)
-        distance_B = lead_B.abs() / (1e-12 + _dual_norm(grad, threat))
+        other_B = k + (label_B <= k)  # every class but the label
+        grad = model.pull_back(one_hot(other_B, classes) - label_BK, z_BK, x, again=k + 2 < classes)
+        difference_B = logit_difference(z_BK.detach(), label_B, other_B)
+        distance_B = difference_B.abs() / (1e-12 + _dual_norm(grad, threat))
         nearer_B = distance_B < nearest_B
         nearest_B = torch.where(nearer_B, distance_B, nearest_B)
-        gap_B = torch.where(nearer_B, lead_B, gap_B)
+        gap_B = torch.where(nearer_B, difference_B, gap_B)
         normal = torch.where(per_image(nearer_B, x), grad, normal)
         broken_B |= ~distance_B.isfinite()
     # NaN is nearer than nothing: it must not pass for a boundary that is far away
@@ -136,7 +136,7 @@ def _dual_norm(grad: Tensor, threat: Threat) -> Tensor:
     return flat.abs().amax(1) if isinstance(threat, L1) else flat.abs().sum(1)
 
 
-def _half_way_out(items: Items) -> Tensor:
+def _half_way_out(items: StepContext) -> Tensor:
     """A random point at half the radius."""
     x0, threat, shape = items.x0, items.threat, items.x0.shape[1:]
     if isinstance(threat, (L2, L1)):

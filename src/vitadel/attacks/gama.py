@@ -8,17 +8,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from vitadel.attacks.engine.iterative import IterativeAttack, Query, State, StepContext
 from vitadel.attacks.oracle import Oracle
-from vitadel.attacks.walk import Answer, Items, State, Walk
-from vitadel.errors import UsageError
+from vitadel.core.errors import UsageError
+from vitadel.core.numeric import Count, NotNegative, check_ranges
 from vitadel.goals import Untargeted
 from vitadel.losses import margin
-from vitadel.numeric import Count, NotNegative, check_ranges
-from vitadel.threat import Linf, Threat, per_image
+from vitadel.threats import Linf, Threat, per_image
 
 
 @dataclass(frozen=True, slots=True)
-class GAMA(Walk):
+class GAMA(IterativeAttack):
     r"""GAMA-PGD (Sriramanan et al. 2020, arXiv:2011.14969): climbs the margin of the probabilities, guided at first.
 
     .. math:: \max_{i \neq y} p_i - p_y + \lambda_t \, \lVert p - p(x_0) \rVert_2^2
@@ -35,14 +35,14 @@ class GAMA(Walk):
     def __post_init__(self) -> None:
         check_ranges(self)
 
-    def steps_in(self, threat: Threat) -> int:
+    def num_steps(self, threat: Threat) -> int:
         return self.steps + 1  # a step begins with a question, so the last point needs one more
 
     @property
-    def waves(self) -> int:
+    def num_restarts(self) -> int:
         return self.restarts
 
-    def start(self, model: Oracle, items: Items) -> State:
+    def start(self, model: Oracle, items: StepContext) -> State:
         if not isinstance(items.goal, Untargeted):
             raise UsageError(f"GAMA wants an Untargeted goal, got {type(items.goal).__name__}.")
         x0, eps = items.x0, items.threat.eps
@@ -52,20 +52,20 @@ class GAMA(Walk):
         worst_B = torch.full((len(x0),), -torch.inf, device=x0.device, dtype=x0.dtype)
         return {"x": x, "best": x, "lead_best": worst_B, "reference": model(x0).softmax(1)}
 
-    def step(self, model: Oracle, items: Items, state: State) -> tuple[Answer, State]:
+    def step(self, model: Oracle, items: StepContext, state: State) -> tuple[Query, State]:
         x, x0, threat = state["x"], items.x0, items.threat
         done_B = items.step_B.to(x.dtype) / self.steps
         weight_B = self.guide * (1 - 4 * done_B).clamp_min(0)
         _, grad, z_BK = model.gradient(x, _Guided(items.goal.classes, state["reference"], weight_B))
-        lead_B = margin(z_BK, items.goal.classes).to(x.dtype)
-        better_B = lead_B > state["lead_best"]
+        difference_B = margin(z_BK, items.goal.classes).to(x.dtype)
+        better_B = difference_B > state["lead_best"]
         step_B = 2 * threat.eps * torch.where(done_B < 0.6, 1.0, torch.where(done_B < 0.85, 0.1, 0.01)).to(x.dtype)
         moved = {
             "x": threat.project(threat.ascend(x, grad, step_B), x0),
             "best": torch.where(per_image(better_B, x), x, state["best"]),
-            "lead_best": torch.where(better_B, lead_B, state["lead_best"]),
+            "lead_best": torch.where(better_B, difference_B, state["lead_best"]),
         }
-        return Answer(x, z_BK, grad), moved
+        return Query(x, z_BK, grad), moved
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +76,11 @@ class _Guided:
     reference_BK: Tensor
     weight_B: Tensor
 
-    def gain(self, z_BK: Tensor) -> Tensor:
+    def objective(self, z_BK: Tensor) -> Tensor:
         p_BK = z_BK.softmax(1)
         return margin(p_BK, self.label_B) + self.weight_B * (p_BK - self.reference_BK).square().sum(1)
 
-    def reached(self, z_BK: Tensor) -> Tensor:
+    def success(self, z_BK: Tensor) -> Tensor:
         return z_BK.argmax(1) != self.label_B
 
     def at(self, rows: Tensor) -> "_Guided":

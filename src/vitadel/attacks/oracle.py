@@ -9,9 +9,9 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from vitadel.errors import UsageError
+from vitadel.core.errors import UsageError
 from vitadel.goals import Goal
-from vitadel.threat import per_image
+from vitadel.threats import per_image
 
 Model = Callable[[Tensor], Tensor]
 
@@ -91,9 +91,9 @@ class Oracle:
         with torch.enable_grad():
             z_BK = self(x)
             leaf = z_BK.detach().requires_grad_()
-            gain_B = goal.gain(leaf)
-            (slope_BK,) = torch.autograd.grad(gain_B.sum(), leaf)
-        return gain_B.detach(), self.pull_back(slope_BK, z_BK, x), z_BK.detach()
+            objective_B = goal.objective(leaf)
+            (slope_BK,) = torch.autograd.grad(objective_B.sum(), leaf)
+        return objective_B.detach(), self.pull_back(slope_BK, z_BK, x), z_BK.detach()
 
     def pull_back(self, slope_BK: Tensor, z_BK: Tensor, x: Tensor, *, again: bool = False) -> Tensor:
         """What `slope_BK` at the logits is at the pixels; zero if the model cuts the path between them.

@@ -12,21 +12,21 @@ import torch
 from torch import Tensor
 
 from vitadel.attacks.base import Attack
+from vitadel.attacks.engine.iterative import IterativeAttack, Query, State, StepContext
 from vitadel.attacks.oracle import Oracle
 from vitadel.attacks.result import Flag
-from vitadel.attacks.schedule import Schedule, constant
-from vitadel.attacks.targets import few_targets, towards_each
-from vitadel.attacks.walk import Answer, Items, State, Walk
-from vitadel.draws import Draws
-from vitadel.errors import UsageError
+from vitadel.attacks.step_schedules import Schedule, constant
+from vitadel.attacks.targets import few_targets, toward_each
+from vitadel.core.errors import UsageError
+from vitadel.core.numeric import Count, Positive, Range, check_ranges
+from vitadel.core.rng import RandomStreams
 from vitadel.goals import Goal
-from vitadel.losses import lead
-from vitadel.numeric import Count, Positive, Range, check_ranges
-from vitadel.threat import Threat, per_image
+from vitadel.losses import logit_difference
+from vitadel.threats import Threat, per_image
 
 
 @dataclass(frozen=True, slots=True)
-class PGD(Walk):
+class PGD(IterativeAttack):
     """Projected gradient ascent (Madry et al. 2018, arXiv:1706.06083); keeps, per image, the best iterate.
 
     Best means: reaches the goal, and among those that do (or do not), gains most. `step_size` defaults to
@@ -56,37 +56,37 @@ class PGD(Walk):
         if self.targets and not self.keep_best:
             raise UsageError("PGD.targets need keep_best: of several searches one has to be chosen.")
 
-    def search(self, model: Oracle, x0: Tensor, goal: Goal, threat: Threat, rng: Draws) -> Tensor:
+    def search(self, model: Oracle, x0: Tensor, goal: Goal, threat: Threat, rng: RandomStreams) -> Tensor:
         if self.targets:
-            return Walk.search(self, model, x0, goal, threat, rng)
+            return IterativeAttack.search(self, model, x0, goal, threat, rng)
         if not self.keep_best:
-            return self._climb(model, x0, goal, threat, rng.fold(0)).x
+            return self._maximize(model, x0, goal, threat, rng.fold(0)).x
         best = _Best.of(x0)
         for restart in range(self.restarts):
             # an image that fell is not attacked again
-            rows = (~best.reached_B).nonzero().squeeze(1) if restart else torch.arange(len(x0), device=x0.device)
+            rows = (~best.success_B).nonzero().squeeze(1) if restart else torch.arange(len(x0), device=x0.device)
             if len(rows) == 0:
                 break
-            best.take(rows, self._climb(model, x0[rows], goal.at(rows), threat, rng.fold(restart).at(rows)))
+            best.take(rows, self._maximize(model, x0[rows], goal.at(rows), threat, rng.fold(restart).at(rows)))
         return best.x
 
-    def _climb(self, model: Oracle, x0: Tensor, goal: Goal, threat: Threat, rng: Draws) -> "_Best":
+    def _maximize(self, model: Oracle, x0: Tensor, goal: Goal, threat: Threat, rng: RandomStreams) -> "_Best":
         step_size = self._step_size(threat)
         x = self._first(x0, threat, rng)
         best = _Best.of(x)
         for step in range(self.steps):
-            gain_B, grad, z_BK = model.gradient(x, goal)
+            objective_B, grad, z_BK = model.gradient(x, goal)
             if self.keep_best:
-                best.offer(x, gain_B, goal.reached(z_BK))
+                best.offer(x, objective_B, goal.success(z_BK))
             x = threat.project(threat.ascend(x, grad, step_size * self.schedule(step, self.steps)), x0)
         if not self.keep_best:
-            return _Best(x, best.gain_B, best.reached_B)
+            return _Best(x, best.objective_B, best.success_B)
         with torch.no_grad():
             z_BK = model(x)
-        best.offer(x, goal.gain(z_BK), goal.reached(z_BK))
+        best.offer(x, goal.objective(z_BK), goal.success(z_BK))
         return best
 
-    def _first(self, x0: Tensor, threat: Threat, rng: Draws) -> Tensor:
+    def _first(self, x0: Tensor, threat: Threat, rng: RandomStreams) -> Tensor:
         if not self.random_start:
             return x0
         if self.start_noise is None:
@@ -96,34 +96,34 @@ class PGD(Walk):
     def _step_size(self, threat: Threat) -> float:
         return 2.5 * threat.eps / self.steps if self.step_size is None else self.step_size
 
-    def steps_in(self, threat: Threat) -> int:
+    def num_steps(self, threat: Threat) -> int:
         return self.steps + 1  # a step begins with a question, so the last point needs one more
 
     @property
-    def waves(self) -> int:
+    def num_restarts(self) -> int:
         return self.restarts
 
-    def aim(self, goal: Goal, rivals_BT: Tensor, classes: int) -> Sequence[Goal]:
-        return towards_each(goal, rivals_BT, lead) if self.targets else [goal]
+    def branch_goals(self, goal: Goal, others_BT: Tensor, classes: int) -> Sequence[Goal]:
+        return toward_each(goal, others_BT, logit_difference) if self.targets else [goal]
 
-    def doubts(self, goal: Goal, classes: int) -> tuple[Flag, ...]:
+    def find_flags(self, goal: Goal, classes: int) -> tuple[Flag, ...]:
         return few_targets(self.targets, classes)
 
-    def start(self, model: Oracle, items: Items) -> State:
+    def start(self, model: Oracle, items: StepContext) -> State:
         x = self._first(items.x0, items.threat, items.rng)
         return {"x": x, "best": x, "gain_best": torch.full((len(x),), -torch.inf, device=x.device, dtype=x.dtype)}
 
-    def step(self, model: Oracle, items: Items, state: State) -> tuple[Answer, State]:
+    def step(self, model: Oracle, items: StepContext, state: State) -> tuple[Query, State]:
         x, threat = state["x"], items.threat
-        gain_B, grad, z_BK = model.gradient(x, items.goal)
-        better_B = gain_B > state["gain_best"]
+        objective_B, grad, z_BK = model.gradient(x, items.goal)
+        better_B = objective_B > state["gain_best"]
         step_B = self._step_size(threat) * _factors(self.schedule, self.steps, x.device)[items.step_B].to(x.dtype)
         moved = {
             "x": threat.project(threat.ascend(x, grad, step_B), items.x0),
             "best": torch.where(per_image(better_B, x), x, state["best"]),
-            "gain_best": gain_B.to(x.dtype).maximum(state["gain_best"]),
+            "gain_best": objective_B.to(x.dtype).maximum(state["gain_best"]),
         }
-        return Answer(x, z_BK, grad), moved
+        return Query(x, z_BK, grad), moved
 
 
 @lru_cache(maxsize=64)
@@ -146,7 +146,7 @@ class FGSM(Attack):
     def __post_init__(self) -> None:
         check_ranges(self)
 
-    def search(self, model: Oracle, x0: Tensor, goal: Goal, threat: Threat, rng: Draws) -> Tensor:
+    def search(self, model: Oracle, x0: Tensor, goal: Goal, threat: Threat, rng: RandomStreams) -> Tensor:
         x = threat.sample(x0, rng) if self.random_start else x0
         _, grad, _ = model.gradient(x, goal)
         return threat.ascend(x, grad, threat.eps if self.step_size is None else self.step_size)
@@ -157,25 +157,25 @@ class _Best:
     """Per image, the best candidate seen so far."""
 
     x: Tensor
-    gain_B: Tensor
-    reached_B: Tensor
+    objective_B: Tensor
+    success_B: Tensor
 
     @classmethod
     def of(cls, x: Tensor) -> "_Best":
         worst_B = torch.full((len(x),), -torch.inf, device=x.device, dtype=x.dtype)
         return cls(x, worst_B, torch.zeros_like(worst_B, dtype=torch.bool))
 
-    def offer(self, x: Tensor, gain_B: Tensor, reached_B: Tensor) -> None:
-        more_B = (reached_B == self.reached_B) & (gain_B > self.gain_B)
-        better_B = more_B | (reached_B & ~self.reached_B)
+    def offer(self, x: Tensor, objective_B: Tensor, success_B: Tensor) -> None:
+        more_B = (success_B == self.success_B) & (objective_B > self.objective_B)
+        better_B = more_B | (success_B & ~self.success_B)
         self.x = torch.where(per_image(better_B, x), x, self.x)
-        self.gain_B = torch.where(better_B, gain_B.to(self.gain_B.dtype), self.gain_B)
-        self.reached_B = self.reached_B | reached_B
+        self.objective_B = torch.where(better_B, objective_B.to(self.objective_B.dtype), self.objective_B)
+        self.success_B = self.success_B | success_B
 
     def take(self, rows: Tensor, other: "_Best") -> None:
         """Offer the candidates of some of the images."""
-        mine = _Best(self.x[rows], self.gain_B[rows], self.reached_B[rows])
-        mine.offer(other.x, other.gain_B, other.reached_B)
+        mine = _Best(self.x[rows], self.objective_B[rows], self.success_B[rows])
+        mine.offer(other.x, other.objective_B, other.success_B)
         self.x = self.x.index_copy(0, rows, mine.x)
-        self.gain_B = self.gain_B.index_copy(0, rows, mine.gain_B)
-        self.reached_B = self.reached_B.index_copy(0, rows, mine.reached_B)
+        self.objective_B = self.objective_B.index_copy(0, rows, mine.objective_B)
+        self.success_B = self.success_B.index_copy(0, rows, mine.success_B)

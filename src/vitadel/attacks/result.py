@@ -24,7 +24,7 @@ class AttackResult:
     """
 
     x: Tensor
-    reached: Tensor
+    success: Tensor
     prediction: Tensor
     size: Tensor
     forwards: int

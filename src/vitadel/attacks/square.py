@@ -11,24 +11,24 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
+from vitadel.attacks.engine.iterative import IterativeAttack, Query, State, StepContext
 from vitadel.attacks.oracle import Oracle
-from vitadel.attacks.walk import Answer, Items, State, Walk
-from vitadel.draws import Draws
-from vitadel.errors import UsageError
+from vitadel.core.errors import UsageError
+from vitadel.core.numeric import Count, Range, check_ranges
+from vitadel.core.rng import RandomStreams
 from vitadel.losses import Loss, margin
-from vitadel.numeric import Count, Range, check_ranges
-from vitadel.threat import L1, L2, Linf, Threat, per_image, project_l1
+from vitadel.threats import L1, L2, Linf, Threat, per_image, project_l1
 
 # after so many queries the share of the image that a square covers is halved
 _HALVED_AFTER = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
 # tiles per side of the first pattern in L2 and L1
 _TILES = 5
-# how steeply the pattern inside a window falls off from its two centres
+# how steeply the pattern inside a window falls off from its two centers
 _FALL_OFF = {"l2": 2, "l1": 4}
 
 
 @dataclass(frozen=True, slots=True)
-class Square(Walk):
+class Square(IterativeAttack):
     """Square Attack (Andriushchenko et al. 2020, arXiv:1912.00049) with the schedule that AutoAttack made standard.
 
     Every query changes a random window of the best point so far, and is kept if the goal's gain rises. `share` is the
@@ -36,7 +36,7 @@ class Square(Walk):
     AutoAttack's code one window serves a whole batch and never touches the last row and column.
     """
 
-    usual_loss: ClassVar[Loss] = staticmethod(margin)
+    default_loss: ClassVar[Loss] = staticmethod(margin)
 
     queries: Count = 5000
     share: Annotated[float, Range(gt=0, le=1, hint="It is a part of the image.")] = 0.8
@@ -45,14 +45,14 @@ class Square(Walk):
     def __post_init__(self) -> None:
         check_ranges(self)
 
-    def steps_in(self, threat: Threat) -> int:
+    def num_steps(self, threat: Threat) -> int:
         return self.queries + 1  # the start is a question too
 
     @property
-    def waves(self) -> int:
+    def num_restarts(self) -> int:
         return self.restarts
 
-    def start(self, model: Oracle, items: Items) -> State:
+    def start(self, model: Oracle, items: StepContext) -> State:
         x0, threat = items.x0, items.threat
         if x0.ndim != 4:
             raise UsageError(f"the square attack wants images [batch, channels, rows, columns], got {list(x0.shape)}.")
@@ -65,11 +65,11 @@ class Square(Walk):
         worst_B = torch.full((len(x0),), -torch.inf, device=x0.device, dtype=x0.dtype)
         return {"x": x, "best": x, "gain_best": worst_B}
 
-    def step(self, model: Oracle, items: Items, state: State) -> tuple[Answer, State]:
+    def step(self, model: Oracle, items: StepContext, state: State) -> tuple[Query, State]:
         x, x0, threat = state["x"], items.x0, items.threat
         z_BK = model(x)
-        gain_B = items.goal.gain(z_BK).to(x.dtype)
-        better_B = gain_B > state["gain_best"]
+        objective_B = items.goal.objective(z_BK).to(x.dtype)
+        better_B = objective_B > state["gain_best"]
         best = torch.where(per_image(better_B, x), x, state["best"])
         rng = items.rng.fold(items.step_B + 1)
         if isinstance(threat, Linf):
@@ -83,8 +83,8 @@ class Square(Walk):
         else:
             side_B = _sides(self.share, self.queries, x.shape[2], x.shape[3], 3, x.device)[items.step_B]
             ahead = _of_length_eps(_move_mass(best, x0, side_B, rng, threat), x0, threat)
-        moved = {"x": ahead, "best": best, "gain_best": gain_B.maximum(state["gain_best"])}
-        return Answer(x, z_BK), moved
+        moved = {"x": ahead, "best": best, "gain_best": objective_B.maximum(state["gain_best"])}
+        return Query(x, z_BK), moved
 
 
 @lru_cache(maxsize=64)
@@ -130,7 +130,7 @@ def _norm_name(threat: Threat) -> str:
     raise UsageError(f"the square attack knows the norms linf, l2 and l1, got {type(threat).__name__}.")
 
 
-def _move_mass(best: Tensor, x0: Tensor, side_B: Tensor, rng: Draws, threat: Threat) -> Tensor:
+def _move_mass(best: Tensor, x0: Tensor, side_B: Tensor, rng: RandomStreams, threat: Threat) -> Tensor:
     """Clear one window and give what was there, and what the radius still allows, to another one."""
     norm, channels = _norm_name(threat), x0.shape[1]
     delta = best - x0
@@ -167,7 +167,7 @@ def _length(delta: Tensor, norm: str, over: tuple[int, ...] = (2, 3)) -> Tensor:
     return delta.abs().sum(over, keepdim=True)
 
 
-def _pattern_at(rows: Tensor, columns: Tensor, side_B: Tensor, rng: Draws, norm: str, like: Tensor) -> Tensor:
+def _pattern_at(rows: Tensor, columns: Tensor, side_B: Tensor, rng: RandomStreams, norm: str, like: Tensor) -> Tensor:
     """[B, 1, H, W]: the pattern of each window at its place, lying on its side for every other window."""
     table = _patterns(min(like.shape[2:]), norm, like.dtype, like.device)
     turned = _wide(rng.uniform() < 0.5)
@@ -189,7 +189,7 @@ def _patterns(largest: int, norm: str, dtype: torch.dtype, device: torch.device)
 
 
 def _hill(height: int, width: int, fall_off: int) -> Tensor:
-    r"""A rectangle whose ring number r from its centre holds :math:`\sum_{k > r} k^{-p}`, cut off at its edge."""
+    r"""A rectangle whose ring number r from its center holds :math:`\sum_{k > r} k^{-p}`, cut off at its edge."""
     rows = (torch.arange(height) - height // 2).abs()[:, None]
     columns = (torch.arange(width) - width // 2).abs()[None, :]
     rings = max(height, width) // 2 + 1
@@ -198,7 +198,7 @@ def _hill(height: int, width: int, fall_off: int) -> Tensor:
     return hill / (hill.square().sum().sqrt() if fall_off == _FALL_OFF["l2"] else hill.sum()).clamp_min(1e-12)
 
 
-def _tiles(x0: Tensor, rng: Draws, norm: str) -> Tensor:
+def _tiles(x0: Tensor, rng: RandomStreams, norm: str) -> Tensor:
     """The first pattern: tiles with random signs per channel, each upright or on its side."""
     height, width = x0.shape[2:]
     side = max(min(height, width) // _TILES, 1)

@@ -5,16 +5,16 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from vitadel.attacks.result import Flag
-from vitadel.errors import UsageError
-from vitadel.goals import Goal, Towards, Untargeted
-from vitadel.losses import TargetLoss, dlr, lead, margin, targeted_dlr
+from vitadel.core.errors import UsageError
+from vitadel.goals import Goal, Toward, Untargeted
+from vitadel.losses import TargetLoss, dlr, logit_difference, margin, targeted_dlr
 
 
-def towards_each(goal: Goal, rivals_BT: Tensor, loss: TargetLoss) -> Sequence[Goal]:
+def toward_each(goal: Goal, others_BT: Tensor, loss: TargetLoss) -> Sequence[Goal]:
     """The same untargeted goal, led towards each of the rivals."""
     if not isinstance(goal, Untargeted):
         raise UsageError(f"an attack with targets of its own wants an Untargeted goal, got {type(goal).__name__}.")
-    return [Towards(goal.label_B, rival_B, loss) for rival_B in rivals_BT.unbind(1)]
+    return [Toward(goal.label_B, other_B, loss) for other_B in others_BT.unbind(1)]
 
 
 def for_few_classes(goal: Goal, classes: int) -> Goal:
@@ -26,7 +26,7 @@ def for_few_classes(goal: Goal, classes: int) -> Goal:
 
 def target_loss(classes: int) -> TargetLoss:
     """Targeted DLR compares four classes; with fewer there is only the lead."""
-    return lead if classes < 4 else targeted_dlr
+    return logit_difference if classes < 4 else targeted_dlr
 
 
 def few_targets(targets: int, classes: int) -> tuple[Flag, ...]:

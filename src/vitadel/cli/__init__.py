@@ -10,8 +10,8 @@ from contextlib import suppress
 
 import typer
 
-from vitadel.cli import analyse, attack, catalogue, data, demo, evaluate, report, sweep, train
-from vitadel.errors import Stopped, UsageError
+from vitadel.cli import analyze, attack, catalog, data, demo, evaluate, report, sweep, train
+from vitadel.core.errors import Stopped, UsageError
 
 # characters of an error, and how many of them are its beginning: what to write instead stands at its end
 _LONGEST, _BEGINNING = 1500, 1000
@@ -27,14 +27,14 @@ app.command()(train.train)
 app.command()(sweep.sweep)
 app.command()(attack.attack)
 app.command()(evaluate.evaluate)
-app.command()(analyse.analyse)
+app.command()(analyze.analyze)
 app.command()(report.report)
-app.command()(catalogue.recipes)
-app.command()(catalogue.models)
-app.command()(catalogue.attacks)
-app.command()(catalogue.scalings)
-app.command()(catalogue.suites)
-app.command()(catalogue.studies)
+app.command()(catalog.recipes)
+app.command()(catalog.models)
+app.command()(catalog.attacks)
+app.command()(catalog.scalings)
+app.command()(catalog.suites)
+app.command()(catalog.studies)
 app.command()(sweep.sweeps)
 app.add_typer(data.app, name="data")
 

@@ -10,14 +10,14 @@ import typer
 
 from vitadel.cli import show
 from vitadel.cli.settings import read_value
-from vitadel.errors import UsageError, quoted, unknown
-from vitadel.numeric import read_number
+from vitadel.core.errors import UsageError, quoted, unknown
+from vitadel.core.numeric import read_number
 
 if TYPE_CHECKING:
     from vitadel.attacks import Engine, Scaling
     from vitadel.data import DataSet
     from vitadel.evaluate import Entry
-    from vitadel.models import Model, Normalisation
+    from vitadel.models import Model, Normalization
 
 ModelArgument = Annotated[
     str, typer.Argument(help="a run folder, a checkpoint, zoo:NAME, timm:NAME or timm:NAME@WEIGHTS", metavar="MODEL")
@@ -90,21 +90,21 @@ class ModelOptions:
     std: str | None = None
 
     @property
-    def normalisation(self) -> "Normalisation | None":
+    def normalization(self) -> "Normalization | None":
         """The values of --mean and --std."""
-        from vitadel.models import Normalisation
+        from vitadel.models import Normalization
 
         if self.mean is None and self.std is None:
             return None
         if self.mean is None or self.std is None:
             raise UsageError("--mean and --std go together. Write both, such as --mean 0.5,0.5,0.5 --std 0.5,0.5,0.5.")
-        return Normalisation(_numbers("--mean", self.mean), _numbers("--std", self.std))
+        return Normalization(_numbers("--mean", self.mean), _numbers("--std", self.std))
 
-    def assumed(self, model: "Model", name: str) -> "dict[str, Normalisation]":
+    def assumed(self, model: "Model", name: str) -> "dict[str, Normalization]":
         """What nobody said of a model called `name` and no file holds: its normalization, the architecture's."""
         from vitadel.models import is_foreign
 
-        return {"normalisation": model.normalisation} if is_foreign(name) and self.mean is None else {}
+        return {"normalization": model.normalization} if is_foreign(name) and self.mean is None else {}
 
 
 def open_model_and_data(
@@ -112,7 +112,8 @@ def open_model_and_data(
 ) -> "tuple[Model, DataSet, str]":
     """The model on the best device there is, the data at its size, and the name to call the model by."""
     from vitadel import data, models
-    from vitadel.evaluate import best_device, refuse_other_classes
+    from vitadel.core.distributed import best_device
+    from vitadel.evaluate import refuse_other_classes
     from vitadel.runs import Run
 
     loaded = models.load(
@@ -120,7 +121,7 @@ def open_model_and_data(
         num_classes=options.classes,
         image_size=options.image_size,
         patch_size=options.patch_size,
-        normalisation=options.normalisation,
+        normalization=options.normalization,
         keep_head=True,
     )
     assert loaded.spec is not None
@@ -141,7 +142,7 @@ def say_what_is_assumed(model: "Model", name: str, options: ModelOptions) -> Non
     """One line for weights from a file that does not say how images were normalized before they reached them."""
     if not options.assumed(model, name):
         return
-    mean, std = (", ".join(f"{value:g}" for value in values) for values in dataclasses.astuple(model.normalisation))
+    mean, std = (", ".join(f"{value:g}" for value in values) for values in dataclasses.astuple(model.normalization))
     spec = model.spec
     assert spec is not None
     patches = f" in patches of {spec.patch_size}" if spec.patch_size else ""
@@ -182,7 +183,7 @@ def read_attack(text: str) -> "Entry":
             values[key] = tables[key][value]
         else:
             values[key] = read_value(kinds[key], value, f"{name}:{key}")
-    chosen = {"loss": kind.usual_loss} | {key: values.pop(key) for key in ("loss", "target") if key in values}
+    chosen = {"loss": kind.default_loss} | {key: values.pop(key) for key in ("loss", "target") if key in values}
     return Entry(text, kind(**values), **chosen)  # type: ignore[arg-type]
 
 

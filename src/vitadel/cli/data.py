@@ -41,7 +41,7 @@ def check(spec: SpecArgument, preprocess: PreprocessOption = "squash:32", json: 
     imagenet-c:DIR, cifar10-c:DIR and cifar100-c:DIR are checked too: counted, not decoded.
     """
     from vitadel import data
-    from vitadel.errors import UsageError
+    from vitadel.core.errors import UsageError
 
     kind, _, folder = spec.partition(":")
     if kind in data.CORRUPTED:
@@ -79,7 +79,7 @@ def _check_corrupted(kind: str, folder: Path, json: bool) -> None:
 
 
 def _tell_missing(spec: str, missing: Sequence[str], json: bool) -> None:
-    from vitadel.errors import UsageError
+    from vitadel.core.errors import UsageError
 
     if not missing:
         return

@@ -10,10 +10,10 @@ from vitadel.cli import show
 from vitadel.cli.arguments import JsonOption
 
 if TYPE_CHECKING:
+    from vitadel.core.progress import Notify
     from vitadel.data import DataSet
     from vitadel.models import Model
     from vitadel.report import SummaryRow
-    from vitadel.runs import Notify
 
 _STUDIES = ("lesion", "saliency")
 
@@ -25,7 +25,7 @@ def demo(
     """Train a tiny ViT and its adversarially trained twin on digits, attack and study both, write the report."""
     import torch
 
-    from vitadel.report import summarise, write_report
+    from vitadel.report import summarize, write_report
 
     torch.set_num_threads(1)  # tiny tensors gain nothing from more, and sums come out the same on every machine
     folders = []
@@ -33,7 +33,7 @@ def demo(
         for name in ("digits-standard", "digits-adversarial"):
             folders += _train_and_evaluate(name, out, notify)
     page = write_report(folders, out / "report.html")
-    rows = summarise(folders)
+    rows = summarize(folders)
     if json:
         results = [
             {
@@ -55,12 +55,13 @@ def demo(
 def _train_and_evaluate(name: str, out: Path, notify: "Notify") -> list[Path]:
     """A model trained, attacked at growing radii, turned and shifted, and looked into."""
     from vitadel import data
-    from vitadel.evaluate import SUITES, device_name, evaluate, survey
-    from vitadel.evaluate.surveys import Spatial
+    from vitadel.core.device import device_name
+    from vitadel.evaluate import SUITES, evaluate, survey
+    from vitadel.evaluate.suites import Spatial
     from vitadel.models import identity
     from vitadel.recipes import RECIPES, carry_out
     from vitadel.runs import Run
-    from vitadel.threat import Linf
+    from vitadel.threats import Linf
 
     recipe, trained, evaluated = RECIPES[name](), out / name, out / f"{name}-eval"
 
@@ -81,15 +82,15 @@ def _train_and_evaluate(name: str, out: Path, notify: "Notify") -> list[Path]:
 def _studied(
     model: "Model", dataset: "DataSet", about: Mapping[str, object], beside: Path, notify: "Notify"
 ) -> list[Path]:
-    from vitadel.analyse import STUDIES, Bench, Parts
-    from vitadel.evaluate import device_name
+    from vitadel.analyze import STUDIES, Bench, Parts
+    from vitadel.core.device import device_name
     from vitadel.runs import Run
-    from vitadel.threat import Linf
+    from vitadel.threats import Linf
 
     folders = []
     for name in _STUDIES:
         study, folder = STUDIES[name](), beside.with_name(f"{beside.name}-{name}")
-        run = Run.claim(folder, "analyse", {**about, "split": "test", "study": study}, device=device_name())
+        run = Run.claim(folder, "analyze", {**about, "split": "test", "study": study}, device=device_name())
         study.carry_out(Bench(model, dataset.split("test"), Parts.of(run), Linf(24 / 255), notify=notify))
         folders.append(folder)
     return folders

@@ -35,14 +35,15 @@ from vitadel.cli.arguments import (
     say_what_is_assumed,
 )
 from vitadel.cli.settings import with_settings, without_bulk
-from vitadel.errors import UsageError, unknown
+from vitadel.core.errors import UsageError, unknown
 
 if TYPE_CHECKING:
     from vitadel.attacks import Engine, Scaling
+    from vitadel.core.distributed import Ranks
     from vitadel.data import DataSet
-    from vitadel.evaluate import Ranks, Suite, Survey
+    from vitadel.evaluate import Suite, Survey
     from vitadel.models import Model
-    from vitadel.threat import Threat
+    from vitadel.threats import Threat
 
 # kinds of measures that are shares, shown in percent
 _SHARES = ("accuracy", "error", "bias", "share")
@@ -121,10 +122,13 @@ def judge(
     json: bool,
 ) -> None:
     """Carry out suites into a run folder and show what came of it."""
-    from vitadel import threat as threats
-    from vitadel.evaluate import Ranks, Suite, device_name, survey
+    from vitadel import threats as threats
+    from vitadel.core.device import device_name
+    from vitadel.core.distributed import Ranks
+    from vitadel.evaluate import Suite, survey
     from vitadel.evaluate import evaluate as carry_out
     from vitadel.models import identity
+    from vitadel.runs import Run
 
     ranks = Ranks.of_launch()
     radius = threats.read(threat)
@@ -149,7 +153,7 @@ def judge(
         **({"assumed": assumed} if assumed else {}),
         **({"skipped": data.split(subject.split).skipped} if subject.skip else {}),
     }
-    claimed = ranks.claim(run, kind, parts, device=device_name())
+    claimed = Run.claim(run, kind, parts, device=device_name(), ranks=ranks)
     if not json:
         say_what_is_assumed(model, subject.model, subject.options)
     summaries = []
@@ -180,15 +184,15 @@ def read_suites(text: str) -> "list[Suite | Survey]":
     """What `clean,corruptions:severities=1+3,jpeg=85` stands for: commas stand between suites and between settings."""
     from vitadel.evaluate import SUITES, SURVEYS
 
-    pieces: list[str] = []
+    compile_units: list[str] = []
     for piece in text.split(","):
         head, equals, _ = piece.partition("=")
-        if equals and ":" not in head and pieces:  # a setting of the suite before it
-            pieces[-1] += ("," if ":" in pieces[-1] else ":") + piece
+        if equals and ":" not in head and compile_units:  # a setting of the suite before it
+            compile_units[-1] += ("," if ":" in compile_units[-1] else ":") + piece
         else:
-            pieces.append(piece)
+            compile_units.append(piece)
     chosen: list[Suite | Survey] = []
-    for piece in pieces:
+    for piece in compile_units:
         name, colon, rest = piece.partition(":")
         if name in SURVEYS:
             chosen.append(with_settings(SURVEYS[name](), name, rest))

@@ -6,8 +6,8 @@ import typing
 from collections.abc import Mapping
 from typing import TypeVar
 
-from vitadel.errors import UsageError, quoted, unknown
-from vitadel.numeric import read_number, read_whole
+from vitadel.core.errors import UsageError, quoted, unknown
+from vitadel.core.numeric import read_number, read_whole
 
 Chosen = TypeVar("Chosen")
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
-from vitadel.runs import Notify
+from vitadel.core.progress import Notify
 
 # seconds between plain lines where there is no terminal
 _QUIET = 10.0

@@ -27,7 +27,7 @@ def sweep(
     json: JsonOption = False,
 ) -> None:
     """Train every combination of some settings and tabulate what comes of it; the same command goes on."""
-    from vitadel.errors import UsageError
+    from vitadel.core.errors import UsageError
     from vitadel.recipes.sweep import carry_out_sweep, failures
 
     chosen = _chosen(recipe, axes or [], settings or [], data, suite, threat)
@@ -47,7 +47,7 @@ def sweeps(
     json: JsonOption = False,
 ) -> None:
     """List the sweeps that papers print as tables, or show one with its numbers."""
-    from vitadel.errors import unknown
+    from vitadel.core.errors import unknown
     from vitadel.recipes.published_tables import SWEEPS
 
     if name is None:
@@ -64,8 +64,8 @@ def _chosen(
     name: str, axes: Sequence[str], settings: Sequence[str], data: str | None, suite: str | None, threat: str | None
 ) -> "Sweep":
     """The sweep that the command line describes; axes given on it replace those of a published one."""
-    from vitadel import threat as threats
-    from vitadel.errors import unknown
+    from vitadel import threats as threats
+    from vitadel.core.errors import unknown
     from vitadel.recipes import RECIPES
     from vitadel.recipes.published_tables import SWEEPS
     from vitadel.recipes.sweep import Axis, Sweep
@@ -99,7 +99,7 @@ def _replaced(known: "Sequence[Axis]", given: "Sequence[Axis]") -> "list[Axis]":
 
 
 def _suite(name: str | None) -> "Suite | None":
-    from vitadel.errors import unknown
+    from vitadel.core.errors import unknown
     from vitadel.evaluate import SUITES
 
     if name is None:

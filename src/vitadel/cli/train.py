@@ -17,7 +17,7 @@ def train(
     json: JsonOption = False,
 ) -> None:
     """Train a model by a recipe; killed at any moment, the same command goes on."""
-    from vitadel.errors import unknown
+    from vitadel.core.errors import unknown
     from vitadel.recipes import RECIPES, carry_out, override
     from vitadel.runs import Run
 

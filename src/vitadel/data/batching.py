@@ -7,8 +7,8 @@ from typing import TypeVar
 
 from torch import Tensor
 
+from vitadel.core.errors import UsageError
 from vitadel.data.split import Split
-from vitadel.errors import UsageError
 
 Batch = tuple[Tensor, Tensor, Tensor]
 Asked = TypeVar("Asked")

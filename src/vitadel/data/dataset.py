@@ -6,10 +6,10 @@ from functools import cached_property
 
 import torch
 
+from vitadel.core.errors import UsageError, unknown
 from vitadel.data.preprocess import Preprocess
-from vitadel.data.source import Colour, Statistics
+from vitadel.data.source import Color, Statistics
 from vitadel.data.split import Split
-from vitadel.errors import UsageError, unknown
 
 _MEASURED = 1000
 
@@ -37,12 +37,12 @@ class DataSet:
         return {name: split for name, split in named.items() if split is not None}
 
     @property
-    def mean(self) -> Colour:
+    def mean(self) -> Color:
         """The channels' means: published for the known data sets, else measured over the first 1000 images."""
         return self._statistics.mean
 
     @property
-    def std(self) -> Colour:
+    def std(self) -> Color:
         """The channels' standard deviations, from where the means come from."""
         return self._statistics.std
 
@@ -78,10 +78,10 @@ def measure(split: Split) -> Statistics:
         count += pixels.numel() // 3
     mean = total.double() / count
     std = (squares.double() / count - mean.square()).clamp_min(0).sqrt()
-    # a channel of one colour has no spread; one grey level keeps the division by it defined
+    # a channel of one color has no spread; one gray level keeps the division by it defined
     return Statistics(_rounded(mean / 255), _rounded(std.clamp_min(1) / 255))
 
 
-def _rounded(values: torch.Tensor) -> Colour:
+def _rounded(values: torch.Tensor) -> Color:
     red, green, blue = (round(value, 4) for value in values.tolist())
     return red, green, blue

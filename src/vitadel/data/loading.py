@@ -4,19 +4,19 @@ from collections.abc import Sequence
 
 import torch
 
-from vitadel.data.cifar import CIFAR10, CIFAR100, read_cifar
+from vitadel.core.errors import UsageError
 from vitadel.data.dataset import DataSet
-from vitadel.data.digits import read_digits
-from vitadel.data.folder import read_folder, read_imagenet, read_imagenet_part
-from vitadel.data.listed import choose_images, is_image_list
 from vitadel.data.order import hold_out, pinned
 from vitadel.data.pixels import Arrays
 from vitadel.data.preprocess import Preprocess
+from vitadel.data.readers.cifar import CIFAR10, CIFAR100, read_cifar
+from vitadel.data.readers.cue_conflict import read_stimuli
+from vitadel.data.readers.digits import read_digits
+from vitadel.data.readers.folder import read_folder, read_imagenet, read_imagenet_part
+from vitadel.data.readers.image_list import choose_images, is_image_list
 from vitadel.data.source import Source
 from vitadel.data.spec import Kind, Spec, parse_spec, read_list
 from vitadel.data.split import Split
-from vitadel.data.stimuli import read_stimuli
-from vitadel.errors import UsageError
 
 # resized pictures that were in memory anyway are kept resized up to this size, and beyond it resized when read
 _KEPT = 256 * 2**20

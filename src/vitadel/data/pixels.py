@@ -14,9 +14,9 @@ import torch
 from PIL import Image, TiffImagePlugin, UnidentifiedImageError, WebPImagePlugin  # noqa: F401 (makes formats known)
 from torch import Tensor
 
+from vitadel.core.errors import UsageError
+from vitadel.core.files import refuse_special
 from vitadel.data.preprocess import Preprocess, rgb
-from vitadel.errors import UsageError
-from vitadel.files import refuse_special
 
 _UNREADABLE = (
     OSError,

@@ -10,8 +10,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vitadel.errors import UsageError, quoted, unknown
-from vitadel.numeric import LARGEST_SIDE, Range, check_ranges, read_whole
+from vitadel.core.errors import UsageError, quoted, unknown
+from vitadel.core.numeric import LARGEST_SIDE, Range, check_ranges, read_whole
 
 Size = Annotated[int, Range(ge=1, le=LARGEST_SIDE, hint="Write the model's input size, such as 224.")]
 
@@ -29,7 +29,7 @@ class Interpolation(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class CentreCrop:
+class CenterCrop:
     """The short side brought to `resize`, then the central square of `size`; the aspect ratio stays.
 
     Without `resize`, the crop keeps 7/8 of the short side, as in 224 of 256.
@@ -43,7 +43,7 @@ class CentreCrop:
         check_ranges(self)
         if self.short_side < self.size:
             raise UsageError(
-                f"CentreCrop.resize must be at least the size {self.size}, got {self.resize}. "
+                f"CenterCrop.resize must be at least the size {self.size}, got {self.resize}. "
                 "The crop would reach beyond the image."
             )
 
@@ -95,7 +95,7 @@ class Squash:
         return _tensor(_resize(rgb(picture), self.size, self.size, self.interpolation))
 
 
-Preprocess = CentreCrop | Squash
+Preprocess = CenterCrop | Squash
 
 
 def parse_preprocess(text: str) -> Preprocess:
@@ -111,7 +111,7 @@ def parse_preprocess(text: str) -> Preprocess:
     numbers = [read_whole(word, "a size in pixels") for word in words]
     if kind == "squash":
         return Squash(numbers[0], interpolation)
-    return CentreCrop(numbers[0], numbers[1] if len(numbers) == 2 else None, interpolation)
+    return CenterCrop(numbers[0], numbers[1] if len(numbers) == 2 else None, interpolation)
 
 
 def _is_number(word: str) -> bool:

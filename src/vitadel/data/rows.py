@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from vitadel.errors import UsageError
+from vitadel.core.errors import UsageError
 
 
 def checked_rows(rows: Tensor, count: int, whose: str, hint: str = "") -> Tensor:

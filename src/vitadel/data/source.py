@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import torch
 
+from vitadel.core.errors import UsageError, unknown
 from vitadel.data.split import Split
-from vitadel.errors import UsageError, unknown
 
-Colour = tuple[float, float, float]
+Color = tuple[float, float, float]
 
 _LISTED = 100
 
@@ -18,8 +18,8 @@ _LISTED = 100
 class Statistics:
     """Mean and standard deviation of the three channels, for pixels in [0, 1]."""
 
-    mean: Colour
-    std: Colour
+    mean: Color
+    std: Color
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,14 +32,14 @@ class Source:
     statistics: Statistics | None
 
     def choose(self, classes: Sequence[str], *, keep_labels: bool = False) -> "Source":
-        """The images of these classes alone, labelled 0, 1, ... in the order given, or as they were."""
+        """The images of these classes alone, labeled 0, 1, ... in the order given, or as they were."""
         check_classes(classes, self.classes)
         numbers = torch.tensor([self.classes.index(name) for name in classes])
         place = torch.full((len(self.classes),), -1, dtype=torch.int64)
         place[numbers] = numbers if keep_labels else torch.arange(len(classes))
-        train = None if self.train is None else _relabelled(self.train, place)
+        train = None if self.train is None else _relabeled(self.train, place)
         names = self.classes if keep_labels else tuple(classes)
-        return Source(names, train, _relabelled(self.test, place), self.statistics)
+        return Source(names, train, _relabeled(self.test, place), self.statistics)
 
 
 def check_classes(chosen: Sequence[str], known: Sequence[str]) -> None:
@@ -61,7 +61,7 @@ def _unknown_class(name: str, known: Sequence[str]) -> UsageError:
     return UsageError(f"unknown class {name!r}.{hint} There are {len(known)}, from {min(known)!r} to {max(known)!r}.")
 
 
-def _relabelled(split: Split, place: torch.Tensor) -> Split:
+def _relabeled(split: Split, place: torch.Tensor) -> Split:
     labels = place[split.labels]
     part = split.take((labels >= 0).nonzero().flatten())
     if not len(part):

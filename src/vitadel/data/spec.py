@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from vitadel.errors import UsageError, quoted, unknown
-from vitadel.files import refuse_special
-from vitadel.numeric import read_whole
+from vitadel.core.errors import UsageError, quoted, unknown
+from vitadel.core.files import refuse_special
+from vitadel.core.numeric import read_whole
 
 
 class Kind(Enum):

@@ -7,9 +7,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from vitadel.core.errors import UsageError
 from vitadel.data.pixels import Held, Pixels
 from vitadel.data.rows import checked_rows
-from vitadel.errors import UsageError
 
 _GIB = 2**30
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from vitadel.attacks import Finding
+from vitadel.attacks import ImageResult
 from vitadel.evaluate.journal import Page
 
 # how many findings, or seconds of them, a kill may cost
@@ -22,10 +22,10 @@ class Book:
     page: Page
     score: Callable[[list[int], list[Tensor]], Mapping[str, list[float]]]
     settle: Callable[[], None]
-    lines: list[tuple[int, Finding]] = field(default_factory=list)
+    lines: list[tuple[int, ImageResult]] = field(default_factory=list)
     since: float = field(default_factory=time.monotonic)
 
-    def add(self, row: int, finding: Finding) -> None:
+    def add(self, row: int, finding: ImageResult) -> None:
         self.lines.append((row, finding))
         if len(self.lines) >= _LINES or time.monotonic() - self.since > _SECONDS:
             self.close()
@@ -34,7 +34,7 @@ class Book:
         if self.lines:
             self.settle()
             columns: dict[str, list[object]] = {"row": [row for row, _ in self.lines]}
-            for name in ("reached", "prediction", "size", *COSTS):
+            for name in ("success", "prediction", "size", *COSTS):
                 columns[name] = [getattr(finding, name) for _, finding in self.lines]
             self.page.add(
                 {**columns, **self.score([row for row, _ in self.lines], [found.x for _, found in self.lines])}

@@ -20,30 +20,30 @@ from vitadel.attacks import (
     FALLBACK,
     AttackResult,
     Engine,
-    Finding,
     Flag,
+    ImageResult,
+    IterativeAttack,
     Model,
-    NotFinite,
+    NonFiniteError,
     Oracle,
-    Pool,
-    Walk,
+    WorkQueue,
     as_logits,
     in_own_precision,
-    lowered,
-    undisturbed,
+    in_precision,
+    isolated,
 )
-from vitadel.draws import Draws, fold_seed
-from vitadel.errors import UsageError
+from vitadel.core.device import device_of
+from vitadel.core.distributed import Ranks
+from vitadel.core.errors import UsageError
+from vitadel.core.files import parse_json
+from vitadel.core.progress import Notify, silent
+from vitadel.core.rng import RandomStreams, fold_seed
+from vitadel.evaluate.attack_suites import Entry
 from vitadel.evaluate.book import Book
-from vitadel.evaluate.device import device_of
 from vitadel.evaluate.journal import Journal
-from vitadel.evaluate.ranks import Ranks
-from vitadel.evaluate.suites import Entry
-from vitadel.goals import Diverge, Goal, Targeted, Untargeted, rivals
+from vitadel.goals import Diverge, Goal, Targeted, Untargeted, top_other_classes
 from vitadel.losses import kl_divergence
-from vitadel.runs import Notify, silent
-from vitadel.strict_json import parse_json
-from vitadel.threat import Threat
+from vitadel.threats import Threat
 
 # answers asked of a random model about one image: so many to choose the worst image by, and as many fresh ones to score
 _DRAWS = 20
@@ -106,7 +106,7 @@ class Cascade:
                 line = {"row": zlib.crc32(flag.sentence.encode()), "noticed": len(known), **asdict(flag)}
                 page.add({key: [json.dumps(value) if key == "evidence" else value] for key, value in line.items()})
 
-    def doubts(self) -> list[Flag]:
+    def find_flags(self) -> list[Flag]:
         """Every reason so far, in the order they were noticed."""
         lines = self.journal.page("flags").read()
         columns = (lines.get(name, []) for name in ("noticed", "row", "code", "sentence", "evidence"))
@@ -158,7 +158,7 @@ class Cascade:
             "right_chosen": list(chosen),
             "right_scored": list(scored),
             "classes": [z_BK.shape[1]] * len(rows),
-            "rivals": rivals(z_BK, label_B, count).tolist(),
+            "rivals": top_other_classes(z_BK, label_B, count).tolist(),
         }
 
     @property
@@ -172,8 +172,8 @@ class Cascade:
         chosen, scored = (half.float().mean(0).tolist() for half in answers.chunk(2))
         return chosen, scored
 
-    def _walks(self) -> Iterator[Walk]:
-        return (entry.attack for entry in self.entries if isinstance(entry.attack, Walk))
+    def _walks(self) -> Iterator[IterativeAttack]:
+        return (entry.attack for entry in self.entries if isinstance(entry.attack, IterativeAttack))
 
     def _engine(self) -> Engine:
         """The engine as it suits the device and the images."""
@@ -201,18 +201,18 @@ class Cascade:
         known = page.read()
         tried = {int(str(row)) for row in known.get("row", [])}
         todo, book = [row for row in standing if row not in tried], Book(page, self._scores, self.settle)
-        fell = sum(map(bool, known.get("reached", [])))
+        fell = sum(map(bool, known.get("success", [])))
         reporter = _Reporter(self, entry, len(standing), len(standing) - len(todo), fell)
         try:
             for row, finding in self._findings(entry, todo):
-                self.keep(row, finding.x, finding.reached)
+                self.keep(row, finding.x, finding.success)
                 book.add(row, finding)
                 reporter.tell(finding)
         finally:  # an error or Ctrl-C costs nothing that was found
             book.close()
         lines = page.read()
-        verdicts = zip(lines.get("row", []), lines.get("reached", []), strict=True)
-        fell_rows = {int(str(row)) for row, reached in verdicts if reached}
+        verdicts = zip(lines.get("row", []), lines.get("success", []), strict=True)
+        fell_rows = {int(str(row)) for row, success in verdicts if success}
         return [row for row in standing if row not in fell_rows]
 
     def _scores(self, rows: list[int], found: list[Tensor]) -> Mapping[str, list[float]]:
@@ -222,12 +222,12 @@ class Cascade:
         chosen, scored = self._right_shares(torch.stack(found), self.images.labels[torch.tensor(rows)])
         return {"right_chosen": chosen, "right_scored": scored}
 
-    def _findings(self, entry: Entry, rows: list[int]) -> Iterator[tuple[int, Finding]]:
+    def _findings(self, entry: Entry, rows: list[int]) -> Iterator[tuple[int, ImageResult]]:
         if not rows:
             return
         # streams are numbered by the image's row, so another batch draws the same numbers
         seed = fold_seed(self.seed, *entry.name.encode())
-        if not isinstance(entry.attack, Walk) or not getattr(entry.attack, "keep_best", True):
+        if not isinstance(entry.attack, IterativeAttack) or not getattr(entry.attack, "keep_best", True):
             yield from self._batch_by_batch(entry, rows, seed)
             return
         found: set[int] = set()
@@ -236,7 +236,7 @@ class Cascade:
                 for row, finding in self._hunt(entry, entry.attack, [row for row in rows if row not in found], seed):
                     found.add(row)
                     yield row, finding
-            except NotFinite:
+            except NonFiniteError:
                 self._fall_back()
             else:
                 return
@@ -250,9 +250,11 @@ class Cascade:
         sentence = f"the search met numbers beyond the range of {precision} and went on in {wider}"
         self.doubt([Flag("search-fell-back", sentence, {})])
         self.engine = replace(self.engine, precision=wider)
-        self.search = lowered(self.model, wider) if wider != "float32" else None
+        self.search = in_precision(self.model, wider) if wider != "float32" else None
 
-    def _hunt(self, entry: Entry, walk: Walk, rows: list[int], seed: int) -> Iterator[tuple[int, Finding]]:
+    def _hunt(
+        self, entry: Entry, walk: IterativeAttack, rows: list[int], seed: int
+    ) -> Iterator[tuple[int, ImageResult]]:
         assert self.threat is not None
         device, at = device_of(self.model), torch.tensor(rows)
         engine = self._engine()
@@ -264,34 +266,34 @@ class Cascade:
             chosen = at[places]
             x = self.images.images(chosen).to(device)
             nearest = torch.tensor([ranked[row] for row in chosen.tolist()], device=device)
-            return x, self._goal(entry, chosen, x), nearest[:, : walk.fan(classes)]
+            return x, self._goal(entry, chosen, x), nearest[:, : walk.num_branches(classes)]
 
         highest = int(self.images.labels[at].max())
         search, judge = Oracle(self.search or self.model, highest), Oracle(self.model, highest)
-        pool = Pool(Draws.of(seed, at.to(device)), classes, fetch)
+        pool = WorkQueue(RandomStreams.of(seed, at.to(device)), classes, fetch)
         flags: list[Flag] = []
-        with undisturbed(self.model, seed, device):
+        with isolated(self.model, seed, device):
             for findings in engine.hunt(walk, search, pool, self.threat, judge, flags):
                 for finding in findings:
                     yield rows[finding.place], finding
         self.doubt(flags)
 
-    def _batch_by_batch(self, entry: Entry, rows: list[int], seed: int) -> Iterator[tuple[int, Finding]]:
+    def _batch_by_batch(self, entry: Entry, rows: list[int], seed: int) -> Iterator[tuple[int, ImageResult]]:
         """For attacks that are not told step by step."""
         threat, device = self.threat, device_of(self.model)
         assert threat is not None
 
-        def strike(at: Tensor) -> AttackResult:
+        def run_attack(at: Tensor) -> AttackResult:
             x = self.images.images(at).to(device)
             return entry.attack(self.model, x, self._goal(entry, at, x), threat, seed=seed, index_B=at)
 
-        for part, result in halving(rows, self.batch, strike):
+        for part, result in halving(rows, self.batch, run_attack):
             for place, row in enumerate(part):
                 yield (
                     row,
-                    Finding(
+                    ImageResult(
                         place=place,
-                        reached=bool(result.reached[place]),
+                        success=bool(result.success[place]),
                         x=result.x[place].cpu().clone(),  # a view would keep the batch alive
                         prediction=int(result.prediction[place]),
                         size=float(result.size[place]),
@@ -334,7 +336,7 @@ def logits(model: nn.Module, x: Tensor, *, seed: int = 0) -> Tensor:
     """The model's answers in float32, on the CPU; a batch that does not fit is cut in two."""
     device = device_of(model)
     try:
-        with undisturbed(model, seed, device), torch.autocast(device.type, enabled=False):
+        with isolated(model, seed, device), torch.autocast(device.type, enabled=False):
             return as_logits(model(in_own_precision(model, x.to(device)))).float().cpu()
     except torch.OutOfMemoryError:
         if len(x) == 1:
@@ -354,8 +356,8 @@ class _Reporter:
     done: int
     fell: int
 
-    def tell(self, finding: Finding) -> None:
-        self.done, self.fell = self.done + 1, self.fell + finding.reached
+    def tell(self, finding: ImageResult) -> None:
+        self.done, self.fell = self.done + 1, self.fell + finding.success
         self.cascade.notify(f"{self.cascade.name} {self.entry.name}", self.done, self.total, {"fell": self.fell})
 
 

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 from torch import nn
 
+from vitadel.core.errors import UsageError
 from vitadel.data import SHAPES, DataSet
-from vitadel.errors import UsageError
 
 
 def refuse_other_classes(model: nn.Module, data: DataSet) -> None:

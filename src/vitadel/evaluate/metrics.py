@@ -5,9 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from vitadel.errors import UsageError
-from vitadel.intervals import Accuracy, accuracy, expected_accuracy
-from vitadel.statistics import mcnemar_p
+from vitadel.core.errors import UsageError
+from vitadel.core.stats import Accuracy, accuracy, expected_accuracy, mcnemar_p
 
 __all__ = [
     "ALEXNET",
@@ -83,7 +82,7 @@ class McNemar:
 
 
 def mcnemar(first: Sequence[bool | float], second: Sequence[bool | float]) -> McNemar:
-    """McNemar's paired test (1947) on two lists of verdicts, image by image; exact (`vitadel.statistics.mcnemar_p`)."""
+    """McNemar's paired test (1947) on two lists of verdicts, image by image; exact (`vitadel.core.stats.mcnemar_p`)."""
     if len(first) != len(second):
         raise UsageError(f"a paired test wants the same images twice, got {len(first)} and {len(second)} verdicts.")
     odd = next((one for one in (*first, *second) if one not in (0, 1)), None)
@@ -127,10 +126,10 @@ def fit_trend(clean: Sequence[float], shifted: Sequence[float], axis: Callable[[
     if edge is not None:
         raise UsageError(f"an accuracy of {edge:g} has no place on a {axis.__name__} axis. Leave that model out.")
     x, y = [axis(one) for one in clean], [axis(one) for one in shifted]
-    centre_x, centre_y = sum(x) / len(x), sum(y) / len(y)
-    slope = sum((a - centre_x) * (b - centre_y) for a, b in zip(x, y, strict=True))
-    slope /= sum((a - centre_x) ** 2 for a in x)
-    return Trend(slope, centre_y - slope * centre_x, len(x), axis)
+    center_x, center_y = sum(x) / len(x), sum(y) / len(y)
+    slope = sum((a - center_x) * (b - center_y) for a, b in zip(x, y, strict=True))
+    slope /= sum((a - center_x) ** 2 for a in x)
+    return Trend(slope, center_y - slope * center_x, len(x), axis)
 
 
 def effective_robustness(trend: Trend, clean: float, shifted: float) -> float:

@@ -7,21 +7,21 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from vitadel import threat as threats
+from vitadel import threats as threats
 from vitadel.attacks import Engine, Factors, Scaling, rescaled
-from vitadel.errors import UsageError, unknown
+from vitadel.core.device import device_of
+from vitadel.core.errors import UsageError, unknown
+from vitadel.core.numeric import check_seed
+from vitadel.core.progress import Notify, silent
+from vitadel.evaluate.attack_suites import SUITES, Entry, Suite
+from vitadel.evaluate.attention_scaling import PAPER_PROTOCOL, find, in_float32, with_scaled
 from vitadel.evaluate.cascade import Cascade
-from vitadel.evaluate.device import device_of
 from vitadel.evaluate.journal import Notebook
 from vitadel.evaluate.metrics import Accuracy
 from vitadel.evaluate.runner import ready
-from vitadel.evaluate.scaled import PAPER_PROTOCOL, find, in_float32, with_scaled
-from vitadel.evaluate.suites import SUITES, Entry, Suite
-from vitadel.evaluate.summary import summarise
+from vitadel.evaluate.summary import summarize
 from vitadel.evaluate.verdicts import verdicts
-from vitadel.numeric import check_seed
-from vitadel.runs import Notify, silent
-from vitadel.threat import Threat
+from vitadel.threats import Threat
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +111,8 @@ def _judged(
     if cascade.is_random:  # the worst of the attempts, which need not be the last
         for row, which in enumerate(rows["worst"]):
             found[row] = x[row].float().cpu() if int(str(which)) < 0 else attempts[row][int(str(which))]
-    doubts, seconds = cascade.doubts(), cascade.clean_seconds
-    summary = summarise(name, name, entries, radius, rows, doubts, cascade.precision, seconds)
+    find_flags, seconds = cascade.find_flags(), cascade.clean_seconds
+    summary = summarize(name, name, entries, radius, rows, find_flags, cascade.precision, seconds)
     clean, robust = (Accuracy(**summary[name]) for name in ("clean", "robust"))  # type: ignore[arg-type]
     return Robustness(
         clean,
@@ -146,7 +146,7 @@ class InHand:
         if not (low >= 0 and high <= 1):
             raise UsageError(
                 f"attacks take pixels in [0, 1], got [{low:.3g}, {high:.3g}]. "
-                "Normalisation belongs inside the model: vitadel.models.wrap(net, mean=..., std=...)."
+                "Normalization belongs inside the model: vitadel.models.wrap(net, mean=..., std=...)."
             )
         # made by a caller in inference mode, they would be of no use in a gradient
         self.pixels = x.detach().clone() if x.is_inference() else x.detach()

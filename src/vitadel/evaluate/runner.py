@@ -8,25 +8,34 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vitadel.attacks import Engine, Flag, Rescaled, Scaling, Walk, rescaled, searcher, tapped, undisturbed
+from vitadel.attacks import Engine, Flag, IterativeAttack, RescaledModel, Scaling, isolated, rescaled, searcher, tapped
+from vitadel.core.device import device_of
+from vitadel.core.distributed import Ranks
+from vitadel.core.errors import UsageError
+from vitadel.core.files import write_whole
+from vitadel.core.numeric import Count, check_number, check_seed
+from vitadel.core.progress import Notify, silent
 from vitadel.data import DataSet, Split
-from vitadel.errors import UsageError
+from vitadel.evaluate.adversarial_images import Found
+from vitadel.evaluate.attack_suites import Entry, Suite
+from vitadel.evaluate.attention_scaling import (
+    ANOTHER_NETWORK,
+    PAPER_PROTOCOL,
+    factors_of,
+    find_once,
+    in_float32,
+    with_scaled,
+)
 from vitadel.evaluate.cascade import Cascade, halving, logits
 from vitadel.evaluate.classes import refuse_other_classes, refuse_unwritable_names
-from vitadel.evaluate.device import device_of
-from vitadel.evaluate.found import Found
-from vitadel.evaluate.ranks import Ranks
-from vitadel.evaluate.scaled import ANOTHER_NETWORK, PAPER_PROTOCOL, factors_of, find_once, in_float32, with_scaled
+from vitadel.evaluate.sanity_checks import sanity_flags
 from vitadel.evaluate.skipped import skipped_flags
-from vitadel.evaluate.suites import Entry, Suite
-from vitadel.evaluate.summary import summarise
-from vitadel.evaluate.suspicion import suspicions
+from vitadel.evaluate.summary import summarize
 from vitadel.evaluate.verdicts import STANDING, WRONG, Fall, verdicts
 from vitadel.goals import Untargeted
 from vitadel.models import read_tensors, write_tensors
-from vitadel.numeric import Count, check_number, check_seed
-from vitadel.runs import Notify, Rows, Run, silent, write_whole
-from vitadel.threat import Threat, check_size, spell
+from vitadel.runs import Rows, Run
+from vitadel.threats import Threat, check_size, spell
 
 # images shown in the report, taken from the head of the pinned order: chosen before anything is known of them
 _GALLERY = 8
@@ -174,7 +183,7 @@ class _Job:
         first = self.images.images(torch.arange(min(_ASKED, len(self.images)))).to(device_of(cascade.model))
         ready(cascade, first)
         cascade.doubt(skipped_flags(self.images))
-        if isinstance(cascade.model, Rescaled):
+        if isinstance(cascade.model, RescaledModel):
             cascade.doubt([ANOTHER_NETWORK])
         cascade.attack(standing)
         cascade.ranks.wait()
@@ -184,9 +193,9 @@ class _Job:
             columns = verdicts(self.rows, self.images, self.images.ids, cascade.entries, self.fallen)
             self.write_gallery(columns)
             self.rows.add(columns)
-            doubts, precision, seconds = cascade.doubts(), cascade.precision, cascade.clean_seconds
+            find_flags, precision, seconds = cascade.find_flags(), cascade.precision, cascade.clean_seconds
             threat, entries = cascade.threat, cascade.entries
-            summary = summarise(cascade.name, self.suite, entries, threat, columns, doubts, precision, seconds)
+            summary = summarize(cascade.name, self.suite, entries, threat, columns, find_flags, precision, seconds)
             self.rows.close(summary if self.scaling is None else {**summary, "scaling": self.scaling})
 
     def _keep(self, row: int, x: Tensor, fell: bool) -> None:
@@ -263,22 +272,22 @@ def ready(cascade: Cascade, x: Tensor) -> None:
     cascade.doubt(noticed)
     classes, nobody = logits(cascade.model, x[:1]).shape[1], torch.zeros(1, dtype=torch.int64)
     for entry in cascade.entries:
-        if isinstance(entry.attack, Walk):
-            flags = entry.attack.doubts(Untargeted(nobody, entry.loss), classes)
+        if isinstance(entry.attack, IterativeAttack):
+            flags = entry.attack.find_flags(Untargeted(nobody, entry.loss), classes)
             cascade.doubt(replace(flag, sentence=f"{entry.name}: {flag.sentence}") for flag in flags)
 
 
 def _choose_search(cascade: Cascade, x: Tensor) -> tuple[Flag, ...]:
     """How the search will compute the model, and what was noticed on the way."""
     engine = cascade.engine.on(device_of(cascade.model))
-    noticed = suspicions(cascade.model, x)
+    noticed = sanity_flags(cascade.model, x)
     if not cascade.entries:
         return noticed
-    if any(flag.code == "randomised" for flag in noticed):
+    if any(flag.code == "randomized" for flag in noticed):
         # a recorded or compiled model may repeat the draw it was recorded with
         cascade.engine = replace(cascade.engine, replay=False, precision="float32", compile=False)
     elif engine.precision != "float32" or engine.compile:
-        with undisturbed(cascade.model, cascade.seed, x.device):
+        with isolated(cascade.model, cascade.seed, x.device):
             found, precision, failed = searcher(cascade.model, x, str(engine.precision), compile=engine.compile)
         cascade.engine = replace(cascade.engine, precision=precision)
         cascade.search = None if found is cascade.model else found

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 
 from vitadel.attacks import Flag, zero_gradient_flags
+from vitadel.evaluate.attack_suites import SCALED, Entry
 from vitadel.evaluate.book import COSTS
 from vitadel.evaluate.metrics import accuracy, expected_accuracy
-from vitadel.evaluate.suites import SCALED, Entry
-from vitadel.threat import Threat, spell
+from vitadel.threats import Threat, spell
 
 Columns = Mapping[str, Sequence[object]]
 
@@ -15,7 +15,7 @@ Columns = Mapping[str, Sequence[object]]
 _SQUARE_MARGIN = 0.002
 
 
-def summarise(
+def summarize(
     name: str,
     suite: str,
     entries: Sequence[Entry],

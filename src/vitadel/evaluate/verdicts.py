@@ -5,10 +5,10 @@ A row says what an image is, what the model makes of it, to which attack it fell
 
 from collections.abc import Mapping, Sequence
 
+from vitadel.evaluate.attack_suites import Entry
 from vitadel.evaluate.book import COSTS
 from vitadel.evaluate.cascade import Images
 from vitadel.evaluate.journal import Journal
-from vitadel.evaluate.suites import Entry
 
 STANDING, WRONG = "", "clean"
 _CLEAN = -1  # the place of the image itself, before the attacks
@@ -79,7 +79,7 @@ def _first_fall(
     size = 0.0
     for entry, line in zip(entries, known, strict=True):
         size = float(str(line.get("size", size)))
-        if line.get("reached"):
+        if line.get("success"):
             return entry.name, int(str(line["prediction"])), size
     return STANDING, answer, size
 

@@ -13,12 +13,12 @@ from vitadel.losses import Loss, TargetLoss, cross_entropy, kl_divergence, targe
 
 
 class Goal(Protocol):
-    """A number to maximise, and the moment at which it is enough."""
+    """A number to maximize, and the moment at which it is enough."""
 
-    def gain(self, z_BK: Tensor) -> Tensor:
+    def objective(self, z_BK: Tensor) -> Tensor:
         """[B] values; an attack makes them as large as it can."""
 
-    def reached(self, z_BK: Tensor) -> Tensor:
+    def success(self, z_BK: Tensor) -> Tensor:
         """[B] truth values: does the adversary have what it wants?"""
 
     def at(self, rows: Tensor) -> "Goal":
@@ -36,10 +36,10 @@ class Untargeted:
     label_B: Tensor
     loss: Loss = cross_entropy
 
-    def gain(self, z_BK: Tensor) -> Tensor:
+    def objective(self, z_BK: Tensor) -> Tensor:
         return self.loss(z_BK, self.label_B)
 
-    def reached(self, z_BK: Tensor) -> Tensor:
+    def success(self, z_BK: Tensor) -> Tensor:
         return z_BK.argmax(1) != self.label_B
 
     def at(self, rows: Tensor) -> "Untargeted":
@@ -57,10 +57,10 @@ class Targeted:
     target_B: Tensor
     loss: Loss = cross_entropy
 
-    def gain(self, z_BK: Tensor) -> Tensor:
+    def objective(self, z_BK: Tensor) -> Tensor:
         return -self.loss(z_BK, self.target_B)
 
-    def reached(self, z_BK: Tensor) -> Tensor:
+    def success(self, z_BK: Tensor) -> Tensor:
         return z_BK.argmax(1) == self.target_B
 
     def at(self, rows: Tensor) -> "Targeted":
@@ -72,21 +72,21 @@ class Targeted:
 
 
 @dataclass(frozen=True, slots=True)
-class Towards:
+class Toward:
     """Any class but the label, sought in the direction of one other class."""
 
     label_B: Tensor
     target_B: Tensor
     loss: TargetLoss = targeted_dlr
 
-    def gain(self, z_BK: Tensor) -> Tensor:
+    def objective(self, z_BK: Tensor) -> Tensor:
         return self.loss(z_BK, self.label_B, self.target_B)
 
-    def reached(self, z_BK: Tensor) -> Tensor:
+    def success(self, z_BK: Tensor) -> Tensor:
         return z_BK.argmax(1) != self.label_B
 
-    def at(self, rows: Tensor) -> "Towards":
-        return Towards(self.label_B[rows], self.target_B[rows], self.loss)
+    def at(self, rows: Tensor) -> "Toward":
+        return Toward(self.label_B[rows], self.target_B[rows], self.loss)
 
     @property
     def classes(self) -> Tensor:
@@ -99,10 +99,10 @@ class Diverge:
 
     reference_BK: Tensor
 
-    def gain(self, z_BK: Tensor) -> Tensor:
+    def objective(self, z_BK: Tensor) -> Tensor:
         return kl_divergence(z_BK, self.reference_BK)
 
-    def reached(self, z_BK: Tensor) -> Tensor:
+    def success(self, z_BK: Tensor) -> Tensor:
         return z_BK.argmax(1) != self.reference_BK.argmax(1)
 
     def at(self, rows: Tensor) -> "Diverge":
@@ -126,7 +126,7 @@ def runner_up(z_BK: Tensor) -> Tensor:
     return z_BK.topk(2, dim=1).indices[:, 1]
 
 
-def rivals(z_BK: Tensor, label_B: Tensor, count: int) -> Tensor:
+def top_other_classes(z_BK: Tensor, label_B: Tensor, count: int) -> Tensor:
     """[B, count] classes other than the label, the one the model believes in most first."""
     return z_BK.scatter(1, label_B[:, None], float("-inf")).topk(count, dim=1).indices
 
@@ -139,9 +139,9 @@ __all__ = [
     "Goal",
     "Target",
     "Targeted",
-    "Towards",
+    "Toward",
     "Untargeted",
     "least_likely",
-    "rivals",
     "runner_up",
+    "top_other_classes",
 ]

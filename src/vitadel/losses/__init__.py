@@ -8,14 +8,14 @@ from collections.abc import Callable
 from torch import Tensor
 
 from vitadel.losses.likelihood import cross_entropy, kl_divergence
-from vitadel.losses.margin import dlr, lead, margin, targeted_dlr
+from vitadel.losses.margin import dlr, logit_difference, margin, targeted_dlr
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 # (logits, labels, targets): larger means nearer to the target
 TargetLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 LOSSES: dict[str, Loss] = {"ce": cross_entropy, "margin": margin, "dlr": dlr}
-TARGET_LOSSES: dict[str, TargetLoss] = {"lead": lead, "dlr": targeted_dlr}
+TARGET_LOSSES: dict[str, TargetLoss] = {"logit_difference": logit_difference, "dlr": targeted_dlr}
 
 __all__ = [
     "LOSSES",
@@ -25,7 +25,7 @@ __all__ = [
     "cross_entropy",
     "dlr",
     "kl_divergence",
-    "lead",
+    "logit_difference",
     "margin",
     "targeted_dlr",
 ]

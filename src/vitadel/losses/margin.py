@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from vitadel.errors import UsageError
+from vitadel.core.errors import UsageError
 
 
 def margin(z_BK: Tensor, y_B: Tensor) -> Tensor:
@@ -40,7 +40,7 @@ def dlr(z_BK: Tensor, y_B: Tensor) -> Tensor:
     return margin(z_BK, y_B) / (top3_B3[:, 0] - top3_B3[:, 2] + 1e-12)
 
 
-def lead(z_BK: Tensor, y_B: Tensor, target_B: Tensor) -> Tensor:
+def logit_difference(z_BK: Tensor, y_B: Tensor, target_B: Tensor) -> Tensor:
     r"""The lead of one chosen class over the label: :math:`z_t - z_y`."""
     return (z_BK.gather(1, target_B[:, None]) - z_BK.gather(1, y_B[:, None])).squeeze(1)
 
@@ -53,6 +53,8 @@ def targeted_dlr(z_BK: Tensor, y_B: Tensor, target_B: Tensor) -> Tensor:
     .. math:: \frac{z_t - z_y}{z_{\pi_1} - (z_{\pi_3} + z_{\pi_4}) / 2}
     """
     if z_BK.shape[1] < 4:
-        raise UsageError(f"targeted_dlr needs at least 4 classes, got {z_BK.shape[1]}. Use `lead` for a smaller model.")
+        raise UsageError(
+            f"targeted_dlr needs at least 4 classes, got {z_BK.shape[1]}. Use `logit_difference` for a smaller model."
+        )
     top4_B4 = z_BK.topk(4, dim=1).values
-    return lead(z_BK, y_B, target_B) / (top4_B4[:, 0] - top4_B4[:, 2:].mean(1) + 1e-12)
+    return logit_difference(z_BK, y_B, target_B) / (top4_B4[:, 0] - top4_B4[:, 2:].mean(1) + 1e-12)

@@ -1,12 +1,12 @@
-"""Pixels in [0, 1] to logits: timm's networks with the normalisation inside, and taps to see inside them."""
+"""Pixels in [0, 1] to logits: timm's networks with the normalization inside, and taps to see inside them."""
 
-from vitadel.models import scales
+from vitadel.models import attention_scales
 from vitadel.models.build import own_models, timm_families
 from vitadel.models.costs import Cost, cost
 from vitadel.models.families import Layer, family_of
 from vitadel.models.loading import add_adapters, answering, is_foreign, load, run_of, save, save_adapters, tora
 from vitadel.models.model import Model, identity, set_attention_scales, wrap
-from vitadel.models.spec import RAW_PIXELS, ModelSpec, Normalisation, Option
+from vitadel.models.spec import RAW_PIXELS, ModelSpec, Normalization, Option
 from vitadel.models.taps import Taps
 from vitadel.models.tora import Adapted, Tuning
 from vitadel.models.weights import fingerprint, read_tensors, write_tensors
@@ -18,12 +18,13 @@ __all__ = [
     "Layer",
     "Model",
     "ModelSpec",
-    "Normalisation",
+    "Normalization",
     "Option",
     "Taps",
     "Tuning",
     "add_adapters",
     "answering",
+    "attention_scales",
     "cost",
     "family_of",
     "fingerprint",
@@ -35,7 +36,6 @@ __all__ = [
     "run_of",
     "save",
     "save_adapters",
-    "scales",
     "set_attention_scales",
     "timm_families",
     "tora",

@@ -11,14 +11,14 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from vitadel.errors import UsageError, reason, unknown
+from vitadel.core.errors import UsageError, reason, unknown
+from vitadel.core.numeric import check_seed
 from vitadel.models.families import OTHER, Family, check_grid, family_of, family_of_timm_file
+from vitadel.models.masked_gradient_net import MaskedGradientNet
 from vitadel.models.options import check_options
-from vitadel.models.pointer import Pointer
-from vitadel.models.spec import RAW_PIXELS, ModelSpec, Normalisation, Option
+from vitadel.models.spec import RAW_PIXELS, ModelSpec, Normalization, Option
 from vitadel.models.tora import adapt
 from vitadel.models.wide_resnet import WideResNet
-from vitadel.numeric import check_seed
 
 # a registered name, and the tag of its published weights
 _TIMM_NAME = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_-]+)?")
@@ -45,7 +45,7 @@ OWN: dict[str, _Own] = {
         224,
         lambda classes: timm.create_model("resnet50", pretrained=False, act_layer="gelu", num_classes=classes),
     ),
-    "pointer": _Own("hard attention for 8 px whose gradient is zero; to test attacks with", 8, Pointer),
+    "pointer": _Own("hard attention for 8 px whose gradient is zero; to test attacks with", 8, MaskedGradientNet),
 }
 
 
@@ -81,8 +81,8 @@ def complete(name: str, options: Mapping[str, Option], num_classes: int | None =
     classes = config.num_classes if num_classes is None else num_classes
     if num_classes is None and not classes:
         raise UsageError(f"{name} has no classes of its own. Write num_classes=N, or --classes N.")
-    normalisation = Normalisation(tuple(config.mean), tuple(config.std))
-    return ModelSpec(name, classes, config.input_size[-1], None, normalisation, dict(options))
+    normalization = Normalization(tuple(config.mean), tuple(config.std))
+    return ModelSpec(name, classes, config.input_size[-1], None, normalization, dict(options))
 
 
 def outline(spec: ModelSpec) -> nn.Module:

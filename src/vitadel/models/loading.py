@@ -10,15 +10,15 @@ import timm
 import torch
 from torch import Tensor, nn
 
-from vitadel.errors import UsageError, unknown
-from vitadel.models import scales
+from vitadel.core.errors import UsageError, unknown
+from vitadel.core.numeric import check_seed
+from vitadel.models import attention_scales
 from vitadel.models.build import build, complete, outline
 from vitadel.models.families import family_of
 from vitadel.models.model import Model
-from vitadel.models.spec import ModelSpec, Normalisation, Option
+from vitadel.models.spec import ModelSpec, Normalization, Option
 from vitadel.models.tora import ANSWERS, Adapted, Tuning, adapt
 from vitadel.models.weights import check_keys, fingerprint, read_foreign, read_tensors, strip_prefix, write_tensors
-from vitadel.numeric import check_seed
 
 SPEC_KEY = "vitadel.model"
 BACKBONE_KEY = "vitadel.backbone"  # a file of adapters says on which frozen weights they were trained
@@ -31,7 +31,7 @@ def load(
     num_classes: int | None = None,
     image_size: int | None = None,
     patch_size: int | None = None,
-    normalisation: Normalisation | None = None,
+    normalization: Normalization | None = None,
     options: Mapping[str, Option] | None = None,
     pretrained: bool = False,
     keep_head: bool = False,
@@ -46,16 +46,16 @@ def load(
     What is left out keeps its value: from the checkpoint if there is one, else from the architecture. Another
     `num_classes` replaces the head by a fresh one, and is refused with `keep_head`; another `image_size` or
     `patch_size` resamples patch kernel and positions, and weights of another geometry are refused where neither is
-    given. `normalisation` defaults to timm's for the architecture; `RAW_PIXELS` is none. `options` are those that
+    given. `normalization` defaults to timm's for the architecture; `RAW_PIXELS` is none. `options` are those that
     describe an architecture. `seed` draws the weights that no file provides.
     """
     check_seed(seed)
     if (named := _with_head(str(model))) is not None:
         keep = {"num_classes": num_classes, "image_size": image_size, "patch_size": patch_size}
-        more = {"normalisation": normalisation, "options": options, "pretrained": pretrained, "seed": seed}
+        more = {"normalization": normalization, "options": options, "pretrained": pretrained, "seed": seed}
         return answering(load(named[0], keep_head=keep_head, **keep, **more), named[1])  # type: ignore[arg-type]
     if (added := _with_adapters(str(model))) is not None:
-        if any(one is not None for one in (num_classes, image_size, patch_size, normalisation, options)) or pretrained:
+        if any(one is not None for one in (num_classes, image_size, patch_size, normalization, options)) or pretrained:
             raise UsageError(f"the adapters in {added[1]} fit one network as it is. Leave its classes and sizes out.")
         return add_adapters(load(added[0]), added[1])
     name, at, file = str(model).partition("@")
@@ -78,7 +78,7 @@ def load(
         num_classes=old.num_classes if num_classes is None else num_classes,
         image_size=old.image_size if image_size is None else image_size,
         patch_size=old.patch_size if patch_size is None else patch_size,
-        normalisation=normalisation or old.normalisation,
+        normalization=normalization or old.normalization,
         options=old.options if options is None else dict(options),
     )
     given = {"image_size": image_size is not None, "patch_size": patch_size is not None}
@@ -93,7 +93,7 @@ def save(
     if model.spec is None:
         raise UsageError("only models made by `load` know how to be built again; save this one's state dict instead.")
     values = model.net.state_dict() if tensors is None else tensors
-    write_tensors(path, scales.without_training(values), {SPEC_KEY: model.spec.to_json(), **(about or {})})
+    write_tensors(path, attention_scales.without_training(values), {SPEC_KEY: model.spec.to_json(), **(about or {})})
 
 
 def tora(backbone: Model, tuning: Tuning | None = None, *, num_classes: int | None = None, seed: int = 0) -> Model:
@@ -110,7 +110,7 @@ def tora(backbone: Model, tuning: Tuning | None = None, *, num_classes: int | No
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         net = adapt(backbone.net, chosen, classes).train(backbone.training)
-    return Model(net, backbone.normalisation, spec)
+    return Model(net, backbone.normalization, spec)
 
 
 def save_adapters(model: Model, path: Path, about: Mapping[str, str] | None = None) -> None:
@@ -147,7 +147,7 @@ def answering(model: Model, head: str) -> Model:
     tuning = replace(net.tuning, answer=head)
     shown = copy.copy(net)  # of its own, with the same modules inside
     shown.tuning = tuning
-    return Model(shown, model.normalisation, replace(model.spec, tuning=tuning))
+    return Model(shown, model.normalization, replace(model.spec, tuning=tuning))
 
 
 def _adapted(model: Model) -> Adapted:
@@ -216,18 +216,18 @@ def _assemble(spec: ModelSpec, source: _Source, *, seed: int) -> Model:
     state = None if source.state is None else _fitted(spec, shapes, source.state, source)
     net = build(spec, seed=seed)
     if state is not None:
-        factors_M = state.pop(scales.ATTENTION, None)
+        factors_M = state.pop(attention_scales.ATTENTION, None)
         net.load_state_dict({**net.state_dict(), **state})
         if factors_M is not None:
-            scales.hold_factors(net, scales.ATTENTION, factors_M)
-    return Model(net, spec.normalisation, replace(spec, patch_size=family_of(net).patch_size(net)))
+            attention_scales.hold_factors(net, attention_scales.ATTENTION, factors_M)
+    return Model(net, spec.normalization, replace(spec, patch_size=family_of(net).patch_size(net)))
 
 
 def _fitted(spec: ModelSpec, shapes: nn.Module, state: Mapping[str, Tensor], source: _Source) -> dict[str, Tensor]:
     """The weights of `state` by the names and in the shapes of the network, without those that are to be fresh."""
     wanted = shapes.state_dict()
     stripped = strip_prefix(state, wanted)
-    factors_M = stripped.pop(scales.ATTENTION, None)
+    factors_M = stripped.pop(attention_scales.ATTENTION, None)
     _refuse_other_geometry(spec, shapes, stripped, source)
     fitted, fresh = family_of(shapes).fit(stripped, shapes), set()
     for key, value in wanted.items():
@@ -242,7 +242,7 @@ def _fitted(spec: ModelSpec, shapes: nn.Module, state: Mapping[str, Tensor], sou
             fresh.add(key)
     check_keys({**fitted, **{key: wanted[key] for key in fresh}}, wanted, source.name)
     kept = {key: value for key, value in fitted.items() if key not in fresh}
-    return kept if factors_M is None else {**kept, scales.ATTENTION: factors_M}
+    return kept if factors_M is None else {**kept, attention_scales.ATTENTION: factors_M}
 
 
 def _refuse_other_geometry(spec: ModelSpec, net: nn.Module, state: Mapping[str, Tensor], source: _Source) -> None:

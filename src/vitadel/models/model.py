@@ -1,20 +1,20 @@
-"""Pixels in [0, 1] to logits, with the normalisation inside."""
+"""Pixels in [0, 1] to logits, with the normalization inside."""
 
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
-from vitadel.errors import UsageError
-from vitadel.models import scales
+from vitadel.core.errors import UsageError
+from vitadel.models import attention_scales
 from vitadel.models.families import family_of
-from vitadel.models.spec import ModelSpec, Normalisation
+from vitadel.models.spec import ModelSpec, Normalization
 from vitadel.models.taps import Taps
 from vitadel.models.weights import fingerprint
 
 
 class Model(nn.Module):
-    """A network and its normalisation: a plain module that any attack library can use unchanged.
+    """A network and its normalization: a plain module that any attack library can use unchanged.
 
     A network that keeps factors for its attention (`set_attention_scales`) answers with them; what taps scale comes on
     top.
@@ -23,22 +23,22 @@ class Model(nn.Module):
     mean: Tensor
     std: Tensor
 
-    def __init__(self, net: nn.Module, normalisation: Normalisation, spec: ModelSpec | None = None) -> None:
+    def __init__(self, net: nn.Module, normalization: Normalization, spec: ModelSpec | None = None) -> None:
         super().__init__()
         family_of(net).prepare(net)
         self.net = net
-        self.normalisation = normalisation
+        self.normalization = normalization
         self.spec = spec
         # the values live in the spec; as buffers they would be a second copy inside every state dict
-        self.register_buffer("mean", torch.tensor(normalisation.mean).view(1, -1, 1, 1), persistent=False)
-        self.register_buffer("std", torch.tensor(normalisation.std).view(1, -1, 1, 1), persistent=False)
+        self.register_buffer("mean", torch.tensor(normalization.mean).view(1, -1, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(normalization.std).view(1, -1, 1, 1), persistent=False)
         self.taps = Taps(self, net)
         self.training = net.training  # a new module would call itself in training, whatever it holds
 
     @property
     def attention_scales(self) -> Tensor | None:
         """One factor per attention, if the network keeps any."""
-        return scales.held(self.net, scales.ATTENTION)
+        return attention_scales.held(self.net, attention_scales.ATTENTION)
 
     @property
     def fixed_size(self) -> int | None:
@@ -57,7 +57,9 @@ class Model(nn.Module):
                 f"the model takes {size} x {size} images, got {x.shape[-2]} x {x.shape[-1]}. "
                 f"Load the data at {size}, or the model with image_size={x.shape[-1]}."
             )
-        return scales.answer(self.net, self.taps, x if self.normalisation.identity else (x - self.mean) / self.std)
+        return attention_scales.answer(
+            self.net, self.taps, x if self.normalization.identity else (x - self.mean) / self.std
+        )
 
 
 def identity(model: Model, name: str) -> dict[str, object]:
@@ -69,9 +71,9 @@ def identity(model: Model, name: str) -> dict[str, object]:
 
 def set_attention_scales(model: Model, factors: float | Tensor | Sequence[float]) -> None:
     """From now on the model answers with these factors on its attention's scores: one for all, or one for each."""
-    scales.hold_factors(model.net, scales.ATTENTION, factors)
+    attention_scales.hold_factors(model.net, attention_scales.ATTENTION, factors)
 
 
 def wrap(net: nn.Module, *, mean: tuple[float, ...], std: tuple[float, ...]) -> Model:
-    """Any network that takes normalised images, as one that takes pixels in [0, 1]."""
-    return Model(net, Normalisation(mean, std))
+    """Any network that takes normalized images, as one that takes pixels in [0, 1]."""
+    return Model(net, Normalization(mean, std))

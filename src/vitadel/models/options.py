@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from torch import nn
 
-from vitadel.errors import UsageError, unknown
+from vitadel.core.errors import UsageError, unknown
 from vitadel.models.spec import Option
 
 _WHOLE = {

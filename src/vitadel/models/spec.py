@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from vitadel.errors import UsageError
+from vitadel.core.errors import UsageError
+from vitadel.core.files import parse_json
 from vitadel.models.tora import Tuning
-from vitadel.strict_json import parse_json
 
 Option = str | int | float | bool
 
@@ -21,7 +21,7 @@ _MOST_MEAN, _LEAST_STD, _MOST_STD = 1e6, 1e-6, 1e6
 
 
 @dataclass(frozen=True, slots=True)
-class Normalisation:
+class Normalization:
     """The shift and scale a model applies to pixels in [0, 1] before its first layer."""
 
     mean: tuple[float, ...]
@@ -32,7 +32,7 @@ class Normalisation:
         stds = all(_LEAST_STD <= std <= _MOST_STD for std in self.std)
         if len(self.mean) != len(self.std) or not self.mean or not means or not stds:
             raise UsageError(
-                f"a normalisation needs one mean and one positive std per channel, "
+                f"a normalization needs one mean and one positive std per channel, "
                 f"got {self.mean!r:.100} and {self.std!r:.100}."
             )
 
@@ -41,12 +41,12 @@ class Normalisation:
         return not any(self.mean) and set(self.std) == {1.0}
 
 
-RAW_PIXELS = Normalisation((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
+RAW_PIXELS = Normalization((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """The architecture by name, its geometry, its normalisation, and what it was built with beyond the name.
+    """The architecture by name, its geometry, its normalization, and what it was built with beyond the name.
 
     With `tuning`, that architecture is frozen, with a head of `kept_classes`, and has adapters and heads of their own.
     """
@@ -55,7 +55,7 @@ class ModelSpec:
     num_classes: int
     image_size: int
     patch_size: int | None
-    normalisation: Normalisation
+    normalization: Normalization
     options: Mapping[str, Option] = field(default_factory=dict)
     tuning: Tuning | None = None
     kept_classes: int | None = None
@@ -69,8 +69,8 @@ class ModelSpec:
                 continue
             if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
                 raise UsageError(f"{what} must be a whole number from 1 to {most}, got {value!r:.60}.")
-        if len(self.normalisation.mean) != 3:
-            raise UsageError(f"images have 3 channels, got a normalization of {len(self.normalisation.mean)}.")
+        if len(self.normalization.mean) != 3:
+            raise UsageError(f"images have 3 channels, got a normalization of {len(self.normalization.mean)}.")
 
     @property
     def answers(self) -> int:
@@ -89,11 +89,11 @@ class ModelSpec:
         """
         try:
             values: Any = parse_json(text)
-            mean, std = (tuple(map(float, values["normalisation"][key])) for key in ("mean", "std"))
+            mean, std = (tuple(map(float, values["normalization"][key])) for key in ("mean", "std"))
             tuning = None if values.get("tuning") is None else Tuning(**values["tuning"])
             if not isinstance(values.get("options", {}), dict):
                 raise TypeError("its options are no mapping")
-            return cls(**{**values, "normalisation": Normalisation(mean, std), "tuning": tuning})
+            return cls(**{**values, "normalization": Normalization(mean, std), "tuning": tuning})
         except (TypeError, KeyError, ValueError, AttributeError, OverflowError, UsageError) as error:
             raise UsageError(
                 f"the model description in the file is damaged ({error!s:.200}). Use an intact file."

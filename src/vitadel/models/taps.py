@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from vitadel.errors import UsageError
+from vitadel.core.errors import UsageError
 from vitadel.models.attention import AttentionMode
 from vitadel.models.families import Block, family_of
 

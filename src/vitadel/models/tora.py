@@ -26,8 +26,8 @@ import torch
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-from vitadel.errors import UsageError, unknown
-from vitadel.numeric import Count, check_ranges
+from vitadel.core.errors import UsageError, unknown
+from vitadel.core.numeric import Count, check_ranges
 
 NAMES = ("acc", "rob")
 ANSWERS = ("joint", *NAMES, "kept")

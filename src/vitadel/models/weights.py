@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from vitadel.errors import UsageError, reason
+from vitadel.core.errors import UsageError, reason
 
 # where training scripts put the weights inside a .pth, averaged ones first: they are what papers report
 _CONTAINERS = ("state_dict_ema", "model_ema", "ema", "state_dict", "model_state_dict", "model", "net", "weights")

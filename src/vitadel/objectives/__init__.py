@@ -1,29 +1,29 @@
-"""What training minimises: (model, x, y, seed) -> Step."""
+"""What training minimizes: (model, x, y, seed) -> Step."""
 
 from vitadel.objectives.adversarial import Adversarial
+from vitadel.objectives.adversarial_objective import AdversarialObjective
 from vitadel.objectives.attention_scaling import AttentionScaling, Scope
 from vitadel.objectives.awp import AWP
 from vitadel.objectives.base import Examples, Objective, Step
-from vitadel.objectives.hostile import Hostile
-from vitadel.objectives.mart import Mart
-from vitadel.objectives.moment import Each, Moment
+from vitadel.objectives.mart import MART
+from vitadel.objectives.schedule import ScheduleUnit, TrainingTime
 from vitadel.objectives.standard import Standard
-from vitadel.objectives.tradeoff import TradeOff
-from vitadel.objectives.trades import Trades
+from vitadel.objectives.tora import TORATraining
+from vitadel.objectives.trades import TRADES
 
 __all__ = [
     "AWP",
+    "MART",
+    "TRADES",
     "Adversarial",
+    "AdversarialObjective",
     "AttentionScaling",
-    "Each",
     "Examples",
-    "Hostile",
-    "Mart",
-    "Moment",
     "Objective",
+    "ScheduleUnit",
     "Scope",
     "Standard",
     "Step",
-    "TradeOff",
-    "Trades",
+    "TORATraining",
+    "TrainingTime",
 ]

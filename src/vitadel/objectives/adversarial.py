@@ -6,12 +6,12 @@ from torch import Tensor, nn
 
 from vitadel.goals import Untargeted
 from vitadel.losses import cross_entropy
+from vitadel.objectives.adversarial_objective import AdversarialObjective
 from vitadel.objectives.base import Examples, Step, accuracy, hard_labels, shares
-from vitadel.objectives.hostile import Hostile
 
 
 @dataclass(frozen=True, slots=True)
-class Adversarial(Hostile):
+class Adversarial(AdversarialObjective):
     r"""Cross-entropy where it is largest (Madry et al. 2018, arXiv:1706.06083).
 
     .. math:: \min_\theta \; \mathbb{E} \max_{x' \in S(x)} \mathrm{CE}(f_\theta(x'), y)

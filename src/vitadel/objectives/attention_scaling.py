@@ -32,13 +32,13 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, distributed, nn
 
-from vitadel.attacks import Rescaled, Scaling, find_factors
-from vitadel.draws import fold_seed
-from vitadel.errors import UsageError
-from vitadel.models import Model, scales
-from vitadel.numeric import Range, check_ranges
+from vitadel.attacks import RescaledModel, Scaling, find_factors
+from vitadel.core.errors import UsageError
+from vitadel.core.numeric import Range, check_ranges
+from vitadel.core.rng import fold_seed
+from vitadel.models import Model, attention_scales
 from vitadel.objectives.base import Examples, Objective, Step, hard_labels, undistributed
-from vitadel.objectives.moment import Moment
+from vitadel.objectives.schedule import TrainingTime
 
 
 class Scope(enum.Enum):
@@ -74,18 +74,18 @@ class AttentionScaling(Objective):
     def begin(self, model: nn.Module) -> None:
         """Factors of 1 to begin with, or those that the model brings along."""
         net = _model(model).net
-        if scales.held(net, self._name) is None:
-            scales.hold_factors(net, self._name, 1.0)
-        scales.hold(net, scales.RECORD, torch.zeros(2))
+        if attention_scales.held(net, self._name) is None:
+            attention_scales.hold_factors(net, self._name, 1.0)
+        attention_scales.hold(net, attention_scales.RECORD, torch.zeros(2))
         self.inner.begin(model)
 
-    def at(self, moment: Moment) -> Objective:
+    def at(self, moment: TrainingTime) -> Objective:
         if self.scales_at(moment):
             return _Search(self.scaling, self._name, moment.whole_epoch)
         inner = self.inner.at(moment)
         return inner if self.scope is Scope.DEPLOYED else _OnRescaled(inner)
 
-    def scales_at(self, moment: Moment) -> bool:
+    def scales_at(self, moment: TrainingTime) -> bool:
         """Whether this update searches for factors."""
         epoch = moment.whole_epoch
         due = 0 < epoch < moment.epochs - 1 and epoch % self.period == 0
@@ -97,7 +97,7 @@ class AttentionScaling(Objective):
 
     @property
     def _name(self) -> str:
-        return scales.ATTENTION if self.scope is Scope.DEPLOYED else scales.ATTACK
+        return attention_scales.ATTENTION if self.scope is Scope.DEPLOYED else attention_scales.ATTACK
 
     @property
     def passes(self) -> float:
@@ -152,9 +152,9 @@ class _OnRescaled(Objective):
 
     def prepare(self, model: nn.Module, x: Tensor, y: Tensor, *, seed: int, index_B: Tensor | None = None) -> Examples:
         local: Any = undistributed(model)  # the model, or a copy of it with taps of its own
-        factors_M = scales.held(local.net, scales.ATTACK)
+        factors_M = attention_scales.held(local.net, attention_scales.ATTACK)
         assert factors_M is not None, "the loop calls `begin` first"
-        return self.inner.prepare(Rescaled(local, factors_M), x, y, seed=seed, index_B=index_B)
+        return self.inner.prepare(RescaledModel(local, factors_M), x, y, seed=seed, index_B=index_B)
 
     def loss(self, model: nn.Module, examples: Examples) -> Step:
         return self.inner.loss(model, examples)
@@ -210,17 +210,19 @@ class _Search(Objective):
 
     def _keep(self, net: nn.Module, found: Tensor) -> tuple[Tensor, Tensor]:
         """Distance and factors that are kept now; the record says which epoch they are of."""
-        record = scales.held(net, scales.RECORD)
+        record = attention_scales.held(net, attention_scales.RECORD)
         assert record is not None, "the loop calls `begin` first"
         worth, value, factors_M = found[0], found[1], found[2:]
         better = int(record[0]) != self.epoch or self.scaling.keep == "last" or bool(value > record[1])
         if better and bool(worth.isfinite()):
-            scales.hold(net, self.name, factors_M)
-            scales.hold(net, scales.RECORD, torch.stack([torch.full_like(value, self.epoch), value]))
+            attention_scales.hold(net, self.name, factors_M)
+            attention_scales.hold(
+                net, attention_scales.RECORD, torch.stack([torch.full_like(value, self.epoch), value])
+            )
         return record[1].clone(), self._kept(net).clone()
 
     def _kept(self, net: nn.Module) -> Tensor:
-        factors_M = scales.held(net, self.name)
+        factors_M = attention_scales.held(net, self.name)
         assert factors_M is not None, "the loop calls `begin` first"
         return factors_M
 

@@ -8,11 +8,11 @@ from typing import Annotated
 import torch
 from torch import Tensor, distributed, nn
 
-from vitadel.errors import UsageError
-from vitadel.numeric import Range, check_ranges
+from vitadel.core.errors import UsageError
+from vitadel.core.numeric import Range, check_ranges
 from vitadel.objectives.attention_scaling import AttentionScaling
 from vitadel.objectives.base import Examples, Objective, Step, undistributed
-from vitadel.objectives.moment import Moment
+from vitadel.objectives.schedule import TrainingTime
 
 _TINY = 1e-20
 
@@ -28,7 +28,7 @@ class AWP(Objective):
     positions stay. Begins at epoch ``start``. The attack is not run again for the second look, and running statistics
     count the batch once.
 
-    The authors' code takes :math:`v` back after the optimiser's update, this one before it: the two differ by the
+    The authors' code takes :math:`v` back after the optimizer's update, this one before it: the two differ by the
     weight decay of :math:`v`, a part in a million.
     """
 
@@ -48,7 +48,7 @@ class AWP(Objective):
     def selective(self) -> bool:
         return self.inner.selective
 
-    def at(self, moment: Moment) -> Objective:
+    def at(self, moment: TrainingTime) -> Objective:
         inner = self.inner.at(moment)
         return inner if moment.whole_epoch < self.start else replace(self, inner=inner)
 

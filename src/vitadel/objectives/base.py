@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from vitadel.numeric import Range
-from vitadel.objectives.moment import Moment
+from vitadel.core.numeric import Range
+from vitadel.objectives.schedule import TrainingTime
 
 # label smoothing, of which something has to be left for the label
 Smoothing = Annotated[float, Range(ge=0, lt=1)]
@@ -28,7 +28,7 @@ class Step:
     """The scalar that weights are trained on, numbers worth logging, and the logits that were computed anyway.
 
     `undo` is to be called after the backward pass: an objective that looks elsewhere than at the weights moves them.
-    Where `trains` is false the batch served something else, and weights, optimiser and average stay as they are.
+    Where `trains` is false the batch served something else, and weights, optimizer and average stay as they are.
     """
 
     loss: Tensor
@@ -49,7 +49,7 @@ class Examples:
 
 
 class Objective(ABC):
-    """What training minimises, in two halves: what to look at, and how bad it is.
+    """What training minimizes, in two halves: what to look at, and how bad it is.
 
     The halves are apart so that a wrapper can ask for the loss of the same examples at other weights. `y` is [B] class
     numbers or [B, K] shares; `index_B` numbers the images. Draws depend on `seed` and `index_B`, never on the batch.
@@ -94,7 +94,7 @@ class Objective(ABC):
         """Give the model what it has to hold before the first update, and so before it is copied or wrapped."""
         return
 
-    def at(self, moment: Moment) -> "Objective":
+    def at(self, moment: TrainingTime) -> "Objective":
         """The objective at this point of training: where schedules live."""
         return self
 

@@ -4,18 +4,18 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from vitadel.core.numeric import NotNegative
 from vitadel.goals import Untargeted
 from vitadel.losses import cross_entropy, kl_divergence
-from vitadel.numeric import NotNegative
+from vitadel.objectives.adversarial_objective import AdversarialObjective
 from vitadel.objectives.base import Examples, Step, accuracy, hard_labels, shares
-from vitadel.objectives.hostile import Hostile
 
 # how far above 1 the runner-up's probability is subtracted from: keeps the logarithm finite
 _ABOVE_ONE = 1.0001
 
 
 @dataclass(frozen=True, slots=True)
-class Mart(Hostile):
+class MART(AdversarialObjective):
     r"""Misclassification-aware training (Wang et al. 2020, "Improving adversarial robustness requires revisiting
     misclassified examples").
 
@@ -44,8 +44,8 @@ class Mart(Hostile):
         target_BK = shares(examples.y, adv_BK.shape[1], self.smoothing)
         true_B = hard_labels(examples.y)[:, None]
         p_adv_BK = adv_BK.softmax(1)
-        rival_B = p_adv_BK.scatter(1, true_B, 0).amax(1)
-        boosted_B = cross_entropy(adv_BK, target_BK) - (_ABOVE_ONE - rival_B).log()
+        other_B = p_adv_BK.scatter(1, true_B, 0).amax(1)
+        boosted_B = cross_entropy(adv_BK, target_BK) - (_ABOVE_ONE - other_B).log()
         certain_B = (clean_BK.softmax(1) * shares(examples.y, adv_BK.shape[1], 0.0)).sum(1)
         pulled_B = kl_divergence(adv_BK, clean_BK) * (1 - certain_B)
         logs = {

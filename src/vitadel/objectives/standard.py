@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from vitadel.core.numeric import check_ranges
 from vitadel.losses import cross_entropy
-from vitadel.numeric import check_ranges
 from vitadel.objectives.base import Examples, Objective, Smoothing, Step, accuracy, shares
 
 

@@ -6,16 +6,16 @@ import torch
 from torch import Tensor, nn
 
 from vitadel.attacks import frozen
-from vitadel.errors import UsageError
+from vitadel.core.errors import UsageError
+from vitadel.core.numeric import NotNegative
 from vitadel.goals import Diverge
 from vitadel.losses import cross_entropy, kl_divergence
-from vitadel.numeric import NotNegative
+from vitadel.objectives.adversarial_objective import AdversarialObjective
 from vitadel.objectives.base import Examples, Step, accuracy, shares, undistributed
-from vitadel.objectives.hostile import Hostile
 
 
 @dataclass(frozen=True, slots=True)
-class Trades(Hostile):
+class TRADES(AdversarialObjective):
     r"""Cross-entropy on clean images plus the divergence of the answers nearby (Zhang et al. 2019, arXiv:1901.08573).
 
     .. math:: \min_\theta \; \mathbb{E} \, \mathrm{CE}(f(x), y)
@@ -29,7 +29,7 @@ class Trades(Hostile):
     beta: NotNegative = 6.0
 
     def __post_init__(self) -> None:
-        super(Trades, self).__post_init__()
+        super(TRADES, self).__post_init__()
         if not getattr(self.attack, "random_start", True):
             raise UsageError("Trades needs an attack with a random start: at the image itself there is no slope.")
 
@@ -44,7 +44,7 @@ class Trades(Hostile):
     @property
     def passes(self) -> float:
         reference = 0.0 if self.attack is None else 1.0
-        return reference + super(Trades, self).passes
+        return reference + super(TRADES, self).passes
 
     def prepare(self, model: nn.Module, x: Tensor, y: Tensor, *, seed: int, index_B: Tensor | None = None) -> Examples:
         if self.attack is None:

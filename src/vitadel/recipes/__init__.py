@@ -3,10 +3,10 @@
 from collections.abc import Callable
 
 from vitadel.recipes import attention_scaling, cifar10, digits, heavy_augmentation, light_recipe, tora, vit_beats_wrn
-from vitadel.recipes.carry_out import carry_out
 from vitadel.recipes.overrides import override
 from vitadel.recipes.provenance import Leaf, leaves
-from vitadel.recipes.recipe import ModelChoice, Normalise, Recipe, Selection, SyntheticChoice
+from vitadel.recipes.recipe import ModelChoice, Normalize, Recipe, Selection, SyntheticChoice
+from vitadel.recipes.runner import carry_out
 
 RECIPES: dict[str, Callable[[], Recipe]] = {
     "digits-standard": digits.digits_standard,
@@ -97,7 +97,7 @@ __all__ = [
     "RECIPES",
     "Leaf",
     "ModelChoice",
-    "Normalise",
+    "Normalize",
     "Recipe",
     "Selection",
     "SyntheticChoice",

@@ -1,6 +1,6 @@
 """The sixteen sets of augmentations that the thesis's ablation (section 4.1.6, Table 3) tries.
 
-All of them come on top of horizontal flips, random resized crops and colour jitter. Table 3 prints eight: the seven
+All of them come on top of horizontal flips, random resized crops and color jitter. Table 3 prints eight: the seven
 with the best robust accuracy and, last, DeiT's own with everything on; they come first here, in its order. The other
 eight are counted in the text and have no published numbers. The columns were aligned from the table's text; the prose
 below it repeats three differences and two orderings, which fix the rows erase, base, rand and the last.

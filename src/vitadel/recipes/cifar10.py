@@ -10,9 +10,9 @@ Cost:    see `expect`; where nothing was measured yet, the recipe gives an estim
 from dataclasses import replace
 
 from vitadel.attacks import PGD, Scaling
-from vitadel.objectives import Adversarial, AttentionScaling, Trades
-from vitadel.recipes.recipe import ModelChoice, Normalise, Recipe, Selection
-from vitadel.threat import Linf
+from vitadel.objectives import TRADES, Adversarial, AttentionScaling
+from vitadel.recipes.recipe import ModelChoice, Normalize, Recipe, Selection
+from vitadel.threats import Linf
 from vitadel.train import AdamW, Compile, Mixing, PadCrop, Plan, Precision
 
 _EPS = 8 / 255
@@ -23,14 +23,14 @@ def cifar10_vit_tiny_short() -> Recipe:
     return Recipe(
         name="cifar10-vit-tiny-short",
         about="ViT-Tiny/4 on CIFAR-10, adversarial training at 8/255, short",
-        model=ModelChoice("timm:vit_tiny_patch16_224", image_size=32, patch_size=4, normalise=Normalise.DATA),
+        model=ModelChoice("timm:vit_tiny_patch16_224", image_size=32, patch_size=4, normalize=Normalize.DATA),
         data="cifar10:data",
         preprocess="squash:32",
         objective=Adversarial(PGD(steps=2, step_size=6 / 255, keep_best=False), Linf(_EPS), eps_warmup=0.3),
         plan=Plan(
             epochs=60,
             batch=512,
-            optimiser=AdamW(lr=1e-3, weight_decay=0.05),
+            optimizer=AdamW(lr=1e-3, weight_decay=0.05),
             warmup_epochs=3,
             min_lr=1e-5,
             clip_norm=1.0,
@@ -71,11 +71,11 @@ def cifar10_xcit_tiny_short() -> Recipe:
         plan=replace(
             base.plan,
             epochs=50,
-            optimiser=AdamW(lr=1e-3, weight_decay=0.3),
+            optimizer=AdamW(lr=1e-3, weight_decay=0.3),
             warmup_epochs=5,
             ema_warmup=True,
             compile=Compile.BLOCKS,
-            understudy=True,
+            attack_model=True,
             mixing=Mixing(cutmix=1.0, probability=0.5),
             check_every_epochs=5,
         ),
@@ -108,7 +108,7 @@ def cifar10_trades_short() -> Recipe:
         base,
         name="cifar10-trades-short",
         about="ViT-Tiny/4 on CIFAR-10, TRADES at 8/255, short",
-        objective=Trades(attack, threat, eps_warmup=0.3, beta=6.0),
+        objective=TRADES(attack, threat, eps_warmup=0.3, beta=6.0),
         plan=replace(base.plan, epochs=25),
         sources={
             "*": "our choice",

@@ -10,8 +10,8 @@ from dataclasses import replace
 from vitadel.attacks import PGD, Scaling
 from vitadel.models import Option
 from vitadel.objectives import Adversarial, AttentionScaling, Standard
-from vitadel.recipes.recipe import ModelChoice, Normalise, Recipe, Selection
-from vitadel.threat import Linf
+from vitadel.recipes.recipe import ModelChoice, Normalize, Recipe, Selection
+from vitadel.threats import Linf
 from vitadel.train import AdamW, Plan
 
 _EPS = 24 / 255
@@ -25,14 +25,14 @@ def digits_standard() -> Recipe:
     return Recipe(
         name="digits-standard",
         about="tiny ViT on digits, standard training",
-        model=ModelChoice("timm:test_vit", image_size=8, patch_size=2, normalise=Normalise.DATA, options=_TINY),
+        model=ModelChoice("timm:test_vit", image_size=8, patch_size=2, normalize=Normalize.DATA, options=_TINY),
         data="digits",
         preprocess="squash:8",
         objective=Standard(),
         plan=Plan(
             epochs=15,
             batch=32,
-            optimiser=AdamW(lr=3e-3, weight_decay=0.05),
+            optimizer=AdamW(lr=3e-3, weight_decay=0.05),
             warmup_epochs=2,
             clip_norm=1.0,
             checkpoint_every_steps=100,
@@ -62,17 +62,17 @@ def digits_class_token() -> Recipe:
         name="digits-class-token",
         about="tiny ViT with a class token on digits, standard training",
         model=replace(base.model, options={"depth": 3, "embed_dim": 96, "num_heads": 3}),
-        plan=replace(base.plan, epochs=30, optimiser=AdamW(lr=2e-3, weight_decay=0.05)),
+        plan=replace(base.plan, epochs=30, optimizer=AdamW(lr=2e-3, weight_decay=0.05)),
     )
 
 
 def digits_pointer() -> Recipe:
-    """A network that hides its gradient in its softmax, trained on the same images: a test for attacks, no defence."""
+    """A network that hides its gradient in its softmax, trained on the same images: a test for attacks, no defense."""
     return replace(
         digits_standard(),
         name="digits-pointer",
         about="hard attention on digits, standard training; gradients are zero",
-        model=ModelChoice("vitadel:pointer", image_size=8, normalise=Normalise.DATA),
+        model=ModelChoice("vitadel:pointer", image_size=8, normalize=Normalize.DATA),
     )
 
 

@@ -11,21 +11,21 @@ Differs: - Singh et al. attack with two steps of APGD from the image itself, whi
          - Both attack mixed labels as they are; ours attacks the label with the larger share.
          - Singh et al. also decay positions and class token, and compute in float16.
          - In its first epoch ARES trains on random noise, for its steps grow from 0; here that epoch is clean.
-         - Erased boxes hold uniform noise; timm's normal noise is meant for normalised images.
+         - Erased boxes hold uniform noise; timm's normal noise is meant for normalized images.
 Cost:    estimates are passes x 2 x multiply-accumulates x images, on one H200 at an assumed 400 TFLOP/s in bf16.
 """
 
 from collections.abc import Mapping
 
 from vitadel.attacks import PGD
-from vitadel.objectives import Adversarial, Each
-from vitadel.recipes.recipe import ModelChoice, Normalise, Recipe, Selection
-from vitadel.threat import Linf
-from vitadel.train import AdamW, HostAugment, Mixing, Plan, Precision, Rule
+from vitadel.objectives import Adversarial, ScheduleUnit
+from vitadel.recipes.recipe import ModelChoice, Normalize, Recipe, Selection
+from vitadel.threats import Linf
+from vitadel.train import AdamW, Mixing, PILAugment, Plan, Precision, Rule
 
 _EPS = 4 / 255
 
-_DEIT = HostAugment(colour_jitter=0.0, rand_augment="rand-m9-mstd0.5-inc1", erase=0.25)
+_DEIT = PILAugment(color_jitter=0.0, rand_augment="rand-m9-mstd0.5-inc1", erase=0.25)
 _MIXING = Mixing(mixup=0.8, cutmix=1.0)
 
 _COMMON: Mapping[str, str] = {
@@ -47,14 +47,14 @@ def vit_s_imagenet_singh() -> Recipe:
     return Recipe(
         name="vit-s-imagenet-singh",
         about="ViT-S/16 on ImageNet at 4/255 from a clean start, heavy augmentation, 2 steps",
-        model=ModelChoice("timm:vit_small_patch16_224@clean-vit-s.safetensors", 224, normalise=Normalise.NONE),
+        model=ModelChoice("timm:vit_small_patch16_224@clean-vit-s.safetensors", 224, normalize=Normalize.NONE),
         data="imagenet:data/imagenet",
         preprocess="crop:224:256:bicubic",
         objective=Adversarial(PGD(steps=2, step_size=5 / 4 * _EPS, random_start=False), Linf(_EPS), smoothing=0.1),
         plan=Plan(
             epochs=300,
             batch=640,
-            optimiser=AdamW(lr=1e-3, weight_decay=0.05, betas=(0.9, 0.95)),
+            optimizer=AdamW(lr=1e-3, weight_decay=0.05, betas=(0.9, 0.95)),
             warmup_epochs=20,
             warmup_lr=1e-7,
             ema=0.9999,
@@ -69,7 +69,7 @@ def vit_s_imagenet_singh() -> Recipe:
             **_COMMON,
             "model.start": "paper: a clean start; the file is yours",
             "model.image_size": said("run_train.sh"),
-            "model.normalise": said("run_train.sh; add_normalization 0"),
+            "model.normalize": said("run_train.sh; add_normalization 0"),
             "objective": said("main.py; adversarial training"),
             "objective.attack": said("autopgd_train_clean.py; two steps from the image, the worst point kept"),
             "objective.attack.step_size": "our choice: equals the authors' APGD where its first step succeeds",
@@ -78,11 +78,11 @@ def vit_s_imagenet_singh() -> Recipe:
             "plan": said("main.py"),
             "plan.epochs": said("README; the models of 300 epochs"),
             "plan.batch": "our choice: 8 devices with the 80 images of run_train.sh",
-            "plan.optimiser.lr": said("run_train.sh"),
+            "plan.optimizer.lr": said("run_train.sh"),
             "plan.precision": "our choice: theirs is float16",
             "plan.mixing": said("parserr.py"),
             "plan.host": said("parserr.py"),
-            "plan.host.colour_jitter": said("parserr.py; asks for 0.4, which timm drops where RandAugment is on"),
+            "plan.host.color_jitter": said("parserr.py; asks for 0.4, which timm drops where RandAugment is on"),
         },
         expect={"published": "69.2% clean, 44.0% robust (Singh et al. 2023; AutoAttack at 4/255)"},
     )
@@ -95,7 +95,7 @@ def vit_b_imagenet_ares() -> Recipe:
     return Recipe(
         name="vit-b-imagenet-ares",
         about="ViT-B/16 on ImageNet at 4/255 from scratch, heavy augmentation, PGD-3",
-        model=ModelChoice("timm:vit_base_patch16_224", 224, normalise=Normalise.DATA),
+        model=ModelChoice("timm:vit_base_patch16_224", 224, normalize=Normalize.DATA),
         data="imagenet:data/imagenet",
         preprocess="crop:224:256:bicubic",
         objective=Adversarial(
@@ -103,12 +103,12 @@ def vit_b_imagenet_ares() -> Recipe:
             Linf(_EPS),
             smoothing=0.1,
             step_warmup=5 / 300,
-            each=Each.EPOCH,
+            each=ScheduleUnit.EPOCH,
         ),
         plan=Plan(
             epochs=300,
             batch=512,
-            optimiser=AdamW(lr=5e-4, weight_decay=0.05),
+            optimizer=AdamW(lr=5e-4, weight_decay=0.05),
             lr_rule=Rule.LINEAR,
             warmup_epochs=5,
             warmup_lr=1e-6,
@@ -136,6 +136,6 @@ def vit_b_imagenet_ares() -> Recipe:
             "plan.batch": "authors' code: ares, run_train.sh; 8 x 64",
             "plan.lr_rule": f"{config}; lrb is for 512 images",
             "plan.cosine_from_start": "authors' code: timm's warm-up hides the first part of the cosine",
-            "plan.host.colour_jitter": f"{config}; asks for 0.4, which timm drops where RandAugment is on",
+            "plan.host.color_jitter": f"{config}; asks for 0.4, which timm drops where RandAugment is on",
         },
     )

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import get_args, get_origin, get_type_hints
 
-from vitadel.errors import UsageError, quoted, unknown
-from vitadel.numeric import read_number, read_whole
+from vitadel.core.errors import UsageError, quoted, unknown
+from vitadel.core.files import parse_json
+from vitadel.core.numeric import read_number, read_whole
 from vitadel.recipes.recipe import Recipe
-from vitadel.strict_json import parse_json
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from vitadel.recipes.light_recipe import cait_s12_imagenet100, deit_s_imagenet10
 from vitadel.recipes.recipe import Recipe
 from vitadel.recipes.sweep import Axis, Numbers, Published, Value
 from vitadel.recipes.vit_beats_wrn import vit_b2_cifar10_long, vit_l2_cifar10_long, wrn_28_10_cifar10_lion
-from vitadel.train import SGD, OptimiserChoice
+from vitadel.train import SGD, OptimizerChoice
 
 _THESIS = "Debenedetti 2022, thesis, table {}"
 _VIT_WRN = "ViTs against WideResNets on CIFAR (paper 004), table {}"
@@ -30,7 +30,7 @@ _SUBSET = "ImageNet-100: another draw of 100 classes gives other accuracies"
 _PRINTED = ("erase", "base", "mixup", "mixup+erase", "mixup+cutmix", "rand", "rand+erase", "mixup+cutmix+rand+erase")
 
 # before it was tuned in table 4
-_DECAY = ("plan.optimiser.weight_decay=0.05",)
+_DECAY = ("plan.optimizer.weight_decay=0.05",)
 
 # names of `vitadel.train.AUGMENTATION_SETS`
 _BASE, _ALL = "base", "mixup+cutmix+rand+erase"
@@ -45,12 +45,12 @@ def _with_plan_of(other: Callable[[], Recipe], recipe: Recipe) -> Recipe:
     return replace(recipe, plan=other().plan)
 
 
-def _with_optimiser(optimiser: OptimiserChoice, recipe: Recipe) -> Recipe:
-    return replace(recipe, plan=replace(recipe.plan, optimiser=optimiser))
+def _with_optimizer(optimizer: OptimizerChoice, recipe: Recipe) -> Recipe:
+    return replace(recipe, plan=replace(recipe.plan, optimizer=optimizer))
 
 
 def _as_with_lion(recipe: Recipe) -> Recipe:
-    """The WideResNet's other recipe, for as many epochs: schedule, average and augmentation go with the optimiser."""
+    """The WideResNet's other recipe, for as many epochs: schedule, average and augmentation go with the optimizer."""
     lion = wrn_28_10_cifar10_lion()
     return replace(recipe, objective=lion.objective, plan=replace(lion.plan, epochs=recipe.plan.epochs))
 
@@ -118,8 +118,8 @@ _SCALING = Axis(
     ),
 )
 
-_WRN_OPTIMISERS = Axis(
-    "optimiser",
+_WRN_OPTIMIZERS = Axis(
+    "optimizer",
     (
         # the SGD row is the recipe of Wang et al. 2023, and so is ours
         Value("sgd"),
@@ -127,11 +127,11 @@ _WRN_OPTIMISERS = Axis(
     ),
 )
 
-_VIT_OPTIMISERS = Axis(
-    "optimiser",
+_VIT_OPTIMIZERS = Axis(
+    "optimizer",
     (
         # not in the paper: rate, batch and the missing weight decay are those of the authors' code
-        Value("sgd", ("plan.batch=2048",), partial(_with_optimiser, SGD(lr=0.2, weight_decay=0.0))),
+        Value("sgd", ("plan.batch=2048",), partial(_with_optimizer, SGD(lr=0.2, weight_decay=0.0))),
         Value("lion"),  # the recipe's own
     ),
 )
@@ -183,7 +183,7 @@ SWEEPS: dict[str, Published] = {
     ),
     "thesis-table3": Published(
         source=_THESIS.format(3),
-        about="augmentation beyond flip, crop and colour jitter",
+        about="augmentation beyond flip, crop and color jitter",
         recipe="xcit-n12-imagenet100",
         axes=(Axis.of("augmentation", _PRINTED),),
         threat="linf:4/255",
@@ -306,9 +306,9 @@ SWEEPS: dict[str, Published] = {
     ),
     "vit-wrn-table5-wrn": Published(
         source=_VIT_WRN.format(5),
-        about="optimiser of WRN-28-10",
+        about="optimizer of WRN-28-10",
         recipe="wrn-28-10-cifar10",
-        axes=(_WRN_OPTIMISERS,),
+        axes=(_WRN_OPTIMIZERS,),
         threat="linf:8/255",
         attack=_AUTOATTACK,
         rows={("sgd",): Numbers(92.44, 67.31), ("lion",): Numbers(92.47, 67.42)},
@@ -317,9 +317,9 @@ SWEEPS: dict[str, Published] = {
     ),
     "vit-wrn-table5-vit": Published(
         source=_VIT_WRN.format(5),
-        about="optimiser of ViT-B/2",
+        about="optimizer of ViT-B/2",
         recipe="vit-b2-cifar10",
-        axes=(_VIT_OPTIMISERS,),
+        axes=(_VIT_OPTIMIZERS,),
         threat="linf:8/255",
         attack=_AUTOATTACK,
         rows={("sgd",): Numbers(75.06, None), ("lion",): Numbers(94.35, 71.31)},

@@ -6,18 +6,18 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from vitadel.attacks import Attack
-from vitadel.errors import unknown
+from vitadel.core.errors import unknown
+from vitadel.core.numeric import Count, Range, Seed, Side, check_ranges
 from vitadel.models import Option, Tuning
-from vitadel.numeric import Count, Range, Seed, Side, check_ranges
 from vitadel.objectives import Objective
-from vitadel.threat import Threat
+from vitadel.threats import Threat
 from vitadel.train import Plan
 
 _SPLITS = ("holdout", "test", "train")
 
 
-class Normalise(enum.Enum):
-    """Where a model's normalisation comes from."""
+class Normalize(enum.Enum):
+    """Where a model's normalization comes from."""
 
     MODEL = "the architecture's own"
     DATA = "the data set's mean and deviation"
@@ -35,7 +35,7 @@ class ModelChoice:
     start: str
     image_size: Side
     patch_size: Side | None = None
-    normalise: Normalise = Normalise.MODEL
+    normalize: Normalize = Normalize.MODEL
     options: Mapping[str, Option] = field(default_factory=dict)
     tuning: Tuning | None = None
 
@@ -48,7 +48,7 @@ class Selection:
     """What chooses the checkpoint: accuracy on the hold-out, under an attack if there is one.
 
     With a `clean_share` it is that share of clean accuracy and the rest of accuracy under attack: robust accuracy alone
-    chooses weights that have not learnt clean images yet, where a model overfits its attack.
+    chooses weights that have not learned clean images yet, where a model overfits its attack.
     `split` says "test" only to repeat a published run that selected on its test images, and the manifest records it.
     """
 

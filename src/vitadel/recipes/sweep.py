@@ -20,16 +20,20 @@ from pathlib import Path
 import torch
 
 from vitadel import data, models
-from vitadel.errors import UsageError, unknown
-from vitadel.evaluate import Ranks, Suite, best_device, device_name, evaluate
+from vitadel.core.device import device_name
+from vitadel.core.distributed import Ranks, best_device
+from vitadel.core.errors import UsageError, unknown
+from vitadel.core.files import write_json
+from vitadel.core.progress import Notify, silent
+from vitadel.evaluate import Suite, evaluate
 from vitadel.recipes.augmentation_sets import AUGMENTATION_SETS
-from vitadel.recipes.carry_out import TRAINING_ROOMS, carry_out
 from vitadel.recipes.overrides import override
 from vitadel.recipes.recipe import Recipe
-from vitadel.runs import Notify, Run, code_hashes, describe, fingerprint, silent, write_json
+from vitadel.recipes.runner import TRAINING_ROOMS, carry_out
+from vitadel.runs import Run, code_hashes, describe, fingerprint
 from vitadel.runs.manifest import differences
-from vitadel.threat import Threat, check_size, spell
-from vitadel.train import HostAugment, Mixing, claim_together
+from vitadel.threats import Threat, check_size, spell
+from vitadel.train import Mixing, PILAugment, claim_together
 
 # what decides which combination is best: the first of these that was measured. Test images come last: the best of
 # many by them would look better than it is
@@ -43,15 +47,15 @@ _JITTER = 0.4
 
 
 def _augmented(recipe: Recipe, name: str) -> Recipe:
-    """One of the thesis's sixteen sets, on top of the recipe's own flips, crops and colour jitter."""
+    """One of the thesis's sixteen sets, on top of the recipe's own flips, crops and color jitter."""
     if name not in AUGMENTATION_SETS:
         raise unknown("set of augmentations", name, AUGMENTATION_SETS)
     chosen = AUGMENTATION_SETS[name]
     mixing = Mixing(mixup=chosen.mixup, cutmix=chosen.cutmix) if chosen.mixup or chosen.cutmix else None
     # timm leaves the jitter out where there is RandAugment, and the thesis trained with timm
-    host = recipe.plan.host or HostAugment(resized_crop=False)
-    jitter = 0.0 if chosen.rand_augment else host.colour_jitter or _JITTER
-    host = replace(host, rand_augment=chosen.rand_augment, erase=chosen.erase, colour_jitter=jitter)
+    host = recipe.plan.host or PILAugment(resized_crop=False)
+    jitter = 0.0 if chosen.rand_augment else host.color_jitter or _JITTER
+    host = replace(host, rand_augment=chosen.rand_augment, erase=chosen.erase, color_jitter=jitter)
     return replace(recipe, plan=replace(recipe.plan, host=host, mixing=mixing))
 
 
@@ -70,7 +74,7 @@ AXES: dict[str, str | Callable[[Recipe, str], Recipe]] = {
     "lambda": "objective.weight",
     "mix": "synthetic.share",
     "smoothing": "objective.smoothing",
-    "weight-decay": "plan.optimiser.weight_decay",
+    "weight-decay": "plan.optimizer.weight_decay",
 }
 
 
@@ -92,7 +96,7 @@ class Axis:
 
     @classmethod
     def read(cls, text: str) -> "Axis":
-        """The axis that `weight-decay=0.05,0.5` or `plan.optimiser.weight_decay=0.05,0.5` stands for."""
+        """The axis that `weight-decay=0.05,0.5` or `plan.optimizer.weight_decay=0.05,0.5` stands for."""
         name, _, listed = text.partition("=")
         labels = listed.split(",")
         if not name or not all(labels):
@@ -297,7 +301,7 @@ def _tested(sweep: Sweep, suite: Suite, member: Member, folder: Path, notify: No
         "seed": 0,
     }
     ranks = Ranks.of_launch()
-    run = ranks.claim(folder / "test", "evaluate", parts, device=device_name())
+    run = Run.claim(folder / "test", "evaluate", parts, device=device_name(), ranks=ranks)
     summaries = evaluate(model, dataset, suite, run, threat=sweep.threat, ranks=ranks, notify=notify)
     summary = next((found for found in summaries if _is_at(found["threat"], sweep.threat)), summaries[-1])
     flags = summary["flags"]

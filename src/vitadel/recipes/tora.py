@@ -2,7 +2,7 @@
 
 Source:  Li & Xu (2023), "Trade-off between Robustness and Accuracy of Vision Transformers". There is no public code and
          only the slides are to be had, which tell the losses, the phases, the lambdas and the results. The network is a
-         reconstruction, see `vitadel.models.tora`, and so is the training, see `vitadel.objectives.tradeoff`.
+         reconstruction, see `vitadel.models.tora`, and so is the training, see `vitadel.objectives.tora`.
 Differs: - All of the plan, the training attack and the length of the phases are our choice.
          - The slides do not say the threat. Their other rows look like those of the RVT paper, whose code attacks at
            1/255: FGSM without a random start, and PGD with 5 steps of 0.5/255. Do not compare with 4/255.
@@ -21,16 +21,16 @@ from dataclasses import replace
 
 from vitadel.attacks import PGD
 from vitadel.models import Tuning
-from vitadel.objectives import Standard, TradeOff
+from vitadel.objectives import Standard, TORATraining
 from vitadel.recipes.cifar10 import cifar10_vit_tiny_short
 from vitadel.recipes.digits import digits_class_token
 from vitadel.recipes.recipe import ModelChoice, Recipe, Selection
-from vitadel.threat import Linf
-from vitadel.train import AdamW, Compile, HostAugment, Mixing, Plan, Precision, Rule
+from vitadel.threats import Linf
+from vitadel.train import AdamW, Compile, Mixing, PILAugment, Plan, Precision, Rule
 
 _SUGGESTED = "our choice: the slides do not say"
 _SOURCES: Mapping[str, str] = {
-    "model.normalise": "our choice: as the frozen network was trained",
+    "model.normalize": "our choice: as the frozen network was trained",
     "model.tuning": "our choice: as reconstructed from the paper's sizes, see vitadel.models.tora",
     "objective": "paper: two-phase trade-off training",
     "objective.weight": "paper: 0.1, 0.3, 0.5, 0.7 and 0.9",
@@ -60,15 +60,15 @@ _OWN: Mapping[str, str] = {
 _PUBLISHED = "paper, table {}, lambda {}; PGD, most likely at 1/255"
 
 
-def _trade_off(eps: float, smoothing: float) -> TradeOff:
+def _trade_off(eps: float, smoothing: float) -> TORATraining:
     attack = PGD(steps=3, step_size=2 * eps / 3, keep_best=False)
-    return TradeOff(attack, Linf(eps), smoothing=smoothing, weight=0.5, independent=0.5)
+    return TORATraining(attack, Linf(eps), smoothing=smoothing, weight=0.5, independent=0.5)
 
 
 def _single(base: Recipe) -> Recipe:
     """One adapter and one head, for both losses at once."""
     assert base.model.tuning is not None
-    assert isinstance(base.objective, TradeOff)
+    assert isinstance(base.objective, TORATraining)
     return replace(
         base,
         model=replace(base.model, tuning=Tuning(tuning="single", reduction=base.model.tuning.reduction)),
@@ -120,13 +120,13 @@ def tora_vit_b16_imagenet() -> Recipe:
         plan=Plan(
             epochs=20,
             batch=1024,
-            optimiser=AdamW(lr=1e-3, weight_decay=0.05),
+            optimizer=AdamW(lr=1e-3, weight_decay=0.05),
             lr_rule=Rule.LINEAR,
             lr_batch=1024,
             warmup_epochs=1,
             clip_norm=1.0,
             precision=Precision.BF16,
-            host=HostAugment(colour_jitter=0.0),
+            host=PILAugment(color_jitter=0.0),
             workers=8,
             check_every_epochs=20,
             checkpoint_every_steps=2000,
@@ -228,7 +228,7 @@ def cifar10_tora_short() -> Recipe:
             min_lr=0.0,
             ema=None,
             compile=Compile.BLOCKS,
-            understudy=True,
+            attack_model=True,
             check_every_epochs=30,
         ),
         selection=Selection(PGD(steps=10), Linf(eps)),
@@ -267,7 +267,7 @@ def digits_tora() -> Recipe:
         about="TORA on a frozen tiny ViT, digits at 24/255",
         model=ModelChoice("runs/digits-class-token", image_size=8, patch_size=2, tuning=Tuning(reduction=2)),
         objective=_trade_off(eps, smoothing=0.0),
-        plan=replace(base.plan, epochs=20, optimiser=AdamW(lr=3e-3, weight_decay=0.05), check_every_epochs=20),
+        plan=replace(base.plan, epochs=20, optimizer=AdamW(lr=3e-3, weight_decay=0.05), check_every_epochs=20),
         selection=Selection(PGD(steps=10), Linf(eps)),
         sources=_OWN,
     )

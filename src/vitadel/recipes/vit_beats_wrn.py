@@ -24,9 +24,9 @@ from dataclasses import replace
 
 from vitadel.attacks import PGD
 from vitadel.models import Option
-from vitadel.objectives import Each, Trades
-from vitadel.recipes.recipe import ModelChoice, Normalise, Recipe, Selection, SyntheticChoice
-from vitadel.threat import L2, Linf, Threat
+from vitadel.objectives import TRADES, ScheduleUnit
+from vitadel.recipes.recipe import ModelChoice, Normalize, Recipe, Selection, SyntheticChoice
+from vitadel.threats import L2, Linf, Threat
 from vitadel.train import SGD, Decay, Lion, PadCrop, Plan, Precision
 
 _LINF, _L2 = Linf(8 / 255), L2(128 / 255)
@@ -45,7 +45,7 @@ _SOURCES: Mapping[str, str] = {
     "model.start": "paper: implementation details; timm's ViT",
     "model.image_size": "paper: CIFAR's own size",
     "model.patch_size": "paper: patches of 2",
-    "model.normalise": "authors' code: raw pixels",
+    "model.normalize": "authors' code: raw pixels",
     "model.options": "authors' code: branch wide",
     "data": "paper: experiments",
     "preprocess": "our choice: the images as they are",
@@ -54,12 +54,12 @@ _SOURCES: Mapping[str, str] = {
     "objective.attack.step_size": "authors' code: 2/255",
     "objective.attack.keep_best": "authors' code: the last iterate",
     "objective.threat": "paper: table 6",
-    "objective.smoothing": "paper: label smoothing 0.4, in the comparison of optimisers",
+    "objective.smoothing": "paper: label smoothing 0.4, in the comparison of optimizers",
     "objective.beta": "paper: implementation details; 3 for CIFAR-10, 5 for CIFAR-100",
     "plan.epochs": "paper: table 6",
     "plan.batch": "paper: computational time",
-    "plan.optimiser": "paper: implementation details",
-    "plan.optimiser.decay": "authors' code: tensors called kernel",
+    "plan.optimizer": "paper: implementation details",
+    "plan.optimizer.decay": "authors' code: tensors called kernel",
     "plan.warmup_epochs": "authors' code: 5 epochs up to 2000 epochs; 200 beyond is our choice of theirs",
     "plan.warmup_lr": "authors' code",
     "plan.min_lr": "authors' code: 1e-5 on branch main; 1e-6 for L2 and long runs",
@@ -67,7 +67,7 @@ _SOURCES: Mapping[str, str] = {
     "plan.ema": "authors' code: 0.9999 for 1024 images, 0.9998 for 2048",
     "plan.ema_batch": "authors' code: see plan.ema",
     "plan.precision": "our choice: what their TPUs compute in",
-    "plan.augment": "authors' code: crop after padding by 4 with grey 128, and flip",
+    "plan.augment": "authors' code: crop after padding by 4 with gray 128, and flip",
     "plan.check_every_epochs": "our choice: once, at the end; the paper keeps the last weights",
     "plan.checkpoint_every_steps": "our choice",
     "plan.log_every_steps": "our choice",
@@ -93,7 +93,7 @@ def _on(size: str, data: str, threat: Threat, epochs: int) -> Recipe:
     plan = Plan(
         epochs=epochs,
         batch=1024,
-        optimiser=Lion(lr=1e-4, weight_decay=0.5, betas=(0.9, 0.99), decay=Decay.KERNELS),
+        optimizer=Lion(lr=1e-4, weight_decay=0.5, betas=(0.9, 0.99), decay=Decay.KERNELS),
         warmup_epochs=5 if epochs <= 2000 else 200,
         warmup_lr=1e-6,
         min_lr=1e-5 if epochs <= 2000 else 1e-6,
@@ -109,10 +109,10 @@ def _on(size: str, data: str, threat: Threat, epochs: int) -> Recipe:
     return Recipe(
         name=f"vit-{size}2-{data}",
         about=f"ViT-{size.upper()}/2 on {where} and generated images at {ball}, TRADES, {epochs} epochs",
-        model=ModelChoice(f"timm:{arch}", image_size=32, patch_size=2, normalise=Normalise.NONE, options=dict(_VIT)),
+        model=ModelChoice(f"timm:{arch}", image_size=32, patch_size=2, normalize=Normalize.NONE, options=dict(_VIT)),
         data=f"{data}:data",
         preprocess="squash:32",
-        objective=Trades(_linf_attack(), threat, smoothing=0.4, beta=3.0 if data == "cifar10" else 5.0),
+        objective=TRADES(_linf_attack(), threat, smoothing=0.4, beta=3.0 if data == "cifar10" else 5.0),
         plan=plan,
         selection=Selection(PGD(steps=10), threat),
         synthetic=SyntheticChoice(f"data/{data}-edm-50m", share=0.8),
@@ -136,13 +136,13 @@ def vit_b2_cifar10_lion98() -> Recipe:
     The paper says 0.9 and 0.99. Which of the two made the published numbers cannot be told from outside.
     """
     recipe = vit_b2_cifar10()
-    assert isinstance(recipe.plan.optimiser, Lion)
+    assert isinstance(recipe.plan.optimizer, Lion)
     return replace(
         recipe,
         name="vit-b2-cifar10-lion98",
         about="ViT-B/2 on CIFAR-10 and generated images at 8/255, TRADES, Lion with 0.95 and 0.98",
-        plan=replace(recipe.plan, optimiser=replace(recipe.plan.optimiser, betas=(0.95, 0.98))),
-        sources={**_SOURCES, "plan.optimiser.betas": "authors' code: the default of its Lion"},
+        plan=replace(recipe.plan, optimizer=replace(recipe.plan.optimizer, betas=(0.95, 0.98))),
+        sources={**_SOURCES, "plan.optimizer.betas": "authors' code: the default of its Lion"},
     )
 
 
@@ -159,7 +159,7 @@ def vit_l2_cifar10_long() -> Recipe:
 
 def _in_l2(recipe: Recipe, published: dict[str, str]) -> Recipe:
     """Starts near the image and steps a fifth of the radius."""
-    assert isinstance(recipe.objective, Trades)
+    assert isinstance(recipe.objective, TRADES)
     attack = PGD(steps=10, step_size=2 * _L2.eps / 10, start_noise=0.001, keep_best=False)
     return replace(
         recipe,
@@ -207,16 +207,16 @@ def wrn_28_10_cifar10() -> Recipe:
         base,
         name="wrn-28-10-cifar10",
         about="WRN-28-10 on CIFAR-10 and generated images at 8/255, TRADES, SGD",
-        model=ModelChoice("vitadel:wrn28_10_silu", image_size=32, normalise=Normalise.DATA),
-        objective=Trades(_linf_attack(), _LINF, smoothing=0.1, beta=5.0),
+        model=ModelChoice("vitadel:wrn28_10_silu", image_size=32, normalize=Normalize.DATA),
+        objective=TRADES(_linf_attack(), _LINF, smoothing=0.1, beta=5.0),
         plan=replace(
             base.plan,
             batch=2048,
-            optimiser=SGD(lr=0.4, weight_decay=5e-4),
+            optimizer=SGD(lr=0.4, weight_decay=5e-4),
             warmup_epochs=60,
             warmup_lr=0.4 / 25,
             min_lr=0.4 / 25 / 1e4,
-            lr_each=Each.EPOCH,
+            lr_each=ScheduleUnit.EPOCH,
             clip_norm=None,
             ema=0.995,
             ema_batch=None,
@@ -227,20 +227,20 @@ def wrn_28_10_cifar10() -> Recipe:
         synthetic=SyntheticChoice("data/cifar10-edm-20m", share=0.8),
         sources={
             **{path: said for path, said in _SOURCES.items() if not path.startswith("model.")},
-            "model.start": "paper: comparison of optimisers; WRN-28-10, with the SiLU of Wang et al.",
+            "model.start": "paper: comparison of optimizers; WRN-28-10, with the SiLU of Wang et al.",
             "model.image_size": "paper: CIFAR's own size",
-            "model.normalise": "our choice: mean and deviation of the data, inside the model",
-            "objective.smoothing": "paper: comparison of optimisers",
-            "objective.beta": "paper: comparison of optimisers",
-            "plan.epochs": "paper: comparison of optimisers",
-            "plan.batch": "paper: comparison of optimisers",
-            "plan.optimiser": _WANG,
-            "plan.optimiser.lr": f"{_WANG}; 0.2 for 512 images and 0.4 for 1024, not known for 2048",
+            "model.normalize": "our choice: mean and deviation of the data, inside the model",
+            "objective.smoothing": "paper: comparison of optimizers",
+            "objective.beta": "paper: comparison of optimizers",
+            "plan.epochs": "paper: comparison of optimizers",
+            "plan.batch": "paper: comparison of optimizers",
+            "plan.optimizer": _WANG,
+            "plan.optimizer.lr": f"{_WANG}; 0.2 for 512 images and 0.4 for 1024, not known for 2048",
             "plan.warmup_epochs": f"{_WANG}; 2.5% of 2400",
             "plan.warmup_lr": f"{_WANG}; torch's one-cycle begins at 1/25",
             "plan.min_lr": f"{_WANG}; torch's one-cycle ends at 1/250,000",
             "plan.lr_each": f"{_WANG}; its schedule moves once an epoch",
-            "plan.ema": "paper: comparison of optimisers",
+            "plan.ema": "paper: comparison of optimizers",
             "plan.ema_warmup": f"{_WANG}; at most (1 + n) / (10 + n)",
             "plan.ema_after": f"{_WANG}; a copy for the first 2.5%",
             "plan.augment": f"{_WANG}; crop after padding by 4, and flip",
@@ -253,25 +253,25 @@ def wrn_28_10_cifar10() -> Recipe:
 def wrn_28_10_cifar10_lion() -> Recipe:
     """WRN-28-10 on CIFAR-10 at 8/255 with Lion: half the rate and twice the decay of ViT's. Estimate: 24 H200 hours."""
     base = wrn_28_10_cifar10()
-    same = ("plan.optimiser", "plan.warmup_lr", "plan.min_lr", "plan.lr_each", "plan.ema_", "plan.augment")
+    same = ("plan.optimizer", "plan.warmup_lr", "plan.min_lr", "plan.lr_each", "plan.ema_", "plan.augment")
     return replace(
         base,
         name="wrn-28-10-cifar10-lion",
         about="WRN-28-10 on CIFAR-10 and generated images at 8/255, TRADES, Lion",
         plan=replace(
             base.plan,
-            optimiser=Lion(lr=5e-5, weight_decay=1.0, betas=(0.9, 0.99), decay=Decay.KERNELS),
+            optimizer=Lion(lr=5e-5, weight_decay=1.0, betas=(0.9, 0.99), decay=Decay.KERNELS),
             warmup_lr=1e-6,
             min_lr=1e-6,
-            lr_each=Each.STEP,
+            lr_each=ScheduleUnit.STEP,
             ema_warmup=False,
             ema_after=0.0,
             augment=PadCrop(pad=4, fill=128 / 255),
         ),
         sources={
             **{path: said for path, said in base.sources.items() if not path.startswith(same)},
-            **{path: _SOURCES[path] for path in ("plan.optimiser.decay", "plan.warmup_lr", "plan.augment")},
-            "plan.optimiser": "paper: comparison of optimisers",
+            **{path: _SOURCES[path] for path in ("plan.optimizer.decay", "plan.warmup_lr", "plan.augment")},
+            "plan.optimizer": "paper: comparison of optimizers",
             "plan.min_lr": "our choice: as in the long runs",
             "plan.warmup_epochs": "authors' code: 60 epochs",
         },

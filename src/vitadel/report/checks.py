@@ -10,7 +10,7 @@ from vitadel.report.records import Curve, Evaluation
 HALF_WIDTH = 0.05  # a wider interval cannot tell apart most pairs of published models
 NEAR_ZERO = 0.05
 RISE = 0.01  # what two runs of one honest random attack may differ by
-ANYTHING_GOES = 0.5  # at this Linf eps every image can become the same grey one, so no model can stand
+ANYTHING_GOES = 0.5  # at this Linf eps every image can become the same gray one, so no model can stand
 _SLACK = 1e-5  # float32 pixels cannot keep an eps more exactly
 
 
@@ -96,7 +96,7 @@ def falls_to_zero(curve: Curve) -> Check:
     if last.value <= NEAR_ZERO:
         return Check(title, State.PASS, evidence)
     if curve.norm == "linf" and eps >= ANYTHING_GOES:
-        return Check(title, State.FAIL, f"{evidence}, where every image can be made plain grey")
+        return Check(title, State.FAIL, f"{evidence}, where every image can be made plain gray")
     return _not_measured(title, f"{evidence}, and no larger eps was tried")
 
 
@@ -113,7 +113,7 @@ def never_rises(curve: Curve) -> Check:
 
 
 def eps_text(norm: str, eps: float, digits: int = 3) -> str:
-    """An eps as people say it: Linf in grey levels, the others as they are."""
+    """An eps as people say it: Linf in gray levels, the others as they are."""
     return f"{255 * eps:.{digits}g}/255" if norm == "linf" else f"{eps:.{digits}g}"
 
 

@@ -9,8 +9,8 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from vitadel.errors import UsageError, unknown
-from vitadel.report.told import Told, flag, mapping, mappings, number, text, values, whole
+from vitadel.core.errors import UsageError, unknown
+from vitadel.report.json_fields import Told, flag, mapping, mappings, number, text, values, whole
 
 _VERSION = 1
 _DTYPES = ("uint8", "float32")
@@ -31,7 +31,7 @@ class Line:
     low: Floats
     high: Floats
     dashed: bool
-    colour: int | None
+    color: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Lines:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Heat:
-    """Named matrices under one scale of colours."""
+    """Named matrices under one scale of colors."""
 
     title: str
     caption: str
@@ -63,7 +63,7 @@ class Heat:
     columns: tuple[str, ...]
     low: float | None
     high: float | None
-    centre: float | None
+    center: float | None
     digits: int | None
 
 
@@ -227,7 +227,7 @@ def _lines(t: Told, title: str, caption: str) -> Lines:
 def _line(t: Told) -> Line:
     x = _floats(t["x"])
     y, low, high = _floats(t["y"], len(x)), _floats(t["low"], len(x), 0), _floats(t["high"], len(x), 0)
-    return Line(text(t["name"]), x, y, low, high, flag(t["dashed"]), _maybe(t["colour"], whole))
+    return Line(text(t["name"]), x, y, low, high, flag(t["dashed"]), _maybe(t["color"], whole))
 
 
 def _heat(t: Told, title: str, caption: str) -> Heat:
@@ -243,7 +243,7 @@ def _heat(t: Told, title: str, caption: str) -> Heat:
         columns,
         _maybe(t["low"], number),
         _maybe(t["high"], number),
-        _maybe(t["centre"], number),
+        _maybe(t["center"], number),
         _maybe(t["digits"], whole),
     )
 

@@ -1,9 +1,9 @@
-"""Which runs are of one model, and the numbers that choose colours and signs."""
+"""Which runs are of one model, and the numbers that choose colors and signs."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from vitadel.report.figures import PALETTE
+from vitadel.report.figures.base import PALETTE
 from vitadel.report.records import Record
 
 Identity = tuple[str, str]  # what a model is called, and the hash of its weights
@@ -30,7 +30,7 @@ def _named(label: str, known: Mapping[str, Identity]) -> Identity:
 
 
 def numbers(models: Mapping[str, Identity]) -> dict[str, int]:
-    """A number for every label; those of one model leave the same remainder, and so have one colour and one sign."""
+    """A number for every label; those of one model leave the same remainder, and so have one color and one sign."""
     places = {model: place for place, model in enumerate(dict.fromkeys(models.values()))}
     round_ = -(-len(places) // len(PALETTE)) * len(PALETTE)
     earlier: Counter[Identity] = Counter()

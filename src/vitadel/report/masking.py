@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from vitadel.report.json_fields import Told, mapping, mappings, number, values, whole
 from vitadel.report.records import Accuracy
-from vitadel.report.told import Told, mapping, mappings, number, values, whole
 
 Points = tuple[tuple[float, Accuracy], ...]
 

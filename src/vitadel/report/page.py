@@ -5,16 +5,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitadel.errors import UsageError
-from vitadel.report import checks, exhibit_figures, figures, identity, masking_figures, pictures, tables
-from vitadel.report.board import board
-from vitadel.report.collect import collect, curves
-from vitadel.report.describe import provenance, sentence
+from vitadel.core.errors import UsageError
+from vitadel.core.files import write_whole
+from vitadel.report import checks, identity, tables
+from vitadel.report.comparison.view import board
 from vitadel.report.exhibits import Exhibit, Findings, Table, alike
+from vitadel.report.figures import base, exhibits, masking, pictures
+from vitadel.report.manifest_text import provenance, sentence
 from vitadel.report.masking import Masking
+from vitadel.report.reader import collect, curves
 from vitadel.report.records import Curve, Evaluation, Record
 from vitadel.report.surveys import Measure, Survey
-from vitadel.runs import write_whole
 
 _HERE = Path(__file__).parent
 
@@ -80,11 +81,11 @@ class Block:
 
     @property
     def glyph(self) -> str:
-        return figures.glyph(self.number)
+        return base.glyph(self.number)
 
     @property
-    def colour(self) -> str:
-        return figures.colour(self.number)
+    def color(self) -> str:
+        return base.color(self.number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ class Panel:
     """One exhibit of one run: a figure or a table."""
 
     block: Block
-    drawing: figures.Drawing | None
+    drawing: base.Drawing | None
     table: Table | None
 
 
@@ -180,15 +181,15 @@ def _content(records: Sequence[Record], baseline: str | None) -> dict[str, objec
         "studied": [block for block in blocks if block.record.masking],
         "evidence_codes": list(dict.fromkeys(e.code for _, study in _studies(blocks) for e in study.evidence)),
         "gap_drawings": _gap_drawings(blocks),
-        "masking_drawings": masking_figures.curve_drawings(_studies(blocks)),
+        "masking_drawings": masking.curve_drawings(_studies(blocks)),
         "chapters": _chapters(blocks),
         "board": table,
         "surveys": _survey_chapters(blocks),
         "legend": _attack_legend(blocks),
-        "curve_drawings": figures.curve_drawings(drawn, numbers),
-        "strokes": figures.strokes(drawn, numbers),
+        "curve_drawings": base.curve_drawings(drawn, numbers),
+        "strokes": base.strokes(drawn, numbers),
         "holdout_robust": any(s.event == "holdout" and s.name == "robust" for r in records for s in r.training),
-        "training_drawings": figures.training_drawings(records, numbers),
+        "training_drawings": base.training_drawings(records, numbers),
         "markdown": tables.markdown(rows) if rows else "",
         "latex": tables.latex(rows) if rows else "",
         "attack_rows": sum(len(evaluation.attacks) for record in records for evaluation in record.evaluations),
@@ -202,11 +203,11 @@ def _studies(blocks: Sequence[Block]) -> list[tuple[int, Masking]]:
     return [(block.number, block.record.masking) for block in blocks if block.record.masking is not None]
 
 
-def _gap_drawings(blocks: Sequence[Block]) -> list[figures.Drawing]:
+def _gap_drawings(blocks: Sequence[Block]) -> list[base.Drawing]:
     """One drawing per study; two and more stand side by side, so each is narrower."""
     studies = _studies(blocks)
     widest = 4 if len(studies) == 1 else 2
-    return [masking_figures.gap_drawing(one, number, min(widest, len(one.plain))) for number, one in studies]
+    return [masking.gap_drawing(one, number, min(widest, len(one.plain))) for number, one in studies]
 
 
 def _chapters(blocks: Sequence[Block]) -> list[Chapter]:
@@ -267,7 +268,7 @@ def _stand(name: str, pairs: Sequence[tuple[Block, Exhibit]]) -> Stand:
 def _panel(name: str, block: Block, exhibit: Exhibit) -> Panel:
     if isinstance(exhibit, Table):
         return Panel(block, None, exhibit)
-    return Panel(block, exhibit_figures.exhibit_drawing(exhibit, name), None)
+    return Panel(block, exhibits.exhibit_drawing(exhibit, name), None)
 
 
 def _title(models: Sequence[str]) -> str:

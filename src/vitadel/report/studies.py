@@ -5,12 +5,12 @@ A result with exhibits says itself what is to be shown. That of masking is older
 
 from pathlib import Path
 
-from vitadel.errors import UsageError
-from vitadel.report.exhibit_figures import write_exhibits
+from vitadel.core.errors import UsageError
+from vitadel.core.files import read_json
 from vitadel.report.exhibits import Exhibit, Findings, exhibits, findings
+from vitadel.report.figures.exhibits import write_exhibits
+from vitadel.report.figures.masking import write_masking
 from vitadel.report.masking import Masking, masking
-from vitadel.report.masking_figures import write_masking
-from vitadel.runs import read_json
 
 
 def read_study(folder: Path) -> Masking | Findings | None:

@@ -4,11 +4,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from vitadel.errors import UsageError
-from vitadel.report.describe import compact
+from vitadel.core.errors import UsageError
 from vitadel.report.exhibits import Exhibit, exhibits
+from vitadel.report.json_fields import Told, flag, mapping, mappings, number, text
+from vitadel.report.manifest_text import compact
 from vitadel.report.records import Accuracy, Flag, Threat
-from vitadel.report.told import Told, flag, mapping, mappings, number, text
 
 # kinds of measures that are shares of images, and so lie in [0, 1] and are read in percent
 SHARES = frozenset({"accuracy", "error", "bias", "share"})

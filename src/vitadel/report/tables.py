@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitadel.report.collect import collect
+from vitadel.report.reader import collect
 from vitadel.report.records import Accuracy, Evaluation, Record
 
 _HEADER = ("Model", "Evaluation", "Threat", "n", "Clean %", "Robust %", "Flags")
@@ -40,7 +40,7 @@ class SummaryRow:
     best: bool
 
 
-def summarise(runs: Sequence[Path]) -> list[SummaryRow]:
+def summarize(runs: Sequence[Path]) -> list[SummaryRow]:
     """One row per run and evaluation; a run that only trained has none."""
     return summary_rows(collect(runs))
 

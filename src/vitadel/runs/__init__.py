@@ -1,11 +1,11 @@
 """The run folder: manifest, log, rows, checkpoints; claim and resume."""
 
-from vitadel.runs.events import Scalars
-from vitadel.runs.files import read_json, write_json, write_whole
-from vitadel.runs.folder import Run
+from vitadel.core.files import read_json, write_json, write_whole
+from vitadel.core.progress import Notify, silent
 from vitadel.runs.manifest import code_hashes, describe, fingerprint, surroundings
-from vitadel.runs.progress import Notify, silent
-from vitadel.runs.rows import Rows
+from vitadel.runs.run import Run
+from vitadel.runs.tables import Rows
+from vitadel.runs.tensorboard import Scalars
 
 __all__ = [
     "Notify",

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from vitadel.errors import UsageError
+from vitadel.core.errors import UsageError
 
 Numbers = Sequence[float | None]
 Cell = str | float | None
@@ -26,7 +26,7 @@ _VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One series; `low` and `high` make a band around it. Lines of one `colour` share it, others have their own."""
+    """One series; `low` and `high` make a band around it. Lines of one `color` share it, others have their own."""
 
     name: str
     x: Numbers
@@ -34,7 +34,7 @@ class Line:
     low: Numbers = ()
     high: Numbers = ()
     dashed: bool = False
-    colour: int | None = None
+    color: int | None = None
 
     def __post_init__(self) -> None:
         _same_length(f"Line {self.name!r}", len(self.x), y=self.y, low=self.low or self.x, high=self.high or self.x)
@@ -65,9 +65,9 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True)
 class Heat:
-    """Matrices side by side under one scale of colours.
+    """Matrices side by side under one scale of colors.
 
-    The scale goes from `low` to `high`, from the least to the greatest value if they are left out; with a `centre` it
+    The scale goes from `low` to `high`, from the least to the greatest value if they are left out; with a `center` it
     is blue below and red above. `digits` prints every value into its cell with so many decimals.
     """
 
@@ -81,7 +81,7 @@ class Heat:
     columns: Sequence[str] = ()
     low: float | None = None
     high: float | None = None
-    centre: float | None = None
+    center: float | None = None
     digits: int | None = None
 
     def __post_init__(self) -> None:
@@ -93,7 +93,7 @@ class Heat:
 
 
 class Scale(enum.Enum):
-    """The colours of a map over a picture: blue, white in the middle, red; or the stronger the higher."""
+    """The colors of a map over a picture: blue, white in the middle, red; or the stronger the higher."""
 
     DIVERGING = "diverging"
     SEQUENTIAL = "sequential"
@@ -159,7 +159,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """Bars in groups, one colour per name."""
+    """Bars in groups, one color per name."""
 
     title: str
     caption: str

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from vitadel.draws import Draws
+from vitadel.core.rng import RandomStreams
 from vitadel.shifts import filters
 from vitadel.shifts.filters import between, by_frequency, divided, gaussian_taps, rounded, zoom_rows
-from vitadel.shifts.streams import uniform
+from vitadel.shifts.random_streams import uniform
 
 # above the rounding errors of a Fourier transform in float64, far below a gray level
 _HAIR = 2.0**-40
@@ -22,11 +22,11 @@ _FAST = 16
 _LINKS = 6
 
 
-def gaussian_blur(x: Tensor, draws: Draws, sigma: float) -> Tensor:
+def gaussian_blur(x: Tensor, draws: RandomStreams, sigma: float) -> Tensor:
     return filters.gaussian_blur(x, sigma)
 
 
-def defocus_blur(x: Tensor, draws: Draws, radius: float, softness: float) -> Tensor:
+def defocus_blur(x: Tensor, draws: RandomStreams, radius: float, softness: float) -> Tensor:
     """A soft disk slid over the image, mirrored about its outermost pixels; a product of Fourier transforms."""
     reach, (height, width) = disk(radius, softness).shape[0] // 2, x.shape[-2:]
     wide = pad(x, (reach, reach, reach, reach), mode="reflect")
@@ -79,11 +79,11 @@ def _disk_spectrum(radius: float, softness: float, height: int, width: int, devi
     return torch.fft.rfft2(field.roll((-reach, -reach), (0, 1))).to(device)
 
 
-def glass_blur(x: Tensor, draws: Draws, sigma: float, reach: int, passes: int) -> Tensor:
-    """Blur, let every pixel copy a random neighbour `passes` times, blur.
+def glass_blur(x: Tensor, draws: RandomStreams, sigma: float, reach: int, passes: int) -> Tensor:
+    """Blur, let every pixel copy a random neighbor `passes` times, blur.
 
-    The original means to swap two pixels, but its assignment overwrites the first before it is read: the neighbour
-    stays as it is. The scan goes from the bottom right to the top left, so a pixel copies what a neighbour further on
+    The original means to swap two pixels, but its assignment overwrites the first before it is read: the neighbor
+    stays as it is. The scan goes from the bottom right to the top left, so a pixel copies what a neighbor further on
     has copied itself, and what stood there before otherwise. `copied` follows these chains for all pixels at once.
     """
     levels = (filters.gaussian_blur(x, sigma) * 255).clamp_(0, 255).floor_().float().flatten(2)
@@ -97,7 +97,7 @@ def glass_blur(x: Tensor, draws: Draws, sigma: float, reach: int, passes: int) -
     return filters.gaussian_blur(divided(taken.to(x.dtype), 255), sigma)
 
 
-def offsets(draws: Draws, reach: int, height: int, width: int) -> tuple[Tensor, Tensor]:
+def offsets(draws: RandomStreams, reach: int, height: int, width: int) -> tuple[Tensor, Tensor]:
     """[B, H, W] twice, down and to the right: whole numbers from -reach to reach - 1, two out of one of 24 bits."""
     u = uniform(draws, height, width).mul_(2 * reach)
     down = u.floor()
@@ -128,7 +128,7 @@ def _scanned(height: int, width: int, reach: int, device: torch.device) -> tuple
     return torch.arange(height * width, device=device), moves.flatten().long().to(device)
 
 
-def motion_blur(x: Tensor, draws: Draws, radius: int, sigma: float) -> Tensor:
+def motion_blur(x: Tensor, draws: RandomStreams, radius: int, sigma: float) -> Tensor:
     angle = uniform(draws).mul(90).sub(45)
     return rounded(smear(x, angle, radius, sigma))
 
@@ -170,7 +170,7 @@ def _smear_by_index(x: Tensor, down: Tensor, right: Tensor, weights: Tensor) -> 
     return out.view_as(x)
 
 
-def zoom_blur(x: Tensor, draws: Draws, end: float, step: float) -> Tensor:
+def zoom_blur(x: Tensor, draws: RandomStreams, end: float, step: float) -> Tensor:
     """The mean of the image and its magnifications, added in the original's order."""
     factors, turned = zoom_factors(end, step), x.mT.contiguous()
     total = turned.clone()  # the first factor is 1
@@ -185,7 +185,7 @@ def zoom_factors(end: float, step: float) -> list[float]:
 
 
 def magnified(x: Tensor, factor: float) -> Tensor:
-    """The centre of each plane, `factor` times as large."""
+    """The center of each plane, `factor` times as large."""
     return _magnified_and_turned(x, factor).mT.contiguous()
 
 

@@ -9,9 +9,9 @@ from zlib import crc32
 import torch
 from torch import Tensor
 
-from vitadel.draws import Draws, fold_seed
-from vitadel.errors import UsageError, unknown
-from vitadel.numeric import Range, check_ranges, check_seed
+from vitadel.core.errors import UsageError, unknown
+from vitadel.core.numeric import Range, check_ranges, check_seed
+from vitadel.core.rng import RandomStreams, fold_seed
 from vitadel.shifts.filters import divided, whole
 from vitadel.shifts.frost import digest, photos_in
 from vitadel.shifts.jpeg import jpeg
@@ -81,22 +81,22 @@ class Corruption:
     def __call__(self, x: Tensor, rows: Tensor, *, seed: int) -> Tensor:
         """Corrupt images [B, 3, H, W] in [0, 1], which are rows `rows` [B] of their data set.
 
-        The images are taken to the nearest of 256 grey levels first, and the result is cut down to one: 8-bit images
+        The images are taken to the nearest of 256 gray levels first, and the result is cut down to one: 8-bit images
         in, 8-bit images out, as in the original.
         """
         check_seed(seed)
         _refuse(x, rows)
         out = torch.empty_like(x, dtype=torch.float32)
-        streams = Draws.of(fold_seed(seed, crc32(self.name.encode()), self.severity), rows.to(x.device))
+        streams = RandomStreams.of(fold_seed(seed, crc32(self.name.encode()), self.severity), rows.to(x.device))
         many = max(1, _VALUES.get(x.device.type, _VALUES_ON_GPU) // x[0].numel())
         if self.name == "jpeg_compression":
             many = len(x)  # spreads images, not pixels, over the threads
         for first in range(0, len(x), many):
             part = slice(first, first + many)
-            self._apply(x[part].float(), Draws(streams.key_B[part]), out[part])
+            self._apply(x[part].float(), RandomStreams(streams.key_B[part]), out[part])
         return (jpeg(out, self.jpeg) if self.jpeg else out).to(x.dtype)
 
-    def _apply(self, x: Tensor, draws: Draws, out: Tensor | None = None) -> Tensor:
+    def _apply(self, x: Tensor, draws: RandomStreams, out: Tensor | None = None) -> Tensor:
         kind, table = CORRUPTIONS[self.name], self.table_for(*x.shape[-2:])
         files = (self.frost, _FROST_STRIDE[table]) if self.name == "frost" else ()
         gray = divided((x * 255).round_().to(kind.dtype), 255)
@@ -109,7 +109,7 @@ def _refuse(x: Tensor, rows: Tensor) -> None:
     if x.ndim != 4 or x.shape[1] != 3 or min(x.shape[2:]) < _SMALLEST or not len(x):
         raise UsageError(
             f"corruptions take images [B, 3, H, W] of at least {_SMALLEST} px a side, got {list(x.shape)}. "
-            "Repeat the channel of a grey image: x.expand(-1, 3, -1, -1)."
+            "Repeat the channel of a gray image: x.expand(-1, 3, -1, -1)."
         )
     if rows.shape != (len(x),) or rows.is_floating_point():
         raise UsageError(
@@ -120,7 +120,7 @@ def _refuse(x: Tensor, rows: Tensor) -> None:
     if not (low >= 0 and high <= 1):
         raise UsageError(
             f"corruptions take pixels in [0, 1], got [{low:.3g}, {high:.3g}]. "
-            "Normalisation belongs inside the model, after the corruption."
+            "Normalization belongs inside the model, after the corruption."
         )
 
 

@@ -6,14 +6,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import grid_sample
 
-from vitadel.draws import Draws
+from vitadel.core.rng import RandomStreams
 from vitadel.shifts.filters import Strips, across, divided, down, gaussian_blur, mirrored, strips
-from vitadel.shifts.streams import uniform
+from vitadel.shifts.random_streams import uniform
 
 _TINY = 1e-6
 
 
-def elastic_transform(x: Tensor, draws: Draws, strength: float, sigma: float, jitter: float) -> Tensor:
+def elastic_transform(x: Tensor, draws: RandomStreams, strength: float, sigma: float, jitter: float) -> Tensor:
     """A random affine map as OpenCV does it, then a random smooth displacement of every pixel as scipy does it."""
     height, width = x.shape[-2:]
     corners = uniform(draws.fold(0), 3, 2).double().mul_(2 * jitter).sub_(jitter)
@@ -93,12 +93,12 @@ def sample_twice(x: Tensor, place: Tensor) -> Tensor:
     return grid_sample(x, grid, mode="bilinear", padding_mode="reflection", align_corners=False)
 
 
-def pixelate(x: Tensor, draws: Draws, factor: float) -> Tensor:
+def pixelate(x: Tensor, draws: RandomStreams, factor: float) -> Tensor:
     """Shrunk by averaging boxes, rounded after each axis as Pillow rounds, and enlarged by repeating."""
     height, width = x.shape[-2:]
     rows, cols = (_boxes(size, int(size * factor), x.device) for size in (height, width))
-    grey = (x * 255).round_()  # whole numbers: the mean of two of them is half-way exactly or not at all
-    narrow = across(grey, cols).add_(0.5).floor_()
+    gray = (x * 255).round_()  # whole numbers: the mean of two of them is half-way exactly or not at all
+    narrow = across(gray, cols).add_(0.5).floor_()
     small = divided(down(narrow, rows).add_(0.5).floor_(), 255)
     tall, wide = (_repeats(int(size * factor), size, x.device) for size in (height, width))
     return small.index_select(3, wide).index_select(2, tall)
@@ -106,7 +106,7 @@ def pixelate(x: Tensor, draws: Draws, factor: float) -> Tensor:
 
 @cache
 def _boxes(size: int, fewer: int, device: torch.device) -> Strips:
-    """[fewer, size]: each row averages the pixels whose centres lie in its box, an edge decided as Pillow rounds it."""
+    """[fewer, size]: each row averages the pixels whose centers lie in its box, an edge decided as Pillow rounds it."""
     scale, index = size / fewer, torch.arange(size)
     middle = (torch.arange(fewer, dtype=torch.float64)[:, None] + 0.5) * scale
     low, high = (middle - 0.5 * scale + 0.5).long(), (middle + 0.5 * scale + 0.5).long()
@@ -117,5 +117,5 @@ def _boxes(size: int, fewer: int, device: torch.device) -> Strips:
 
 @cache
 def _repeats(size: int, more: int, device: torch.device) -> Tensor:
-    """[more]: which of `size` pixels lies under the centre of each of `more`."""
+    """[more]: which of `size` pixels lies under the center of each of `more`."""
     return ((torch.arange(more, dtype=torch.float64) + 0.5) * (size / more)).long().clamp_max(size - 1).to(device)

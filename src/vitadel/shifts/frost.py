@@ -12,11 +12,11 @@ import torch
 from PIL import Image, WebPImagePlugin  # noqa: F401 (makes its format known)
 from torch import Tensor
 
-from vitadel.draws import Draws
-from vitadel.errors import UsageError
-from vitadel.files import refuse_special
+from vitadel.core.errors import UsageError
+from vitadel.core.files import refuse_special
+from vitadel.core.rng import RandomStreams
 from vitadel.shifts.filters import by_frequency, divided
-from vitadel.shifts.streams import normal
+from vitadel.shifts.random_streams import normal
 
 ORIGINAL = ("frost1.png", "frost2.png", "frost3.png", "frost4.jpg", "frost5.jpg", "frost6.jpg")
 _ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".webp"}
@@ -35,7 +35,7 @@ _SLOPE = -1.75
 _RIDGES = 0.6
 
 
-def frost(x: Tensor, draws: Draws, keep: float, add: float, folder: Path | None, stride: int) -> Tensor:
+def frost(x: Tensor, draws: RandomStreams, keep: float, add: float, folder: Path | None, stride: int) -> Tensor:
     """keep x + add ice, with the ice of a random window of a photograph from `folder`, or made up if that is None.
 
     Added and cut in gray levels, 0 to 255, as in the original: shares of a tenth often add up to a whole level.
@@ -122,7 +122,7 @@ def _unreadable(path: Path | str, error: Exception) -> UsageError:
     return UsageError(f"cannot read the frost photograph {path}: {reason}. Replace or remove it.")
 
 
-def photographed(x: Tensor, draws: Draws, folder: Path, stride: int) -> Tensor:
+def photographed(x: Tensor, draws: RandomStreams, folder: Path, stride: int) -> Tensor:
     photos = _opened(folder, stride, *x.shape[-2:], x.device)
     which = draws.fold(0).below(len(photos.start))
     width = photos.width[which]
@@ -147,26 +147,26 @@ def _windows_by_index(pixels: Tensor, corner: Tensor, row: Tensor, height: int, 
     return pixels[:, corner[:, None, None] + down + across].transpose(0, 1)
 
 
-def made_up(x: Tensor, draws: Draws) -> Tensor:
+def made_up(x: Tensor, draws: RandomStreams) -> Tensor:
     """Cloudy noise with ridges, in the tint and the spread of one of the original's photographs."""
     height, width = x.shape[-2:]
     clouds, crystals = (normal(draws.fold(0), 2, height, width)).unbind(1)
-    clouds, crystals = _coloured(clouds), _coloured(crystals)
+    clouds, crystals = _colored(clouds), _colored(crystals)
     ice = _standard(clouds - _RIDGES * _standard(crystals.abs()))
     mean, spread = _tints(x.device)
     which = draws.fold(1).below(len(mean))
     return (mean[which] + spread[which] * ice[:, None]).clamp_(0, 1)
 
 
-def _coloured(noise: Tensor) -> Tensor:
+def _colored(noise: Tensor) -> Tensor:
     """White noise with its power made to fall as a power of the frequency, at spread one."""
     height, width = noise.shape[-2:]
     return _standard(by_frequency(noise, _falling(height, width, noise.device), (height, width)))
 
 
 def _standard(plane: Tensor) -> Tensor:
-    centred = plane - plane.mean((-2, -1), keepdim=True)
-    return centred / centred.square().mean((-2, -1), keepdim=True).sqrt()
+    centered = plane - plane.mean((-2, -1), keepdim=True)
+    return centered / centered.square().mean((-2, -1), keepdim=True).sqrt()
 
 
 @cache

@@ -1,7 +1,7 @@
 """A round trip through JPEG: Pillow's on the processor, the same arithmetic in torch on a GPU.
 
 Both give the same pixels, bit for bit (tests/unit/shifts/test_shifts_jpeg.py). What libjpeg does is integer arithmetic
-in every step: colour conversion in 16-bit fixed point, chroma halved both ways, the accurate integer DCT, division by
+in every step: color conversion in 16-bit fixed point, chroma halved both ways, the accurate integer DCT, division by
 the quality's table, and back, with chroma doubled by a triangle filter. Planes are [B, H, W] whole numbers in float64,
 which holds every intermediate sum exactly and which a GPU can multiply as matrices.
 """
@@ -73,9 +73,9 @@ def by_torch(x: Tensor, quality: int) -> Tensor:
 def _round_trip(x: Tensor, quality: int) -> Tensor:
     height, width = x.shape[-2:]
     luma, *chroma = _to_ycc((x * 255).round_().double())
-    planes = [_quantised(luma, _table(_LUMA, quality, x.device))]
+    planes = [_quantized(luma, _table(_LUMA, quality, x.device))]
     for plane in chroma:
-        halved = _quantised(_halved(plane), _table(_CHROMA, quality, x.device))
+        halved = _quantized(_halved(plane), _table(_CHROMA, quality, x.device))
         planes.append(_doubled(halved[:, : (height + 1) // 2, : (width + 1) // 2]))
     y, blue, red = (plane[:, :height, :width] for plane in planes)
     return divided(_to_rgb(y, blue - 128, red - 128).to(x.dtype), 255)
@@ -128,15 +128,15 @@ def _doubled(plane: Tensor) -> Tensor:
     return torch.stack([left, right], 3).flatten(2)
 
 
-def _quantised(plane: Tensor, table: Tensor) -> Tensor:
+def _quantized(plane: Tensor, table: Tensor) -> Tensor:
     """Into 8 x 8 blocks, to frequencies, to multiples of the table, and back."""
     whole = _padded(plane, 8, 8)
     batch, height, width = whole.shape
     blocks = whole.view(batch, height // 8, 8, width // 8, 8).transpose(2, 3) - 128
     cosines = _cosines(plane.device)
     rows = _fixed(blocks @ cosines.T + (1 << 10), 11)
-    waves = _fixed(cosines @ rows + (1 << 14), 15)  # 8 times too large, as libjpeg leaves them
-    kept = waves.sign() * ((waves.abs() + 4 * table) / (8 * table)).floor_() * table
+    num_restarts = _fixed(cosines @ rows + (1 << 14), 15)  # 8 times too large, as libjpeg leaves them
+    kept = num_restarts.sign() * ((num_restarts.abs() + 4 * table) / (8 * table)).floor_() * table
     cols = _fixed(cosines.T @ kept + (1 << 10), 11)
     back = _fixed(cols @ cosines + (1 << 17), 18) + 128
     return back.clamp_(0, 255).transpose(2, 3).reshape(batch, height, width)

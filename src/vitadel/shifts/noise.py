@@ -8,28 +8,28 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from vitadel.draws import Draws
+from vitadel.core.rng import RandomStreams
 from vitadel.shifts.filters import divided
-from vitadel.shifts.streams import normal, uniform
+from vitadel.shifts.random_streams import normal, uniform
 
 
-def gaussian_noise(x: Tensor, draws: Draws, sigma: float) -> Tensor:
+def gaussian_noise(x: Tensor, draws: RandomStreams, sigma: float) -> Tensor:
     return normal(draws, *x.shape[1:]).to(x.dtype).mul_(sigma).add_(x)
 
 
-def speckle_noise(x: Tensor, draws: Draws, sigma: float) -> Tensor:
+def speckle_noise(x: Tensor, draws: RandomStreams, sigma: float) -> Tensor:
     return normal(draws, *x.shape[1:]).to(x.dtype).mul_(sigma).mul_(x).add_(x)
 
 
-def impulse_noise(x: Tensor, draws: Draws, amount: float) -> Tensor:
+def impulse_noise(x: Tensor, draws: RandomStreams, amount: float) -> Tensor:
     """Salt and pepper in equal shares; the three channels of a pixel are hit independently."""
     u = uniform(draws, *x.shape[1:])
     salt = u.clone().lt_(amount / 2)
     return u.ge_(amount).mul_(x).add_(salt)
 
 
-def shot_noise(x: Tensor, draws: Draws, count: float) -> Tensor:
-    """Poisson(count x) / count, exact in distribution: one draw from a table per grey level.
+def shot_noise(x: Tensor, draws: RandomStreams, count: float) -> Tensor:
+    """Poisson(count x) / count, exact in distribution: one draw from a table per gray level.
 
     An 8-bit image has 256 rates, and a count above `count` is white whatever it is, so 256 finite distributions
     cover everything. Walker's alias method (1977) draws from each with one uniform number: its leading part picks a
@@ -47,7 +47,7 @@ def shot_noise(x: Tensor, draws: Draws, count: float) -> Tensor:
 
 @cache
 def _alias_tables(count: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """For each grey level: the share of a column that is its own count's, and the count that has the rest."""
+    """For each gray level: the share of a column that is its own count's, and the count that has the rest."""
     left = _poisson_up_to(torch.arange(256, dtype=torch.float64) * count / 255, count) * (count + 1)
     own, alias = torch.ones_like(left), torch.arange(count + 1.0).repeat(256, 1)
     done, level = torch.zeros_like(left, dtype=torch.bool), torch.arange(256)

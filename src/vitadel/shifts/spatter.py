@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from vitadel.draws import Draws
+from vitadel.core.rng import RandomStreams
 from vitadel.shifts.filters import divided, gaussian_blur
-from vitadel.shifts.streams import normal
+from vitadel.shifts.random_streams import normal
 
 _WATER = (175 / 255, 238 / 255, 238 / 255)
 _MUD = (63 / 255, 42 / 255, 20 / 255)
@@ -24,21 +24,28 @@ _STEPS = (((0, 1), 1.0), ((1, 1), 1.4), ((1, 2), 2.1969))
 
 
 def spatter(
-    x: Tensor, draws: Draws, mean: float, spread: float, sigma: float, threshold: float, amount: float, muddy: bool
+    x: Tensor,
+    draws: RandomStreams,
+    mean: float,
+    spread: float,
+    sigma: float,
+    threshold: float,
+    amount: float,
+    muddy: bool,
 ) -> Tensor:
     liquid = gaussian_blur(normal(draws, *x.shape[-2:]).double().mul_(spread).add_(mean), sigma)
     if muddy:
         cover = gaussian_blur((liquid > threshold).double(), amount).to(x.dtype)
         cover = cover.masked_fill(cover < _SOLID, 0)[:, None]
-        return x * (1 - cover) + cover * _colour(_MUD, x)
+        return x * (1 - cover) + cover * _color(_MUD, x)
     # a byte of the original overflows where the noise is beyond white
     liquid = (liquid.masked_fill(liquid < threshold, 0) * 255).floor_().remainder_(256).to(x.dtype)
     depth = liquid * relief(liquid)
     depth = depth / depth.amax((1, 2), keepdim=True).clamp_min(1) * amount
-    return x + depth[:, None] * _colour(_WATER, x)
+    return x + depth[:, None] * _color(_WATER, x)
 
 
-def _colour(rgb: tuple[float, float, float], like: Tensor) -> Tensor:
+def _color(rgb: tuple[float, float, float], like: Tensor) -> Tensor:
     return torch.stack([torch.full_like(like[:1, 0], value) for value in rgb], 1)
 
 
@@ -46,7 +53,7 @@ def relief(liquid: Tensor) -> Tensor:
     """Light and shade near the shores of the drops."""
     near = distances(edges(liquid, 50, 150), _FARTHEST)
     soft = box(near.double()).to(near.dtype).floor_()
-    even, lit = _wide(equalised(soft)), torch.zeros_like(soft)
+    even, lit = _wide(equalized(soft)), torch.zeros_like(soft)
     for row, col in product(range(3), range(3)):
         lit.add_(_beside(even, row - 1, col - 1), alpha=_SLANT[row][col])
     return box(lit.clamp_(0, 255)).round_()
@@ -86,7 +93,7 @@ def edges(plane: Tensor, low: float, high: float) -> Tensor:
 
 
 def _grown(marked: Tensor) -> Tensor:
-    """Marked pixels and their eight neighbours."""
+    """Marked pixels and their eight neighbors."""
     tall = pad(marked, (0, 0, 1, 1))
     tall = tall[:, :-2] | tall[:, 1:-1] | tall[:, 2:]
     wide = pad(tall, (1, 1))
@@ -102,7 +109,7 @@ def _slope(rows: Tensor) -> Tensor:
 
 
 def _ridge(size: Tensor, across: Tensor, down: Tensor) -> Tensor:
-    """Where a gradient is larger than its neighbours uphill and downhill; the direction is rounded to 45 degrees."""
+    """Where a gradient is larger than its neighbors uphill and downhill; the direction is rounded to 45 degrees."""
     wide = pad(size, (1, 1, 1, 1))
     steep, flat = math.tan(math.radians(67.5)), math.tan(math.radians(22.5))
     level, upright = down.abs() < flat * across.abs(), down.abs() > steep * across.abs()
@@ -120,7 +127,7 @@ def _ridge(size: Tensor, across: Tensor, down: Tensor) -> Tensor:
 def distances(marked: Tensor, farthest: float) -> Tensor:
     """How far the nearest marked pixel is, by steps of the 5 x 5 mask, cut off at `farthest`.
 
-    A shortest way needs steps in two neighbouring directions only, all of one before all of the other. So it is enough
+    A shortest way needs steps in two neighboring directions only, all of one before all of the other. So it is enough
     to walk each of the 16 directions once, for up to 2, 4, 8, ... steps at a time.
     """
     field = torch.where(marked, 0.0, farthest)
@@ -138,8 +145,8 @@ def _apart(step: int) -> tuple[slice, slice]:
     return (slice(step, None), slice(None, -step)) if step > 0 else (slice(None, step or None), slice(-step, None))
 
 
-def equalised(plane: Tensor) -> Tensor:
-    """Grey levels stretched so that each takes as much of [0, 255] as it takes of the plane; the lowest becomes 0."""
+def equalized(plane: Tensor) -> Tensor:
+    """Gray levels stretched so that each takes as much of [0, 255] as it takes of the plane; the lowest becomes 0."""
     level = plane.long().flatten(1)
     counts = torch.zeros(len(plane), 256, device=plane.device).scatter_add_(1, level, torch.ones_like(plane).flatten(1))
     lowest = counts.gather(1, level.amin(1, keepdim=True))

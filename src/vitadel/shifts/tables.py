@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from vitadel.shifts import blur, colour, digital, frost, noise, spatter, weather
+from vitadel.shifts import blur, color, digital, frost, noise, spatter, weather
 from vitadel.shifts.jpeg import jpeg
 
 Rung = tuple[float, ...]
@@ -78,7 +78,7 @@ CORRUPTIONS: dict[str, Kind] = {
     ),
     "glass_blur": Kind(  # sigma, reach, passes
         "blur",
-        "pixels copied from random neighbours, as through frosted glass",
+        "pixels copied from random neighbors, as through frosted glass",
         blur.glass_blur,
         ((0.7, 1, 2), (0.9, 2, 1), (1, 2, 3), (1.1, 3, 2), (1.5, 4, 2)),
         ((0.05, 1, 1), (0.25, 1, 1), (0.4, 1, 1), (0.25, 1, 2), (0.4, 1, 2)),
@@ -136,14 +136,14 @@ CORRUPTIONS: dict[str, Kind] = {
     "brightness": Kind(
         "weather",
         "a higher value in hue, saturation, value",
-        colour.brightness,
+        color.brightness,
         _each(0.1, 0.2, 0.3, 0.4, 0.5),
         _each(0.05, 0.1, 0.15, 0.2, 0.3),
     ),
     "contrast": Kind(
         "digital",
         "channels drawn towards their means",
-        colour.contrast,
+        color.contrast,
         _each(0.4, 0.3, 0.2, 0.1, 0.05),
         _each(0.75, 0.5, 0.4, 0.3, 0.15),
     ),
@@ -208,7 +208,7 @@ CORRUPTIONS: dict[str, Kind] = {
     "saturate": Kind(  # saturation times, plus
         "extra",
         "another saturation, lower and then higher",
-        colour.saturate,
+        color.saturate,
         ((0.3, 0), (0.1, 0), (2, 0), (5, 0.1), (20, 0.2)),
         ((0.3, 0), (0.1, 0), (1.5, 0), (2, 0.1), (2.5, 0.2)),
     ),

@@ -3,17 +3,17 @@
 import torch
 from torch import Tensor
 
-from vitadel.draws import Draws
+from vitadel.core.rng import RandomStreams
 from vitadel.shifts.blur import magnified, smear
 from vitadel.shifts.filters import divided, rounded, whole
-from vitadel.shifts.streams import normal, uniform
+from vitadel.shifts.random_streams import normal, uniform
 
 _LUMA = (0.299, 0.587, 0.114)
 
 
 def snow(
     x: Tensor,
-    draws: Draws,
+    draws: RandomStreams,
     mean: float,
     spread: float,
     zoom: float,
@@ -40,7 +40,7 @@ def _gray(x: Tensor) -> Tensor:
     return (blue.double() * of_blue + total.double()).to(x.dtype)
 
 
-def fog(x: Tensor, draws: Draws, thickness: float, decay: float) -> Tensor:
+def fog(x: Tensor, draws: RandomStreams, thickness: float, decay: float) -> Tensor:
     """Plasma added, and everything scaled so that the brightest value an image has stays the brightest possible."""
     size = 1 << (max(x.shape[-2:]) - 1).bit_length()
     cloud = plasma(size, decay, uniform(draws, size * size - 1).to(x.dtype))
@@ -58,14 +58,14 @@ def plasma(size: int, decay: float, u: Tensor) -> Tensor:
     heights, wobble = torch.zeros(len(u), 1, 1, dtype=u.dtype, device=u.device), 100.0
     while (side := heights.shape[1]) < size:
         now, u = u.split([3 * side * side, u.shape[1] - 3 * side * side], 1)
-        centre, top, left = now.mul(2).sub_(1).mul_(wobble**2).view(-1, 3, side, side).unbind(1)
+        center, top, left = now.mul(2).sub_(1).mul_(wobble**2).view(-1, 3, side, side).unbind(1)
         right, below = heights.roll(-1, 2), heights.roll(-1, 1)
-        centres = (heights + right + below + right.roll(-1, 1)) / 4 + centre
-        tops = (centres + centres.roll(1, 1) + heights + right) / 4 + top
-        lefts = (centres + centres.roll(1, 2) + heights + below) / 4 + left
+        centers = (heights + right + below + right.roll(-1, 1)) / 4 + center
+        tops = (centers + centers.roll(1, 1) + heights + right) / 4 + top
+        lefts = (centers + centers.roll(1, 2) + heights + below) / 4 + left
         finer = heights.new_empty(len(u), side, 2, side, 2)
         finer[:, :, 0, :, 0], finer[:, :, 0, :, 1] = heights, tops
-        finer[:, :, 1, :, 0], finer[:, :, 1, :, 1] = lefts, centres
+        finer[:, :, 1, :, 0], finer[:, :, 1, :, 1] = lefts, centers
         heights = finer.view(-1, 2 * side, 2 * side)
         wobble /= decay
     heights = heights - heights.amin((1, 2), keepdim=True)

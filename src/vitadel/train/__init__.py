@@ -1,16 +1,16 @@
-"""Loop, optimiser, schedules, averaging, checkpointing, distribution."""
+"""Loop, optimizer, schedules, averaging, checkpointing, distribution."""
 
-from vitadel.train.alarms import Alarm, alarms
-from vitadel.train.augment import Augment, Chain, ColourJitter, Erase, Flip, PadCrop, ResizedCrop, Rotate
-from vitadel.train.host import HostAugment
+from vitadel.train.claim import claim_together
+from vitadel.train.config import Compile, Plan, Precision, Rule, ema_decay, learning_rate
+from vitadel.train.input.augment import Augment, Chain, ColorJitter, Erase, Flip, PadCrop, ResizedCrop, Rotate
+from vitadel.train.input.mixing import Mixing
+from vitadel.train.input.pil_augment import PILAugment
+from vitadel.train.input.sampler import Order
 from vitadel.train.loop import Check, fit
-from vitadel.train.meters import achieved_flops, forward_flops, peak_flops
-from vitadel.train.mixing import Mixing
-from vitadel.train.optimisers import SGD, AdamW, Decay, Lion, OptimiserChoice
-from vitadel.train.order import Order
-from vitadel.train.plan import Compile, Plan, Precision, Rule, ema_decay, learning_rate
+from vitadel.train.monitor.alarms import Alarm, alarms
+from vitadel.train.monitor.meters import achieved_flops, forward_flops, peak_flops
+from vitadel.train.optimizers import SGD, AdamW, Decay, Lion, OptimizerChoice
 from vitadel.train.preparation import Synthetic, begin_training
-from vitadel.train.ranks import claim_together
 
 __all__ = [
     "SGD",
@@ -19,16 +19,16 @@ __all__ = [
     "Augment",
     "Chain",
     "Check",
-    "ColourJitter",
+    "ColorJitter",
     "Compile",
     "Decay",
     "Erase",
     "Flip",
-    "HostAugment",
     "Lion",
     "Mixing",
-    "OptimiserChoice",
+    "OptimizerChoice",
     "Order",
+    "PILAugment",
     "PadCrop",
     "Plan",
     "Precision",

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from vitadel.errors import UsageError
+from vitadel.core.errors import UsageError
+from vitadel.core.files import write_whole
 from vitadel.models import read_tensors, write_tensors
-from vitadel.runs import write_whole
 from vitadel.train.sharding import cut_like, fill, whole
 
 _KEPT = 2
@@ -41,30 +41,30 @@ class Progress:
 
 
 def write_state(
-    folder: Path, progress: Progress, nets: Mapping[str, nn.Module], optimiser: Optimizer, *, writes: bool = True
+    folder: Path, progress: Progress, nets: Mapping[str, nn.Module], optimizer: Optimizer, *, writes: bool = True
 ) -> None:
     """Write the newest state, then drop all but the two newest; all processes call it, and one of them `writes`."""
     tensors = {f"{name}.{key}": value for name, net in nets.items() for key, value in net.state_dict().items()}
-    state = optimiser.state_dict()
+    state = optimizer.state_dict()
     numbers: dict[str, object] = {}
     for index, slots in state["state"].items():
         for slot, value in slots.items():
             if isinstance(value, Tensor):
-                tensors[f"optimiser.{index}.{slot}"] = value
+                tensors[f"optimizer.{index}.{slot}"] = value
             else:
                 numbers[f"{index}.{slot}"] = value
     tensors = whole(tensors)
     if not writes:
         return
-    about = {"progress": asdict(progress), "optimiser": numbers}
+    about = {"progress": asdict(progress), "optimizer": numbers}
     path = folder / f"step-{progress.step:09d}.safetensors"
     write_whole(path, lambda beside: write_tensors(beside, tensors, {"vitadel.training": json.dumps(about)}))
     for old in _states(folder)[:-_KEPT]:
         old.unlink()
 
 
-def read_state(folder: Path, nets: Mapping[str, nn.Module], optimiser: Optimizer) -> Progress | None:
-    """Fill networks and optimiser from the newest state; None if there is none."""
+def read_state(folder: Path, nets: Mapping[str, nn.Module], optimizer: Optimizer) -> Progress | None:
+    """Fill networks and optimizer from the newest state; None if there is none."""
     paths = _states(folder)
     if not paths:
         return None
@@ -73,7 +73,7 @@ def read_state(folder: Path, nets: Mapping[str, nn.Module], optimiser: Optimizer
         tensors, about = read_tensors(path)
         told = json.loads(about["vitadel.training"])
         progress = Progress(**told["progress"])
-        _fill(tensors, told["optimiser"], nets, optimiser)
+        _fill(tensors, told["optimizer"], nets, optimizer)
     except torch.OutOfMemoryError:
         raise
     except (UsageError, AttributeError, KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
@@ -84,23 +84,23 @@ def read_state(folder: Path, nets: Mapping[str, nn.Module], optimiser: Optimizer
 
 
 def _fill(
-    tensors: Mapping[str, Tensor], numbers: Mapping[str, object], nets: Mapping[str, nn.Module], optimiser: Optimizer
+    tensors: Mapping[str, Tensor], numbers: Mapping[str, object], nets: Mapping[str, nn.Module], optimizer: Optimizer
 ) -> None:
     for name, net in nets.items():
         own = {key.removeprefix(f"{name}."): value for key, value in tensors.items() if key.startswith(f"{name}.")}
         fill(net, own)
-    state = optimiser.state_dict()
-    parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
+    state = optimizer.state_dict()
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     slots: dict[int, dict[str, object]] = {}
     for key, value in tensors.items():
         kind, _, rest = key.partition(".")
-        if kind == "optimiser":
+        if kind == "optimizer":
             index, _, slot = rest.partition(".")
             slots.setdefault(int(index), {})[slot] = cut_like(value, parameters[int(index)])
     for key, number in numbers.items():
         index, _, slot = key.partition(".")
         slots.setdefault(int(index), {})[slot] = number
-    optimiser.load_state_dict({"state": slots, "param_groups": state["param_groups"]})
+    optimizer.load_state_dict({"state": slots, "param_groups": state["param_groups"]})
 
 
 def _states(folder: Path) -> list[Path]:

@@ -17,29 +17,26 @@ from timm.utils import ModelEmaV3
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from vitadel.core.errors import Stopped, UsageError
+from vitadel.core.files import write_whole
+from vitadel.core.progress import Notify, silent
+from vitadel.core.rng import RandomStreams, fold_seed
 from vitadel.data import Split
-from vitadel.draws import Draws, fold_seed
-from vitadel.errors import Stopped, UsageError
-from vitadel.models import Adapted, Model, save, scales
-from vitadel.objectives import Examples, Moment, Objective
-from vitadel.runs import Notify, Run, Scalars, silent, write_whole
-from vitadel.train.alarms import Alarm, alarms
+from vitadel.models import Adapted, Model, attention_scales, save
+from vitadel.objectives import Examples, Objective, TrainingTime
+from vitadel.runs import Run, Scalars
+from vitadel.train.attack_model import AttackModel
 from vitadel.train.checkpoint import Progress, read_state, write_state
-from vitadel.train.feed import Batch, Feed
-from vitadel.train.meters import Meter, achieved_flops, forward_flops, peak_flops
-from vitadel.train.order import Order, Pick
-from vitadel.train.plan import Plan, Precision, ema_decay, learning_rate
-from vitadel.train.preparation import (
-    Synthetic,
-    answer_as_asked,
-    begin_training,
-    is_recordable,
-)
-from vitadel.train.recorded import RecordedLoss, Told
+from vitadel.train.config import Plan, Precision, ema_decay, learning_rate
+from vitadel.train.graph_capture import RecordedLoss, Told
+from vitadel.train.input.loader import Batch, Loader
+from vitadel.train.input.sampler import Order, Pick
+from vitadel.train.monitor.alarms import Alarm, alarms
+from vitadel.train.monitor.meters import Meter, achieved_flops, forward_flops, peak_flops
+from vitadel.train.monitor.running_means import RunningMeans
+from vitadel.train.preparation import Synthetic, answer_as_asked, begin_training, is_recordable
 from vitadel.train.sharding import all_finite, shard, whole
-from vitadel.train.signals import Bell, listening
-from vitadel.train.understudy import Understudy
-from vitadel.train.window import Window
+from vitadel.train.stop_signal import StopSignal, stop_on_sigterm
 
 Scores = Mapping[str, float]
 Check = Callable[[nn.Module], Scores]
@@ -89,22 +86,22 @@ def fit(
     if plan.shard and accelerator.num_processes > 1:
         for net in (model, *([] if average is None else [average.module])):
             shard(net, accelerator.device)
-    optimiser = plan.optimiser.build(model.net)
+    optimizer = plan.optimizer.build(model.net)
     nets = {"model": model} if average is None else {"model": model, "average": average.module}
     peak = _peak(accelerator.device, plan.precision)
     flops = 0.0 if peak is None else forward_flops(model)  # counted before compiling, which hides the operations
     plan.compile.applied(model.net)
-    feed = Feed(train, None if synthetic is None else synthetic.images, accelerator.device)
-    job = _Job(accelerator, model, objective, feed, order, plan, run, seed, optimiser, average, nets, check, notify)
+    loader = Loader(train, None if synthetic is None else synthetic.images, accelerator.device)
+    job = _Job(accelerator, model, objective, loader, order, plan, run, seed, optimizer, average, nets, check, notify)
     job.peak, job.flops = peak, flops
-    job.hasten()
+    job.set_up_fast_paths()
     try:
-        with listening() as bell:
-            job.run_all(bell)
+        with stop_on_sigterm() as stop_signal:
+            job.run_all(stop_signal)
     finally:  # what accelerate and `answer_as_asked` left on it
         for name in ("forward", "_is_accelerate_prepared"):
             model.__dict__.pop(name, None)
-    scales.forget_training(job.deployed.net)
+    attention_scales.forget_training(job.deployed.net)
     return job.deployed
 
 
@@ -115,7 +112,7 @@ def _peak(device: torch.device, precision: Precision) -> float | None:
 
 
 def _worth_logging(used: Mapping[str, float]) -> dict[str, float]:
-    return {name: round(used[name], 3) for name in ("utilisation", "memory_mib") if name in used}
+    return {name: round(used[name], 3) for name in ("utilization", "memory_mib") if name in used}
 
 
 class _Broken(Exception):
@@ -129,23 +126,23 @@ class _Job:
     accelerator: Accelerator
     model: Model
     objective: Objective
-    feed: Feed
+    loader: Loader
     order: Order
     plan: Plan
     run: Run
     seed: int
-    optimiser: Optimizer
+    optimizer: Optimizer
     average: ModelEmaV3 | None
     nets: Mapping[str, nn.Module]
     check: Check | None
     notify: Notify
-    window: Window = field(default_factory=Window)
+    running_means: RunningMeans = field(default_factory=RunningMeans)
     wrapped: nn.Module = field(init=False)
     meter: Meter = field(init=False)
     scalars: Scalars | None = field(init=False)
     peak: float | None = None
     flops: float = 0.0
-    understudy: Understudy | None = None
+    attack_model: AttackModel | None = None
     records_losses: bool = False
     recorded: dict[str, RecordedLoss] = field(default_factory=dict)
     # as it was when the hold-out was last looked at
@@ -169,24 +166,24 @@ class _Job:
         assert isinstance(chosen, Model)
         return chosen.eval()
 
-    def hasten(self) -> None:
+    def set_up_fast_paths(self) -> None:
         """Have attacks crafted on a copy in bf16 and passes recorded, where the plan wants and nothing forbids it."""
         plan = self.plan
         records = self.accelerator.num_processes == 1 and is_recordable(plan, self.accelerator.device)
-        if plan.precision is Precision.BF16 and plan.understudy and not plan.shard:
-            self.understudy = Understudy(self.model, plan.compile, record=records)
+        if plan.precision is Precision.BF16 and plan.attack_model and not plan.shard:
+            self.attack_model = AttackModel(self.model, plan.compile, record=records)
         self.records_losses = records and self.objective.recordable
 
     # ---------------------------------------------------------------- course
 
-    def run_all(self, bell: Bell) -> None:
+    def run_all(self, stop_signal: StopSignal) -> None:
         progress = self._read()
         if self.plan.shard:  # cut already: no second wrapper around it
-            self.wrapped, self.optimiser = self.model, self.accelerator.prepare(self.optimiser)
+            self.wrapped, self.optimizer = self.model, self.accelerator.prepare(self.optimizer)
         else:
             with warnings.catch_warnings():  # accelerate still calls the setting by its old name
                 warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
-                self.wrapped, self.optimiser = self.accelerator.prepare(self.model, self.optimiser)
+                self.wrapped, self.optimizer = self.accelerator.prepare(self.model, self.optimizer)
             answer_as_asked(self.model)
         self.meter = Meter(self.accelerator.device, self.accelerator.num_processes)
         self.scalars = Scalars(self.run.folder / "tensorboard") if self.is_main else None
@@ -196,13 +193,13 @@ class _Job:
         self._refuse_without_best(progress)
         while True:
             try:
-                self._run_from(progress, bell)
+                self._run_from(progress, stop_signal)
                 break
             except _Broken as broken:
                 progress = self._go_back(str(broken))
         self._save("final")
 
-    def _run_from(self, progress: Progress, bell: Bell) -> None:
+    def _run_from(self, progress: Progress, stop_signal: StopSignal) -> None:
         self.meter.start()
         with closing(self._batches(progress)) as batches:
             for pick, x, y in batches:
@@ -216,18 +213,18 @@ class _Job:
                 )
                 if self._due(progress.step, self.plan.log_every_steps):
                     progress = self._log(progress)
-                with self.window.paused():
+                with self.running_means.paused():
                     if self._due(progress.step, self.plan.check_every_epochs * self.steps_per_epoch):
                         progress = self._hold_out(progress)
                     if self._due(progress.step, self.plan.checkpoint_every_steps):
                         self._checkpoint(progress)
-                if self._asked_to_stop(progress.step, bell):
+                if self._asked_to_stop(progress.step, stop_signal):
                     self._checkpoint(progress)
                     raise Stopped(f"stopped at step {progress.step}, which is saved: the same command goes on.")
 
     def _read(self) -> Progress | None:
         """The newest state, the same for all processes: none may write the next one before all have read this one."""
-        progress = read_state(self.run.checkpoints, self.nets, self.optimiser)
+        progress = read_state(self.run.checkpoints, self.nets, self.optimizer)
         self.accelerator.wait_for_everyone()
         return progress
 
@@ -243,13 +240,13 @@ class _Job:
     def _due(self, step: int, every: int) -> bool:
         return step % every == 0 or step == self.total
 
-    def _asked_to_stop(self, step: int, bell: Bell) -> bool:
+    def _asked_to_stop(self, step: int, stop_signal: StopSignal) -> bool:
         """Whether any process heard the bell; processes agree on it only now and then, since asking makes them wait."""
         if self.accelerator.num_processes == 1:
-            return bell.rung
+            return stop_signal.requested
         if not self._due(step, self.plan.log_every_steps):
             return False
-        heard = torch.tensor(float(bell.rung), device=self.accelerator.device)
+        heard = torch.tensor(float(stop_signal.requested), device=self.accelerator.device)
         return bool(self.accelerator.reduce(heard, "sum") > 0)
 
     def _seed(self, progress: Progress) -> int:
@@ -261,8 +258,8 @@ class _Job:
         rank, world = self.accelerator.process_index, self.accelerator.num_processes
         picks = order.picks(range(progress.step, self.total), rank, world)
         if self.plan.host is None:
-            return self.feed.batches(picks)
-        return self.feed.augmented(picks, self.plan.host, order.seed, progress.step, self.plan.workers)
+            return self.loader.batches(picks)
+        return self.loader.augmented(picks, self.plan.host, order.seed, progress.step, self.plan.workers)
 
     def _go_back(self, why: str) -> Progress:
         progress = self._read()
@@ -275,7 +272,7 @@ class _Job:
         # the best weights on the disk may be of an update that is undone now, and still only better ones replace them
         scored = self.scored or progress
         progress = replace(progress, rollbacks=progress.rollbacks + 1, best=scored.best, robust=scored.robust)
-        self.window = Window()
+        self.running_means = RunningMeans()
         sentence = f"{why}: back to step {progress.step}, with other draws from there"
         self._alarm(progress.step, [Alarm("not-finite", sentence, {"rollbacks": progress.rollbacks})])
         # written down, or a run that breaks again and again would never count beyond one
@@ -292,11 +289,11 @@ class _Job:
         index_B = pick.index_B.to(x.device, non_blocking=True)
         x, y = self._augmented(x, y, seed, index_B)
         objective = self.objective.at(self._moment(step))
-        for group in self.optimiser.param_groups:
+        for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(self.plan, step, self.steps_per_epoch)
         self.wrapped.train()
-        if self.understudy is not None:
-            self.understudy.learn()
+        if self.attack_model is not None:
+            self.attack_model.learn()
         told: list[Told] = []
         parts = list(zip(*(each.chunk(self.plan.accumulate) for each in (x, y, index_B)), strict=True))
         for number, (x_part, y_part, index_part) in enumerate(parts):
@@ -312,9 +309,9 @@ class _Job:
             moved = self._move_weights(step)
             told = [{**one, **moved} for one in told]
         if self.average is not None:
-            scales.copy(self.model.net, self.average.module.net)
-        self.window.add(len(x), {name: torch.stack([one[name] for one in told]).mean() for name in told[0]})
-        self.notify("training", step + 1, self.total, self.window.latest)
+            attention_scales.copy(self.model.net, self.average.module.net)
+        self.running_means.add(len(x), {name: torch.stack([one[name] for one in told]).mean() for name in told[0]})
+        self.notify("training", step + 1, self.total, self.running_means.latest)
 
     def _recorded(self, objective: Objective) -> RecordedLoss:
         """The loss of this stage, which its first batch records."""
@@ -333,30 +330,30 @@ class _Job:
         return {**({"loss": result.loss.detach()} if result.trains else {}), **result.logs}
 
     def _move_weights(self, step: int) -> dict[str, Tensor]:
-        """One step of the optimiser and of the average; the gradient's norm if it is clipped."""
+        """One step of the optimizer and of the average; the gradient's norm if it is clipped."""
         told: dict[str, Tensor] = {}
         if self.plan.clip_norm is not None:
             norm = self.accelerator.clip_grad_norm_(self.wrapped.parameters(), self.plan.clip_norm)
             told = whole({"gradient_norm": norm.detach()})
-        self.optimiser.step()
-        self.optimiser.zero_grad()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
         if self.average is not None:
             self.average.decay = ema_decay(self.plan, step, self.total)
             self.average.update(self.model)
         return told
 
-    def _moment(self, step: int) -> Moment:
+    def _moment(self, step: int) -> TrainingTime:
         """Where training stands at update number `step`."""
-        return Moment((step + 1) / self.steps_per_epoch, self.plan.all_epochs, self.steps_per_epoch)
+        return TrainingTime((step + 1) / self.steps_per_epoch, self.plan.all_epochs, self.steps_per_epoch)
 
     @property
     def crafter(self) -> nn.Module:
         """What attacks are crafted on."""
-        return self.wrapped if self.understudy is None else self.understudy
+        return self.wrapped if self.attack_model is None else self.attack_model
 
     def _augmented(self, x: Tensor, y: Tensor, seed: int, index_B: Tensor) -> tuple[Tensor, Tensor]:
         if self.plan.augment is not None:
-            x = self.plan.augment(x, Draws.of(fold_seed(seed, _AUGMENT), index_B))
+            x = self.plan.augment(x, RandomStreams.of(fold_seed(seed, _AUGMENT), index_B))
         if self.plan.mixing is None:
             return x, y
         assert self.model.spec is not None
@@ -369,7 +366,7 @@ class _Job:
 
         The weights are looked at too: a gradient can be no number where the loss still is one.
         """
-        fine = self.window.finite() and all_finite(self.model)
+        fine = self.running_means.finite() and all_finite(self.model)
         broken = torch.tensor(float(not fine), device=self.accelerator.device)
         if bool(self.accelerator.reduce(broken, "sum") > 0):
             raise _Broken(f"the loss is no longer finite at step {step}")
@@ -377,7 +374,7 @@ class _Job:
     def _log(self, progress: Progress) -> Progress:
         step = progress.step
         self._refuse_broken_weights(step)
-        means, used = self.window.close(), self.meter.read()
+        means, used = self.running_means.close(), self.meter.read()
         means["images_per_second"] *= self.accelerator.num_processes  # of all of them together
         progress = replace(
             progress,
@@ -393,7 +390,7 @@ class _Job:
             done = achieved_flops(
                 means["images_per_second"], self.flops, self.objective.at(self._moment(step - 1)).passes
             )
-            numbers["flop_utilisation"] = round(done / (self.peak * self.accelerator.num_processes), 4)
+            numbers["flop_utilization"] = round(done / (self.peak * self.accelerator.num_processes), 4)
         self._write("step", step, numbers)
         return progress
 
@@ -434,5 +431,5 @@ class _Job:
 
     def _checkpoint(self, progress: Progress) -> None:
         self._refuse_broken_weights(progress.step)
-        write_state(self.run.checkpoints, progress, self.nets, self.optimiser, writes=self.is_main)
+        write_state(self.run.checkpoints, progress, self.nets, self.optimizer, writes=self.is_main)
         self.accelerator.wait_for_everyone()

@@ -6,13 +6,13 @@ import torch
 from accelerate import PartialState
 from accelerate.utils import convert_outputs_to_fp32
 
+from vitadel.core.errors import UsageError
+from vitadel.core.numeric import check_ranges, check_seed
 from vitadel.data import Shards, Split
-from vitadel.errors import UsageError
-from vitadel.models import Model, scales
-from vitadel.numeric import check_ranges, check_seed
+from vitadel.models import Model, attention_scales
 from vitadel.objectives import AWP, Objective
-from vitadel.train.order import Order, Share
-from vitadel.train.plan import Compile, Plan
+from vitadel.train.config import Compile, Plan
+from vitadel.train.input.sampler import Order, Share
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def refuse_what_cannot_be_cut(plan: Plan, objective: Objective) -> None:
 
 def refuse_what_hides_attention(plan: Plan, model: Model) -> None:
     """Factors for the attention work through taps, which not every way of computing a network sees."""
-    if not scales.has_factors(model.net):
+    if not attention_scales.has_factors(model.net):
         return
     hidden = {
         "plan.compile=off": plan.compile is not Compile.OFF,

@@ -19,22 +19,22 @@ from vitadel.attacks import (
     AutoAttack,
     Engine,
     Factors,
-    Items,
+    IterativeAttack,
     Oracle,
-    Rescaled,
-    ScaledWalk,
+    RescaledModel,
+    ScaledIterativeAttack,
     Scaling,
     Square,
-    Walk,
+    StepContext,
     scaled,
 )
-from vitadel.draws import Draws
-from vitadel.errors import UsageError
+from vitadel.core.errors import UsageError
+from vitadel.core.rng import RandomStreams
 from vitadel.goals import Targeted, Untargeted
 from vitadel.losses import Loss, cross_entropy, margin
 from vitadel.models import Model, load
 from vitadel.recipes import RECIPES, carry_out
-from vitadel.threat import L2, Linf
+from vitadel.threats import L2, Linf
 
 EPS = Linf(8 / 255)
 SMALL = {"depth": 2, "embed_dim": 24, "num_heads": 2}
@@ -82,16 +82,20 @@ def test_never_weaker_than_its_inner_attack(
     goal = Untargeted(label_B, loss)
     plain = inner(model, x, goal, EPS, seed=1)
     both = AAS(inner, factors=Factors((0.1, 0.3)))(model, x, goal, EPS, seed=1)
-    assert bool((both.reached | ~plain.reached).all())
-    assert torch.equal(both.x[plain.reached], plain.x[plain.reached])
+    assert bool((both.success | ~plain.success).all())
+    assert torch.equal(both.x[plain.success], plain.x[plain.success])
     assert float(both.size.max()) <= EPS.eps * (1 + 1e-5)
-    assert torch.equal(both.reached, goal.reached(model(both.x)))
+    assert torch.equal(both.success, goal.success(model(both.x)))
 
 
 @pytest.mark.parametrize(("inner", "loss"), INNER)
 def test_factors_of_one_change_nothing(model: Model, x: Tensor, label_B: Tensor, inner: Attack, loss: Loss) -> None:
-    goal, rng, same = Untargeted(label_B, loss), Draws.of(2, torch.arange(len(x))), scaled(inner, Factors((1.0, 1.0)))
-    if isinstance(inner, Walk) and isinstance(same, ScaledWalk):
+    goal, rng, same = (
+        Untargeted(label_B, loss),
+        RandomStreams.of(2, torch.arange(len(x))),
+        scaled(inner, Factors((1.0, 1.0))),
+    )
+    if isinstance(inner, IterativeAttack) and isinstance(same, ScaledIterativeAttack):
         found = [Engine().search(walk, Oracle(model), x, goal, EPS, rng) for walk in (inner, same)]
     else:
         found = [attack.search(Oracle(model), x, goal, EPS, rng) for attack in (inner, same)]
@@ -102,36 +106,36 @@ def test_a_walk_and_its_scaled_self_cost_what_they_should(model: Model, x: Tenso
     """Every point is asked about twice: the rescaled model with its gradient, the model itself without."""
     goal, nearly_nothing = Untargeted(label_B), Linf(1e-6)
     result = scaled(PGD(steps=5), Factors((0.5, 0.5)))(model, x, goal, nearly_nothing, seed=0)
-    assert not result.reached.any()
+    assert not result.success.any()
     assert result.backwards == len(x) * 6
-    assert result.forwards == len(x) * (2 * 6 + 1)  # and once for the judgement
+    assert result.forwards == len(x) * (2 * 6 + 1)  # and once for the judgment
 
 
 def test_gradients_are_those_of_the_rescaled_model(model: Model, x: Tensor, label_B: Tensor) -> None:
     factors = Factors((0.2, 3.0))
     found = scaled(FGSM(), factors)(model, x, Untargeted(label_B), EPS, seed=0)
-    by_hand = FGSM()(Rescaled(model, factors.attentions), x, Untargeted(label_B), EPS, seed=0)
+    by_hand = FGSM()(RescaledModel(model, factors.attentions), x, Untargeted(label_B), EPS, seed=0)
     assert torch.equal(found.x, by_hand.x)
-    assert torch.equal(found.reached, model(by_hand.x).argmax(1) != label_B)
+    assert torch.equal(found.success, model(by_hand.x).argmax(1) != label_B)
     assert not torch.equal(found.x, FGSM()(model, x, Untargeted(label_B), EPS, seed=0).x)
 
 
 def test_a_walk_is_shown_to_the_model_itself_at_every_step(model: Model, x: Tensor, label_B: Tensor) -> None:
     """The first of its points that fools the model counts, whatever the rescaled model thinks of it."""
     factors, goal, threat = Factors((0.05, 0.05)), Untargeted(label_B), Linf(12 / 255)
-    rng, inner = Draws.of(0, torch.arange(len(x))), PGD(steps=12)
+    rng, inner = RandomStreams.of(0, torch.arange(len(x))), PGD(steps=12)
     seen: list[Tensor] = []
 
     def watched(pixels: Tensor) -> Tensor:
         seen.append(pixels.detach())
-        return Rescaled(model, factors.attentions)(pixels)
+        return RescaledModel(model, factors.attentions)(pixels)
 
     endless = Linf(threat.eps)
     with torch.no_grad():
         for row in range(8):  # alone and to its end, on a rescaled model that never gives in
             seen.clear()
             one = rng.at(torch.tensor([row]))
-            items = Items(
+            items = StepContext(
                 x[row : row + 1],
                 goal.at(torch.tensor([row])),
                 endless,
@@ -139,16 +143,21 @@ def test_a_walk_is_shown_to_the_model_itself_at_every_step(model: Model, x: Tens
                 *[torch.zeros(1).long()] * 2,
             )
             state = inner.start(Oracle(watched), items)
-            for step in range(inner.steps_in(threat)):
+            for step in range(inner.num_steps(threat)):
                 _, state = inner.step(Oracle(watched), replace(items, step_B=torch.tensor([step])), state)
-            fools = [bool(goal.at(torch.tensor([row])).reached(model(point))) for point in seen]
+            fools = [bool(goal.at(torch.tensor([row])).success(model(point))) for point in seen]
             found = Engine().search(
-                ScaledWalk(inner, factors), Oracle(model), x[row : row + 1], goal.at(torch.tensor([row])), threat, one
+                ScaledIterativeAttack(inner, factors),
+                Oracle(model),
+                x[row : row + 1],
+                goal.at(torch.tensor([row])),
+                threat,
+                one,
             )
             if any(fools):
                 torch.testing.assert_close(found, threat.project(seen[fools.index(True)], x[row : row + 1]))
             else:
-                assert not goal.at(torch.tensor([row])).reached(model(found))
+                assert not goal.at(torch.tensor([row])).success(model(found))
 
 
 def test_no_verdict_depends_on_the_batch(model: Model, x: Tensor, label_B: Tensor) -> None:
@@ -156,7 +165,7 @@ def test_no_verdict_depends_on_the_batch(model: Model, x: Tensor, label_B: Tenso
     whole = attack(model, x, Untargeted(label_B), EPS, seed=3, index_B=index_B)
     for size in (1, 5, 24):
         parts = [attack(model, x[at], Untargeted(label_B[at]), EPS, seed=3, index_B=at) for at in index_B.split(size)]
-        assert torch.equal(torch.cat([part.reached for part in parts]), whole.reached)
+        assert torch.equal(torch.cat([part.success for part in parts]), whole.success)
 
 
 def test_leaves_no_trace(model: Model, x: Tensor, label_B: Tensor) -> None:
@@ -170,7 +179,7 @@ def test_a_whole_autoattack_is_scaled_attack_by_attack(model: Model, x: Tensor, 
     small, goal = AAS(AutoAttack(), factors=Factors((0.3, 0.1))), Untargeted(label_B[:2])
     result = small(model, x[:2], goal, Linf(48 / 255), seed=0)
     plain = AutoAttack()(model, x[:2], goal, Linf(48 / 255), seed=0)
-    assert bool((result.reached | ~plain.reached).all())
+    assert bool((result.success | ~plain.success).all())
     with pytest.raises(UsageError, match=r"attack by attack. Write AAS\(AutoAttack\(\)"):
         scaled(AutoAttack(), Factors((1.0, 1.0)))
 
@@ -194,7 +203,10 @@ def test_prepared_finds_factors_once(model: Model, x: Tensor, label_B: Tensor) -
 
 
 def test_the_engine_moves_scaled_walks_like_any_other(model: Model, x: Tensor, label_B: Tensor) -> None:
-    walk, rng = ScaledWalk(APGD(steps=6, targets=2), Factors((0.3, 0.1))), Draws.of(0, torch.arange(len(x)))
+    walk, rng = (
+        ScaledIterativeAttack(APGD(steps=6, targets=2), Factors((0.3, 0.1))),
+        RandomStreams.of(0, torch.arange(len(x))),
+    )
     goal = Untargeted(label_B, margin)
     few, many = (Engine(rows=rows).search(walk, Oracle(model), x, goal, EPS, rng) for rows in (6, 256))
     assert torch.equal(few, many)
@@ -213,7 +225,7 @@ def test_planted_masking_is_found(tmp_path: Path) -> None:
     ready, _ = AAS(PGD(steps=100)).prepared(pointer, x, y, threat)
     aas = ready(pointer, x, Untargeted(y), threat, seed=0)
     assert plain.zero_gradients > 0.99 * plain.backwards
-    assert (plain.reached & right_B).sum() < 0.02 * right_B.sum()
-    of_square_B = square.reached & right_B
+    assert (plain.success & right_B).sum() < 0.02 * right_B.sum()
+    of_square_B = square.success & right_B
     assert of_square_B.sum() > 0.4 * right_B.sum()
-    assert (aas.reached & of_square_B).sum() >= 0.8 * of_square_B.sum()
+    assert (aas.success & of_square_B).sum() >= 0.8 * of_square_B.sum()

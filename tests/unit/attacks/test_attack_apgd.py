@@ -13,35 +13,39 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitadel.attacks import APGD, Answer, Items, Oracle, State, Walk
+from vitadel.attacks import APGD, IterativeAttack, Oracle, Query, State, StepContext
 from vitadel.attacks.apgd import checkpoints
 from vitadel.attacks.apgd_l1 import _sparse_step, phases
-from vitadel.draws import Draws
-from vitadel.errors import UsageError
+from vitadel.core.errors import UsageError
+from vitadel.core.rng import RandomStreams
 from vitadel.goals import Goal, Untargeted
 from vitadel.losses import cross_entropy, margin
-from vitadel.threat import L1, L2, Linf, Threat
+from vitadel.threats import L1, L2, Linf, Threat
 
 Model = Callable[[Tensor], Tensor]
 Array = NDArray[np.float64]
 CHECKS_100 = [22, 41, 57, 70, 80, 87, 93, 99]
 
 
-def grey(batch: int = 1, values: int = 1) -> Tensor:
+def gray(batch: int = 1, values: int = 1) -> Tensor:
     return torch.full((batch, 1, 1, values), 0.5, dtype=torch.float64)
 
 
-def first(x0: Tensor, threat: Threat, goal: Goal | None = None) -> Items:
+def first(x0: Tensor, threat: Threat, goal: Goal | None = None) -> StepContext:
     """Items before their first step; label 0 and the margin if nothing is said."""
     none_B = torch.zeros(len(x0), dtype=torch.int64)
-    return Items(x0, goal or Untargeted(none_B, margin), threat, Draws.of(0, torch.arange(len(x0))), none_B, none_B)
+    return StepContext(
+        x0, goal or Untargeted(none_B, margin), threat, RandomStreams.of(0, torch.arange(len(x0))), none_B, none_B
+    )
 
 
-def walked(walk: Walk, model: Model, items: Items, steps: int, **changes: Tensor) -> list[tuple[Answer, State]]:
+def walked(
+    walk: IterativeAttack, model: Model, items: StepContext, steps: int, **changes: Tensor
+) -> list[tuple[Query, State]]:
     """What every one of `steps` + 1 questions led to; `changes` replace parts of the state at the start."""
     oracle = Oracle(model)
     state: State = {**walk.start(oracle, items), **changes}
-    trace: list[tuple[Answer, State]] = []
+    trace: list[tuple[Query, State]] = []
     for step in range(steps + 1):
         answer, moved = walk.step(oracle, replace(items, step_B=torch.full_like(items.step_B, step)), state)
         state = {**state, **moved}
@@ -57,15 +61,15 @@ def scripted(gains: list[float], slopes: list[list[float]] | None = None) -> Mod
         call = next(calls)
         flat = x.flatten(1)
         slope = torch.ones_like(flat) if slopes is None else torch.tensor([slopes[call]], dtype=x.dtype)
-        gain_B = gains[call] + (slope * (flat - flat.detach())).sum(1)
-        return torch.stack([torch.zeros_like(gain_B), gain_B], 1)
+        objective_B = gains[call] + (slope * (flat - flat.detach())).sum(1)
+        return torch.stack([torch.zeros_like(objective_B), objective_B], 1)
 
     return model
 
 
 def step_sizes(gains: list[float], steps: int = 100) -> list[float]:
     """The step size in units of eps after each question."""
-    trace = walked(APGD(steps=steps), scripted(gains), first(grey(), Linf(0.1)), steps)
+    trace = walked(APGD(steps=steps), scripted(gains), first(gray(), Linf(0.1)), steps)
     return [state["step_size"].item() / 0.1 for _, state in trace]
 
 
@@ -167,11 +171,11 @@ def test_items_of_a_batch_are_checked_apart() -> None:
     """One rises for ever, one never does, in rows of one batch that are at different steps."""
 
     def model(x: Tensor) -> Tensor:
-        gain_B = x.flatten(1)[:, 0] * torch.tensor([1.0, 0.0], dtype=x.dtype)
-        return torch.stack([torch.zeros_like(gain_B), gain_B], 1)
+        objective_B = x.flatten(1)[:, 0] * torch.tensor([1.0, 0.0], dtype=x.dtype)
+        return torch.stack([torch.zeros_like(objective_B), objective_B], 1)
 
-    walk, items = APGD(steps=100), first(grey(2), Linf(0.1))
-    state: State = {**walk.start(Oracle(model), items), "x": grey(2) - 0.1, "best": grey(2) - 0.1}
+    walk, items = APGD(steps=100), first(gray(2), Linf(0.1))
+    state: State = {**walk.start(Oracle(model), items), "x": gray(2) - 0.1, "best": gray(2) - 0.1}
     state = {**state, "rises": torch.tensor([20.0, 20.0], dtype=torch.float64), "halved": torch.tensor([True, True])}
     _, at_check = walk.step(Oracle(model), replace(items, step_B=torch.tensor([21, 22])), state)
     assert at_check["rises"].tolist() == [21, 0]
@@ -191,7 +195,7 @@ def test_after_a_halving_it_sets_out_from_the_best_point_with_its_gradient() -> 
     gains = [0.0] * 101
     gains[5] = 1.0
     slopes = [[1.0, -1.0] if call == 5 else [(-1.0) ** call, 1.0] for call in range(101)]
-    x0 = grey(values=2)
+    x0 = gray(values=2)
     trace = walked(APGD(steps=100), scripted(gains, slopes), first(x0, Linf(0.1)), 23)
     best, before = trace[5][0].x, trace[21][0].x
     assert not torch.equal(best, trace[22][0].x)
@@ -204,11 +208,11 @@ def test_after_a_halving_it_sets_out_from_the_best_point_with_its_gradient() -> 
 def test_momentum_in_closed_form() -> None:
     """Up once and then always down, in steps of s: the moves are s and then -s (1 - 2 / 4^k)."""
     gains, slopes = [float(call) for call in range(8)], [[1.0]] + [[-1.0]] * 7
-    start = grey() + 0.01
+    start = gray() + 0.01
     trace = walked(
         APGD(steps=100),
         scripted(gains, slopes),
-        first(grey(), Linf(0.4)),
+        first(gray(), Linf(0.4)),
         7,
         x=start,
         x_old=start,
@@ -221,11 +225,11 @@ def test_momentum_in_closed_form() -> None:
 
 def test_the_first_step_has_no_momentum() -> None:
     step = torch.tensor([0.01], dtype=torch.float64)
-    changes = {"x": grey(), "x_old": grey() - 0.08, "step_size": step}
-    trace = walked(APGD(steps=100), scripted([0.0, 1.0]), first(grey(), Linf(0.4)), 1, **changes)
+    changes = {"x": gray(), "x_old": gray() - 0.08, "step_size": step}
+    trace = walked(APGD(steps=100), scripted([0.0, 1.0]), first(gray(), Linf(0.4)), 1, **changes)
     assert trace[1][0].x.item() == pytest.approx(0.51, abs=1e-15)
     # from the second step on, the same state carries a quarter of the last move on
-    items = replace(first(grey(), Linf(0.4)), step_B=torch.tensor([1]))
+    items = replace(first(gray(), Linf(0.4)), step_B=torch.tensor([1]))
     state: State = {**APGD().start(Oracle(scripted([])), items), **changes}
     _, moved = APGD().step(Oracle(scripted([0.0])), items, state)
     assert moved["x"].item() == pytest.approx(0.5 + 0.75 * 0.01 + 0.25 * 0.08, abs=1e-15)
@@ -269,7 +273,9 @@ def nearest(x: Array, x0: Array, eps: float, norm: str) -> Array:
     return at(high)
 
 
-def slow_apgd(gain: Callable[[Array], tuple[float, Array]], x0: Array, x: Array, eps: float, steps: int, norm: str):  # type: ignore[no-untyped-def]
+def slow_apgd(  # type: ignore[no-untyped-def]
+    objective: Callable[[Array], tuple[float, Array]], x0: Array, x: Array, eps: float, steps: int, norm: str
+):
     """Algorithm 1 of the paper for one image, as a list of everything it asked about and the step sizes it used."""
     checks = []
     last_share, share = 0, 22
@@ -277,7 +283,7 @@ def slow_apgd(gain: Callable[[Array], tuple[float, Array]], x0: Array, x: Array,
         checks.append(math.ceil(share * steps / 100))
         last_share, share = share, share + max(share - last_share - 3, 6)
     eta = 2 * eps
-    value, slope = gain(x)
+    value, slope = objective(x)
     asked, etas, values = [x], [], [value]
     f_max, x_max, slope_max = value, x, slope
     previous = x
@@ -289,7 +295,7 @@ def slow_apgd(gain: Callable[[Array], tuple[float, Array]], x0: Array, x: Array,
         after = nearest(x + alpha * (z - x) + (1 - alpha) * (x - previous), x0, eps, norm)
         etas.append(eta)
         previous, x = x, after
-        value, slope = gain(x)
+        value, slope = objective(x)
         asked.append(x)
         values.append(value)
         if value > f_max:
@@ -319,13 +325,13 @@ def wavy(values: int, seed: int, frequency: float) -> Model:
 
 
 def gain_of(model: Model, shape: torch.Size) -> Callable[[Array], tuple[float, Array]]:
-    def gain(x: Array) -> tuple[float, Array]:
+    def objective(x: Array) -> tuple[float, Array]:
         point = torch.from_numpy(x).view(1, *shape).requires_grad_()
         value = cross_entropy(model(point), torch.tensor([0])).sum()
         (slope,) = torch.autograd.grad(value, point)
         return value.item(), slope.numpy().ravel()
 
-    return gain
+    return objective
 
 
 # none of these walks comes to rest on a hilltop, where rounding would decide what rises
@@ -356,12 +362,12 @@ def test_every_iterate_is_that_of_the_slow_version(norm: str, seed: int, frequen
 
 
 def slow_sparse_apgd(  # type: ignore[no-untyped-def]
-    gain: Callable[[Array], tuple[float, Array]], x0: Array, x: Array, eps: float, steps: int
+    objective: Callable[[Array], tuple[float, Array]], x0: Array, x: Array, eps: float, steps: int
 ):
     """The L1 attack with one phase for one image: everything it asked about."""
     count, eta, share, changed = len(x0), eps, 0.2, float(len(x0))
     every = max(int(0.04 * steps), 1)
-    value, slope = gain(x)
+    value, slope = objective(x)
     asked, f_max, x_max, slope_max = [x], value, x, slope
     for k in range(steps):
         least = sorted(np.abs(slope))[int(min(max((1 - share) * count, 0), count - 1))]
@@ -370,7 +376,7 @@ def slow_sparse_apgd(  # type: ignore[no-untyped-def]
         for i in chosen:
             ahead[i] += eta * np.sign(slope[i]) / len(chosen)
         x = nearest(ahead, x0, eps, "l1")
-        value, slope = gain(x)
+        value, slope = objective(x)
         asked.append(x)
         if value > f_max:
             f_max, x_max, slope_max = value, x, slope
@@ -419,10 +425,10 @@ def test_a_wide_start_spends_its_steps_in_three_balls() -> None:
 
 
 def test_every_phase_asks_once_more_than_it_steps() -> None:
-    assert APGD(steps=100).steps_in(Linf(0.1)) == 101
-    assert APGD(steps=100).steps_in(L1(12)) == 101
-    assert APGD(steps=100, wide_start=True).steps_in(L1(12)) == 103
-    assert APGD(steps=100, wide_start=True).steps_in(L2(0.5)) == 101
+    assert APGD(steps=100).num_steps(Linf(0.1)) == 101
+    assert APGD(steps=100).num_steps(L1(12)) == 101
+    assert APGD(steps=100, wide_start=True).num_steps(L1(12)) == 103
+    assert APGD(steps=100, wide_start=True).num_steps(L2(0.5)) == 101
 
 
 def test_the_balls_of_a_wide_start_shrink_from_three_radii_to_one() -> None:
@@ -431,8 +437,8 @@ def test_the_balls_of_a_wide_start_shrink_from_three_radii_to_one() -> None:
     slope = torch.linspace(-1, 1, 36, dtype=torch.float64)
 
     def model(x: Tensor) -> Tensor:
-        gain_B = (x.flatten(1) * slope).sum(1)
-        return torch.stack([torch.zeros_like(gain_B), gain_B], 1)
+        objective_B = (x.flatten(1) * slope).sum(1)
+        return torch.stack([torch.zeros_like(objective_B), objective_B], 1)
 
     threat = L1(0.8)
     trace = walked(APGD(steps=100, wide_start=True), model, first(x0, threat), 102)
@@ -455,7 +461,7 @@ def test_the_balls_of_a_wide_start_shrink_from_three_radii_to_one() -> None:
 def test_gradients_of_a_random_model_are_averaged() -> None:
     """Two draws per step: the slopes cancel in the first value and add up in the second."""
     gains, slopes = [1.0, 3.0, 0.0, 0.0], [[1.0, 1.0], [-1.0, 3.0], [1.0, 0.0], [1.0, 0.0]]
-    trace = walked(APGD(steps=1, draws=2), scripted(gains, slopes), first(grey(values=2), L2(0.1)), 1)
+    trace = walked(APGD(steps=1, draws=2), scripted(gains, slopes), first(gray(values=2), L2(0.1)), 1)
     answer, state = trace[0]
     assert answer.grad is not None
     assert answer.grad.flatten().tolist() == [0.0, 2.0]

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from vitadel.attacks import APGD, FAB, VERSIONS, Attack, AutoAttack, Oracle, Square, Stage
-from vitadel.draws import Draws
-from vitadel.errors import UsageError
+from vitadel.core.errors import UsageError
+from vitadel.core.rng import RandomStreams
 from vitadel.goals import Targeted, Untargeted
 from vitadel.losses import cross_entropy, dlr, margin
-from vitadel.threat import L1, L2, Linf, Threat
+from vitadel.threats import L1, L2, Linf, Threat
 
 
 def briefly(threat: Threat) -> tuple[Stage, ...]:
@@ -81,7 +81,7 @@ def test_what_an_image_that_stands_costs() -> None:
     threat, costs = Linf(8 / 255), {}
     for stage in AutoAttack().stages(threat):
         assert isinstance(stage.attack, (APGD, FAB, Square))
-        costs[stage.name] = stage.attack.steps_in(threat) * stage.attack.fan(10) * stage.attack.waves
+        costs[stage.name] = stage.attack.num_steps(threat) * stage.attack.num_branches(10) * stage.attack.num_restarts
     assert costs == {"apgd-ce": 101, "apgd-t": 909, "fab-t": 909, "square": 5001}
 
 
@@ -90,7 +90,7 @@ def test_the_cascade_is_its_stages_by_hand(norm: Threat, monkeypatch: pytest.Mon
     monkeypatch.setitem(VERSIONS, "brief", briefly)
     oracle, x0, label_B = net(6)
     x0, label_B = x0[:6], label_B[:6]
-    rng = Draws.of(3, torch.arange(6))
+    rng = RandomStreams.of(3, torch.arange(6))
     found = AutoAttack("brief").search(oracle, x0, Untargeted(label_B), norm, rng)
     standing, fell_in = list(range(6)), {}
     for number, stage in enumerate(briefly(norm)):
@@ -110,7 +110,7 @@ def test_the_cascade_is_its_stages_by_hand(norm: Threat, monkeypatch: pytest.Mon
     assert fell_in
     judged = AutoAttack("brief")(lambda x: oracle(x), x0, Untargeted(label_B), norm, seed=3)
     torch.testing.assert_close(judged.x, found, rtol=0, atol=1e-9)
-    assert judged.reached.tolist() == [image not in standing for image in range(6)]
+    assert judged.success.tolist() == [image not in standing for image in range(6)]
     assert judged.size.max().item() <= norm.eps * (1 + 1e-9)
 
 
@@ -118,14 +118,14 @@ def test_an_image_that_fell_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> No
     """Everything falls to the first attack, so a second one that would spoil it is never asked."""
 
     class Spoiler(Attack):
-        def search(self, model: Oracle, x0: Tensor, goal: object, threat: Threat, rng: Draws) -> Tensor:
+        def search(self, model: Oracle, x0: Tensor, goal: object, threat: Threat, rng: RandomStreams) -> Tensor:
             raise AssertionError("nothing stands")
 
     stages = (Stage("apgd-ce", APGD(steps=5), cross_entropy), Stage("spoiler", Spoiler(), margin))
     monkeypatch.setitem(VERSIONS, "spoilt", lambda threat: stages)
     oracle, x0, label_B = net(6)
     result = AutoAttack("spoilt")(lambda x: oracle(x), x0, Untargeted(label_B), Linf(0.9), seed=0)
-    assert bool(result.reached.all())
+    assert bool(result.success.all())
 
 
 @pytest.mark.parametrize("classes", [2, 3, 4, 8])
@@ -134,17 +134,17 @@ def test_models_with_few_classes_can_be_attacked(classes: int, threat: Threat, m
     monkeypatch.setitem(VERSIONS, "brief", briefly)
     oracle, x0, label_B = net(classes)
     result = AutoAttack("brief")(lambda x: oracle(x), x0, Untargeted(label_B), threat, seed=0)
-    assert torch.equal(result.reached, oracle(result.x).argmax(1) != label_B)
+    assert torch.equal(result.success, oracle(result.x).argmax(1) != label_B)
     # some image has to survive the first stages for the later ones to run
-    assert not bool(result.reached.all())
+    assert not bool(result.success.all())
     flags = {
-        stage.name: [flag.evidence for flag in stage.attack.doubts(Untargeted(label_B, stage.loss), classes)]  # type: ignore[attr-defined]
+        stage.name: [flag.evidence for flag in stage.attack.find_flags(Untargeted(label_B, stage.loss), classes)]  # type: ignore[attr-defined]
         for stage in AutoAttack().stages(Linf(0.1))
     }
-    fewer, lead = {"classes": classes, "targets": classes - 1}, {"classes": classes, "needed": 4}
+    fewer, logit_difference = {"classes": classes, "targets": classes - 1}, {"classes": classes, "needed": 4}
     assert flags == {
         "apgd-ce": [],
-        "apgd-t": [fewer, lead] if classes < 4 else [fewer],
+        "apgd-t": [fewer, logit_difference] if classes < 4 else [fewer],
         "fab-t": [fewer],
         "square": [],
     }

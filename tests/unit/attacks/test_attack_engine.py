@@ -10,17 +10,31 @@ import pytest
 import torch
 from torch import Tensor
 
-from vitadel.attacks import APGD, FAB, GAMA, PGD, Answer, Engine, Finding, Items, Oracle, Pool, Square, State, Walk
-from vitadel.attacks.hunt import Hunt, _even_interval
-from vitadel.draws import Draws
-from vitadel.errors import UsageError
-from vitadel.goals import Goal, Targeted, Towards, Untargeted, rivals
-from vitadel.losses import cross_entropy, lead, margin, targeted_dlr
-from vitadel.threat import L1, L2, Linf, Threat
+from vitadel.attacks import (
+    APGD,
+    FAB,
+    GAMA,
+    PGD,
+    Engine,
+    ImageResult,
+    IterativeAttack,
+    Oracle,
+    Query,
+    Square,
+    State,
+    StepContext,
+    WorkQueue,
+)
+from vitadel.attacks.engine.batching import ContinuousBatch, _even_interval
+from vitadel.core.errors import UsageError
+from vitadel.core.rng import RandomStreams
+from vitadel.goals import Goal, Targeted, Toward, Untargeted, top_other_classes
+from vitadel.losses import cross_entropy, logit_difference, margin, targeted_dlr
+from vitadel.threats import L1, L2, Linf, Threat
 
 Model = Callable[[Tensor], Tensor]
 IMAGES, CLASSES = 9, 4
-WALKS: dict[str, tuple[Walk, Threat]] = {
+WALKS: dict[str, tuple[IterativeAttack, Threat]] = {
     "apgd": (APGD(steps=12), Linf(0.008)),
     "apgd-l2": (APGD(steps=12), L2(0.05)),
     "apgd-wide": (APGD(steps=12, wide_start=True), L1(0.14)),
@@ -56,26 +70,26 @@ def images() -> tuple[Tensor, Tensor]:
     return x0, net()(x0).argmax(1)
 
 
-def pool_of(numbers: Sequence[int], walk: Walk, seed: int = 0) -> Pool:
+def pool_of(numbers: Sequence[int], walk: IterativeAttack, seed: int = 0) -> WorkQueue:
     """The images with these numbers, in this order."""
     x0, label_B = images()
     index = torch.tensor(numbers)
-    rivals_BT = rivals(net()(x0), label_B, min(walk.targets, CLASSES - 1))
+    others_BT = top_other_classes(net()(x0), label_B, min(walk.targets, CLASSES - 1))
 
     def fetch(at: Tensor) -> tuple[Tensor, Goal, Tensor]:
-        return x0[index[at]], Untargeted(label_B[index[at]], margin), rivals_BT[index[at]]
+        return x0[index[at]], Untargeted(label_B[index[at]], margin), others_BT[index[at]]
 
-    return Pool(Draws.of(seed, index), CLASSES, fetch)
+    return WorkQueue(RandomStreams.of(seed, index), CLASSES, fetch)
 
 
 def hunted(
-    walk: Walk,
+    walk: IterativeAttack,
     threat: Threat,
     engine: Engine | None = None,
     numbers: Sequence[int] = range(IMAGES),
     model: Model | None = None,
     judge: Model | None = None,
-) -> dict[int, Finding]:
+) -> dict[int, ImageResult]:
     """Every image's finding, by the image's number."""
     oracle, judging = Oracle(model or net()), None if judge is None else Oracle(judge)
     hunt = (engine or Engine()).hunt(walk, oracle, pool_of(numbers, walk), threat, judging)
@@ -84,10 +98,10 @@ def hunted(
     return {numbers[finding.place]: finding for finding in found}
 
 
-def assert_same(one: dict[int, Finding], other: dict[int, Finding]) -> None:
+def assert_same(one: dict[int, ImageResult], other: dict[int, ImageResult]) -> None:
     assert one.keys() == other.keys()
     for number, finding in one.items():
-        for field in ("reached", "prediction", "forwards", "backwards", "zero_gradients", "denied"):
+        for field in ("success", "prediction", "forwards", "backwards", "zero_gradients", "denied"):
             assert getattr(finding, field) == getattr(other[number], field), (number, field)
         torch.testing.assert_close(finding.x, other[number].x, rtol=0, atol=1e-12)
         assert finding.size == pytest.approx(other[number].size, abs=1e-12)
@@ -100,7 +114,7 @@ def assert_same(one: dict[int, Finding], other: dict[int, Finding]) -> None:
 def test_findings_do_not_depend_on_the_number_of_rows(name: str) -> None:
     walk, threat = WALKS[name]
     whole = hunted(walk, threat, Engine(rows=64))
-    assert any(finding.reached for finding in whole.values())
+    assert any(finding.success for finding in whole.values())
     for rows in (1, 3, 7):
         assert_same(hunted(walk, threat, Engine(rows=rows)), whole)
 
@@ -116,7 +130,7 @@ def test_findings_do_not_depend_on_the_order_or_the_company(name: str) -> None:
 
 def test_some_images_fall_and_some_stand() -> None:
     """Else the invariances above would say little."""
-    verdicts = {name: [finding.reached for finding in hunted(*WALKS[name]).values()] for name in WALKS}
+    verdicts = {name: [finding.success for finding in hunted(*WALKS[name]).values()] for name in WALKS}
     assert sum(any(fell) and not all(fell) for fell in verdicts.values()) >= len(WALKS) - 2
     costs = {
         name: {finding.forwards for finding in hunted(*WALKS[name]).values()}
@@ -130,16 +144,16 @@ def test_some_images_fall_and_some_stand() -> None:
 def test_rare_questions_cost_steps_but_change_no_verdict(name: str, interval: int) -> None:
     """An image that falls goes on until the next question; the cost is that of the intervals begun."""
     walk, threat = WALKS[name]
-    often, limit = hunted(walk, threat), walk.steps_in(threat)
+    often, limit = hunted(walk, threat), walk.num_steps(threat)
     every = _even_interval(limit, interval)
     rarely = hunted(walk, threat, Engine(rows=6, interval=interval))
-    fan, forwards = walk.fan(CLASSES), 2 if isinstance(walk, FAB) else 1
+    num_branches, forwards = walk.num_branches(CLASSES), 2 if isinstance(walk, FAB) else 1
     for number, finding in often.items():
-        assert rarely[number].reached == finding.reached
-        steps = finding.forwards // fan // forwards
-        assert rarely[number].forwards == min(-(-steps // every) * every, limit) * fan * forwards
+        assert rarely[number].success == finding.success
+        steps = finding.forwards // num_branches // forwards
+        assert rarely[number].forwards == min(-(-steps // every) * every, limit) * num_branches * forwards
         assert rarely[number].size <= threat.eps * (1 + 1e-9)
-        if finding.reached:
+        if finding.success:
             label = net()(images()[0]).argmax(1)[number]
             assert net()(rarely[number].x[None]).argmax(1) != label
 
@@ -152,17 +166,17 @@ def test_rarely_asked_findings_do_not_depend_on_the_number_of_rows(name: str) ->
         assert_same(hunted(walk, threat, Engine(rows=rows, interval=4)), whole)
 
 
-class Creep(Walk):
+class Creep(IterativeAttack):
     """Goes up by 0.03, seven times."""
 
-    def steps_in(self, threat: Threat) -> int:
+    def num_steps(self, threat: Threat) -> int:
         return 7
 
-    def start(self, model: Oracle, items: Items) -> State:
+    def start(self, model: Oracle, items: StepContext) -> State:
         return {"x": items.x0}
 
-    def step(self, model: Oracle, items: Items, state: State) -> tuple[Answer, State]:
-        return Answer(state["x"], model(state["x"])), {"x": state["x"] + 0.03}
+    def step(self, model: Oracle, items: StepContext, state: State) -> tuple[Query, State]:
+        return Query(state["x"], model(state["x"])), {"x": state["x"] + 0.03}
 
 
 def test_rows_whose_steps_are_used_up_stand_still() -> None:
@@ -170,7 +184,7 @@ def test_rows_whose_steps_are_used_up_stand_still() -> None:
     assert _even_interval(7, 4) == 4
     for interval in (1, 4):
         (finding,) = lonely(1, Creep(), Linf(0.4), upwards, interval=interval)
-        assert not finding.reached
+        assert not finding.success
         assert finding.forwards == 7
         assert finding.x.item() == pytest.approx(0.71)
 
@@ -195,7 +209,9 @@ def test_a_batch_searched_at_once_gets_what_the_pool_finds() -> None:
     walk, threat = WALKS["apgd-t"]
     x0, label_B = images()
     whole = hunted(walk, threat)
-    x = Engine(rows=5).search(walk, Oracle(net()), x0, Untargeted(label_B), threat, Draws.of(0, torch.arange(IMAGES)))
+    x = Engine(rows=5).search(
+        walk, Oracle(net()), x0, Untargeted(label_B), threat, RandomStreams.of(0, torch.arange(IMAGES))
+    )
     for number, finding in whole.items():
         torch.testing.assert_close(x[number], finding.x, rtol=0, atol=1e-12)
 
@@ -215,9 +231,9 @@ def test_an_image_that_stands_pays_for_every_step_of_every_wave(name: str) -> No
     per_step = {FAB: (2, CLASSES - 1), Square: (1, 0)}.get(type(walk), (1, 1))
     if name == "fab-t":
         per_step = 2, 1
-    steps = walk.steps_in(threat) * walk.fan(CLASSES) * walk.waves
-    starts = walk.waves if name == "gama" else 0
-    assert not finding.reached
+    steps = walk.num_steps(threat) * walk.num_branches(CLASSES) * walk.num_restarts
+    starts = walk.num_restarts if name == "gama" else 0
+    assert not finding.success
     assert finding.prediction == -1
     assert finding.forwards == steps * per_step[0] + starts
     assert finding.backwards == steps * per_step[1]
@@ -228,17 +244,17 @@ def bright(threshold: float) -> Model:
     """Class 1 where the first value exceeds the threshold; the slope leads nowhere."""
 
     def model(x: Tensor) -> Tensor:
-        gain_B = x.flatten(1)[:, 0].detach() - threshold + 0 * x.flatten(1)[:, 0]
-        return torch.stack([torch.zeros_like(gain_B), gain_B], 1)
+        objective_B = x.flatten(1)[:, 0].detach() - threshold + 0 * x.flatten(1)[:, 0]
+        return torch.stack([torch.zeros_like(objective_B), objective_B], 1)
 
     return model
 
 
-def lonely(count: int, walk: Walk, threat: Threat, model: Model, interval: int = 1) -> list[Finding]:
-    """Grey images of one value with label 0."""
+def lonely(count: int, walk: IterativeAttack, threat: Threat, model: Model, interval: int = 1) -> list[ImageResult]:
+    """Gray images of one value with label 0."""
     goal = Untargeted(torch.zeros(count, dtype=torch.int64), margin)
     x0, none = torch.full((count, 1, 1, 1), 0.5, dtype=torch.float64), torch.zeros(count, 0, dtype=torch.int64)
-    pool = Pool(Draws.of(0, torch.arange(count)), 2, lambda at: (x0[at], goal.at(at), none[at]))
+    pool = WorkQueue(RandomStreams.of(0, torch.arange(count)), 2, lambda at: (x0[at], goal.at(at), none[at]))
     found = [one for findings in Engine(interval=interval).hunt(walk, Oracle(model), pool, threat) for one in findings]
     return sorted(found, key=lambda finding: finding.place)
 
@@ -249,7 +265,7 @@ def test_waves_stop_with_the_first_success_and_draw_anew() -> None:
     found = lonely(count, PGD(steps=2, restarts=4), Linf(0.4), bright(0.5))
     by_cost: dict[int, list[bool]] = {}
     for finding in found:
-        by_cost.setdefault(int(finding.forwards), []).append(finding.reached)
+        by_cost.setdefault(int(finding.forwards), []).append(finding.success)
     # a success at the first question of wave w has cost w whole waves of three questions and one more
     assert set(by_cost) == {1, 4, 7, 10, 12}
     assert all(all(by_cost[cost]) for cost in (1, 4, 7, 10))
@@ -347,14 +363,16 @@ class Slow:
 
 def upwards(x: Tensor) -> Tensor:
     """Class 1 above 0.7."""
-    gain_B = x.flatten(1)[:, 0] - 0.7
-    return torch.stack([torch.zeros_like(gain_B), gain_B], 1)
+    objective_B = x.flatten(1)[:, 0] - 0.7
+    return torch.stack([torch.zeros_like(objective_B), objective_B], 1)
 
 
-def one_grey(walk: Walk, judge: Model, model: Model = upwards) -> Finding:
+def one_gray(walk: IterativeAttack, judge: Model, model: Model = upwards) -> ImageResult:
     goal = Untargeted(torch.zeros(1, dtype=torch.int64), margin)
-    x0, rivals_BT = torch.full((1, 1, 1, 1), 0.5, dtype=torch.float64), torch.ones(1, walk.targets, dtype=torch.int64)
-    pool = Pool(Draws.of(0, torch.arange(1)), max(2, walk.targets + 1), lambda at: (x0[at], goal.at(at), rivals_BT[at]))
+    x0, others_BT = torch.full((1, 1, 1, 1), 0.5, dtype=torch.float64), torch.ones(1, walk.targets, dtype=torch.int64)
+    pool = WorkQueue(
+        RandomStreams.of(0, torch.arange(1)), max(2, walk.targets + 1), lambda at: (x0[at], goal.at(at), others_BT[at])
+    )
     hunt = Engine().hunt(walk, Oracle(model), pool, Linf(0.4), Oracle(judge))
     (finding,) = [finding for findings in hunt for finding in findings]
     return finding
@@ -364,8 +382,8 @@ def one_grey(walk: Walk, judge: Model, model: Model = upwards) -> Finding:
 def test_a_judge_who_denies_everything_lets_nothing_fall(restarts: int) -> None:
     """PGD without a random start sees 0.5, 0.6, 0.7, 0.8 and 0.9: the last two succeed and are denied."""
     walk = PGD(steps=4, step_size=0.1, random_start=False) if restarts == 1 else PGD(steps=4, restarts=3)
-    finding = one_grey(walk, stubborn)
-    assert not finding.reached
+    finding = one_gray(walk, stubborn)
+    assert not finding.success
     assert finding.prediction == -1
     if restarts == 1:
         assert finding.denied == 2
@@ -379,8 +397,8 @@ def test_a_judge_who_denies_everything_lets_nothing_fall(restarts: int) -> None:
 @pytest.mark.parametrize("times", [0, 1, 2, 3])
 def test_a_judge_who_denies_at_first_is_asked_again(times: int) -> None:
     """Steps of 0.1 from 0.5: questions 3 to 6 of seven succeed, at 0.8, 0.9, 0.9 and 0.9."""
-    finding = one_grey(PGD(steps=6, step_size=0.1, random_start=False), Slow(times))
-    assert finding.reached
+    finding = one_gray(PGD(steps=6, step_size=0.1, random_start=False), Slow(times))
+    assert finding.success
     assert finding.denied == times
     assert finding.prediction == 1
     assert finding.x.item() == pytest.approx(0.8 if times == 0 else 0.9)
@@ -392,19 +410,19 @@ def test_all_items_of_an_image_are_offered_to_the_judge() -> None:
     """Three targets that all are class 1 succeed together; the judge hears all three in the same step."""
 
     def model(x: Tensor) -> Tensor:
-        gain_B = x.flatten(1)[:, 0] - 0.7
-        return torch.stack([torch.zeros_like(gain_B), gain_B, gain_B - 1, gain_B - 1], 1)
+        objective_B = x.flatten(1)[:, 0] - 0.7
+        return torch.stack([torch.zeros_like(objective_B), objective_B, objective_B - 1, objective_B - 1], 1)
 
     walk = PGD(steps=6, step_size=0.1, random_start=False, targets=3)
     for times in (0, 1, 2):
         judge = Slow(times)
-        finding = one_grey(walk, judge, model)
-        assert finding.reached
+        finding = one_gray(walk, judge, model)
+        assert finding.success
         assert (finding.denied, judge.asked) == (times, times + 1)
         assert finding.backwards == 3 * 4
     judge = Slow(3)
-    finding = one_grey(walk, judge, model)
-    assert finding.reached
+    finding = one_gray(walk, judge, model)
+    assert finding.success
     assert finding.denied == 3
     assert finding.backwards == 3 * 5
 
@@ -420,10 +438,10 @@ def test_a_strict_judge_changes_verdicts_as_if_it_were_the_model() -> None:
     free = hunted(walk, threat, numbers=same, judge=net())
     found = hunted(walk, threat, numbers=same, judge=strict)
     for number, finding in found.items():
-        if finding.reached:
+        if finding.success:
             assert strict(finding.x[None]).argmax(1).item() == finding.prediction != images()[1][number].item()
         assert finding.denied == 0 or finding.forwards > free[number].forwards
-    assert any(finding.denied and finding.reached for finding in found.values())
+    assert any(finding.denied and finding.success for finding in found.values())
     # without its own doubts, the judge is the search's own model
     assert all(finding.denied == 0 for finding in free.values())
 
@@ -452,7 +470,7 @@ class Small:
 @pytest.mark.parametrize("from_call", [0, 4])
 def test_a_full_device_halves_the_batch_and_changes_nothing(name: str, from_call: int) -> None:
     walk, threat = WALKS[name]
-    model = Small(walk.fan(CLASSES), from_call)
+    model = Small(walk.num_branches(CLASSES), from_call)
     found = hunted(walk, threat, Engine(rows=64), model=model)
     assert model.refused >= 1
     assert_same(found, hunted(walk, threat))
@@ -515,7 +533,7 @@ def test_targets_need_an_untargeted_goal() -> None:
     x0, label_B = images()
     with pytest.raises(UsageError, match="wants an Untargeted goal, got Targeted"):
         Engine().search(
-            APGD(targets=2), Oracle(net()), x0, Targeted(label_B), Linf(0.1), Draws.of(0, torch.arange(IMAGES))
+            APGD(targets=2), Oracle(net()), x0, Targeted(label_B), Linf(0.1), RandomStreams.of(0, torch.arange(IMAGES))
         )
 
 
@@ -523,7 +541,7 @@ def test_targets_need_an_untargeted_goal() -> None:
 
 META = torch.device("meta")
 THREATS: dict[str, Threat] = {"linf": Linf(0.1), "l2": L2(0.5), "l1": L1(2.0)}
-STEPS: dict[str, Walk] = {
+STEPS: dict[str, IterativeAttack] = {
     "apgd": APGD(),
     "apgd-wide": APGD(wide_start=True),
     "apgd-rand": APGD(draws=3),
@@ -534,13 +552,13 @@ STEPS: dict[str, Walk] = {
 }
 
 
-def absent(walk: Walk, goal: Goal | None = None) -> tuple[Oracle, Items]:
+def absent(walk: IterativeAttack, goal: Goal | None = None) -> tuple[Oracle, StepContext]:
     """Images on a device without numbers: whoever asks for one gets an error."""
     x0 = torch.empty(4, 3, 8, 8, device=META)
     label_B = torch.empty(4, dtype=torch.int64, device=META)
     weight = torch.empty(3 * 8 * 8, CLASSES, device=META)
-    rng = Draws(torch.empty(4, dtype=torch.int64, device=META))
-    items = Items(x0, goal or Untargeted(label_B, margin), Linf(0.1), rng, label_B, label_B)
+    rng = RandomStreams(torch.empty(4, dtype=torch.int64, device=META))
+    items = StepContext(x0, goal or Untargeted(label_B, margin), Linf(0.1), rng, label_B, label_B)
     return Oracle(lambda x: x.flatten(1) @ weight), items
 
 
@@ -559,12 +577,12 @@ def test_a_step_asks_the_device_for_nothing(name: str, norm: str) -> None:
         assert (rows.shape, rows.dtype) == (state[key].shape, state[key].dtype), key
 
 
-@pytest.mark.parametrize("loss", [lead, targeted_dlr])
+@pytest.mark.parametrize("loss", [logit_difference, targeted_dlr])
 @pytest.mark.parametrize("norm", THREATS)
 def test_a_step_towards_a_rival_asks_for_nothing(norm: str, loss: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
     for walk in (APGD(targets=3), FAB(targets=3), PGD(targets=3)):
         none_B = torch.empty(4, dtype=torch.int64, device=META)
-        oracle, items = absent(walk, Towards(none_B, none_B, loss))
+        oracle, items = absent(walk, Toward(none_B, none_B, loss))
         items = replace(items, threat=THREATS[norm])
         assert walk.step(oracle, items, walk.start(oracle, items))[0].z_BK.device == META
 
@@ -574,8 +592,8 @@ def test_the_engines_own_step_asks_for_nothing(name: str) -> None:
     walk = STEPS[name]
     oracle, items = absent(walk)
     none = torch.empty(4, 0, dtype=torch.int64, device=META)
-    pool = Pool(items.rng, CLASSES, lambda at: (items.x0, items.goal, none))
-    hunt = Hunt(4, 16, False, walk, oracle, pool, items.threat, None)
+    pool = WorkQueue(items.rng, CLASSES, lambda at: (items.x0, items.goal, none))
+    hunt = ContinuousBatch(4, 16, False, walk, oracle, pool, items.threat, None)
     assert hunt.fill()
     before = dict(hunt.rows)
     with torch.no_grad():
@@ -590,7 +608,7 @@ def test_a_step_that_asks_is_found_out() -> None:
     """What the tests above rely on."""
 
     class Nosy(PGD):
-        def step(self, model: Oracle, items: Items, state: State) -> tuple[Answer, State]:
+        def step(self, model: Oracle, items: StepContext, state: State) -> tuple[Query, State]:
             answer, moved = PGD.step(self, model, items, state)
             return (answer, moved) if bool((answer.z_BK > 0).all()) else (answer, state)
 
@@ -611,7 +629,7 @@ def test_losses_of_the_stages_differ() -> None:
         def fetch(at: Tensor, goal: Untargeted = goal) -> tuple[Tensor, Goal, Tensor]:
             return x0[at], goal.at(at), none[at]
 
-        pool = Pool(Draws.of(0, torch.arange(IMAGES)), CLASSES, fetch)
+        pool = WorkQueue(RandomStreams.of(0, torch.arange(IMAGES)), CLASSES, fetch)
         hunt = Engine().hunt(walk, Oracle(net()), pool, threat)
         found.append(torch.stack([one.x for some in hunt for one in sorted(some, key=lambda one: one.place)]))
     assert not torch.allclose(found[0], found[1])
@@ -627,8 +645,8 @@ def test_a_judge_that_does_not_fit_is_asked_in_halves() -> None:
         return net()(x)
 
     alone = hunted(walk, threat, judge=full)
-    assert [finding.reached for finding in alone.values()] == [finding.reached for finding in whole.values()]
-    assert any(finding.reached for finding in alone.values())
+    assert [finding.success for finding in alone.values()] == [finding.success for finding in whole.values()]
+    assert any(finding.success for finding in alone.values())
 
 
 def test_a_judge_that_answers_nan_is_no_judge() -> None:

@@ -12,13 +12,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitadel.attacks import FAB, Engine, Finding, Items, Oracle, Pool
-from vitadel.attacks.hyperplane import project_on_plane
-from vitadel.draws import Draws
-from vitadel.errors import UsageError
-from vitadel.goals import Goal, Targeted, Towards, Untargeted
-from vitadel.losses import lead, margin
-from vitadel.threat import L1, L2, Linf, Threat, with_eps
+from vitadel.attacks import FAB, Engine, ImageResult, Oracle, StepContext, WorkQueue
+from vitadel.core.errors import UsageError
+from vitadel.core.rng import RandomStreams
+from vitadel.goals import Goal, Targeted, Toward, Untargeted
+from vitadel.losses import logit_difference, margin
+from vitadel.threats import L1, L2, Linf, Threat, with_eps
+from vitadel.threats.hyperplane import project_on_plane
 
 Model = Callable[[Tensor], Tensor]
 Array = NDArray[np.float64]
@@ -55,9 +55,9 @@ def distance(x0: Tensor, w: Tensor, b: float, threat: Threat) -> Tensor:
     return threat.size(moved, torch.zeros_like(moved))
 
 
-def hunt(walk: FAB, model: Model, x0: Tensor, label_B: Tensor, threat: Threat) -> list[Finding]:
-    goal, rivals_BT = Untargeted(label_B, margin), 1 - label_B[:, None]
-    pool = Pool(Draws.of(0, torch.arange(len(x0))), 2, lambda at: (x0[at], goal.at(at), rivals_BT[at]))
+def hunt(walk: FAB, model: Model, x0: Tensor, label_B: Tensor, threat: Threat) -> list[ImageResult]:
+    goal, others_BT = Untargeted(label_B, margin), 1 - label_B[:, None]
+    pool = WorkQueue(RandomStreams.of(0, torch.arange(len(x0))), 2, lambda at: (x0[at], goal.at(at), others_BT[at]))
     found = [finding for findings in Engine().hunt(walk, Oracle(model), pool, threat) for finding in findings]
     return sorted(found, key=lambda finding: finding.place)
 
@@ -70,9 +70,12 @@ def test_the_nearest_point_of_a_plane_is_found_from_both_sides(norm: str, target
     model, threat = halfspace(w, b), THREATS[norm]
     label_B = model(x0).argmax(1)
     assert set(label_B.tolist()) == {0, 1}
-    goal: Goal = Towards(label_B, 1 - label_B, lead) if targeted else Untargeted(label_B, margin)
+    goal: Goal = Toward(label_B, 1 - label_B, logit_difference) if targeted else Untargeted(label_B, margin)
     none_B = torch.zeros_like(label_B)
-    items, oracle = Items(x0, goal, threat, Draws.of(0, torch.arange(len(x0))), none_B, none_B), Oracle(model)
+    items, oracle = (
+        StepContext(x0, goal, threat, RandomStreams.of(0, torch.arange(len(x0))), none_B, none_B),
+        Oracle(model),
+    )
     state = FAB().start(oracle, items)
     for step in range(31):
         _, state = FAB().step(oracle, replace(items, step_B=none_B + step), state)
@@ -95,9 +98,9 @@ def test_only_points_inside_the_threat_count(norm: str) -> None:
         for factor in (0.99, 1.02, 1.06):
             threat = with_eps(THREATS[norm], factor * exact_B[row].item())
             (finding,) = hunt(FAB(steps=20), model, x0[[row]], label_B[[row]], threat)
-            assert finding.reached == (factor > 1)
+            assert finding.success == (factor > 1)
             costs[factor] = finding.forwards
-            if finding.reached:
+            if finding.success:
                 assert finding.size <= threat.eps * (1 + 1e-5)
                 assert model(finding.x[None]).argmax(1).item() != label_B[row].item()
             # two forwards a step, one at the point and one behind it, and a backward for the only rival
@@ -117,7 +120,7 @@ def test_it_stops_as_soon_as_it_is_inside() -> None:
     x0, w, b = planes()
     label_B = halfspace(w, b)(x0).argmax(1)
     (finding,) = hunt(FAB(steps=50, targets=1), model, x0[:1], label_B[:1], Linf(0.9))
-    assert finding.reached
+    assert finding.success
     assert len(asked) == finding.forwards == 4
     assert finding.backwards == 2
     # the clean image twice, what the first step led to, and that pulled back by a tenth
@@ -131,7 +134,7 @@ def test_an_image_that_is_wrong_already_costs_one_step() -> None:
     x0, w, b = planes()
     label_B = 1 - halfspace(w, b)(x0).argmax(1)
     for finding in hunt(FAB(steps=50, targets=1), halfspace(w, b), x0, label_B, Linf(0.1)):
-        assert finding.reached
+        assert finding.success
         assert finding.size == 0
         assert finding.forwards == 2
 
@@ -147,7 +150,7 @@ def test_without_targets_it_goes_to_the_nearest_boundary(norm: str, nearest: int
         return (x - x0).flatten(1) @ slopes.T + behind
 
     none_B = torch.zeros(1, dtype=torch.int64)
-    items = Items(x0, Untargeted(none_B, margin), THREATS[norm], Draws.of(0, none_B), none_B, none_B)
+    items = StepContext(x0, Untargeted(none_B, margin), THREATS[norm], RandomStreams.of(0, none_B), none_B, none_B)
     oracle = Oracle(model)
     _, moved = FAB().step(oracle, items, FAB().start(oracle, items))
     exact = {("linf", 2): [0.25] * 4, ("l2", 1): [0.4, 0, 0, 0], ("l1", 1): [0.4, 0, 0, 0]}[norm, nearest]
@@ -160,15 +163,15 @@ def test_later_waves_start_at_half_the_radius(norm: str) -> None:
     x0 = torch.full((9, 3, 3, 3), 0.5, dtype=torch.float64)
     threat = with_eps(THREATS[norm], 0.3)
     none_B = torch.zeros(9, dtype=torch.int64)
-    wave_B = torch.tensor([0, 1, 2] * 3)
+    restart_B = torch.tensor([0, 1, 2] * 3)
     goal: Goal = Untargeted(none_B, margin)
-    items = Items(x0, goal, threat, Draws.of(0, torch.arange(9)), none_B, wave_B)
+    items = StepContext(x0, goal, threat, RandomStreams.of(0, torch.arange(9)), none_B, restart_B)
     x = FAB(restarts=3).start(Oracle(lambda x: x), items)["x"]
-    expected_B = 0.15 * (wave_B > 0).double()
+    expected_B = 0.15 * (restart_B > 0).double()
     torch.testing.assert_close(threat.size(x, x0), expected_B, rtol=1e-9, atol=1e-12)
     dark = FAB().start(Oracle(lambda x: x), replace(items, x0=torch.zeros_like(x0)))["x"]
     torch.testing.assert_close(dark, (x - x0).clamp_min(0))
-    assert FAB(restarts=3).waves == 3
+    assert FAB(restarts=3).num_restarts == 3
 
 
 # ---------------------------------------------------- a slow version of it
@@ -228,13 +231,13 @@ def test_every_point_is_that_of_the_slow_version(norm: str, seed: int) -> None:
     def gap(x: Array) -> tuple[bool, float, Array]:
         point = torch.from_numpy(x).view(1, 2, 2, 2).requires_grad_()
         z_BK = model(point)
-        value = lead(z_BK, label_B, target_B).sum()
+        value = logit_difference(z_BK, label_B, target_B).sum()
         (slope,) = torch.autograd.grad(value, point)
         return z_BK.argmax(1).item() != label_B.item(), value.item(), slope.numpy().ravel()
 
     none_B = torch.zeros(1, dtype=torch.int64)
-    goal = Towards(label_B, target_B, lead)
-    items, oracle = Items(x0, goal, THREATS[norm], Draws.of(0, none_B), none_B, none_B), Oracle(model)
+    goal = Toward(label_B, target_B, logit_difference)
+    items, oracle = StepContext(x0, goal, THREATS[norm], RandomStreams.of(0, none_B), none_B, none_B), Oracle(model)
     state, points = FAB().start(oracle, items), []
     for step in range(21):
         answer, state = FAB().step(oracle, replace(items, step_B=none_B + step), state)

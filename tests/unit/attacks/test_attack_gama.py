@@ -9,21 +9,21 @@ import pytest
 import torch
 from torch import Tensor
 
-from vitadel.attacks import GAMA, Items, Oracle
-from vitadel.draws import Draws
-from vitadel.errors import UsageError
+from vitadel.attacks import GAMA, Oracle, StepContext
+from vitadel.core.errors import UsageError
+from vitadel.core.rng import RandomStreams
 from vitadel.goals import Targeted, Untargeted
-from vitadel.threat import L1, L2, Linf, Threat
+from vitadel.threats import L1, L2, Linf, Threat
 
 
 def net(values: int = 4, classes: int = 3) -> Tensor:
     return torch.randn(values, classes, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
 
-def items_at(steps: list[int], x0: Tensor, threat: Threat, label: int = 0) -> Items:
+def items_at(steps: list[int], x0: Tensor, threat: Threat, label: int = 0) -> StepContext:
     label_B = torch.full((len(x0),), label)
-    draws = Draws.of(0, torch.arange(len(x0)))
-    return Items(x0, Untargeted(label_B), threat, draws, torch.tensor(steps), torch.zeros_like(label_B))
+    draws = RandomStreams.of(0, torch.arange(len(x0)))
+    return StepContext(x0, Untargeted(label_B), threat, draws, torch.tensor(steps), torch.zeros_like(label_B))
 
 
 def test_the_gain_is_the_margin_of_the_probabilities_plus_a_fading_guide() -> None:

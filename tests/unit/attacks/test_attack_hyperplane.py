@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from scipy.optimize import linprog, minimize
 from torch import Tensor
 
-from vitadel.attacks.hyperplane import project_on_plane
-from vitadel.draws import Draws
-from vitadel.errors import UsageError
-from vitadel.threat import L1, L2, Linf, Threat
+from vitadel.core.errors import UsageError
+from vitadel.core.rng import RandomStreams
+from vitadel.threats import L1, L2, Linf, Threat
+from vitadel.threats.hyperplane import project_on_plane
 
 Array = NDArray[np.float64]
 THREATS: dict[str, Threat] = {"linf": Linf(0.1), "l2": L2(0.1), "l1": L1(0.1)}
@@ -47,7 +47,7 @@ def length(v: Array, norm: str) -> float:
 
 
 def exact_length(p: Array, w: Array, b: float, norm: str) -> float:
-    """The length of the shortest way, from a linear programme, or in L2 a quadratic one solved by its multiplier."""
+    """The length of the shortest way, from a linear program, or in L2 a quadratic one solved by its multiplier."""
     size = len(p)
     if norm == "l2":
         low, high = -1e4, 1e4
@@ -191,7 +191,7 @@ def test_other_threats_are_refused() -> None:
         def ascend(self, x: Tensor, grad: Tensor, step: float | Tensor) -> Tensor:
             return x
 
-        def sample(self, x0: Tensor, rng: Draws) -> Tensor:
+        def sample(self, x0: Tensor, rng: RandomStreams) -> Tensor:
             return x0
 
         def size(self, x: Tensor, x0: Tensor) -> Tensor:

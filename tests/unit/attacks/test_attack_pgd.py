@@ -11,15 +11,15 @@ import torch
 from torch import Tensor
 
 from vitadel.attacks import FGSM, PGD, SCHEDULES, Attack, constant, cosine, linear
-from vitadel.errors import UsageError
+from vitadel.core.errors import UsageError
 from vitadel.goals import Untargeted
 from vitadel.losses import cross_entropy, margin
-from vitadel.threat import L2, Linf
+from vitadel.threats import L2, Linf
 
 ZERO = torch.tensor([0])
 
 
-def grey(batch: int = 1) -> Tensor:
+def gray(batch: int = 1) -> Tensor:
     return torch.full((batch, 1, 1, 1), 0.5, dtype=torch.float64)
 
 
@@ -40,8 +40,8 @@ def test_a_better_iterate_is_not_given_up_for_the_last_one() -> None:
     """The gain rises to 0.7 and falls behind it, while the gradient says go on."""
     model = along([(0.5, [5.0, 0.0]), (0.6, [4.0, 0.0]), (0.7, [2.0, 0.0]), (0.8, [4.0, 0.0]), (0.9, [5.0, 0.0])])
     walk = {"steps": 4, "step_size": 0.1, "random_start": False}
-    best = PGD(**walk)(model, grey(), Untargeted(ZERO, margin), Linf(0.45), seed=0)  # type: ignore[arg-type]
-    last = PGD(**walk, keep_best=False)(model, grey(), Untargeted(ZERO, margin), Linf(0.45), seed=0)  # type: ignore[arg-type]
+    best = PGD(**walk)(model, gray(), Untargeted(ZERO, margin), Linf(0.45), seed=0)  # type: ignore[arg-type]
+    last = PGD(**walk, keep_best=False)(model, gray(), Untargeted(ZERO, margin), Linf(0.45), seed=0)  # type: ignore[arg-type]
     assert best.x.item() == pytest.approx(0.7)
     assert last.x.item() == pytest.approx(0.9)
 
@@ -50,7 +50,7 @@ def test_a_better_iterate_is_not_given_up_for_the_last_one() -> None:
 def test_every_iterate_is_judged_the_start_and_the_last_included(place: int) -> None:
     table = [(0.5 + 0.1 * i, [2.0 if i == place else 4.0, 0.0]) for i in range(5)]
     attack = PGD(steps=4, step_size=0.1, random_start=False)
-    result = attack(along(table), grey(), Untargeted(ZERO, margin), Linf(0.45), seed=0)
+    result = attack(along(table), gray(), Untargeted(ZERO, margin), Linf(0.45), seed=0)
     assert result.x.item() == pytest.approx(0.5 + 0.1 * place)
 
 
@@ -62,15 +62,15 @@ def test_success_is_preferred_to_a_higher_gain() -> None:
     for order in ([close, fallen], [fallen, close]):
         model = along([(0.5, [9.0, 0.0, 0.0, 0.0]), (0.6, order[0]), (0.7, order[1])])
         attack = PGD(steps=2, step_size=0.1, random_start=False)
-        result = attack(model, grey(), Untargeted(ZERO), Linf(0.45), seed=0)
-        assert result.reached.item() is True
+        result = attack(model, gray(), Untargeted(ZERO), Linf(0.45), seed=0)
+        assert result.success.item() is True
         assert result.x.item() == pytest.approx(0.7 if order[1] is fallen else 0.6)
 
 
 def test_among_successes_the_highest_gain_is_kept() -> None:
     model = along([(0.5, [2.0, 0.0]), (0.6, [0.0, 1.0]), (0.7, [0.0, 3.0]), (0.8, [0.0, 2.0])])
     attack = PGD(steps=3, step_size=0.1, random_start=False)
-    assert attack(model, grey(), Untargeted(ZERO), Linf(0.45), seed=0).x.item() == pytest.approx(0.7)
+    assert attack(model, gray(), Untargeted(ZERO), Linf(0.45), seed=0).x.item() == pytest.approx(0.7)
 
 
 def test_images_keep_their_own_best() -> None:
@@ -83,7 +83,7 @@ def test_images_keep_their_own_best() -> None:
         return torch.stack([torch.full_like(level_B, 9), level_B], 1)
 
     attack = PGD(steps=2, step_size=0.1, random_start=False)
-    result = attack(model, grey(3), Untargeted(torch.zeros(3, dtype=torch.int64), margin), Linf(0.45), seed=0)
+    result = attack(model, gray(3), Untargeted(torch.zeros(3, dtype=torch.int64), margin), Linf(0.45), seed=0)
     assert result.x.flatten().tolist() == pytest.approx([0.5, 0.6, 0.7])
 
 
@@ -95,7 +95,7 @@ def test_a_later_restart_replaces_only_what_it_improves() -> None:
         return torch.stack([torch.full_like(pixel_B, 9), pixel_B], 1)
 
     goal, threat = Untargeted(torch.zeros(7, dtype=torch.int64), margin), Linf(0.3)
-    found = [PGD(steps=1, restarts=n)(model, grey(7), goal, threat, seed=3).x.flatten() for n in range(1, 6)]
+    found = [PGD(steps=1, restarts=n)(model, gray(7), goal, threat, seed=3).x.flatten() for n in range(1, 6)]
     brightest = torch.stack(found)
     assert bool((brightest.diff(dim=0) >= 0).all())
     assert bool((brightest[-1] > brightest[0]).any())
@@ -111,10 +111,10 @@ def test_a_later_restart_draws_for_the_images_that_stand() -> None:
         return torch.stack([torch.full_like(pixel_B, 0.6), pixel_B], 1)
 
     attack, threat = PGD(steps=1, restarts=4), Linf(0.3)
-    whole = attack(model, grey(20), Untargeted(torch.zeros(20, dtype=torch.int64)), threat, seed=3)
+    whole = attack(model, gray(20), Untargeted(torch.zeros(20, dtype=torch.int64)), threat, seed=3)
     assert 2 * 20 + 20 < whole.forwards < 4 * 2 * 20 + 20
     for row in range(20):
-        alone = attack(model, grey(), Untargeted(ZERO), threat, seed=3, index_B=torch.tensor([row]))
+        alone = attack(model, gray(), Untargeted(ZERO), threat, seed=3, index_B=torch.tensor([row]))
         assert alone.x.item() == whole.x[row].item()
 
 
@@ -127,7 +127,7 @@ def test_steps_follow_the_schedule(schedule: Callable[[int, int], float]) -> Non
         return torch.stack([1 - x.flatten(1)[:, 0], x.flatten(1)[:, 0]], 1)
 
     PGD(steps=4, step_size=0.05, random_start=False, schedule=schedule)(
-        model, grey(), Untargeted(ZERO), Linf(0.45), seed=0
+        model, gray(), Untargeted(ZERO), Linf(0.45), seed=0
     )
     walked = [later - earlier for earlier, later in pairwise(seen[:5])]
     assert walked == pytest.approx([0.05 * schedule(step, 4) for step in range(4)])
@@ -145,17 +145,17 @@ def test_the_default_step_is_two_and_a_half_radii_over_the_steps() -> None:
 
     # two steps of an eighth of the way each stay inside, and so show their length
     one = PGD(steps=20, random_start=False, keep_best=False, schedule=lambda step, steps: float(step < 2))
-    assert one.craft(model, grey(), Untargeted(ZERO), Linf(0.4), seed=0).item() == pytest.approx(0.5 + 2 * 0.05)
+    assert one.craft(model, gray(), Untargeted(ZERO), Linf(0.4), seed=0).item() == pytest.approx(0.5 + 2 * 0.05)
 
 
 def test_one_step_of_fgsm_ends_on_the_edge() -> None:
     def model(x: Tensor) -> Tensor:
         return torch.stack([1 - x.flatten(1)[:, 0], x.flatten(1)[:, 0]], 1)
 
-    assert FGSM()(model, grey(), Untargeted(ZERO), Linf(0.3), seed=0).x.item() == pytest.approx(0.8)
-    assert FGSM(step_size=0.1)(model, grey(), Untargeted(ZERO), Linf(0.3), seed=0).x.item() == pytest.approx(0.6)
-    assert FGSM()(model, grey(), Untargeted(torch.tensor([1])), Linf(0.3), seed=0).x.item() == pytest.approx(0.2)
-    assert FGSM()(model, grey(), Untargeted(ZERO), L2(0.3), seed=0).x.item() == pytest.approx(0.8)
+    assert FGSM()(model, gray(), Untargeted(ZERO), Linf(0.3), seed=0).x.item() == pytest.approx(0.8)
+    assert FGSM(step_size=0.1)(model, gray(), Untargeted(ZERO), Linf(0.3), seed=0).x.item() == pytest.approx(0.6)
+    assert FGSM()(model, gray(), Untargeted(torch.tensor([1])), Linf(0.3), seed=0).x.item() == pytest.approx(0.2)
+    assert FGSM()(model, gray(), Untargeted(ZERO), L2(0.3), seed=0).x.item() == pytest.approx(0.8)
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vitadel.attacks import PGD, SCALINGS, Factors, Rescaled, Scaling, find_factors, search_factors, tapped
-from vitadel.attacks.scaling import _Search
-from vitadel.errors import UsageError
+from vitadel.attacks import PGD, SCALINGS, Factors, RescaledModel, Scaling, find_factors, search_factors, tapped
+from vitadel.attacks.attention_scaling.factor_search import _Search
+from vitadel.core.errors import UsageError
 from vitadel.losses import cross_entropy, margin
 from vitadel.models import Model, load
-from vitadel.threat import Linf
+from vitadel.threats import Linf
 
 FAMILIES = {
     "vit": ("timm:vit_tiny_patch16_224", 8, {"depth": 2, "embed_dim": 24, "num_heads": 2}),
@@ -103,7 +103,7 @@ def test_steps_go_uphill_and_stay_in_range() -> None:
     found = find_factors(model, x, y, replace(Scaling.paper(), batches=4, batch=6, steps=20, step_size=0.05))
     assert all(1e-7 <= factor <= 1 for one in found.tried for factor in one.attentions)
     search = _Search(tapped(model), replace(Scaling(), steps=20, step_size=0.05, batch=6), x, y, seed=0)
-    decade, start, end = search._climb(0, torch.ones(2, dtype=torch.float64))
+    decade, start, end = search._maximize(0, torch.ones(2, dtype=torch.float64))
     assert end.value is not None
     assert start.value is not None
     assert end.value > start.value
@@ -140,9 +140,9 @@ def test_the_drifting_reference_is_what_the_last_batch_found() -> None:
     scaling = replace(Scaling.literal(), batches=2, batch=2, logits=False)
     first, second = find_factors(model, x, y, scaling).tried
     search = _Search(tapped(model), scaling, x, y, seed=0)
-    again = search._climb(1, torch.tensor(first.attentions, dtype=torch.float64))[-1]
+    again = search._maximize(1, torch.tensor(first.attentions, dtype=torch.float64))[-1]
     assert second == again
-    assert second != search._climb(1, torch.ones(2, dtype=torch.float64))[-1]
+    assert second != search._maximize(1, torch.ones(2, dtype=torch.float64))[-1]
 
 
 @pytest.mark.parametrize(("keep", "expected"), [("last", 2), ("distance", 1), ("felled", 0)])
@@ -185,7 +185,7 @@ def test_the_extra_factor_multiplies_the_logits() -> None:
     assert all(one.logits != 1 or one.attentions != (1, 1) for one in found.tried)
     with model.taps.scale((0.5, 0.25)):
         expected = 3 * model(x)
-    torch.testing.assert_close(Rescaled(model, (0.5, 0.25), 3.0)(x), expected)
+    torch.testing.assert_close(RescaledModel(model, (0.5, 0.25), 3.0)(x), expected)
 
 
 def test_the_same_seed_finds_the_same_and_leaves_no_trace() -> None:
@@ -211,7 +211,7 @@ def test_the_costs_of_trials_are_counted_too() -> None:
     scaling = replace(Scaling.manual(0.5, 0.1), probe=PGD(steps=3))
     found = search_factors(model, x, model(x).argmax(1), Linf(1e-6), scaling)  # where nothing falls
     measured = 2 * (6 + 6)  # per candidate a reference and a value
-    tried = 2 * 6 * (2 * 4 + 1)  # four points, each shown to both models, and the judgement
+    tried = 2 * 6 * (2 * 4 + 1)  # four points, each shown to both models, and the judgment
     assert (found.forwards, found.backwards) == (measured + tried + 6, 2 * 6 * 4)
 
 

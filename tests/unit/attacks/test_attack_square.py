@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from scipy import stats
 from torch import Tensor
 
-from vitadel.attacks import Answer, Items, Oracle, Square, State
+from vitadel.attacks import Oracle, Query, Square, State, StepContext
 from vitadel.attacks.square import _move_mass, _patterns, _sides, _tiles, _window
-from vitadel.draws import Draws
-from vitadel.errors import UsageError
+from vitadel.core.errors import UsageError
+from vitadel.core.rng import RandomStreams
 from vitadel.goals import Untargeted
 from vitadel.losses import margin
-from vitadel.threat import L1, L2, Linf, Threat
+from vitadel.threats import L1, L2, Linf, Threat
 
 Array = NDArray[np.float64]
 CPU = torch.device("cpu")
@@ -37,18 +37,20 @@ def images(batch: int, height: int = 12, width: int = 12) -> Tensor:
 def hilly(x: Tensor) -> Tensor:
     """Two classes; where the margin of class 1 is high is hard to guess."""
     ramp = torch.arange(x[0].numel(), dtype=x.dtype)
-    gain_B = (x.flatten(1) * ((7 * ramp).sin() + (x.flatten(1) * 5).cos())).sum(1) - 1000
-    return torch.stack([torch.zeros_like(gain_B), gain_B], 1)
+    objective_B = (x.flatten(1) * ((7 * ramp).sin() + (x.flatten(1) * 5).cos())).sum(1) - 1000
+    return torch.stack([torch.zeros_like(objective_B), objective_B], 1)
 
 
 def walked(
     threat: Threat, x0: Tensor, queries: int, model: Callable[[Tensor], Tensor] = hilly
-) -> list[tuple[Answer, State]]:
+) -> list[tuple[Query, State]]:
     """The answers to the start and to every query, and the states they led to."""
     walk, oracle, none_B = Square(queries=queries), Oracle(model), torch.zeros(len(x0), dtype=torch.int64)
-    items = Items(x0, Untargeted(none_B, margin), threat, Draws.of(0, torch.arange(len(x0))), none_B, none_B)
+    items = StepContext(
+        x0, Untargeted(none_B, margin), threat, RandomStreams.of(0, torch.arange(len(x0))), none_B, none_B
+    )
     state, trace = walk.start(oracle, items), []
-    for step in range(walk.steps_in(threat)):
+    for step in range(walk.num_steps(threat)):
         answer, state = walk.step(oracle, replace(items, step_B=none_B + step), state)
         trace.append((answer, state))
     return trace
@@ -88,7 +90,7 @@ def test_a_window_fits_into_an_image_that_is_not_square() -> None:
 
 def test_windows_are_squares_at_every_place_alike() -> None:
     """Sides of 3 in 6 x 5 pixels: 4 x 3 places, the last row and column among them."""
-    draws = Draws.of(5, torch.arange(6000))
+    draws = RandomStreams.of(5, torch.arange(6000))
     side_B = torch.full((6000,), 3)
     windows = _window(draws.uniform(2), side_B, torch.zeros(6000, 1, 6, 5))
     assert windows.shape == (6000, 1, 6, 5)
@@ -104,7 +106,7 @@ def test_windows_are_squares_at_every_place_alike() -> None:
 
 def test_every_item_has_a_window_of_its_own_side() -> None:
     side_B = torch.arange(1, 8)
-    windows = _window(Draws.of(0, torch.arange(7)).uniform(2), side_B, torch.zeros(7, 1, 7, 9))
+    windows = _window(RandomStreams.of(0, torch.arange(7)).uniform(2), side_B, torch.zeros(7, 1, 7, 9))
     assert windows.flatten(1).sum(1).tolist() == [side * side for side in range(1, 8)]
 
 
@@ -118,9 +120,9 @@ def test_it_starts_with_stripes() -> None:
     brighter = (x == up) & (up != down)
     assert bool((brighter | (x == down)).all())
     # one sign per image, channel and column, whatever the row; both signs are as frequent
-    grey = walked(Linf(0.1), torch.full_like(x0, 0.5), 1)[0][0].x
-    assert torch.equal(grey, grey[:, :, :1].expand_as(grey))
-    share = (grey[:, :, 0] > 0.5).double().mean().item()
+    gray = walked(Linf(0.1), torch.full_like(x0, 0.5), 1)[0][0].x
+    assert torch.equal(gray, gray[:, :, :1].expand_as(gray))
+    share = (gray[:, :, 0] > 0.5).double().mean().item()
     assert share == pytest.approx(0.5, abs=5 * 0.5 / (40 * 3 * 12) ** 0.5)
 
 
@@ -191,7 +193,7 @@ def test_away_from_the_box_proposals_use_the_whole_radius(norm: str) -> None:
 
 
 def hill(height: int, width: int, fall_off: int) -> Array:
-    """Squares of growing size around the centre, each laid on the last with less weight."""
+    """Squares of growing size around the center, each laid on the last with less weight."""
     total = np.zeros((height, width))
     for ring in range(max(height, width) // 2 + 1):
         for row in range(height):
@@ -217,7 +219,7 @@ def test_patterns_are_two_hills_of_opposite_sign(norm: str, fall_off: int) -> No
 def test_the_first_pattern_is_made_of_tiles() -> None:
     """12 pixels hold 6 x 6 tiles of 2, one pixel from the corner: the last row and column of tiles are cut off."""
     x0 = images(30)
-    tiles = _tiles(x0, Draws.of(0, torch.arange(30)), "l2")
+    tiles = _tiles(x0, RandomStreams.of(0, torch.arange(30)), "l2")
     pattern = _patterns(12, "l2", torch.float64, CPU)[2, :2, :2]
     assert not tiles[:, :, 0].any()
     assert not tiles[:, :, :, 0].any()
@@ -238,7 +240,7 @@ def test_the_first_pattern_is_made_of_tiles() -> None:
 
 def test_pixels_beyond_the_last_whole_tile_are_left_alone() -> None:
     # tiles of 2 pixels: 11 rows hold 5, and 25 columns 12
-    tiles = _tiles(torch.zeros(4, 3, 11, 25, dtype=torch.float64), Draws.of(0, torch.arange(4)), "l2")
+    tiles = _tiles(torch.zeros(4, 3, 11, 25, dtype=torch.float64), RandomStreams.of(0, torch.arange(4)), "l2")
     covered = tiles.abs().amax((0, 1)) > 0
     assert torch.equal(covered, (torch.arange(11) < 10)[:, None] & (torch.arange(25) < 24))
 
@@ -251,7 +253,7 @@ def test_mass_moves_from_one_window_to_the_other() -> None:
     x0 = torch.full((4, 2, 3, 3), 0.5, dtype=torch.float64)
     generator = torch.Generator().manual_seed(0)
     delta = 0.01 * torch.randn(4, 2, 3, 3, dtype=torch.float64, generator=generator)
-    side_B, rng = torch.full((4,), 3), Draws.of(0, torch.arange(4))
+    side_B, rng = torch.full((4,), 3), RandomStreams.of(0, torch.arange(4))
     after = _move_mass(x0 + delta, x0, side_B, rng, L2(0.5)) - x0
     lengths = delta.square().sum((2, 3)).sqrt()
     left_B = 0.25 - lengths.square().sum(1)
@@ -273,7 +275,7 @@ def test_mass_in_l1_moves_with_the_published_weights() -> None:
     x0 = torch.full((4, 2, 3, 3), 0.5, dtype=torch.float64)
     generator = torch.Generator().manual_seed(0)
     delta = 0.01 * torch.randn(4, 2, 3, 3, dtype=torch.float64, generator=generator)
-    after = _move_mass(x0 + delta, x0, torch.full((4,), 3), Draws.of(0, torch.arange(4)), L1(2.0)) - x0
+    after = _move_mass(x0 + delta, x0, torch.full((4,), 3), RandomStreams.of(0, torch.arange(4)), L1(2.0)) - x0
     had = delta.abs().sum((2, 3))
     torch.testing.assert_close(after.abs().sum((2, 3)), (2 - had.sum(1, keepdim=True)) + 2 * had)
 
@@ -283,7 +285,7 @@ def test_what_lies_outside_both_windows_stays() -> None:
     x0 = torch.full((50, 2, 12, 12), 0.5, dtype=torch.float64)
     generator = torch.Generator().manual_seed(0)
     delta = 0.01 * torch.randn(50, 2, 12, 12, dtype=torch.float64, generator=generator)
-    after = _move_mass(x0 + delta, x0, torch.full((50,), 3), Draws.of(0, torch.arange(50)), L2(2.0)) - x0
+    after = _move_mass(x0 + delta, x0, torch.full((50,), 3), RandomStreams.of(0, torch.arange(50)), L2(2.0)) - x0
     changed = (after - delta).abs().amax(1) > 1e-12
     cleared = (after == 0).all(1)
     assert 9 <= changed.flatten(1).sum(1).min().item() < changed.flatten(1).sum(1).max().item() == 18

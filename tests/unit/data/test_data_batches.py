@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from vitadel.core.errors import UsageError
 from vitadel.data import DataSet, Split, Squash, batches, load
-from vitadel.errors import UsageError
 
 ORDER = [torch.tensor(rows) for rows in ([3, 1, 2], [0], [7, 7], [4, 5, 6, 0])]
 

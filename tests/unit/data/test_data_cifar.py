@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from vitadel.core.errors import UsageError
 from vitadel.data import DataSet, Squash, load
-from vitadel.errors import UsageError
 
 NAMES = ("airplane", "automobile", "bird")
 

@@ -20,12 +20,12 @@ import torch
 from numpy.typing import NDArray
 
 from vitadel.cli import main
+from vitadel.core.errors import UsageError
 from vitadel.data import Shards, convert
-from vitadel.errors import UsageError
 
 ROOT = Path(__file__).parents[3]
 # by its name in the package one gets the function
-MODULE = importlib.import_module("vitadel.data.convert")
+MODULE = importlib.import_module("vitadel.data.shards.convert")
 COUNT = 40
 MAKE = "Write the archive that np.savez(path, image=..., label=...) makes."
 
@@ -157,7 +157,7 @@ def test_missing_arrays_are_named_with_those_there_are(tmp_path: Path) -> None:
 
 
 WRONG_IMAGES: Mapping[str, tuple[object, str]] = {
-    "float": (pictures() / 255.0, "must be uint8, got float64 [40, 8, 8, 3]. Write pixels from 0 to 255, not normalis"),
+    "float": (pictures() / 255.0, "must be uint8, got float64 [40, 8, 8, 3]. Write pixels from 0 to 255, not normaliz"),
     "int8": (pictures().astype(np.int8), "must be uint8, got int8 [40, 8, 8, 3]."),
     "channels first": (
         pictures().transpose(0, 3, 1, 2).copy(),
@@ -165,12 +165,12 @@ WRONG_IMAGES: Mapping[str, tuple[object, str]] = {
     ),
     "oblong": (
         pictures()[:, :4].copy(),
-        "must be square images in colour, got uint8 [40, 4, 8, 3]. Write [N, H, W, 3]",
+        "must be square images in color, got uint8 [40, 4, 8, 3]. Write [N, H, W, 3]",
     ),
-    "grey": (pictures()[..., 0].copy(), "must be square images in colour, got uint8 [40, 8, 8]."),
-    "four channels": (np.zeros((40, 8, 8, 4), np.uint8), "must be square images in colour, got uint8 [40, 8, 8, 4]."),
-    "one number": (np.uint8(3), "must be square images in colour, got uint8 []."),
-    "no pixels": (np.zeros((40, 0, 0, 3), np.uint8), "must be square images in colour, got uint8 [40, 0, 0, 3]."),
+    "gray": (pictures()[..., 0].copy(), "must be square images in color, got uint8 [40, 8, 8]."),
+    "four channels": (np.zeros((40, 8, 8, 4), np.uint8), "must be square images in color, got uint8 [40, 8, 8, 4]."),
+    "one number": (np.uint8(3), "must be square images in color, got uint8 []."),
+    "no pixels": (np.zeros((40, 0, 0, 3), np.uint8), "must be square images in color, got uint8 [40, 0, 0, 3]."),
     "no image": (np.zeros((0, 8, 8, 3), np.uint8), "holds no image. Leave that archive out."),
     "Fortran order": (np.asfortranarray(pictures()), "is in Fortran order: its images do not lie one after the other."),
 }

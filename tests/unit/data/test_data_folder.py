@@ -10,9 +10,9 @@ import pytest
 import torch
 from PIL import Image
 
-from vitadel.data import CentreCrop, Squash, load
-from vitadel.data.folder import wnids
-from vitadel.errors import UsageError
+from vitadel.core.errors import UsageError
+from vitadel.data import CenterCrop, Squash, load
+from vitadel.data.readers.folder import wnids
 
 Paint = Callable[..., Path]
 SIX = Squash(6)
@@ -126,7 +126,7 @@ def test_an_empty_class_folder_is_named(pets: Path) -> None:
 def test_a_truncated_jpeg_is_named(tmp_path: Path, paint: Paint) -> None:
     path = paint(tmp_path / "test" / "cat" / "cut.jpg", width=64, height=64)
     path.write_bytes(path.read_bytes()[:-400])
-    split = load(f"folder:{tmp_path}", preprocess=CentreCrop(8)).test
+    split = load(f"folder:{tmp_path}", preprocess=CenterCrop(8)).test
     with pytest.raises(UsageError, match=re.escape(f"cannot read the image {path}: image file is truncated")):
         split.images(torch.tensor([0]))
 
@@ -205,7 +205,7 @@ def test_a_subset_keeps_its_labels_for_a_model_of_all_classes(tmp_path: Path, pa
     assert turned.classes == tuple("9876543210")
 
 
-def test_imagenet_reads_val_where_the_unlabelled_test_images_lie_beside_it(tmp_path: Path, paint: Paint) -> None:
+def test_imagenet_reads_val_where_the_unlabeled_test_images_lie_beside_it(tmp_path: Path, paint: Paint) -> None:
     paint(tmp_path / "val" / "n02123045" / "a.JPEG")
     paint(tmp_path / "test" / "b.JPEG")
     assert load(f"imagenet:{tmp_path}", preprocess=SIX).test.ids == ("val/n02123045/a.JPEG",)

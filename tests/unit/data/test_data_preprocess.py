@@ -8,8 +8,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vitadel.data import CentreCrop, Interpolation, Preprocess, Squash, parse_preprocess
-from vitadel.errors import UsageError
+from vitadel.core.errors import UsageError
+from vitadel.data import CenterCrop, Interpolation, Preprocess, Squash, parse_preprocess
 
 BOTH = [(Interpolation.BILINEAR, Image.Resampling.BILINEAR), (Interpolation.BICUBIC, Image.Resampling.BICUBIC)]
 
@@ -25,19 +25,19 @@ def chw(picture: Image.Image) -> Tensor:
 
 
 @pytest.mark.parametrize(("ours", "pillows"), BOTH)
-def test_centre_crop_is_a_resize_and_a_crop(ours: Interpolation, pillows: Image.Resampling) -> None:
+def test_center_crop_is_a_resize_and_a_crop(ours: Interpolation, pillows: Image.Resampling) -> None:
     picture = noise(31, 20)
     # 20 -> 10 makes 31 -> 15 (cut); the corner lies at (15 - 8) / 2 = 3.5 -> 4 and (10 - 8) / 2 = 1
     expected = picture.resize((15, 10), pillows).crop((4, 1, 12, 9))
-    got = CentreCrop(8, 10, ours)(picture)
+    got = CenterCrop(8, 10, ours)(picture)
     assert got.dtype == torch.uint8
     assert torch.equal(got, chw(expected))
 
 
-def test_centre_crop_of_a_tall_picture() -> None:
+def test_center_crop_of_a_tall_picture() -> None:
     picture = noise(12, 40)
     expected = picture.resize((9, 30), Image.Resampling.BILINEAR).crop((0, 11, 8, 19))  # 0.5 and 11 round to even
-    assert torch.equal(CentreCrop(8)(picture), chw(expected))
+    assert torch.equal(CenterCrop(8)(picture), chw(expected))
 
 
 @pytest.mark.parametrize(
@@ -51,13 +51,13 @@ def test_centre_crop_of_a_tall_picture() -> None:
         ((63, 13), (63, 13), (26, 2)),
     ],
 )
-def test_centre_crop_cuts_where_torchvision_does(
+def test_center_crop_cuts_where_torchvision_does(
     size: tuple[int, int], resized: tuple[int, int], corner: tuple[int, int]
 ) -> None:
     picture = noise(*size)
     left, top = corner
     expected = picture.resize(resized, Image.Resampling.BILINEAR).crop((left, top, left + 10, top + 10))
-    assert torch.equal(CentreCrop(10, 13)(picture), chw(expected))
+    assert torch.equal(CenterCrop(10, 13)(picture), chw(expected))
 
 
 @pytest.mark.parametrize(("ours", "pillows"), BOTH)
@@ -66,7 +66,7 @@ def test_squash_ignores_the_aspect_ratio(ours: Interpolation, pillows: Image.Res
     assert torch.equal(Squash(9, ours)(picture), chw(picture.resize((9, 9), pillows)))
 
 
-@pytest.mark.parametrize("preprocess", [CentreCrop(8, 8), CentreCrop(8, 8, Interpolation.BICUBIC), Squash(8)])
+@pytest.mark.parametrize("preprocess", [CenterCrop(8, 8), CenterCrop(8, 8, Interpolation.BICUBIC), Squash(8)])
 def test_a_picture_of_the_right_size_is_untouched(preprocess: Preprocess) -> None:
     picture = noise(8, 8)
     assert preprocess.keeps(8, 8)
@@ -74,12 +74,12 @@ def test_a_picture_of_the_right_size_is_untouched(preprocess: Preprocess) -> Non
 
 
 def test_keeps_tells_when_a_picture_changes() -> None:
-    assert not CentreCrop(8).keeps(8, 8)
-    assert not CentreCrop(8, 8).keeps(8, 9)
+    assert not CenterCrop(8).keeps(8, 8)
+    assert not CenterCrop(8, 8).keeps(8, 9)
     assert not Squash(8).keeps(9, 8)
 
 
-def test_grey_is_repeated() -> None:
+def test_gray_is_repeated() -> None:
     picture = noise(8, 8, "L")
     got = Squash(8)(picture)
     assert all(torch.equal(got[channel], torch.from_numpy(np.array(picture))) for channel in range(3))
@@ -97,7 +97,7 @@ def test_cmyk_becomes_rgb() -> None:
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("transparency", [None, 1, b"\x00\x80"])
-def test_palette_becomes_its_colours(transparency: int | bytes | None) -> None:
+def test_palette_becomes_its_colors(transparency: int | bytes | None) -> None:
     picture = Image.new("P", (8, 8), 1)
     picture.putpalette([0, 0, 0, 10, 20, 30])
     if transparency is not None:
@@ -114,10 +114,10 @@ def test_sixteen_bits_are_scaled_not_clipped() -> None:
 @pytest.mark.parametrize(
     ("text", "expected", "name"),
     [
-        ("crop:224", CentreCrop(224), "crop224-of-256-bilinear"),
-        ("crop:32:32", CentreCrop(32, 32), "crop32-of-32-bilinear"),
-        ("crop:224:bicubic", CentreCrop(224, None, Interpolation.BICUBIC), "crop224-of-256-bicubic"),
-        ("crop:224:248:bicubic", CentreCrop(224, 248, Interpolation.BICUBIC), "crop224-of-248-bicubic"),
+        ("crop:224", CenterCrop(224), "crop224-of-256-bilinear"),
+        ("crop:32:32", CenterCrop(32, 32), "crop32-of-32-bilinear"),
+        ("crop:224:bicubic", CenterCrop(224, None, Interpolation.BICUBIC), "crop224-of-256-bicubic"),
+        ("crop:224:248:bicubic", CenterCrop(224, 248, Interpolation.BICUBIC), "crop224-of-248-bicubic"),
         ("squash:32", Squash(32), "squash32-bilinear"),
         ("squash:32:bicubic", Squash(32, Interpolation.BICUBIC), "squash32-bicubic"),
     ],
@@ -138,12 +138,12 @@ def test_text_form(text: str, expected: Preprocess, name: str) -> None:
         ("crop:224:bicubik", "unknown interpolation 'bicubik'. Did you mean 'bicubic'? Known: bicubic, bilinear."),
         ("squash:0", "Squash.size must lie in [1, 4096], got 0. Write the model's input size, such as 224."),
         ("squash:99999999", "Squash.size must lie in [1, 4096], got 99999999."),
-        ("crop:99999999", "CentreCrop.size must lie in [1, 4096], got 99999999."),
-        ("crop:224:99999999", "CentreCrop.resize must lie in [1, 4096], got 99999999."),
+        ("crop:99999999", "CenterCrop.size must lie in [1, 4096], got 99999999."),
+        ("crop:224:99999999", "CenterCrop.resize must lie in [1, 4096], got 99999999."),
         ("squash:" + "9" * 5000, "a size in pixels is too large a number"),
         ("squash:\N{FULLWIDTH DIGIT EIGHT}", "unknown interpolation"),
         ("crop:\N{FULLWIDTH DIGIT EIGHT}:32", "cannot read the preprocess"),
-        ("crop:224:200", "CentreCrop.resize must be at least the size 224, got 200. The crop would reach beyond"),
+        ("crop:224:200", "CenterCrop.resize must be at least the size 224, got 200. The crop would reach beyond"),
     ],
 )
 def test_a_wrong_text_is_named(text: str, message: str) -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
+from vitadel.core.errors import UsageError
 from vitadel.data import (
     SHAPES,
     DataSet,
@@ -23,8 +24,7 @@ from vitadel.data import (
     readable,
     wnids,
 )
-from vitadel.data.released import open_released
-from vitadel.errors import UsageError
+from vitadel.data.readers.corrupted_release import open_released
 
 
 def paint(path: Path, level: int = 0, mode: str = "RGB", size: tuple[int, int] = (8, 8)) -> None:
@@ -73,7 +73,7 @@ def test_a_strange_folder_is_named_and_skipped_only_on_request(tmp_path: Path) -
 # -------------------------------------------------------------------- stimuli
 
 
-def test_stimuli_are_labelled_by_their_shape(tmp_path: Path) -> None:
+def test_stimuli_are_labeled_by_their_shape(tmp_path: Path) -> None:
     for name in ("cat/cat1-dog10.png", "cat/cat2-cat3.png", "truck/truck7-oven1.jpg"):
         paint(tmp_path / name)
     paint(tmp_path / ".cache" / "cat1-dog1.png")
@@ -155,22 +155,22 @@ def test_what_a_list_names_in_vain_is_said_and_skipped_only_on_request(validatio
 # ------------------------------------------------------------------ bad files
 
 
-def test_grey_and_cmyk_images_of_any_size_are_read_and_a_broken_one_is_skipped_on_request(tmp_path: Path) -> None:
+def test_gray_and_cmyk_images_of_any_size_are_read_and_a_broken_one_is_skipped_on_request(tmp_path: Path) -> None:
     for split in ("test",):
-        paint(tmp_path / split / "a" / "grey.png", 51, "L", (5, 9))
+        paint(tmp_path / split / "a" / "gray.png", 51, "L", (5, 9))
         paint(tmp_path / split / "a" / "print.jpg", 51, "CMYK", (8, 8))
         paint(tmp_path / split / "b" / "wide.png", 51, "RGB", (3, 40))
         (tmp_path / split / "b" / "broken.png").write_bytes(b"\x89PNG\r\n")
     data = load(f"folder:{tmp_path}", preprocess=Squash(8))
     assert [one.id for one in check(data).unreadable] == ["test/b/broken.png"]
     rest = readable(data, "test")
-    assert sorted(rest.test.ids) == ["test/a/grey.png", "test/a/print.jpg", "test/b/wide.png"]
+    assert sorted(rest.test.ids) == ["test/a/gray.png", "test/a/print.jpg", "test/b/wide.png"]
     assert rest.test.skipped == ("test/b/broken.png: cannot be read",)
     pixels = rest.test.images(torch.arange(3)).mul(255)
     assert bool(((pixels - 51).abs() <= 2).all())
     assert rest.describe()["splits"] != data.describe()["splits"]
     assert readable(rest, "test") is rest
-    for name in ("grey.png", "print.jpg", "wide.png"):
+    for name in ("gray.png", "print.jpg", "wide.png"):
         next(tmp_path.glob(f"test/*/{name}")).write_bytes(b"")
     with pytest.raises(UsageError, match="not one of the 4 images"):
         readable(load(f"folder:{tmp_path}", preprocess=Squash(8)), "test")

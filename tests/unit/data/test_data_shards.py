@@ -10,9 +10,9 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from vitadel.core.errors import UsageError
 from vitadel.data import Shards
-from vitadel.data.writing import Block, write_shards
-from vitadel.errors import UsageError
+from vitadel.data.shards.writer import Block, write_shards
 
 COUNT = 25
 AGAIN = "Convert the archives again, into a new folder."
@@ -59,7 +59,7 @@ def test_rows_come_back_whatever_the_shards_and_blocks(tmp_path: Path, shard_ima
 
 
 def test_more_rows_than_are_read_at_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vitadel.data.shards._AT_ONCE", 3)
+    monkeypatch.setattr("vitadel.data.shards.format._AT_ONCE", 3)
     rows = torch.randperm(COUNT, generator=torch.Generator().manual_seed(0)).repeat(2)
     assert torch.equal(Shards.read(folder).pixels(rows), torch.from_numpy(pictures()).permute(0, 3, 1, 2)[rows])
 
@@ -106,8 +106,8 @@ def test_description_tells_one_folder_from_another(tmp_path: Path) -> None:
     y[13] = (y[13] + 1) % 5
     pixels = pictures()
     pixels[13, 2, 1, 0] ^= 1
-    for name, images, labelled in (("c", pictures(), y), ("d", pixels, labels())):
-        content = blocks(7, images, labelled)
+    for name, images, labeled in (("c", pictures(), y), ("d", pixels, labels())):
+        content = blocks(7, images, labeled)
         other = write_shards(tmp_path / name, content, count=COUNT, image_size=4, num_classes=5, shard_images=10)
         assert other.describe()["sha256"] != sha256
 
@@ -115,7 +115,7 @@ def test_description_tells_one_folder_from_another(tmp_path: Path) -> None:
 def test_large_files_are_known_by_their_first_and_last_megabyte(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vitadel.data.shards._MIB", 200)
+    monkeypatch.setattr("vitadel.data.shards.format._MIB", 200)
     path = write(tmp_path / "shards", shard_images=COUNT).folder / "images-00000.npy"
     whole = path.read_bytes()
     for place, known in ((199, False), (200, True), (len(whole) - 201, True), (len(whole) - 200, False)):

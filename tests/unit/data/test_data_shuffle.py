@@ -8,8 +8,8 @@ import pytest
 import torch
 from scipy import stats
 
+from vitadel.core.errors import UsageError
 from vitadel.data import Shuffle
-from vitadel.errors import UsageError
 
 COUNTS = [1, 2, 3, 4, 5, 15, 16, 17, 255, 256, 257, 1000, 1023, 1024, 1025, 99_999]
 
@@ -75,7 +75,7 @@ def test_pairs_of_a_handful_are_even(count: int) -> None:
 
 
 @pytest.mark.parametrize("step", [1, 2, 64, 1000])
-def test_neighbours_in_a_long_order_are_unrelated(step: int) -> None:
+def test_neighbors_in_a_long_order_are_unrelated(step: int) -> None:
     count, cells = 1_000_003, 16
     found = Shuffle(count, 5).at(torch.arange(200_000))
     cell = found * cells // count

@@ -14,15 +14,15 @@ import pytest
 import torch
 from PIL import Image
 
-from vitadel.data import CentreCrop, Shards, Squash, check, convert, load
-from vitadel.data.complete import missing_corrupted
+from vitadel.core.errors import UsageError
+from vitadel.core.files import refuse_special
+from vitadel.data import CenterCrop, Shards, Squash, check, convert, load
+from vitadel.data.completeness import missing_corrupted
 from vitadel.data.preprocess import rgb
-from vitadel.data.released import _array, open_released
+from vitadel.data.readers.corrupted_release import _array, open_released
+from vitadel.data.shards.writer import write_shards
 from vitadel.data.spec import read_list
-from vitadel.data.writing import write_shards
-from vitadel.errors import UsageError
-from vitadel.evaluate.surveys.shape_bias import _read as read_mapping
-from vitadel.files import refuse_special
+from vitadel.evaluate.suites.shape_bias import _read as read_mapping
 from vitadel.shifts import Corruption
 
 SIX = Squash(6)
@@ -146,7 +146,7 @@ def test_integers_beyond_sixteen_bits_are_refused() -> None:
 def test_files_that_cannot_be_decoded_are_named(pets: Path, write: Callable[[Path], object], reason: str) -> None:
     path = pets / "test" / "cat" / "01.png"
     write(path)
-    data = load(f"folder:{pets}", preprocess=CentreCrop(42, 48))
+    data = load(f"folder:{pets}", preprocess=CenterCrop(42, 48))
     with pytest.raises(UsageError, match=rf"cannot read the image {re.escape(str(path))}: .*{reason}"):
         data.test.images(torch.arange(8))
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from vitadel.core.errors import UsageError
 from vitadel.data import Squash, load, parse_preprocess
 from vitadel.data.spec import Kind, Spec, parse_spec, read_list
-from vitadel.errors import UsageError
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ import pytest
 import torch
 from PIL import Image
 
+from vitadel.core.errors import UsageError
 from vitadel.data import DataSet, Split, Squash, load
 from vitadel.data.order import hold_out, pinned
 from vitadel.data.pixels import Held, threads
-from vitadel.errors import UsageError
 
 Paint = Callable[..., Path]
 
@@ -147,13 +147,13 @@ def test_wrong_rows_are_named(digits: DataSet, rows: torch.Tensor, message: str)
 
 
 def test_statistics_of_a_folder_are_measured(tmp_path: Path) -> None:
-    for number, colour in enumerate(((0, 51, 255), (255, 51, 0))):
+    for number, color in enumerate(((0, 51, 255), (255, 51, 0))):
         path = tmp_path / "test" / "cat" / f"{number}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(np.full((4, 4, 3), colour, dtype=np.uint8)).save(path)
+        Image.fromarray(np.full((4, 4, 3), color, dtype=np.uint8)).save(path)
     data = load(f"folder:{tmp_path}", preprocess=Squash(4))
     assert data.mean == (0.5, 0.2, 0.5)
-    assert data.std == (0.5, 0.0039, 0.5)  # a channel of one value: one grey level, not zero
+    assert data.std == (0.5, 0.0039, 0.5)  # a channel of one value: one gray level, not zero
 
 
 def test_large_pictures_are_decoded_alike_alone_and_by_several_threads(tmp_path: Path, paint: Paint) -> None:

@@ -1,4 +1,4 @@
-"""What the tests of surveys share: images of one grey, a model that reads it, and a folder to write to."""
+"""What the tests of surveys share: images of one gray, a model that reads it, and a folder to write to."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,15 +23,15 @@ class Bins(nn.Module):
         return -(x.double().mean((1, 2, 3))[:, None] - middle).abs().float()
 
 
-def greys(levels: Sequence[int], labels: Sequence[int] | None = None, *, size: int = 32, classes: int = 10) -> DataSet:
-    """One image per grey level, labelled as `Bins` would unless said otherwise."""
-    grey = torch.tensor(levels)
-    pixels = grey.view(-1, 1, 1, 1).expand(-1, 3, size, size).to(torch.uint8).contiguous()
-    right = (grey / 255 * classes).long().clamp_max(classes - 1)
-    labelled = right if labels is None else torch.tensor(labels)
-    ids = tuple(f"grey/{number:03d}-{level}" for number, level in enumerate(levels))
-    split = Split("test", ids, labelled, Held(pixels))
-    return DataSet("greys", tuple(map(str, range(classes))), Squash(size), None, None, split)
+def grays(levels: Sequence[int], labels: Sequence[int] | None = None, *, size: int = 32, classes: int = 10) -> DataSet:
+    """One image per gray level, labeled as `Bins` would unless said otherwise."""
+    gray = torch.tensor(levels)
+    pixels = gray.view(-1, 1, 1, 1).expand(-1, 3, size, size).to(torch.uint8).contiguous()
+    right = (gray / 255 * classes).long().clamp_max(classes - 1)
+    labeled = right if labels is None else torch.tensor(labels)
+    ids = tuple(f"gray/{number:03d}-{level}" for number, level in enumerate(levels))
+    split = Split("test", ids, labeled, Held(pixels))
+    return DataSet("grays", tuple(map(str, range(classes))), Squash(size), None, None, split)
 
 
 def claim(folder: Path) -> Run:

@@ -12,14 +12,14 @@ from torch import Tensor, nn
 
 from vitadel import data, models
 from vitadel.attacks import FGSM, PGD
+from vitadel.core.errors import UsageError
 from vitadel.data import DataSet, Held, Split, Squash
-from vitadel.errors import UsageError
-from vitadel.evaluate import SUITES, Entry, Suite, evaluate, quick_scores, suspicions
+from vitadel.evaluate import SUITES, Entry, Suite, evaluate, sanity_flags, validation_scores
 from vitadel.evaluate.cascade import _evidence
 from vitadel.goals import Untargeted, runner_up
 from vitadel.losses import margin
 from vitadel.runs import Run
-from vitadel.threat import L2, Linf
+from vitadel.threats import L2, Linf
 
 SUITE = Suite("two", "for the tests", (Entry("fgsm", FGSM()), Entry("pgd", PGD(steps=5), margin)))
 
@@ -34,8 +34,8 @@ class Ink(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         self.seen += len(x)
-        lead = 20 * (x.flatten(1).mean(1) - self.threshold)
-        return torch.stack([-lead, lead, *[lead * 0 - 100] * 8], 1)
+        logit_difference = 20 * (x.flatten(1).mean(1) - self.threshold)
+        return torch.stack([-logit_difference, logit_difference, *[logit_difference * 0 - 100] * 8], 1)
 
     def prediction(self, x: Tensor) -> Tensor:
         return (x.flatten(1).mean(1) > self.threshold).long()
@@ -61,7 +61,7 @@ def digits() -> DataSet:
 
 
 @pytest.fixture
-def relabelled(digits: DataSet) -> tuple[Ink, DataSet]:
+def relabeled(digits: DataSet) -> tuple[Ink, DataSet]:
     """The digits with the labels that the ink model gives, so that every image is right before an attack."""
     from dataclasses import replace
 
@@ -74,8 +74,8 @@ def claim(folder: Path) -> Run:
     return Run.claim(folder, "evaluate", {"seed": 0}, device="cpu")
 
 
-def test_verdicts_follow_the_known_radius(relabelled: tuple[Ink, DataSet], tmp_path: Path) -> None:
-    model, dataset = relabelled
+def test_verdicts_follow_the_known_radius(relabeled: tuple[Ink, DataSet], tmp_path: Path) -> None:
+    model, dataset = relabeled
     run, eps = claim(tmp_path / "run"), 0.05
     (summary,) = evaluate(model, dataset, SUITE, run, threat=Linf(eps), batch=16)
     rows = run.rows(str(summary["name"])).read()
@@ -91,8 +91,8 @@ def test_verdicts_follow_the_known_radius(relabelled: tuple[Ink, DataSet], tmp_p
     assert rows["id"] == list(dataset.test.ids)
 
 
-def test_an_image_that_fell_is_not_attacked_again(relabelled: tuple[Ink, DataSet], tmp_path: Path) -> None:
-    model, dataset = relabelled
+def test_an_image_that_fell_is_not_attacked_again(relabeled: tuple[Ink, DataSet], tmp_path: Path) -> None:
+    model, dataset = relabeled
     (summary,) = evaluate(model, dataset, SUITE, claim(tmp_path / "run"), threat=Linf(0.05), batch=60)
     attacks = summary["attacks"]
     assert isinstance(attacks, list)
@@ -104,8 +104,8 @@ def test_an_image_that_fell_is_not_attacked_again(relabelled: tuple[Ink, DataSet
 
 
 @pytest.mark.parametrize("batch", [7, 60])
-def test_no_verdict_depends_on_the_batch(relabelled: tuple[Ink, DataSet], tmp_path: Path, batch: int) -> None:
-    model, dataset = relabelled
+def test_no_verdict_depends_on_the_batch(relabeled: tuple[Ink, DataSet], tmp_path: Path, batch: int) -> None:
+    model, dataset = relabeled
     tables = []
     for name, size in (("one", 16), ("other", batch)):
         run = claim(tmp_path / name)
@@ -115,8 +115,8 @@ def test_no_verdict_depends_on_the_batch(relabelled: tuple[Ink, DataSet], tmp_pa
         assert tables[0][column] == tables[1][column]
 
 
-def test_stopped_and_started_again_no_finished_row_is_redone(relabelled: tuple[Ink, DataSet], tmp_path: Path) -> None:
-    model, dataset = relabelled
+def test_stopped_and_started_again_no_finished_row_is_redone(relabeled: tuple[Ink, DataSet], tmp_path: Path) -> None:
+    model, dataset = relabeled
     whole = claim(tmp_path / "whole")
     evaluate(model, dataset, SUITE, whole, threat=Linf(0.05), batch=8)
 
@@ -153,8 +153,8 @@ def test_stopped_and_started_again_no_finished_row_is_redone(relabelled: tuple[I
     assert model.seen == 0
 
 
-def test_a_curve_never_rises_and_keeps_what_fell(relabelled: tuple[Ink, DataSet], tmp_path: Path) -> None:
-    model, dataset = relabelled
+def test_a_curve_never_rises_and_keeps_what_fell(relabeled: tuple[Ink, DataSet], tmp_path: Path) -> None:
+    model, dataset = relabeled
     run = claim(tmp_path / "run")
     suite = Suite("steps", "", SUITE.entries, (0.5, 1.0, 2.0))
     summaries = evaluate(model, dataset, suite, run, threat=Linf(0.04), batch=60)
@@ -185,8 +185,8 @@ def test_a_clean_suite_needs_no_threat(digits: DataSet, tmp_path: Path) -> None:
     assert summary["threat"] is summary["robust"] is None
 
 
-def test_a_target_must_be_hit(relabelled: tuple[Ink, DataSet], tmp_path: Path) -> None:
-    model, dataset = relabelled
+def test_a_target_must_be_hit(relabeled: tuple[Ink, DataSet], tmp_path: Path) -> None:
+    model, dataset = relabeled
     suite = Suite("aimed", "", (Entry("pgd", PGD(steps=5), target=runner_up),))
     run = claim(tmp_path / "run")
     evaluate(model, dataset, suite, run, threat=Linf(0.05), batch=60)
@@ -195,8 +195,8 @@ def test_a_target_must_be_hit(relabelled: tuple[Ink, DataSet], tmp_path: Path) -
         assert (prediction == 1 - int(str(label))) == (to == "pgd")
 
 
-def test_the_gallery_shows_the_first_images_survivors_included(relabelled: tuple[Ink, DataSet], tmp_path: Path) -> None:
-    model, dataset = relabelled
+def test_the_gallery_shows_the_first_images_survivors_included(relabeled: tuple[Ink, DataSet], tmp_path: Path) -> None:
+    model, dataset = relabeled
     run = claim(tmp_path / "run")
     evaluate(model, dataset, SUITE, run, threat=Linf(0.05), batch=60)
     rows = run.rows("two-linf-0.05")
@@ -209,10 +209,10 @@ def test_the_gallery_shows_the_first_images_survivors_included(relabelled: tuple
 
 @pytest.mark.parametrize("entry", [Entry("fgsm", FGSM()), Entry("pgd", PGD(steps=2))], ids=lambda entry: entry.name)
 def test_what_is_kept_of_an_image_is_not_its_batch(
-    relabelled: tuple[Ink, DataSet], tmp_path: Path, entry: Entry
+    relabeled: tuple[Ink, DataSet], tmp_path: Path, entry: Entry
 ) -> None:
     """A view of one image is saved with all the memory it looks into."""
-    model, digits = relabelled
+    model, digits = relabeled
     run = Run.claim(tmp_path / "run", "evaluate", {}, device="cpu")
     suite = Suite("one", "", (entry,), shares=(0.5, 1.0))
     summaries = evaluate(model, digits, suite, run, threat=Linf(0.04))
@@ -222,8 +222,8 @@ def test_what_is_kept_of_an_image_is_not_its_batch(
     assert max(file.stat().st_size for file in files) < pixels + 2000
 
 
-def test_a_file_that_was_deleted_is_made_again(relabelled: tuple[Ink, DataSet], tmp_path: Path) -> None:
-    model, dataset = relabelled
+def test_a_file_that_was_deleted_is_made_again(relabeled: tuple[Ink, DataSet], tmp_path: Path) -> None:
+    model, dataset = relabeled
     run = claim(tmp_path / "run")
     suite = Suite("steps", "", SUITE.entries, (1.0, 2.0))
     before = evaluate(model, dataset, suite, run, threat=Linf(0.05), batch=60)
@@ -239,8 +239,8 @@ def test_a_file_that_was_deleted_is_made_again(relabelled: tuple[Ink, DataSet], 
         assert path.exists() or path.parent.name == "shown"
 
 
-def test_a_damaged_summary_is_named_by_who_goes_on(relabelled: tuple[Ink, DataSet], tmp_path: Path) -> None:
-    model, dataset = relabelled
+def test_a_damaged_summary_is_named_by_who_goes_on(relabeled: tuple[Ink, DataSet], tmp_path: Path) -> None:
+    model, dataset = relabeled
     run = claim(tmp_path / "run")
     evaluate(model, dataset, SUITE, run, threat=Linf(0.05), batch=60)
     path = run.rows("two-linf-0.05").folder / "summary.json"
@@ -252,9 +252,9 @@ def test_a_damaged_summary_is_named_by_who_goes_on(relabelled: tuple[Ink, DataSe
 
 
 def test_an_image_whose_attacked_pixels_are_lost_is_left_out_of_the_gallery(
-    relabelled: tuple[Ink, DataSet], tmp_path: Path
+    relabeled: tuple[Ink, DataSet], tmp_path: Path
 ) -> None:
-    model, dataset = relabelled
+    model, dataset = relabeled
     run = claim(tmp_path / "run")
     suite = Suite("steps", "", SUITE.entries, (1.0, 2.0))
     evaluate(model, dataset, suite, run, threat=Linf(0.05), batch=60)
@@ -274,9 +274,9 @@ def test_an_image_whose_attacked_pixels_are_lost_is_left_out_of_the_gallery(
 
 
 def test_a_gallery_shows_what_felled_an_image_inside_a_smaller_ball(
-    relabelled: tuple[Ink, DataSet], tmp_path: Path
+    relabeled: tuple[Ink, DataSet], tmp_path: Path
 ) -> None:
-    model, dataset = relabelled
+    model, dataset = relabeled
     run = claim(tmp_path / "run")
     suite = Suite("steps", "", SUITE.entries, (1.0, 2.0))
     evaluate(model, dataset, suite, run, threat=Linf(0.05), batch=60)
@@ -287,15 +287,15 @@ def test_a_gallery_shows_what_felled_an_image_inside_a_smaller_ball(
     assert (np.abs(large["adversarial"] - large["clean"] / 255).max((1, 2, 3)) > 0.04).all()
 
 
-def test_quick_scores_agree_with_the_cascade(relabelled: tuple[Ink, DataSet]) -> None:
-    model, dataset = relabelled
-    scores = quick_scores(model, dataset.test, FGSM(), Linf(0.05), seed=0, batch=7)
+def test_quick_scores_agree_with_the_cascade(relabeled: tuple[Ink, DataSet]) -> None:
+    model, dataset = relabeled
+    scores = validation_scores(model, dataset.test, FGSM(), Linf(0.05), seed=0, batch=7)
     radii = linf_radius(dataset.test.images(torch.arange(60)), 0.31)
     assert scores["clean"] == 1.0
     assert scores["robust"] == pytest.approx(sum(radius > 0.05 for radius in radii) / 60, abs=1 / 60)
     assert list(scores) == ["clean", "fgsm", "robust"]
     assert scores["fgsm"] == scores["robust"]  # the same attack twice
-    assert list(quick_scores(model, dataset.test, None, None, seed=0)) == ["clean"]
+    assert list(validation_scores(model, dataset.test, None, None, seed=0)) == ["clean"]
 
 
 def test_one_step_can_be_easier_than_no_step() -> None:
@@ -317,7 +317,7 @@ def test_one_step_can_be_easier_than_no_step() -> None:
     pixels[:2] = 102  # 0.4: right, and after the step at 0.5 no more
     split = Split("test", tuple("abcdef"), torch.zeros(6, dtype=torch.long), Held(pixels))
     model = Valley().train()
-    scores = quick_scores(model, split, FGSM(), Linf(0.1), seed=0, batch=4)
+    scores = validation_scores(model, split, FGSM(), Linf(0.1), seed=0, batch=4)
     assert scores == {"clean": 2 / 6, "fgsm": 4 / 6, "robust": 0.0}
     assert model.drop.training
 
@@ -329,7 +329,7 @@ def test_of_a_tora_model_the_robust_head_is_scored_too(digits: DataSet) -> None:
     torch.manual_seed(0)
     nn.init.normal_(next(model.net.heads["rob"].parameters()))
     images = digits.test.take(torch.arange(40))
-    scores = quick_scores(model, images, FGSM(), Linf(0.2), seed=0, batch=16)
+    scores = validation_scores(model, images, FGSM(), Linf(0.2), seed=0, batch=16)
     assert list(scores) == ["clean", "rob_clean", "rob_fgsm", "fgsm", "robust"]
     x, y = images.images(torch.arange(40)), images.labels
     x_adv = FGSM().craft(model, x, Untargeted(y), Linf(0.2), seed=0)
@@ -339,8 +339,8 @@ def test_of_a_tora_model_the_robust_head_is_scored_too(digits: DataSet) -> None:
         assert scores["rob_fgsm"] == int((head(x_adv).argmax(1) == y).sum()) / 40
 
 
-def test_planted_faults_raise_their_flags(relabelled: tuple[Ink, DataSet], tmp_path: Path) -> None:
-    model, dataset = relabelled
+def test_planted_faults_raise_their_flags(relabeled: tuple[Ink, DataSet], tmp_path: Path) -> None:
+    model, dataset = relabeled
 
     class Stepped(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
@@ -361,8 +361,8 @@ def test_planted_faults_raise_their_flags(relabelled: tuple[Ink, DataSet], tmp_p
     assert clean["flags"] == []
 
 
-def test_flags_do_not_depend_on_the_batch(relabelled: tuple[Ink, DataSet], tmp_path: Path) -> None:
-    model, dataset = relabelled
+def test_flags_do_not_depend_on_the_batch(relabeled: tuple[Ink, DataSet], tmp_path: Path) -> None:
+    model, dataset = relabeled
 
     class PartlyStepped(nn.Module):
         """No gradient where the mean ink is small: for a few of the images."""
@@ -388,14 +388,14 @@ def test_flags_do_not_depend_on_the_batch(relabelled: tuple[Ink, DataSet], tmp_p
 def test_random_models_and_probabilities_are_noticed() -> None:
     x = torch.rand(8, 3, 4, 4)
     noisy = nn.Sequential(nn.Flatten(), nn.Linear(48, 5))
-    assert suspicions(noisy, x) == ()
+    assert sanity_flags(noisy, x) == ()
 
     class Noise(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return torch.randn(len(x), 5)
 
-    assert [flag.code for flag in suspicions(Noise(), x)] == ["randomised"]
-    assert [flag.code for flag in suspicions(nn.Sequential(noisy, nn.Softmax(1)), x)] == ["probabilities"]
+    assert [flag.code for flag in sanity_flags(Noise(), x)] == ["randomized"]
+    assert [flag.code for flag in sanity_flags(nn.Sequential(noisy, nn.Softmax(1)), x)] == ["probabilities"]
 
 
 @pytest.mark.parametrize("fault", ["nan", "few classes", "shape"])

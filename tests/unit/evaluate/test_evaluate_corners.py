@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from vitadel.attacks import PGD
-from vitadel.errors import UsageError
+from vitadel.core.errors import UsageError
 from vitadel.evaluate import Entry, Suite, robustness
 from vitadel.losses import margin
 from vitadel.runs import Rows
-from vitadel.threat import Linf
+from vitadel.threats import Linf
 
 ENTRIES = [Entry("pgd", PGD(steps=3), margin)]
 
@@ -26,9 +26,9 @@ class Plane(nn.Module):
         self.noise = noise
 
     def forward(self, x: Tensor) -> Tensor:
-        lead = x.flatten(1).mean(1) - 0.5
-        lead = lead + self.noise * torch.randn_like(lead)
-        return torch.stack([-lead, lead, lead * 0 - 9], 1)
+        logit_difference = x.flatten(1).mean(1) - 0.5
+        logit_difference = logit_difference + self.noise * torch.randn_like(logit_difference)
+        return torch.stack([-logit_difference, logit_difference, logit_difference * 0 - 9], 1)
 
 
 def pixels() -> tuple[Tensor, Tensor]:
@@ -53,14 +53,14 @@ def test_a_noisy_model_leaves_the_callers_random_state_alone() -> None:
     before = torch.get_rng_state()
     result = robustness(Plane(noise=0.1), x, y, "linf:0.02", ENTRIES)
     assert torch.equal(torch.get_rng_state(), before)
-    assert [flag["code"] for flag in result.flags] == ["randomised"]
+    assert [flag["code"] for flag in result.flags] == ["randomized"]
 
 
 def test_names_that_look_alike_on_disk_have_pages_of_their_own(tmp_path: Path) -> None:
     rows = Rows(tmp_path)
-    rows.page("pgd:1").add({"row": [0], "reached": [True]})
+    rows.page("pgd:1").add({"row": [0], "success": [True]})
     assert rows.page("pgd_1").read() == {}
-    assert rows.page("pgd:1").read() == {"row": [0], "reached": [True]}
+    assert rows.page("pgd:1").read() == {"row": [0], "success": [True]}
 
 
 @pytest.mark.parametrize(

@@ -10,14 +10,14 @@ from torch import Tensor, nn
 from torch.autograd import grad as slope_of
 
 from vitadel.attacks import APGD, FAB, FGSM, PGD, Attack, AutoAttack, Engine, Flag, Square, searcher
-from vitadel.evaluate import Entry, Robustness, robustness, suspicions
+from vitadel.evaluate import Entry, Robustness, robustness, sanity_flags
 from vitadel.evaluate.cascade import Cascade
 from vitadel.evaluate.journal import Notebook
 from vitadel.evaluate.robustness import InHand
 from vitadel.evaluate.runner import ready
 from vitadel.losses import cross_entropy, dlr, margin
 from vitadel.runs import Rows
-from vitadel.threat import Linf
+from vitadel.threats import Linf
 
 IMAGES = 24
 
@@ -114,9 +114,9 @@ def test_a_healthy_model_raises_none_and_falls_where_its_radius_says() -> None:
 
 
 @pytest.mark.parametrize("interval", [1, 4, 16])
-@pytest.mark.parametrize("fault", ["quantised", "detached"])
+@pytest.mark.parametrize("fault", ["quantized", "detached"])
 def test_no_gradient_at_all_is_counted_attack_by_attack(fault: str, interval: int) -> None:
-    model = Altered(before=lambda x: (x * 255).round() / 255 if fault == "quantised" else x.detach())
+    model = Altered(before=lambda x: (x * 255).round() / 255 if fault == "quantized" else x.detach())
     x, y = images()
     # items that idle between two questions to the device have gradients too, and they do not count
     found = robustness(model, x, y, Linf(2 / 255), (*GRADIENTS, BLIND), engine=Engine(rows=10, interval=interval))
@@ -203,7 +203,7 @@ def test_a_loss_that_is_flat_beyond_the_goal_hides_nothing() -> None:
     entries = [Entry("apgd", APGD(steps=20, draws=5), dlr)]
     found = robustness(Altered(after=noisy), x, y, Linf(4 * float(radii(x, y).max())), entries)
     assert found.robust.correct == 0
-    assert set(told(found)) == {"randomised"}
+    assert set(told(found)) == {"randomized"}
 
 
 # ------------------------------------------------------------- probabilities
@@ -212,7 +212,7 @@ def test_a_loss_that_is_flat_beyond_the_goal_hides_nothing() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_probabilities_are_noticed_in_every_precision(dtype: torch.dtype) -> None:
     x, _ = images()
-    flags = suspicions(Altered(after=lambda z: z.to(dtype).softmax(1)), x)
+    flags = sanity_flags(Altered(after=lambda z: z.to(dtype).softmax(1)), x)
     assert codes(flags) == ["probabilities"]
     assert 0 <= flags[0].evidence["largest_distance_of_sum_from_1"] < 4e-3
     # log-probabilities, positive logits and logits that happen to sum to one are no probabilities
@@ -221,7 +221,7 @@ def test_probabilities_are_noticed_in_every_precision(dtype: torch.dtype) -> Non
         lambda z: z.exp(),
         lambda z: torch.cat([z[:, 1:], 1 - z[:, 1:].sum(1, keepdim=True)], 1),
     ):
-        assert codes(suspicions(Altered(after=fine), x)) == []
+        assert codes(sanity_flags(Altered(after=fine), x)) == []
 
 
 # ---------------------------------------------------------------- randomness
@@ -233,21 +233,21 @@ def test_a_random_model_is_told_and_computed_as_it_is(engine: Engine) -> None:
     x, y = images()
     held = Cascade(model, InHand(x, y), GRADIENTS, Linf(0.01), Notebook(), 0, engine)
     ready(held, x)
-    assert codes(held.doubts()) == ["randomised"]
-    assert held.doubts()[0].evidence == {"changed": IMAGES, "images": IMAGES}
+    assert codes(held.find_flags()) == ["randomized"]
+    assert held.find_flags()[0].evidence == {"changed": IMAGES, "images": IMAGES}
     assert held.search is None
     assert (held.engine.precision, held.engine.compile, held.engine.replay) == ("float32", False, False)
     still = Cascade(Altered(), InHand(x, y), GRADIENTS, Linf(0.01), Notebook(), 0, Engine(precision="fp16"))
     ready(still, x)
-    assert still.doubts() == []
+    assert still.find_flags() == []
     assert still.search is not None
     found = robustness(model, x, y, Linf(1e-6), GRADIENTS[:2], engine=engine)
-    assert [flag["code"] for flag in found.flags] == ["randomised"]
+    assert [flag["code"] for flag in found.flags] == ["randomized"]
 
 
 def test_noise_far_below_the_logits_is_not_randomness() -> None:
     x, _ = images()
-    assert codes(suspicions(Altered(after=lambda z: z * (1 + 1e-7 * torch.randn(z.shape))), x)) == []
+    assert codes(sanity_flags(Altered(after=lambda z: z * (1 + 1e-7 * torch.randn(z.shape))), x)) == []
 
 
 # -------------------------------------------------------------- gradient path
@@ -278,7 +278,7 @@ def _purified(way: str) -> Callable[[Tensor], Tensor]:
 @pytest.mark.parametrize("way", ["torch.autograd.grad", "renamed", "backward"])
 def test_backward_passes_inside_the_forward_pass_are_counted(way: str) -> None:
     x, y = images()
-    flags = suspicions(Altered(before=_purified(way)), x)
+    flags = sanity_flags(Altered(before=_purified(way)), x)
     assert codes(flags) == ["gradient-path"]
     assert flags[0].evidence == {"backward_passes": 2}
     found = robustness(Altered(before=_purified(way)), x, y, Linf(1e-6), GRADIENTS[:1])
@@ -308,7 +308,7 @@ def _times(factor: float) -> Callable[[Tensor], Tensor]:
 def test_a_backward_pass_of_another_function_is_told_with_its_error(factor: float, error: float) -> None:
     """Along its own direction the slope is sign(f) |w|, and |f| |w| was promised: off by |sign(f) / |f| - 1|."""
     x, _ = images()
-    flags = suspicions(Altered(before=_times(factor)), x)
+    flags = sanity_flags(Altered(before=_times(factor)), x)
     assert codes(flags) == ["gradient-path"]
     assert flags[0].evidence["images"] == IMAGES
     assert flags[0].evidence["median_relative_error"] == pytest.approx(error, rel=1e-3)
@@ -316,7 +316,7 @@ def test_a_backward_pass_of_another_function_is_told_with_its_error(factor: floa
 
 def test_a_gradient_off_by_a_third_is_within_what_curvature_does() -> None:
     x, _ = images()
-    assert codes(suspicions(Altered(before=_times(1.5)), x)) == []
+    assert codes(sanity_flags(Altered(before=_times(1.5)), x)) == []
 
 
 def _rippled(x: Tensor) -> Tensor:
@@ -328,9 +328,9 @@ def _rippled(x: Tensor) -> Tensor:
 def test_answers_that_bend_are_believed_where_a_shorter_step_agrees(monkeypatch: pytest.MonkeyPatch) -> None:
     x, _ = images()
     model = Altered(before=_rippled).double()
-    assert codes(suspicions(model, x.double())) == []
-    monkeypatch.setattr("vitadel.evaluate.suspicion._STEPS", (0.02,))
-    assert codes(suspicions(model, x.double())) == ["gradient-path"]
+    assert codes(sanity_flags(model, x.double())) == []
+    monkeypatch.setattr("vitadel.evaluate.sanity_checks._STEPS", (0.02,))
+    assert codes(sanity_flags(model, x.double())) == ["gradient-path"]
 
 
 # ------------------------------------------------------------ square stronger
@@ -374,10 +374,10 @@ def test_autoattack_runs_through_with_few_classes(classes: int, expected: int) -
     stages = [Entry("apgd-dlr", APGD(steps=4), dlr), Entry("apgd-t", APGD(steps=4, targets=9))]
     stages += [Entry("fab-t", FAB(steps=4, targets=9)), Entry("fab", FAB(steps=4)), BLIND]
     stood = costs(robustness(Altered(classes=classes), x[:4], y[:4], Linf(1e-7), stages))
-    rivals = min(9, classes - 1)
+    top_other_classes = min(9, classes - 1)
     assert {name: (cost["tried"], cost["fell"]) for name, cost in stood.items()} == dict.fromkeys(stood, (4, 0))
     assert stood["apgd-dlr"]["backwards"] == 4 * 5
-    assert stood["apgd-t"]["backwards"] == stood["fab-t"]["backwards"] == 4 * 5 * rivals
+    assert stood["apgd-t"]["backwards"] == stood["fab-t"]["backwards"] == 4 * 5 * top_other_classes
     assert stood["fab"]["backwards"] == 4 * 5 * (classes - 1)
 
 
@@ -478,11 +478,11 @@ def test_what_was_said_before_a_stop_is_said_after_it(tmp_path: Path) -> None:
         return held
 
     first = cascade("fp16", entries[:1])
-    assert "search-fell-back" in codes(first.doubts())
-    before = sorted(flag.sentence for flag in first.doubts())
+    assert "search-fell-back" in codes(first.find_flags())
+    before = sorted(flag.sentence for flag in first.find_flags())
     again = cascade("float32", entries)
-    assert sorted(flag.sentence for flag in again.doubts()) == before
-    assert [dict(flag.evidence) for flag in again.doubts()] == [dict(flag.evidence) for flag in first.doubts()]
+    assert sorted(flag.sentence for flag in again.find_flags()) == before
+    assert [dict(flag.evidence) for flag in again.find_flags()] == [dict(flag.evidence) for flag in first.find_flags()]
     assert len(journal.page("pgd").finished()) == IMAGES
 
 
@@ -533,7 +533,7 @@ def test_a_compiled_model_is_what_the_search_asks(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_model_that_trains_its_normalization_is_flagged_and_has_its_statistics_back() -> None:
-    class Adapting(Planes):
+    class TORAFamily(Planes):
         def __init__(self) -> None:
             super().__init__()
             self.norm = nn.BatchNorm2d(3)
@@ -543,9 +543,9 @@ def test_a_model_that_trains_its_normalization_is_flagged_and_has_its_statistics
             return super().forward(self.norm(x))
 
     x = torch.rand(IMAGES, 3, 6, 6, generator=torch.Generator().manual_seed(0))
-    model = Adapting().eval()
+    model = TORAFamily().eval()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    assert [flag.code for flag in suspicions(model, x)] == ["stateful"]
+    assert [flag.code for flag in sanity_flags(model, x)] == ["stateful"]
     found = robustness(model, x, torch.zeros(IMAGES, dtype=torch.int64), Linf(0.01), [Entry("fgsm", FGSM())])
     (flag,) = found.flags
     assert flag["code"] == "stateful"

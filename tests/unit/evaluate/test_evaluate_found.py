@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from vitadel import data
 from vitadel.attacks import FGSM, PGD, Engine
+from vitadel.core.errors import UsageError
 from vitadel.data import DataSet, Squash
-from vitadel.errors import UsageError
 from vitadel.evaluate import Entry, Suite, evaluate, read_found
 from vitadel.runs import Run
-from vitadel.threat import L2, Linf, Threat
+from vitadel.threats import L2, Linf, Threat
 
 SUITE = Suite("two", "for the tests", (Entry("fgsm", FGSM()), Entry("pgd", PGD(steps=5))))
 
@@ -27,8 +27,8 @@ class Steep(nn.Module):
         self.threshold = nn.Parameter(torch.tensor(threshold))
 
     def forward(self, x: Tensor) -> Tensor:
-        lead = 20 * (x.flatten(1).mean(1) - self.threshold)
-        return torch.stack([-lead, lead, *[lead * 0 - 100] * 8], 1)
+        logit_difference = 20 * (x.flatten(1).mean(1) - self.threshold)
+        return torch.stack([-logit_difference, logit_difference, *[logit_difference * 0 - 100] * 8], 1)
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_a_larger_radius_has_what_fell_inside_smaller_ones(subject: tuple[Steep,
 
 def test_an_image_that_rounding_would_save_is_kept_exactly(tmp_path: Path) -> None:
     """The threshold lies between the image found and its rounded twin."""
-    from vitadel.evaluate.found import Found
+    from vitadel.evaluate.adversarial_images import Found
 
     digits = data.load("digits[:4]", preprocess=Squash(8))
     x0 = digits.test.images(torch.arange(4))

@@ -5,7 +5,7 @@ import math
 import pytest
 from scipy.stats import norm
 
-from vitadel.errors import UsageError
+from vitadel.core.errors import UsageError
 from vitadel.evaluate import accuracy
 
 

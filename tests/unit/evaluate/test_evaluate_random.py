@@ -14,7 +14,7 @@ from vitadel.evaluate.metrics import expected_accuracy
 from vitadel.evaluate.robustness import InHand
 from vitadel.evaluate.verdicts import verdicts
 from vitadel.losses import cross_entropy, dlr
-from vitadel.threat import Linf
+from vitadel.threats import Linf
 
 IMAGES, DRAWS = 300, 20
 
@@ -37,8 +37,8 @@ class Coin(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         self.seeds.append(torch.initial_seed())
-        lead = x.flatten(1).mean(1) - 0.5 + self.noise * torch.randn(len(x))
-        return 100 * torch.stack([-lead, lead, torch.full_like(lead, -9.0)], 1)
+        logit_difference = x.flatten(1).mean(1) - 0.5 + self.noise * torch.randn(len(x))
+        return 100 * torch.stack([-logit_difference, logit_difference, torch.full_like(logit_difference, -9.0)], 1)
 
 
 def pictures(mean: float) -> tuple[Tensor, Tensor]:
@@ -57,8 +57,8 @@ def rand(steps: int, draws: int = 4) -> tuple[Entry, ...]:
 @pytest.mark.parametrize("share", [0.6, 0.8, 0.95])
 def test_where_no_attack_is_possible_the_expected_accuracy_is_that_of_clean_images(share: float) -> None:
     """A point drawn wrongly once is no success: counting it as one would leave share**draws of the images."""
-    lead = torch.distributions.Normal(0.0, 1.0).icdf(torch.tensor(share))
-    x, y = pictures(0.5 + 0.1 * float(lead))
+    logit_difference = torch.distributions.Normal(0.0, 1.0).icdf(torch.tensor(share))
+    x, y = pictures(0.5 + 0.1 * float(logit_difference))
     found = robustness(Coin(0.1), x, y, Linf(1e-6), rand(3))
     # the mean of 300 x 20 fresh draws: five standard deviations
     spread = math.sqrt(share * (1 - share) / (IMAGES * DRAWS))
@@ -67,7 +67,7 @@ def test_where_no_attack_is_possible_the_expected_accuracy_is_that_of_clean_imag
     # the interval is that of 20 answers per image
     assert found.robust.high - found.robust.low == pytest.approx(2 * 1.96 * spread, rel=0.2)
     # and the noise is no excuse to doubt the gradient
-    assert [flag["code"] for flag in found.flags] == ["randomised"]
+    assert [flag["code"] for flag in found.flags] == ["randomized"]
 
 
 def test_a_large_radius_leaves_nothing() -> None:

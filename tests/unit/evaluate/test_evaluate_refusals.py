@@ -13,14 +13,13 @@ from torch import Tensor, nn
 
 from vitadel import data, models
 from vitadel.attacks import APGD, FAB, FGSM, PGD, AutoAttack, Engine, Square
+from vitadel.core.distributed import Ranks, best_device
+from vitadel.core.errors import UsageError
 from vitadel.data import DataSet, Squash
-from vitadel.errors import UsageError
 from vitadel.evaluate import (
     SUITES,
     Entry,
-    Ranks,
     Suite,
-    best_device,
     evaluate,
     refuse_other_classes,
     refuse_unwritable_names,
@@ -30,11 +29,11 @@ from vitadel.evaluate import (
 from vitadel.evaluate.cascade import Cascade
 from vitadel.evaluate.journal import Notebook
 from vitadel.evaluate.skipped import skipped_flags
-from vitadel.evaluate.surveys import GreyLevel
+from vitadel.evaluate.suites import GrayLevel
 from vitadel.goals import least_likely
 from vitadel.losses import dlr, kl_divergence, margin
 from vitadel.runs import Rows, Run
-from vitadel.threat import Linf
+from vitadel.threats import Linf
 
 IMAGES = 40
 ENTRIES = {
@@ -116,7 +115,7 @@ def test_a_fault_under_attack_is_named_and_nothing_found_is_lost(
     assert not rows.done
     assert rows.page("clean").finished() == rows.page("first").finished() == set(range(IMAGES))
     first = rows.page("first").read()
-    assert 0 < sum(map(bool, first["reached"])) < IMAGES
+    assert 0 < sum(map(bool, first["success"])) < IMAGES
     # mended, the same call goes on from there
     model.armed = False
     (summary,) = evaluate(model, dataset, suite, run, threat=Linf(0.01), batch=16)
@@ -262,7 +261,7 @@ def test_a_model_of_more_classes_than_the_data_is_refused_by_suites_and_surveys(
     with pytest.raises(UsageError, match=said):
         evaluate(model, digits, SUITES["clean"], run)
     with pytest.raises(UsageError, match=said):
-        survey(model, digits, GreyLevel(), run)
+        survey(model, digits, GrayLevel(), run)
 
 
 def test_the_kept_head_of_a_frozen_network_has_classes_of_its_own() -> None:
@@ -329,7 +328,7 @@ def test_names_that_are_not_utf8_are_refused_before_any_attack(dataset: DataSet,
     for odd, told in ((images, r"the image 'caf\\udce9/1\.png'"), (classes, r"the class 'caf\\udce9'")):
         for carry_out in (
             lambda data: evaluate(model, data, SUITES["clean"], run),
-            lambda data: survey(model, data, GreyLevel(), run),
+            lambda data: survey(model, data, GrayLevel(), run),
             lambda data: refuse_unwritable_names(data, "test"),
         ):
             with pytest.raises(UsageError, match=rf"{told}.* has a name that is not UTF-8, .* Rename"):

@@ -9,13 +9,13 @@ from torch import Tensor, nn
 
 from vitadel import data
 from vitadel.attacks import APGD, FAB, FGSM, PGD, Attack, AutoAttack, Engine, Square
+from vitadel.core.errors import UsageError
 from vitadel.data import DataSet, Squash
-from vitadel.errors import UsageError
 from vitadel.evaluate import SUITES, Entry, Robustness, Suite, accuracy, evaluate, robustness
 from vitadel.goals import Untargeted
 from vitadel.losses import margin
 from vitadel.runs import Run
-from vitadel.threat import L1, L2, Linf, Threat
+from vitadel.threats import L1, L2, Linf, Threat
 
 SMALL = (
     Entry("fgsm", FGSM()),
@@ -218,7 +218,7 @@ def test_mistakes_are_one_sentence() -> None:
         (x, y[:, None], "quick", r"got 4 images and labels of shape \[4, 1\]\. Give one label per image\."),
         (x, y + 10, "quick", r"outputs of shape \[4, 10\] for 4 images, the data has labels from 10 to 10"),
         (x, y - 1, "quick", r"outputs of shape \[4, 10\] for 4 images, the data has labels from -1 to -1"),
-        (2 * x, y, "quick", r"attacks take pixels in \[0, 1\], got \[.*Normalisation belongs inside the model"),
+        (2 * x, y, "quick", r"attacks take pixels in \[0, 1\], got \[.*Normalization belongs inside the model"),
         (x - 1, y, "quick", r"attacks take pixels in \[0, 1\], got \[-"),
         (x * torch.nan, y, "quick", r"attacks take pixels in \[0, 1\], got \[nan, nan\]"),
         (x, y, "quik", r"unknown suite 'quik'\. Did you mean 'quick'\? Known: adversarial,"),

@@ -8,13 +8,14 @@ import torch
 from torch import Tensor
 
 from vitadel import data
-from vitadel.attacks import PGD, Engine, Factors, Found, Rescaled, Scaling, Square
-from vitadel.errors import UsageError
-from vitadel.evaluate import SUITES, Entry, Suite, evaluate, robustness, scaled
+from vitadel.attacks import PGD, Engine, Factors, Found, RescaledModel, Scaling, Square
+from vitadel.core.errors import UsageError
+from vitadel.core.files import read_json, write_json
+from vitadel.evaluate import SUITES, Entry, Suite, attention_scaling, evaluate, robustness
 from vitadel.losses import margin
 from vitadel.models import Model, load
-from vitadel.runs import Run, read_json, write_json
-from vitadel.threat import Linf
+from vitadel.runs import Run
+from vitadel.threats import Linf
 
 THREAT = "linf:48/255"
 SMALL = Scaling(batches=6, batch=16, held=16, probe=PGD(steps=5))
@@ -56,7 +57,7 @@ def test_the_papers_protocol_is_the_rescaled_model_in_the_models_place(model: Mo
     result = robustness(model, x, y, THREAT, [PLAIN], scaling=SMALL)
     assert result.factors is not None
     assert result.factors.of == 15
-    rescaled = Rescaled(model, result.factors.attentions, result.factors.logits)
+    rescaled = RescaledModel(model, result.factors.attentions, result.factors.logits)
     assert result.paper_protocol == robustness(rescaled, x, y, THREAT, [PLAIN]).robust
     assert robustness(model, x, y, THREAT, [PLAIN]).paper_protocol is None
 
@@ -104,7 +105,7 @@ def test_factors_are_written_down_and_not_searched_for_again(
 
     other_run = claimed(tmp_path / "b")
     (tmp_path / "b" / "factors.json").write_bytes((tmp_path / "a" / "factors.json").read_bytes())
-    monkeypatch.setattr(scaled, "search_factors", lambda *args, **kwargs: pytest.fail("searched again"))
+    monkeypatch.setattr(attention_scaling, "search_factors", lambda *args, **kwargs: pytest.fail("searched again"))
     again = evaluate(model, digits, suite, other_run, threat=threat, scaling=SMALL)
     for one, other in zip(whole, again, strict=True):
         assert one["robust"] == other["robust"]
@@ -136,7 +137,7 @@ def test_a_suite_without_attacks_needs_no_factors(model: Model, digits: data.Dat
 
 def test_factors_survive_being_written_down() -> None:
     factors = Factors((1e-7, 0.3333333333333333), 0.5, 1.25, 3, 7)
-    found = scaled.told(Found(factors, (factors,), 1, 2, 0.5))
-    assert scaled.factors_of(found) == factors
-    assert scaled.with_scaled((PLAIN,), factors)[0] is PLAIN
-    assert replace(PLAIN, name="pgd+scaled").name == scaled.with_scaled((PLAIN,), factors)[1].name
+    found = attention_scaling.told(Found(factors, (factors,), 1, 2, 0.5))
+    assert attention_scaling.factors_of(found) == factors
+    assert attention_scaling.with_scaled((PLAIN,), factors)[0] is PLAIN
+    assert replace(PLAIN, name="pgd+scaled").name == attention_scaling.with_scaled((PLAIN,), factors)[1].name

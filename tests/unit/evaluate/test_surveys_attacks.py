@@ -1,4 +1,4 @@
-"""Surveys that search for what fools a model: one grey level, turns and shifts, other models' adversaries."""
+"""Surveys that search for what fools a model: one gray level, turns and shifts, other models' adversaries."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -6,17 +6,20 @@ from pathlib import Path
 
 import pytest
 import torch
-from survey_parts import claim, greys  # type: ignore[import-not-found]
+from survey_parts import claim, grays  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
 from vitadel import models
+from vitadel.core.distributed import Ranks
+from vitadel.core.errors import UsageError
+from vitadel.core.progress import Notify
 from vitadel.data import DataSet, Held, Split, Squash
-from vitadel.errors import UsageError
-from vitadel.evaluate import Ranks, survey
-from vitadel.evaluate.surveys import GreyLevel, Spatial, Transfer, frame
-from vitadel.evaluate.surveys.spatial import _blocks, likely_first
-from vitadel.runs import Notify, Rows
-from vitadel.threat import Linf, RotateTranslate, moved
+from vitadel.evaluate import survey
+from vitadel.evaluate.suites import GrayLevel, Spatial, Transfer, base
+from vitadel.evaluate.suites.spatial import _blocks, likely_first
+from vitadel.runs import Rows
+from vitadel.shifts.rotate_translate import RotateTranslate, moved
+from vitadel.threats import Linf
 
 
 def rows_of(folder: Path, name: str) -> dict[str, list[object]]:
@@ -33,30 +36,30 @@ def without_time(summary: Mapping[str, object]) -> dict[str, object]:
     return {key: value for key, value in summary.items() if key != "seconds"}
 
 
-# ----------------------------------------------------------------- grey level
+# ----------------------------------------------------------------- gray level
 
 
 class Edge(nn.Module):
-    """Bright or dark: the mean of the pixels against one half. A grey image falls if that is within eps."""
+    """Bright or dark: the mean of the pixels against one half. A gray image falls if that is within eps."""
 
     def forward(self, x: Tensor) -> Tensor:
-        lead = x.mean((1, 2, 3)) - 0.5
-        return torch.stack([-lead, lead], 1) * 50
+        logit_difference = x.mean((1, 2, 3)) - 0.5
+        return torch.stack([-logit_difference, logit_difference], 1) * 50
 
 
-def test_one_grey_level_fells_what_is_nearer_than_one(tmp_path: Path) -> None:
+def test_one_gray_level_fells_what_is_nearer_than_one(tmp_path: Path) -> None:
     # 127.5 is the edge: 127 and 128 fall to one level, 126 and 129 stand; the last is wrong from the start
-    data = greys([127, 128, 126, 129, 40, 250], [0, 1, 0, 1, 0, 0], classes=2, size=8)
-    summary = survey(Edge(), data, GreyLevel(), claim(tmp_path / "run"), batch=4)
-    rows = rows_of(tmp_path / "run", "grey-level")
+    data = grays([127, 128, 126, 129, 40, 250], [0, 1, 0, 1, 0, 0], classes=2, size=8)
+    summary = survey(Edge(), data, GrayLevel(), claim(tmp_path / "run"), batch=4)
+    rows = rows_of(tmp_path / "run", "gray-level")
     assert rows["right"] == rows["fgsm_right"] == [0, 0, 1, 1, 1, 0]
     assert rows["clean_prediction"] == [0, 1, 0, 1, 0, 1]
     assert rows["prediction"] == [1, 0, 0, 1, 0, 1]
-    assert values(summary) == {"PGD-8 at 1 grey level": 0.5, "FGSM at 1 grey level": 0.5}
+    assert values(summary) == {"PGD-8 at 1 gray level": 0.5, "FGSM at 1 gray level": 0.5}
     assert summary["threat"] == {"norm": "linf", "eps": 1 / 255, "text": "linf:1/255"}
     assert summary["clean"]["correct"] == 5  # type: ignore[index]
-    wider = survey(Edge(), data, GreyLevel(levels=2), claim(tmp_path / "two"))
-    assert values(wider) == {"PGD-8 at 2 grey levels": 1 / 6, "FGSM at 2 grey levels": 1 / 6}
+    wider = survey(Edge(), data, GrayLevel(levels=2), claim(tmp_path / "two"))
+    assert values(wider) == {"PGD-8 at 2 gray levels": 1 / 6, "FGSM at 2 gray levels": 1 / 6}
 
 
 class Kink(nn.Module):
@@ -64,23 +67,23 @@ class Kink(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         up = (x.mean((1, 2, 3)) - 100 / 255) * 255
-        gain = torch.where(up < 0.4, up, 0.8 - up) + 20 * (up - 0.9).clamp_min(0)
-        return torch.stack([0.5 - gain, gain - 0.5], 1)
+        objective = torch.where(up < 0.4, up, 0.8 - up) + 20 * (up - 0.9).clamp_min(0)
+        return torch.stack([0.5 - objective, objective - 0.5], 1)
 
 
 def test_more_steps_that_find_less_are_flagged(tmp_path: Path) -> None:
-    data = greys([100, 100], [0, 0], classes=2, size=8)
-    summary = survey(Kink(), data, GreyLevel(), claim(tmp_path / "run"))
-    assert values(summary) == {"PGD-8 at 1 grey level": 1.0, "FGSM at 1 grey level": 0.0}
+    data = grays([100, 100], [0, 0], classes=2, size=8)
+    summary = survey(Kink(), data, GrayLevel(), claim(tmp_path / "run"))
+    assert values(summary) == {"PGD-8 at 1 gray level": 1.0, "FGSM at 1 gray level": 0.0}
     codes = [flag["code"] for flag in summary["flags"]]  # type: ignore[attr-defined]
     assert "pgd-weaker-than-fgsm" in codes
 
 
-def test_grey_levels_that_make_no_sense_are_named() -> None:
-    with pytest.raises(UsageError, match=r"GreyLevel.levels must lie in \(0, 255\], got 0. The paper's is 1"):
-        GreyLevel(levels=0)
+def test_gray_levels_that_make_no_sense_are_named() -> None:
+    with pytest.raises(UsageError, match=r"GrayLevel.levels must lie in \(0, 255\], got 0. The paper's is 1"):
+        GrayLevel(levels=0)
     with pytest.raises(UsageError, match="steps must be at least 1"):
-        GreyLevel(steps=0)
+        GrayLevel(steps=0)
 
 
 # -------------------------------------------------------------------- spatial
@@ -95,8 +98,8 @@ class Corner(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         self.seen += len(x)
-        lead = x[:, 0, 5, 8] - x[:, 0, 10, 8]
-        return torch.stack([-lead, lead], 1)
+        logit_difference = x[:, 0, 5, 8] - x[:, 0, 10, 8]
+        return torch.stack([-logit_difference, logit_difference], 1)
 
 
 def blurred(count: int) -> DataSet:
@@ -160,8 +163,8 @@ class Pixel(nn.Module):
         self.row, self.column, self.level = row, column, level
 
     def forward(self, x: Tensor) -> Tensor:
-        lead = x[:, 0, self.row, self.column] - self.level
-        return torch.stack([-lead, lead], 1)
+        logit_difference = x[:, 0, self.row, self.column] - self.level
+        return torch.stack([-logit_difference, logit_difference], 1)
 
 
 @pytest.mark.parametrize("place", [0, 1, 20, 41, 42, 43])
@@ -188,10 +191,10 @@ def test_a_single_move_that_fells_an_image_is_found_wherever_it_stands(tmp_path:
 
 def habits(data: DataSet) -> int:
     """How often a model is asked about its habits."""
-    from vitadel.evaluate import suspicions
+    from vitadel.evaluate import sanity_flags
 
     model = Corner()
-    suspicions(model, data.test.images(torch.arange(16)))
+    sanity_flags(model, data.test.images(torch.arange(16)))
     return model.seen
 
 
@@ -217,8 +220,8 @@ def test_spatial_rows_depend_neither_on_batch_nor_processes_nor_a_kill(
 ) -> None:
     data, settings = blurred(20), Spatial(**SMALL, mapped=4)
     whole = survey(Corner(), data, settings, claim(tmp_path / "whole"), batch=64)
-    monkeypatch.setattr(frame, "_SECONDS", -1.0)
-    monkeypatch.setattr(frame, "_VALUES", 6 * 3 * 16 * 16)
+    monkeypatch.setattr(base, "_SECONDS", -1.0)
+    monkeypatch.setattr(base, "_VALUES", 6 * 3 * 16 * 16)
     model, add, written = Corner(), Rows.add, 0
 
     def interrupted(self: Rows, columns: Mapping[str, Sequence[object]]) -> None:
@@ -335,7 +338,7 @@ def test_transfer_crafts_once_per_source_and_asks_all(tmp_path: Path, three: lis
 
 
 def test_a_model_of_another_size_sees_the_images_resized(tmp_path: Path, three: list[Path]) -> None:
-    data = greys([10, 60, 110, 160, 210], size=8)
+    data = grays([10, 60, 110, 160, 210], size=8)
     settings = Transfer(sources=tuple(map(str, three[1:])))
     summary = survey(models.load(three[0]), data, settings, claim(tmp_path / "run"), threat=Linf(0.1))
     heat = summary["exhibits"][1]  # type: ignore[index]
@@ -414,7 +417,7 @@ def test_networks_of_any_size_see_the_images_as_they_are(tmp_path: Path) -> None
     assert (first.fixed_size, models.load("timm:test_vit", image_size=32).fixed_size) == (None, 32)
     shapes = set()
     first.register_forward_pre_hook(lambda module, args: shapes.add(tuple(args[0].shape[2:])))
-    data = greys([10, 60, 110, 160], size=24)
+    data = grays([10, 60, 110, 160], size=24)
     survey(
         first,
         data,
@@ -428,7 +431,7 @@ def test_networks_of_any_size_see_the_images_as_they_are(tmp_path: Path) -> None
 
 
 def test_transfer_says_what_it_needs(tmp_path: Path, three: list[Path]) -> None:
-    data, model = greys([10, 200], size=8), models.load(three[0])
+    data, model = grays([10, 200], size=8), models.load(three[0])
     with pytest.raises(UsageError, match="needs a threat"):
         survey(model, data, Transfer(sources=(str(three[1]),)), claim(tmp_path / "run"))
     with pytest.raises(UsageError, match="needs other models to craft on"):

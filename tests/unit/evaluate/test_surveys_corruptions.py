@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from survey_parts import Bins, claim, greys  # type: ignore[import-not-found]
+from survey_parts import Bins, claim, grays  # type: ignore[import-not-found]
 
+from vitadel.core.errors import UsageError
 from vitadel.data import DataSet, Held, Split, Squash, load, wnids
-from vitadel.errors import UsageError
 from vitadel.evaluate import survey
 from vitadel.evaluate.metrics import ALEXNET, mean_corruption_error, relative_corruption_error
-from vitadel.evaluate.surveys import Corruptions
+from vitadel.evaluate.suites import Corruptions
 from vitadel.runs import Rows
 from vitadel.shifts import CORRUPTIONS, Corruption
 
@@ -30,9 +30,9 @@ def names(summary: dict[str, object]) -> list[str]:
     return [one["name"] for one in measures]
 
 
-def test_brightness_and_contrast_of_grey_images_have_known_answers(tmp_path: Path) -> None:
-    # the CIFAR table brightens by .05 .1 .15 .2 .3; contrast leaves an image of one grey as it is
-    data = greys([2, 20, 240])
+def test_brightness_and_contrast_of_gray_images_have_known_answers(tmp_path: Path) -> None:
+    # the CIFAR table brightens by .05 .1 .15 .2 .3; contrast leaves an image of one gray as it is
+    data = grays([2, 20, 240])
     settings = Corruptions(names=("contrast", "brightness"))
     summary = survey(Bins(), data, settings, claim(tmp_path / "run"))
     rows = Rows(tmp_path / "run" / "eval" / "corruptions").read()
@@ -58,7 +58,7 @@ def test_brightness_and_contrast_of_grey_images_have_known_answers(tmp_path: Pat
 
 
 def test_the_benchmark_has_75_cells_and_95(tmp_path: Path) -> None:
-    summary = survey(Bins(), greys([30, 128]), Corruptions(), claim(tmp_path / "run"))
+    summary = survey(Bins(), grays([30, 128]), Corruptions(), claim(tmp_path / "run"))
     assert names(summary)[:2] == ["mean over 75 cells", "mean over 95 cells"]
     predictions = np.array(Rows(tmp_path / "run" / "eval" / "corruptions").read()["predictions"])
     right = predictions == [[1], [5]]
@@ -67,7 +67,7 @@ def test_the_benchmark_has_75_cells_and_95(tmp_path: Path) -> None:
     assert len(Corruptions(extra=False).cells) == 75
     assert len(Corruptions(severities=(3, 1)).cells) == 38
     # every cell is what `vitadel.shifts` makes of the image with its row and the seed
-    x = greys([30, 128]).test.images(torch.arange(2))
+    x = grays([30, 128]).test.images(torch.arange(2))
     for place, (name, severity) in enumerate(Corruptions().cells):
         made = Corruption(name, severity)(x, torch.arange(2), seed=0)
         assert Bins()(made).argmax(1).tolist() == predictions[:, place].tolist(), name
@@ -80,7 +80,7 @@ def imagenet(levels: list[int], labels: list[int]) -> DataSet:
     return DataSet("imagenet:x", wnids(), Squash(16), None, None, split)
 
 
-def test_mce_is_normalised_by_name_and_has_all_fifteen(tmp_path: Path) -> None:
+def test_mce_is_normalized_by_name_and_has_all_fifteen(tmp_path: Path) -> None:
     data = imagenet([100, 60, 200], [392, 235, 3])
     summary = survey(Bins(1000), data, Corruptions(), claim(tmp_path / "run"))
     predictions = np.array(Rows(tmp_path / "run" / "eval" / "corruptions").read()["predictions"])
@@ -127,7 +127,7 @@ def paint(path: Path, level: int, size: int = 20) -> None:
 
 @pytest.fixture
 def folders(tmp_path: Path) -> tuple[DataSet, Path]:
-    """Four clean images and their cells: in cell number c, image i has the grey of class i + c."""
+    """Four clean images and their cells: in cell number c, image i has the gray of class i + c."""
     labels, root = [0, 1, 2, 3], tmp_path / "imagenet-c"
     clean = tmp_path / "imagenet"
     for label in labels:
@@ -269,5 +269,5 @@ def test_arrays_that_do_not_fit_are_named(arrays: tuple[DataSet, Path]) -> None:
     np.save(root / "fog.npy", np.zeros((29, 32, 32, 3), np.uint8))
     with pytest.raises(UsageError, match="should hold five blocks"):
         fog.refuse(Bins(), data, "test")
-    with pytest.raises(UsageError, match="do not say their place in it: the first is grey/000-30"):
-        fog.refuse(Bins(), greys([30]), "test")
+    with pytest.raises(UsageError, match="do not say their place in it: the first is gray/000-30"):
+        fog.refuse(Bins(), grays([30]), "test")

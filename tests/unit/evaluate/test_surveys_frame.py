@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from survey_parts import Bins, claim, greys  # type: ignore[import-not-found]
+from survey_parts import Bins, claim, grays  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
+from vitadel.core.distributed import Ranks
+from vitadel.core.errors import UsageError
 from vitadel.data import DataSet
-from vitadel.errors import UsageError
-from vitadel.evaluate import SURVEYS, Ranks, survey
-from vitadel.evaluate.surveys import Corruptions, frame
+from vitadel.evaluate import SURVEYS, survey
+from vitadel.evaluate.suites import Corruptions, base
 from vitadel.runs import Rows
 
 LEVELS = [10, 40, 65, 90, 120, 140, 170, 200, 230, 250, 33]
@@ -29,7 +30,7 @@ def without_time(summary: Mapping[str, object]) -> dict[str, object]:
 
 def test_no_number_depends_on_the_batch(tmp_path: Path) -> None:
     summaries = [
-        survey(Bins(), greys(LEVELS), CELLS, claim(tmp_path / str(batch)), batch=batch) for batch in (1, 4, 64)
+        survey(Bins(), grays(LEVELS), CELLS, claim(tmp_path / str(batch)), batch=batch) for batch in (1, 4, 64)
     ]
     assert without_time(summaries[0]) == without_time(summaries[1]) == without_time(summaries[2])
     assert rows_of(tmp_path / "1") == rows_of(tmp_path / "4") == rows_of(tmp_path / "64")
@@ -37,7 +38,7 @@ def test_no_number_depends_on_the_batch(tmp_path: Path) -> None:
 
 def test_another_seed_draws_other_noise(tmp_path: Path) -> None:
     for seed in (0, 1):
-        survey(Bins(100), greys(LEVELS, classes=100), CELLS, claim(tmp_path / str(seed)), seed=seed)
+        survey(Bins(100), grays(LEVELS, classes=100), CELLS, claim(tmp_path / str(seed)), seed=seed)
     assert rows_of(tmp_path / "0")["predictions"] != rows_of(tmp_path / "1")["predictions"]
 
 
@@ -45,9 +46,9 @@ def test_another_seed_draws_other_noise(tmp_path: Path) -> None:
 def test_nothing_is_looked_at_twice_after_an_interruption(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: int
 ) -> None:
-    undisturbed = Bins()
-    whole = survey(undisturbed, greys(LEVELS), CELLS, claim(tmp_path / "whole"), batch=4)
-    monkeypatch.setattr(frame, "_SECONDS", -1.0)  # every batch is written down at once
+    isolated = Bins()
+    whole = survey(isolated, grays(LEVELS), CELLS, claim(tmp_path / "whole"), batch=4)
+    monkeypatch.setattr(base, "_SECONDS", -1.0)  # every batch is written down at once
     model, written, add = Bins(), 0, Rows.add
 
     def interrupted(self: Rows, columns: Mapping[str, Sequence[object]]) -> None:
@@ -59,16 +60,16 @@ def test_nothing_is_looked_at_twice_after_an_interruption(
 
     monkeypatch.setattr(Rows, "add", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        survey(model, greys(LEVELS), CELLS, claim(tmp_path / "cut"), batch=4)
+        survey(model, grays(LEVELS), CELLS, claim(tmp_path / "cut"), batch=4)
     monkeypatch.setattr(Rows, "add", add)
     assert model.seen == min(4 * moment - moment // 3, LOOKS)  # batches of 4, 4 and 3
-    resumed = survey(model, greys(LEVELS), CELLS, claim(tmp_path / "cut"), batch=3)
-    assert model.seen == undisturbed.seen > LOOKS  # the rest are questions about the model's habits, asked at the end
+    resumed = survey(model, grays(LEVELS), CELLS, claim(tmp_path / "cut"), batch=3)
+    assert model.seen == isolated.seen > LOOKS  # the rest are questions about the model's habits, asked at the end
     assert without_time(resumed) == without_time(whole)
     assert rows_of(tmp_path / "cut") == rows_of(tmp_path / "whole")
     assert not (tmp_path / "cut" / "eval" / "corruptions" / "pages").exists()
     seen = model.seen
-    assert survey(model, greys(LEVELS), CELLS, claim(tmp_path / "cut")) == resumed
+    assert survey(model, grays(LEVELS), CELLS, claim(tmp_path / "cut")) == resumed
     assert model.seen == seen
 
 
@@ -80,20 +81,20 @@ def test_an_error_costs_nothing_that_was_found(tmp_path: Path) -> None:
             return super().forward(x)
 
     with pytest.raises(RuntimeError, match="tired"):
-        survey(Tired(), greys(LEVELS), CELLS, claim(tmp_path / "run"), batch=4)
+        survey(Tired(), grays(LEVELS), CELLS, claim(tmp_path / "run"), batch=4)
     rows = Rows(tmp_path / "run" / "eval" / "corruptions")
     assert len(rows.page("clean").finished()) == 11
     assert len(rows.page("gaussian_noise-1").finished()) == 8
 
 
 def test_two_processes_say_what_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = survey(Bins(), greys(LEVELS), CELLS, claim(tmp_path / "one"))
+    whole = survey(Bins(), grays(LEVELS), CELLS, claim(tmp_path / "one"))
     monkeypatch.setattr(Ranks, "wait", lambda self: None)
     run, models = claim(tmp_path / "two"), [Bins(), Bins()]
     with pytest.raises(UsageError, match="summary.json does not exist"):  # nobody has drawn the conclusion yet
-        survey(models[1], greys(LEVELS), CELLS, run, ranks=Ranks(1, 2))
+        survey(models[1], grays(LEVELS), CELLS, run, ranks=Ranks(1, 2))
     assert models[1].seen == LOOKS // 11 * 5
-    shared = survey(models[0], greys(LEVELS), CELLS, run, ranks=Ranks(0, 2))
+    shared = survey(models[0], grays(LEVELS), CELLS, run, ranks=Ranks(0, 2))
     assert without_time(shared) == without_time(whole)
     assert rows_of(tmp_path / "two") == rows_of(tmp_path / "one")
 
@@ -105,14 +106,14 @@ def test_a_batch_that_does_not_fit_is_cut_in_two(tmp_path: Path) -> None:
                 raise torch.OutOfMemoryError
             return super().forward(x)
 
-    whole = survey(Bins(), greys(LEVELS[:3]), CELLS, claim(tmp_path / "whole"))
-    cut = survey(Small(), greys(LEVELS[:3]), CELLS, claim(tmp_path / "cut"), batch=64)
+    whole = survey(Bins(), grays(LEVELS[:3]), CELLS, claim(tmp_path / "whole"))
+    cut = survey(Small(), grays(LEVELS[:3]), CELLS, claim(tmp_path / "cut"), batch=64)
     assert without_time(cut) == without_time(whole)
 
 
 def test_images_are_held_a_portion_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
-    data = greys(LEVELS)
+    data = grays(LEVELS)
     read = type(data.test.pixels).read
 
     def counted(self: object, rows: Tensor) -> Tensor:
@@ -120,13 +121,13 @@ def test_images_are_held_a_portion_at_a_time(tmp_path: Path, monkeypatch: pytest
         return read(self, rows)
 
     monkeypatch.setattr(type(data.test.pixels), "read", counted)
-    monkeypatch.setattr(frame, "_VALUES", 4 * 3 * 32 * 32)
+    monkeypatch.setattr(base, "_VALUES", 4 * 3 * 32 * 32)
     survey(Bins(), data, CELLS, claim(tmp_path / "run"))
     assert asked[:3] == [4, 4, 3]  # once for all cells
 
 
 def test_the_summary_keeps_the_contract(tmp_path: Path) -> None:
-    summary = survey(Bins(), greys(LEVELS), CELLS, claim(tmp_path / "run"))
+    summary = survey(Bins(), grays(LEVELS), CELLS, claim(tmp_path / "run"))
     assert Rows(tmp_path / "run" / "eval" / "corruptions").summary == summary
     assert (summary["name"], summary["suite"], summary["n"]) == ("corruptions", "corruptions", 11)
     assert (summary["robust"], summary["attacks"], summary["threat"]) == (None, [], None)
@@ -150,9 +151,9 @@ class Nans(Bins):
 @pytest.mark.parametrize(
     ("model", "data", "message"),
     [
-        (Bins(3), greys(LEVELS), "labels up to 9. Is it the model for this data set?"),
-        (Nans(), greys(LEVELS), "NaN or infinite logits for 11 of 11 images"),
-        (Bins(), greys(LEVELS, size=8), "at least 16 px a side, got 8"),
+        (Bins(3), grays(LEVELS), "labels up to 9. Is it the model for this data set?"),
+        (Nans(), grays(LEVELS), "NaN or infinite logits for 11 of 11 images"),
+        (Bins(), grays(LEVELS, size=8), "at least 16 px a side, got 8"),
     ],
 )
 def test_what_cannot_be_surveyed_is_named(tmp_path: Path, model: nn.Module, data: DataSet, message: str) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from vitadel.errors import UsageError
+from vitadel.core.errors import UsageError
 from vitadel.evaluate.metrics import (
     ALEXNET,
     ALEXNET_CLEAN,

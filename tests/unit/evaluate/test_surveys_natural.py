@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from survey_parts import Bins, claim, greys  # type: ignore[import-not-found]
+from survey_parts import Bins, claim, grays  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
+from vitadel.core.errors import UsageError
 from vitadel.data import SHAPES, DataSet, Held, Split, Squash, load, part_wnids, wnids
-from vitadel.errors import UsageError
 from vitadel.evaluate import SURVEYS, survey
-from vitadel.evaluate.surveys import ImageNetA, ImageNetR, LabelSpace, NaturalAdversarial, ShapeBias
-from vitadel.evaluate.surveys.shape_bias import decisions
+from vitadel.evaluate.suites import ImageNetA, ImageNetR, LabelSpace, NaturalAdversarial, ShapeBias
+from vitadel.evaluate.suites.shape_bias import decisions
 from vitadel.runs import Rows
 
 
@@ -83,7 +83,7 @@ def test_released_sets_choose_among_their_200_classes(tmp_path: Path, name: str)
 
 def test_images_of_ones_own_are_judged_among_the_classes_that_occur(tmp_path: Path) -> None:
     # Bins answers 0, 1 and 3; among the classes 1 and 3, the first image is nearest to 1
-    summary = survey(Bins(), greys([5, 40, 90], [1, 1, 3]), NaturalAdversarial(), claim(tmp_path / "run"))
+    summary = survey(Bins(), grays([5, 40, 90], [1, 1, 3]), NaturalAdversarial(), claim(tmp_path / "run"))
     assert values(summary) == {"2-way accuracy": 1.0, "10-way accuracy": pytest.approx(2 / 3)}
     assert codes(summary) == []
     table = summary["exhibits"][1]  # type: ignore[index]
@@ -91,20 +91,20 @@ def test_images_of_ones_own_are_judged_among_the_classes_that_occur(tmp_path: Pa
     shown = summary["exhibits"][2]["cells"]  # type: ignore[index]
     assert [one["note"] for row in shown for one in row if one] == ["1", "1", "3"]
     with pytest.raises(UsageError, match="images of one class only"):
-        NaturalAdversarial().refuse(Bins(), greys([5, 6]), "test")
+        NaturalAdversarial().refuse(Bins(), grays([5, 6]), "test")
 
 
 def test_pictures_name_the_answer_only_where_it_is_another_class(tmp_path: Path) -> None:
     # of ten classes, Bins answers 0, 1 and 3
     settings = NaturalAdversarial(label_space=LabelSpace.ALL)
-    summary = survey(Bins(), greys([5, 40, 90], [1, 1, 3]), settings, claim(tmp_path / "run"))
+    summary = survey(Bins(), grays([5, 40, 90], [1, 1, 3]), settings, claim(tmp_path / "run"))
     shown = summary["exhibits"][2]["cells"]  # type: ignore[index]
     assert [one["note"] for row in shown for one in row if one] == ["1, taken for 0", "1", "3"]
 
 
 def test_other_images_are_refused() -> None:
-    with pytest.raises(UsageError, match="judges the 200 classes of imagenet-a, and greys has others. Write --data"):
-        ImageNetA().refuse(Bins(), greys([5]), "test")
+    with pytest.raises(UsageError, match="judges the 200 classes of imagenet-a, and grays has others. Write --data"):
+        ImageNetA().refuse(Bins(), grays([5]), "test")
     outside = next(label for label, name in enumerate(wnids()) if name not in part_wnids("imagenet-r"))
     with pytest.raises(UsageError, match="200 classes of imagenet-r"):
         ImageNetR().refuse(Bins(), numbered([outside], wnids()), "test")
@@ -212,8 +212,8 @@ def test_other_classes_need_a_mapping(tmp_path: Path) -> None:
             ShapeBias(mapping=str(path)).members()
     with pytest.raises(UsageError, match="cannot read the mapping"):
         ShapeBias(mapping="nowhere").members()
-    with pytest.raises(UsageError, match="looks at cue-conflict stimuli, and greys are none"):
-        ShapeBias().refuse(Bins(), greys([5]), "test")
+    with pytest.raises(UsageError, match="looks at cue-conflict stimuli, and grays are none"):
+        ShapeBias().refuse(Bins(), grays([5]), "test")
 
 
 def test_stimuli_from_a_folder(tmp_path: Path) -> None:

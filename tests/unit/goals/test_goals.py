@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from vitadel.goals import TARGETS, Diverge, Goal, Targeted, Towards, Untargeted, rivals
-from vitadel.losses import LOSSES, Loss, cross_entropy, kl_divergence, lead, targeted_dlr
+from vitadel.goals import TARGETS, Diverge, Goal, Targeted, Toward, Untargeted, top_other_classes
+from vitadel.losses import LOSSES, Loss, cross_entropy, kl_divergence, logit_difference, targeted_dlr
 
 Z_BK = torch.tensor([[3.0, 1.0, 0.0, -2.0], [0.0, 2.0, 1.0, 5.0], [1.0, 4.0, 3.0, 0.0]])
 LABELS = torch.tensor([0, 1, 2])
@@ -15,17 +15,17 @@ every_loss = pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
 
 @every_loss
 def test_untargeted_gains_what_the_label_loses(loss: Loss) -> None:
-    assert torch.equal(Untargeted(LABELS, loss).gain(Z_BK), loss(Z_BK, LABELS))
+    assert torch.equal(Untargeted(LABELS, loss).objective(Z_BK), loss(Z_BK, LABELS))
 
 
 @every_loss
 def test_targeted_gains_what_the_target_does_not_lose(loss: Loss) -> None:
-    assert torch.equal(Targeted(LABELS, loss).gain(Z_BK), -loss(Z_BK, LABELS))
+    assert torch.equal(Targeted(LABELS, loss).objective(Z_BK), -loss(Z_BK, LABELS))
 
 
 def test_cross_entropy_is_what_is_used_if_nothing_is_said() -> None:
-    assert torch.equal(Untargeted(LABELS).gain(Z_BK), cross_entropy(Z_BK, LABELS))
-    assert torch.equal(Targeted(LABELS).gain(Z_BK), -cross_entropy(Z_BK, LABELS))
+    assert torch.equal(Untargeted(LABELS).objective(Z_BK), cross_entropy(Z_BK, LABELS))
+    assert torch.equal(Targeted(LABELS).objective(Z_BK), -cross_entropy(Z_BK, LABELS))
 
 
 @every_loss
@@ -34,21 +34,21 @@ def test_gain_rises_on_the_way_to_the_goal(loss: Loss) -> None:
     clean, fallen = torch.tensor([[3.0, 1.0, -4.0]]), torch.tensor([[1.0, 3.0, -4.0]])
     way = torch.cat([clean + part * (fallen - clean) for part in torch.linspace(0, 1, 9)])
     for goal in (Untargeted(torch.zeros(9, dtype=torch.int64), loss), Targeted(torch.ones(9, dtype=torch.int64), loss)):
-        assert bool((goal.gain(way).diff() > 0).all())
-        assert goal.reached(clean.expand(9, -1)).tolist() == [False] * 9
-        assert goal.reached(fallen.expand(9, -1)).tolist() == [True] * 9
+        assert bool((goal.objective(way).diff() > 0).all())
+        assert goal.success(clean.expand(9, -1)).tolist() == [False] * 9
+        assert goal.success(fallen.expand(9, -1)).tolist() == [True] * 9
 
 
 def test_reached() -> None:
-    assert Untargeted(LABELS).reached(Z_BK).tolist() == [False, True, True]
-    assert Targeted(torch.tensor([1, 3, 1])).reached(Z_BK).tolist() == [False, True, True]
-    assert Diverge(torch.eye(4)[[0, 3, 0]]).reached(Z_BK).tolist() == [False, False, True]
+    assert Untargeted(LABELS).success(Z_BK).tolist() == [False, True, True]
+    assert Targeted(torch.tensor([1, 3, 1])).success(Z_BK).tolist() == [False, True, True]
+    assert Diverge(torch.eye(4)[[0, 3, 0]]).success(Z_BK).tolist() == [False, False, True]
 
 
 def test_diverge_gains_the_divergence_from_the_reference() -> None:
     reference = Z_BK.flip(1)
-    assert torch.equal(Diverge(reference).gain(Z_BK), kl_divergence(Z_BK, reference))
-    torch.testing.assert_close(Diverge(Z_BK).gain(Z_BK), torch.zeros(3))
+    assert torch.equal(Diverge(reference).objective(Z_BK), kl_divergence(Z_BK, reference))
+    torch.testing.assert_close(Diverge(Z_BK).objective(Z_BK), torch.zeros(3))
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_diverge_gains_the_divergence_from_the_reference() -> None:
     [
         Untargeted(LABELS, LOSSES["dlr"]),
         Targeted(LABELS, LOSSES["margin"]),
-        Towards(LABELS, torch.tensor([3, 0, 1]), lead),
+        Toward(LABELS, torch.tensor([3, 0, 1]), logit_difference),
         Diverge(Z_BK.flip(1)),
     ],
     ids=["untargeted", "targeted", "towards", "diverge"],
@@ -65,8 +65,8 @@ def test_diverge_gains_the_divergence_from_the_reference() -> None:
 def test_goal_of_some_images(goal: Goal, rows: Tensor) -> None:
     part = goal.at(rows)
     assert type(part) is type(goal)
-    assert torch.equal(part.gain(Z_BK[rows]), goal.gain(Z_BK)[rows])
-    assert torch.equal(part.reached(Z_BK[rows]), goal.reached(Z_BK)[rows])
+    assert torch.equal(part.objective(Z_BK[rows]), goal.objective(Z_BK)[rows])
+    assert torch.equal(part.success(Z_BK[rows]), goal.success(Z_BK)[rows])
     assert torch.equal(part.classes, goal.classes[rows])
 
 
@@ -83,24 +83,24 @@ def test_targets_by_name() -> None:
 
 def test_towards_gains_the_lead_of_its_rival() -> None:
     target_B = torch.tensor([2, 3, 1])
-    assert Towards(LABELS, target_B, lead).gain(Z_BK).tolist() == [-3, 3, 1]
-    assert torch.equal(Towards(LABELS, target_B).gain(Z_BK), targeted_dlr(Z_BK, LABELS, target_B))
+    assert Toward(LABELS, target_B, logit_difference).objective(Z_BK).tolist() == [-3, 3, 1]
+    assert torch.equal(Toward(LABELS, target_B).objective(Z_BK), targeted_dlr(Z_BK, LABELS, target_B))
 
 
 def test_towards_is_content_with_any_class_but_the_label() -> None:
     """Image 1 falls to class 3 though class 0 was sought; class 2 of image 2 falls to class 1."""
-    assert Towards(LABELS, torch.tensor([1, 0, 3]), lead).reached(Z_BK).tolist() == [False, True, True]
+    assert Toward(LABELS, torch.tensor([1, 0, 3]), logit_difference).success(Z_BK).tolist() == [False, True, True]
 
 
 def test_classes_of_label_and_rival_are_both_checked() -> None:
-    assert Towards(LABELS, torch.tensor([3, 0, 1])).classes.tolist() == [3, 1, 2]
+    assert Toward(LABELS, torch.tensor([3, 0, 1])).classes.tolist() == [3, 1, 2]
 
 
 def test_rivals_are_ranked_and_leave_out_the_label() -> None:
-    assert rivals(Z_BK, LABELS, 3).tolist() == [[1, 2, 3], [3, 2, 0], [1, 0, 3]]
-    assert rivals(Z_BK, LABELS, 1).tolist() == [[1], [3], [1]]
-    assert rivals(Z_BK, LABELS, 0).shape == (3, 0)
+    assert top_other_classes(Z_BK, LABELS, 3).tolist() == [[1, 2, 3], [3, 2, 0], [1, 0, 3]]
+    assert top_other_classes(Z_BK, LABELS, 1).tolist() == [[1], [3], [1]]
+    assert top_other_classes(Z_BK, LABELS, 0).shape == (3, 0)
     torch.testing.assert_close(Z_BK, torch.tensor([[3.0, 1.0, 0.0, -2.0], [0.0, 2.0, 1.0, 5.0], [1.0, 4.0, 3.0, 0.0]]))
     # for an image that is right, the first rival is the runner-up
     right_B = Z_BK.argmax(1)
-    assert torch.equal(rivals(Z_BK, right_B, 1).squeeze(1), TARGETS["runner-up"](Z_BK))
+    assert torch.equal(top_other_classes(Z_BK, right_B, 1).squeeze(1), TARGETS["runner-up"](Z_BK))

@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitadel.errors import UsageError
-from vitadel.losses import LOSSES, Loss, cross_entropy, dlr, kl_divergence, lead, margin, targeted_dlr
+from vitadel.core.errors import UsageError
+from vitadel.losses import LOSSES, Loss, cross_entropy, dlr, kl_divergence, logit_difference, margin, targeted_dlr
 
 every_loss = pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
 every_dtype = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
@@ -164,7 +164,7 @@ def test_confident_logits_do_not_overflow() -> None:
 def test_known_leads() -> None:
     z_BK = torch.tensor([[4.0, 1.0, 0.0, -1.0, -3.0], [1.0, 3.0, 2.0, 0.0, 5.0]], dtype=torch.float64)
     y_B, target_B = torch.tensor([0, 1]), torch.tensor([2, 4])
-    assert lead(z_BK, y_B, target_B).tolist() == [-4, 2]
+    assert logit_difference(z_BK, y_B, target_B).tolist() == [-4, 2]
     # sorted: 4 1 0 -1 and 5 3 2 1; the first less the mean of the third and fourth is 4.5 and 3.5
     assert targeted_dlr(z_BK, y_B, target_B).tolist() == pytest.approx([-4 / 4.5, 2 / 3.5])
     assert targeted_dlr(z_BK, y_B, torch.tensor([4, 3])).tolist() == pytest.approx([-7 / 4.5, -3 / 3.5])
@@ -175,7 +175,7 @@ def test_known_leads() -> None:
 def test_leads_are_one_value_per_image(dtype: torch.dtype, batch: int) -> None:
     z_BK, y_B = logits(batch, dtype=dtype), labels(batch)
     target_B = (y_B + 1) % 5
-    for loss in (lead, targeted_dlr):
+    for loss in (logit_difference, targeted_dlr):
         whole = loss(z_BK, y_B, target_B)
         assert whole.shape == (batch,)
         assert whole.dtype == dtype
@@ -190,12 +190,14 @@ def test_the_ratio_does_not_change_with_the_scale_and_the_lead_grows_with_it(sca
     moved_BK = scale * z_BK + offset
     before_B, after_B = targeted_dlr(z_BK, y_B, target_B), targeted_dlr(moved_BK, y_B, target_B)
     torch.testing.assert_close(after_B, before_B, rtol=1e-7, atol=1e-7)
-    torch.testing.assert_close(lead(moved_BK, y_B, target_B), scale * lead(z_BK, y_B, target_B), rtol=1e-7, atol=1e-9)
+    torch.testing.assert_close(
+        logit_difference(moved_BK, y_B, target_B), scale * logit_difference(z_BK, y_B, target_B), rtol=1e-7, atol=1e-9
+    )
 
 
 def test_the_lead_of_the_best_rival_is_the_margin() -> None:
     z_BK, y_B = logits(50), labels(50)
-    every_BK = torch.stack([lead(z_BK, y_B, torch.full((50,), rival)) for rival in range(5)], 1)
+    every_BK = torch.stack([logit_difference(z_BK, y_B, torch.full((50,), rival)) for rival in range(5)], 1)
     assert torch.equal(every_BK.gather(1, y_B[:, None]), torch.zeros(50, 1, dtype=torch.float64))
     without_B = every_BK.scatter(1, y_B[:, None], float("-inf")).amax(1)
     torch.testing.assert_close(without_B, margin(z_BK, y_B))
@@ -206,13 +208,13 @@ def test_both_are_positive_exactly_where_the_target_is_ahead_of_the_label() -> N
     for step in range(1, 5):
         target_B = (y_B + step) % 5
         ahead_B = z_BK.gather(1, target_B[:, None]).squeeze(1) > z_BK.gather(1, y_B[:, None]).squeeze(1)
-        assert torch.equal(lead(z_BK, y_B, target_B) > 0, ahead_B)
+        assert torch.equal(logit_difference(z_BK, y_B, target_B) > 0, ahead_B)
         assert torch.equal(targeted_dlr(z_BK, y_B, target_B) > 0, ahead_B)
 
 
 def test_slopes_towards_a_class_are_those_of_the_finite_differences() -> None:
     y_B, target_B = labels(7), (labels(7) + 1) % 5
-    for loss in (lead, targeted_dlr):
+    for loss in (logit_difference, targeted_dlr):
         z_BK = logits(7).requires_grad_()
         assert torch.autograd.gradcheck(lambda z_BK, loss=loss: loss(z_BK, y_B, target_B), z_BK)
 
@@ -220,7 +222,9 @@ def test_slopes_towards_a_class_are_those_of_the_finite_differences() -> None:
 @pytest.mark.parametrize("classes", [2, 3])
 def test_the_targeted_ratio_needs_four_classes(classes: int) -> None:
     y_B, target_B = torch.tensor([0, 0]), torch.tensor([1, 1])
-    with pytest.raises(UsageError, match=f"targeted_dlr needs at least 4 classes, got {classes}. Use `lead`"):
+    with pytest.raises(
+        UsageError, match=f"targeted_dlr needs at least 4 classes, got {classes}. Use `logit_difference`"
+    ):
         targeted_dlr(torch.zeros(2, classes), y_B, target_B)
     assert targeted_dlr(torch.zeros(2, 4), y_B, target_B).tolist() == [0, 0]
-    assert lead(torch.zeros(2, classes), y_B, target_B).tolist() == [0, 0]
+    assert logit_difference(torch.zeros(2, classes), y_B, target_B).tolist() == [0, 0]

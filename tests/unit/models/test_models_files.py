@@ -14,9 +14,9 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from vitadel.errors import UsageError
+from vitadel.core.errors import UsageError
+from vitadel.core.files import write_whole
 from vitadel.models import Model, fingerprint, load, read_tensors, write_tensors
-from vitadel.runs import write_whole
 
 State = dict[str, Tensor]
 

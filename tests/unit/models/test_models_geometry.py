@@ -8,8 +8,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from vitadel.errors import UsageError
-from vitadel.models import Model, Option, family_of, is_foreign, load, loading, save, save_adapters, tora, write_tensors
+from vitadel.core.errors import UsageError
+from vitadel.models import (
+    Model,
+    Option,
+    family_of,
+    is_foreign,
+    load,
+    loading,
+    save,
+    save_adapters,
+    tora,
+    write_tensors,
+)
 from vitadel.models.families import Geometry
 
 Tiny = Callable[..., Model]

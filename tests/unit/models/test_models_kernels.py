@@ -13,19 +13,19 @@ from timm.layers.attention import Attention
 from timm.models.xcit import XCA
 from torch import nn
 
-from vitadel.models.families import packed
+from vitadel.models.families import fused_qkv
 
 pytest.importorskip("triton")
 
 _ATTENTION = """
-from vitadel.models.class_attention import class_attention
+from vitadel.models.kernels.class_attention import class_attention
 for qkv, slope in cases:
     out = class_attention(qkv.requires_grad_(), 0.4)
     answers.append((out.detach(), *torch.autograd.grad(out, qkv, slope)))
 """
 _CHANNELS = """
 from timm.models.xcit import XCA
-from vitadel.models.families.packed import PackedChannelAttention
+from vitadel.models.families.fused_qkv import PackedChannelAttention
 for tokens, slope, heads, state in cases:
     attention = XCA(tokens.shape[2], heads)
     attention.load_state_dict(state)
@@ -103,7 +103,7 @@ def test_attention_that_does_more_than_the_kernel_keeps_its_own(
 ) -> None:
     attention = Attention(32, num_heads=2)
     change(attention)
-    assert not packed.suits(attention, patches)  # not on a CPU
-    monkeypatch.setattr(packed, "_has_kernels", lambda module: True)
-    assert packed.suits(attention, patches) == suits
-    assert not packed.suits(XCA(32, 2), patches)
+    assert not fused_qkv.suits(attention, patches)  # not on a CPU
+    monkeypatch.setattr(fused_qkv, "_has_kernels", lambda module: True)
+    assert fused_qkv.suits(attention, patches) == suits
+    assert not fused_qkv.suits(XCA(32, 2), patches)

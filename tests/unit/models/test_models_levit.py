@@ -11,10 +11,10 @@ from timm.models.levit import Levit
 from torch import Tensor, nn
 
 from vitadel.attacks import PGD
-from vitadel.errors import UsageError
+from vitadel.core.errors import UsageError
 from vitadel.goals import Untargeted
 from vitadel.models import Model, load, save, wrap
-from vitadel.threat import Linf
+from vitadel.threats import Linf
 
 Tiny = Callable[..., Model]
 PATHS = [

@@ -10,12 +10,12 @@ import timm
 import torch
 from torch import Tensor
 
-from vitadel.errors import UsageError
+from vitadel.core.errors import UsageError
 from vitadel.models import (
     RAW_PIXELS,
     Model,
     ModelSpec,
-    Normalisation,
+    Normalization,
     family_of,
     fingerprint,
     load,
@@ -29,7 +29,7 @@ from vitadel.models.loading import run_of
 from vitadel.runs import Run
 
 Tiny = Callable[..., Model]
-HALF = Normalisation((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+HALF = Normalization((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 
 
 def small(name: str = "timm:test_vit", *, classes: int = 5, seed: int = 0) -> Model:
@@ -45,7 +45,7 @@ def weights(model: Model) -> str:
 
 def test_sizes_are_those_asked_for() -> None:
     model = load("timm:test_vit", num_classes=7, image_size=24, patch_size=6)
-    assert model.spec == ModelSpec("timm:test_vit", 7, 24, 6, model.normalisation)
+    assert model.spec == ModelSpec("timm:test_vit", 7, 24, 6, model.normalization)
     assert not model.training
     with model.taps.read("embed") as seen:
         assert model(torch.rand(3, 3, 24, 24)).shape == (3, 7)
@@ -81,23 +81,23 @@ def test_what_is_left_out_is_the_architectures(
     assert family_of(model.net).name == family
 
 
-def test_normalisation_is_timms_or_the_given_one(x: Tensor) -> None:
+def test_normalization_is_timms_or_the_given_one(x: Tensor) -> None:
     timms = small()
-    assert timms.normalisation == Normalisation((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+    assert timms.normalization == Normalization((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
     imagenet = load("timm:deit_tiny_patch16_224", image_size=32, options={"depth": 1})
-    assert imagenet.normalisation == Normalisation((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+    assert imagenet.normalization == Normalization((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
     raw = load(
-        "timm:test_vit", num_classes=5, image_size=32, patch_size=8, options={"depth": 2}, normalisation=RAW_PIXELS
+        "timm:test_vit", num_classes=5, image_size=32, patch_size=8, options={"depth": 2}, normalization=RAW_PIXELS
     )
     assert raw.spec is not None
-    assert raw.normalisation == raw.spec.normalisation == RAW_PIXELS
+    assert raw.normalization == raw.spec.normalization == RAW_PIXELS
     assert weights(raw) == weights(timms)
     torch.testing.assert_close(timms(x.float()), raw((x.float() - 0.5) / 0.5))
 
 
-def test_normalisation_can_be_none(x: Tensor) -> None:
-    model = load("timm:test_vit", num_classes=5, image_size=32, options={"depth": 1}, normalisation=RAW_PIXELS)
-    assert model.normalisation == RAW_PIXELS
+def test_normalization_can_be_none(x: Tensor) -> None:
+    model = load("timm:test_vit", num_classes=5, image_size=32, options={"depth": 1}, normalization=RAW_PIXELS)
+    assert model.normalization == RAW_PIXELS
     assert torch.equal(model(x.float()), model.net(x.float()))
 
 
@@ -195,11 +195,11 @@ def test_checkpoint_of_a_hybrid_whose_patches_are_not_the_images(tmp_path: Path)
         load("timm:vit_tiny_r_s16_p8_224", image_size=64)
 
 
-def test_normalisation_travels_with_the_checkpoint(tmp_path: Path) -> None:
-    for norm in (RAW_PIXELS, Normalisation((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))):
-        save(load("timm:test_vit", image_size=32, normalisation=norm, options={"depth": 1}), tmp_path / "m.safetensors")
-        assert load(tmp_path / "m.safetensors").normalisation == norm
-    assert load(tmp_path / "m.safetensors", normalisation=HALF).normalisation == HALF
+def test_normalization_travels_with_the_checkpoint(tmp_path: Path) -> None:
+    for norm in (RAW_PIXELS, Normalization((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))):
+        save(load("timm:test_vit", image_size=32, normalization=norm, options={"depth": 1}), tmp_path / "m.safetensors")
+        assert load(tmp_path / "m.safetensors").normalization == norm
+    assert load(tmp_path / "m.safetensors", normalization=HALF).normalization == HALF
 
 
 @pytest.mark.parametrize("name", ["timm:test_vit", "timm:deit_tiny_distilled_patch16_224", "timm:xcit_nano_12_p8_224"])
@@ -352,8 +352,8 @@ def test_truncated_checkpoint_is_refused(tmp_path: Path, share: float) -> None:
         ({"name": "vitadel:wrn1_1", "patch_size": None}, "unknown model 'vitadel:wrn1_1'"),
         ({"image_size": "32"}, "description in the file is damaged"),
         ({"options": [1]}, "description in the file is damaged"),
-        ({"normalisation": {"mean": ["a"], "std": [1]}}, "description in the file is damaged"),
-        ({"normalisation": {}}, "description in the file is damaged"),
+        ({"normalization": {"mean": ["a"], "std": [1]}}, "description in the file is damaged"),
+        ({"normalization": {}}, "description in the file is damaged"),
         ({"surplus": 1}, "description in the file is damaged"),
     ],
 )

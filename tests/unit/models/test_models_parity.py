@@ -8,15 +8,15 @@ import timm
 import torch
 from torch import Tensor, nn
 
-from vitadel.errors import UsageError
-from vitadel.models import RAW_PIXELS, Model, Normalisation, load, wrap
+from vitadel.core.errors import UsageError
+from vitadel.models import RAW_PIXELS, Model, Normalization, load, wrap
 from vitadel.models.wide_resnet import WideResNet
 
 Tiny = Callable[..., Model]
 ATTENTIVE = ("vit", "deit", "distilled", "cait", "xcit", "swin", "levit")
 
 
-def normalised(model: Model, x: Tensor) -> Tensor:
+def normalized(model: Model, x: Tensor) -> Tensor:
     """What the bare network is given: timm's own mean and std, as float32 holds them."""
     mean, std = (torch.tensor(model.net.pretrained_cfg[key]).to(x)[:, None, None] for key in ("mean", "std"))  # type: ignore[index]
     return (x - mean) / std
@@ -37,7 +37,7 @@ def test_wrapped_is_bare(tiny: Tiny, x: Tensor, family: str, fused: bool) -> Non
         if hasattr(module, "fused_attn"):
             module.fused_attn = fused
     bare.load_state_dict(model.net.state_dict())
-    expected = bare(normalised(model, x))
+    expected = bare(normalized(model, x))
     assert expected.std() > 1e-3
     assert torch.equal(model(x), expected)
 
@@ -47,14 +47,14 @@ def test_wrapped_convolutional_network_is_bare(x: Tensor, name: str) -> None:
     model = load(f"timm:{name}", num_classes=5, image_size=32).double()
     bare = timm.create_model(name, num_classes=5).double().eval()
     bare.load_state_dict(model.net.state_dict())
-    assert torch.equal(model(x), bare(normalised(model, x)))
+    assert torch.equal(model(x), bare(normalized(model, x)))
 
 
 def test_own_networks_take_raw_pixels(x: Tensor) -> None:
     gelu = load("vitadel:resnet50_gelu", num_classes=5, image_size=32).double()
     bare = timm.create_model("resnet50", num_classes=5).double().eval()
     bare.load_state_dict(gelu.net.state_dict())
-    assert gelu.normalisation == RAW_PIXELS
+    assert gelu.normalization == RAW_PIXELS
     assert not torch.allclose(gelu(x), bare(x))
     by_hand = [name for name, module in bare.named_modules() if isinstance(module, nn.ReLU)]
     assert len(by_hand) == 1 + 16 * 3
@@ -91,7 +91,7 @@ def test_taps_that_change_nothing_change_nothing(tiny: Tiny, x: Tensor, family: 
             torch.testing.assert_close(model(x), expected, rtol=1e-12, atol=1e-12)
 
 
-def test_normalisation_that_is_none_leaves_pixels_alone(x: Tensor) -> None:
+def test_normalization_that_is_none_leaves_pixels_alone(x: Tensor) -> None:
     seen: list[Tensor] = []
     net = WideResNet(10, 1, 5).double().eval()
     net.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
@@ -100,9 +100,9 @@ def test_normalisation_that_is_none_leaves_pixels_alone(x: Tensor) -> None:
 
 
 @pytest.mark.parametrize(("mean", "std"), [((0.5,), (0.5, 0.5)), ((), ()), ((0.5,), (0.0,)), ((0.5,), (-1.0,))])
-def test_normalisation_must_make_sense(mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+def test_normalization_must_make_sense(mean: tuple[float, ...], std: tuple[float, ...]) -> None:
     with pytest.raises(UsageError, match="one mean and one positive std per channel"):
-        Normalisation(mean, std)
+        Normalization(mean, std)
 
 
 @pytest.mark.parametrize("shape", [(2, 1, 32, 32), (3, 32, 32), (2, 32, 32, 3), (2, 3, 32, 32, 1)])

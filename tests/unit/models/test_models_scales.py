@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from vitadel import models
-from vitadel.attacks import Rescaled, searcher
-from vitadel.errors import UsageError
-from vitadel.models import Model, Option, fingerprint, scales, set_attention_scales
+from vitadel.attacks import RescaledModel, searcher
+from vitadel.core.errors import UsageError
+from vitadel.models import Model, Option, attention_scales, fingerprint, set_attention_scales
 
 FACTORS = (0.05, 3.0)
 
@@ -53,7 +53,7 @@ def test_what_an_attack_scales_comes_on_top(x: Tensor) -> None:
     plain, model = fresh(), scaled()
     with plain.taps.scale([factor * more for factor, more in zip(FACTORS, (0.5, 0.25), strict=True)]):
         product = plain(x)
-    torch.testing.assert_close(Rescaled(model, [0.5, 0.25])(x), product)
+    torch.testing.assert_close(RescaledModel(model, [0.5, 0.25])(x), product)
     with model.taps.read("blocks.1.attn.logits") as seen:
         model(x)
     with plain.taps.scale(FACTORS), plain.taps.read("blocks.1.attn.logits") as by_hand:
@@ -102,18 +102,18 @@ def _through_pickle(model: Model, path: Path) -> Model:
 
 def test_what_only_training_needs_is_in_no_file(tmp_path: Path) -> None:
     model = fresh()
-    scales.hold_factors(model.net, scales.ATTACK, FACTORS)
-    scales.hold(model.net, scales.RECORD, torch.zeros(2))
+    attention_scales.hold_factors(model.net, attention_scales.ATTACK, FACTORS)
+    attention_scales.hold(model.net, attention_scales.RECORD, torch.zeros(2))
     models.save(model, tmp_path / "model.safetensors")
     assert fingerprint(models.load(tmp_path / "model.safetensors").net.state_dict()) == fingerprint(
         fresh().net.state_dict()
     )
-    scales.forget_training(model.net)
+    attention_scales.forget_training(model.net)
     assert model.net.state_dict().keys() == fresh().net.state_dict().keys()
 
 
 def test_a_file_with_the_factors_of_another_depth_is_refused(tmp_path: Path) -> None:
-    state = {**fresh().net.state_dict(), scales.ATTENTION: torch.ones(3)}
+    state = {**fresh().net.state_dict(), attention_scales.ATTENTION: torch.ones(3)}
     models.save(fresh(), tmp_path / "model.safetensors", tensors=state)
     with pytest.raises(UsageError, match="this network has 2 attentions, got 3 factors"):
         models.load(tmp_path / "model.safetensors")

@@ -11,7 +11,7 @@ import timm
 import torch
 from torch import nn
 
-from vitadel.errors import UsageError
+from vitadel.core.errors import UsageError
 from vitadel.models import (
     Model,
     Option,
@@ -232,12 +232,12 @@ def test_names_of_other_sources_are_refused(tmp_path: Path, name: str) -> None:
         ({"kept_classes": -1}, "kept_classes must be a whole number from 1 to 65536, got -1"),
         ({"name": 7}, "the name of a model"),
         ({"name": "timm:" + "a" * 100_000}, "the name of a model has up to 200 characters"),
-        ({"normalisation": {"mean": [float("nan")] * 3, "std": [1, 1, 1]}}, "one mean and one positive std"),
-        ({"normalisation": {"mean": [0, 0, 0], "std": [1, float("inf"), 1]}}, "one mean and one positive std"),
-        ({"normalisation": {"mean": [0, 0, 0], "std": [1e-40, 1, 1]}}, "one mean and one positive std"),
-        ({"normalisation": {"mean": [10**39] * 3, "std": [1, 1, 1]}}, "one mean and one positive std"),
-        ({"normalisation": {"mean": [0] * 4, "std": [1] * 4}}, "images have 3 channels"),
-        ({"normalisation": [0.5]}, "is damaged"),
+        ({"normalization": {"mean": [float("nan")] * 3, "std": [1, 1, 1]}}, "one mean and one positive std"),
+        ({"normalization": {"mean": [0, 0, 0], "std": [1, float("inf"), 1]}}, "one mean and one positive std"),
+        ({"normalization": {"mean": [0, 0, 0], "std": [1e-40, 1, 1]}}, "one mean and one positive std"),
+        ({"normalization": {"mean": [10**39] * 3, "std": [1, 1, 1]}}, "one mean and one positive std"),
+        ({"normalization": {"mean": [0] * 4, "std": [1] * 4}}, "images have 3 channels"),
+        ({"normalization": [0.5]}, "is damaged"),
         ({"tuning": {"reduction": 2.5}}, "Tuning.reduction must be a whole number"),
         ({"tuning": {"reduction": 0}}, "Tuning.reduction must be at least 1, got 0"),
         ({"tuning": {"gate": ["token"]}}, "unknown Tuning.gate"),

@@ -38,6 +38,6 @@ def test_convolutional_networks(stirred: Callable[[Model, int], Model], name: st
 def test_a_network_wrapped_twice_is_prepared_once(tiny: Tiny) -> None:
     net = tiny("xcit").net
     hooks = [len(module._forward_hooks) for module in net.modules()]
-    Model(net, tiny("xcit").normalisation)
+    Model(net, tiny("xcit").normalization)
     assert [len(module._forward_hooks) for module in net.modules()] == hooks
     assert max(hooks) == 1

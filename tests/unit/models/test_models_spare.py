@@ -21,7 +21,7 @@ def vit(**more: str | float) -> nn.Module:
 
 def spared(net: nn.Module) -> nn.Module:
     other = copy.deepcopy(net)
-    family_of(other).spare(other)
+    family_of(other).prune_unused_tokens(other)
     return other
 
 

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitadel.errors import UsageError
+from vitadel.core.errors import UsageError
 from vitadel.models import Model, Option, load, save
 from vitadel.models.families.vit import fit_kernel
 
@@ -129,9 +129,9 @@ def test_constant_image_gets_the_same_embedding(tmp_path: Path, family: str, pat
     old = load(name, num_classes=5, options=options, seed=1)
     save(old, tmp_path / "old.safetensors")
     new = load(tmp_path / "old.safetensors", image_size=32, patch_size=patch)
-    colour = torch.tensor([0.9, 0.4, 0.1]).view(1, 3, 1, 1)
+    color = torch.tensor([0.9, 0.4, 0.1]).view(1, 3, 1, 1)
     answers = [
-        model.net.get_submodule("patch_embed.proj")(colour.expand(1, 3, size, size))[0, :, 0, 0]
+        model.net.get_submodule("patch_embed.proj")(color.expand(1, 3, size, size))[0, :, 0, 0]
         for model, size in ((old, 224), (new, 32))
     ]
     assert (answers[0] - answers[1]).norm() < 1e-3 * answers[0].norm()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.overrides import _get_current_function_mode_stack
 
-from vitadel.errors import UsageError
+from vitadel.core.errors import UsageError
 from vitadel.models import Model, load
 
 Tiny = Callable[..., Model]

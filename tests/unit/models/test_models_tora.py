@@ -12,7 +12,7 @@ import torch
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-from vitadel.errors import UsageError
+from vitadel.core.errors import UsageError
 from vitadel.models import Model, Option, add_adapters, answering, load, save, save_adapters, tora
 from vitadel.models.tora import Adapted, Fusion, Tuning, adapt
 
@@ -180,10 +180,10 @@ def test_frozen_is_frozen(x: Tensor, tuning: Tuning) -> None:
     before = copy.deepcopy(net.state_dict())
     adapted = stirred(adapt(net, tuning, 5)).train()
     assert not adapted.backbone.training
-    optimiser = torch.optim.AdamW(adapted.parameters(), lr=0.1, weight_decay=0.5)
+    optimizer = torch.optim.AdamW(adapted.parameters(), lr=0.1, weight_decay=0.5)
     for _ in range(2):
         adapted(x).square().sum().backward()
-        optimiser.step()
+        optimizer.step()
     for state in (net.state_dict(), adapted.backbone.state_dict()):
         assert all(torch.equal(value, before[key]) for key, value in state.items())
 

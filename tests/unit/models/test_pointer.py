@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vitadel.errors import UsageError
+from vitadel.core.errors import UsageError
 from vitadel.losses import Loss, cross_entropy, dlr, margin
 from vitadel.models import Model, fingerprint, load, save
-from vitadel.models.pointer import SHARPNESS, Pointer
+from vitadel.models.masked_gradient_net import SHARPNESS, MaskedGradientNet
 
 ATTENTIONS = ("blocks.0.attn", "blocks.1.attn")
 SOFT = 1 / SHARPNESS
@@ -42,9 +42,9 @@ def always(value: Tensor) -> Callable[[Tensor], Tensor]:
     return lambda _: value
 
 
-def with_sharpness(net: nn.Module, *sharpnesses: float) -> Pointer:
+def with_sharpness(net: nn.Module, *sharpnesses: float) -> MaskedGradientNet:
     other = copy.deepcopy(net)
-    assert isinstance(other, Pointer)
+    assert isinstance(other, MaskedGradientNet)
     for block, sharpness in zip(other.blocks, sharpnesses, strict=True):
         block.attn.sharpness = sharpness  # type: ignore[union-attr]
     return other
@@ -110,7 +110,7 @@ def test_later_queries_depend_on_what_earlier_ones_pointed_at(model: Model, x: T
 def test_scaled_attention_is_as_computed_by_hand(model: Model, x: Tensor) -> None:
     model, x = model.double(), x.double()
     net = model.net
-    assert isinstance(net, Pointer)
+    assert isinstance(net, MaskedGradientNet)
     tokens_BND = net.norm_embed(net.embed(x).flatten(2).mT + net.key_places_ND)
     x_BQD = net.blocks[0].norm1(net.queries_QD).expand(4, -1, -1)  # type: ignore[operator]
     for factor in (1.0, 1e-3, SOFT, 1e-9):

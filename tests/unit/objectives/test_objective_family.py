@@ -9,10 +9,21 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitadel.attacks import FGSM, PGD
-from vitadel.draws import Draws
-from vitadel.errors import UsageError
-from vitadel.objectives import AWP, Adversarial, Each, Examples, Hostile, Mart, Moment, Objective, Standard, Trades
-from vitadel.threat import L2, Linf, Threat
+from vitadel.core.errors import UsageError
+from vitadel.core.rng import RandomStreams
+from vitadel.objectives import (
+    AWP,
+    MART,
+    TRADES,
+    Adversarial,
+    AdversarialObjective,
+    Examples,
+    Objective,
+    ScheduleUnit,
+    Standard,
+    TrainingTime,
+)
+from vitadel.threats import L2, Linf, Threat
 
 
 class Counting(nn.Module):
@@ -72,11 +83,11 @@ def test_trades_is_the_original_with_fewer_passes(
 ) -> None:
     x, y = batch
     twin = copy.deepcopy(model)  # every pass in training mode moves the running statistics
-    step = Trades(PGD_10, threat, beta=3.0, smoothing=0.4)(model, x, y, seed=4)
+    step = TRADES(PGD_10, threat, beta=3.0, smoothing=0.4)(model, x, y, seed=4)
     # one pass for the clean answer, two per step, two for the loss and four for its gradient: 27
     assert (model.forwards, model.graded) == (1 + 10 + 2, 10)
-    assert Trades(PGD_10, threat).passes == 27
-    start = threat.sample(x, Draws.of(4, torch.arange(8)).fold(0))
+    assert TRADES(PGD_10, threat).passes == 27
+    start = threat.sample(x, RandomStreams.of(4, torch.arange(8)).fold(0))
     x_adv = slow_trades(twin, x, start, threat, 10, 0.02)
     clean, adv = twin(x), twin(x_adv)
     natural = F.cross_entropy(clean, y, label_smoothing=0.4)
@@ -91,18 +102,18 @@ def test_trades_is_the_original_with_fewer_passes(
 def test_trades_may_start_from_a_little_noise(model: Counting, batch: tuple[Tensor, Tensor]) -> None:
     x, _ = batch
     attack = PGD(steps=1, step_size=1e-9, start_noise=0.001, keep_best=False)
-    found = Trades(attack, Linf(0.1)).prepare(model, x, batch[1], seed=0).x_adv
+    found = TRADES(attack, Linf(0.1)).prepare(model, x, batch[1], seed=0).x_adv
     moved = (found - x)[(x > 0.01) & (x < 0.99)]
     assert float(moved.std()) == pytest.approx(0.001, rel=0.15)
     with pytest.raises(UsageError, match="needs an attack with a random start"):
-        Trades(PGD(steps=2, random_start=False, keep_best=False), Linf(0.1))
+        TRADES(PGD(steps=2, random_start=False, keep_best=False), Linf(0.1))
     with pytest.raises(UsageError, match="PGD.start_noise must be positive"):
         PGD(start_noise=0.0)
 
 
 def test_mart_by_hand(model: Counting, batch: tuple[Tensor, Tensor]) -> None:
     x, y = batch
-    objective = Mart(PGD_10, Linf(0.1), beta=5.0)
+    objective = MART(PGD_10, Linf(0.1), beta=5.0)
     examples = objective.prepare(model, x, y, seed=1)
     step = objective.loss(model, examples)
     clean, adv = model(x).detach().double(), model(examples.x_adv).detach().double()
@@ -118,7 +129,7 @@ def test_mart_by_hand(model: Counting, batch: tuple[Tensor, Tensor]) -> None:
 
 @pytest.mark.parametrize(
     "objective",
-    [Standard(0.1), Adversarial(FGSM(), Linf(0.1)), Trades(PGD_10, Linf(0.1)), Mart(PGD_10, Linf(0.1))],
+    [Standard(0.1), Adversarial(FGSM(), Linf(0.1)), TRADES(PGD_10, Linf(0.1)), MART(PGD_10, Linf(0.1))],
     ids=lambda one: type(one).__name__,
 )
 def test_mixed_labels_work_with_all(model: Counting, batch: tuple[Tensor, Tensor], objective: Objective) -> None:
@@ -144,10 +155,10 @@ def grads_at(model: nn.Module, loss: Callable[[nn.Module], Tensor]) -> dict[str,
 
 
 @pytest.mark.parametrize(
-    "inner", [Adversarial(PGD_10, Linf(0.1)), Trades(PGD_10, Linf(0.1))], ids=lambda o: type(o).__name__
+    "inner", [Adversarial(PGD_10, Linf(0.1)), TRADES(PGD_10, Linf(0.1))], ids=lambda o: type(o).__name__
 )
 def test_awp_takes_the_gradient_at_the_worst_weights_nearby(
-    model: Counting, batch: tuple[Tensor, Tensor], inner: Hostile
+    model: Counting, batch: tuple[Tensor, Tensor], inner: AdversarialObjective
 ) -> None:
     x, y = batch
     gamma = 0.05
@@ -179,8 +190,8 @@ def test_awp_attacks_once_and_starts_when_told(model: Counting, batch: tuple[Ten
     objective(model, *batch, seed=0).undo()
     assert model.forwards == 10 + 2
     assert objective.passes == 20 + 3 + 3
-    assert isinstance(objective.at(Moment(3.0, 10)), Adversarial)  # the end of epoch 2
-    assert isinstance(objective.at(Moment(3.01, 10)), AWP)
+    assert isinstance(objective.at(TrainingTime(3.0, 10)), Adversarial)  # the end of epoch 2
+    assert isinstance(objective.at(TrainingTime(3.01, 10)), AWP)
     with pytest.raises(UsageError, match="AWP.gamma must be positive, got 0"):
         AWP(Standard(), gamma=0.0)
 
@@ -205,11 +216,11 @@ def test_awp_is_seen_under_autocast(batch: tuple[Tensor, Tensor]) -> None:
 
 
 def test_the_thesis_warms_up_in_stairs_and_its_first_epoch_is_clean() -> None:
-    objective = Adversarial(FGSM(step_size=6 / 255), Linf(4 / 255), eps_warmup=10 / 110, each=Each.EPOCH)
+    objective = Adversarial(FGSM(step_size=6 / 255), Linf(4 / 255), eps_warmup=10 / 110, each=ScheduleUnit.EPOCH)
     steps_per_epoch = 7
     for epoch in range(12):
         for step in (epoch * 7, epoch * 7 + 6):
-            now = objective.at(Moment((step + 1) / steps_per_epoch, 110))
+            now = objective.at(TrainingTime((step + 1) / steps_per_epoch, 110))
             if epoch == 0:
                 assert now.attack is None
                 continue
@@ -221,18 +232,18 @@ def test_the_thesis_warms_up_in_stairs_and_its_first_epoch_is_clean() -> None:
 def test_step_size_and_number_of_steps_grow_by_themselves() -> None:
     attack = PGD(steps=6, step_size=0.06, keep_best=False)
     objective = Adversarial(attack, Linf(0.1), eps_warmup=0.2, step_warmup=0.5, steps_warmup=1.0)
-    now = objective.at(Moment(2.5, 10))
+    now = objective.at(TrainingTime(2.5, 10))
     assert isinstance(now.attack, PGD)
     assert now.threat.eps == pytest.approx(0.1)
     assert now.attack.step_size == pytest.approx(0.03)
     assert now.attack.steps == 2
-    assert objective.at(Moment(10, 10)) == objective
-    assert objective.at(Moment(1, 10)).threat.eps == pytest.approx(0.05)
+    assert objective.at(TrainingTime(10, 10)) == objective
+    assert objective.at(TrainingTime(1, 10)).threat.eps == pytest.approx(0.05)
 
 
 def test_an_attack_of_none_leaves_the_images_alone(model: Counting, batch: tuple[Tensor, Tensor]) -> None:
     x, y = batch
-    for objective in (Adversarial(None, Linf(0.1)), Trades(None, Linf(0.1)), Mart(None, Linf(0.1))):
+    for objective in (Adversarial(None, Linf(0.1)), TRADES(None, Linf(0.1)), MART(None, Linf(0.1))):
         assert objective.prepare(model, x, y, seed=0).x_adv is x
     assert model.forwards == 0
 
@@ -249,20 +260,22 @@ def test_mistakes_are_named(values: dict[str, float], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         Adversarial(PGD(steps=1), Linf(0.1), **values)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="Trades.beta must not be negative"):
-        Trades(PGD_10, Linf(0.1), beta=-1)
+        TRADES(PGD_10, Linf(0.1), beta=-1)
     with pytest.raises(UsageError, match="steps_warmup needs an attack with steps"):
         Adversarial(FGSM(), Linf(0.1), steps_warmup=0.5)
 
 
-@pytest.mark.parametrize("kind", [Adversarial, Trades, Mart])
-def test_a_loss_that_can_be_recorded_is_the_same_at_every_moment(model: Counting, kind: type[Hostile]) -> None:
+@pytest.mark.parametrize("kind", [Adversarial, TRADES, MART])
+def test_a_loss_that_can_be_recorded_is_the_same_at_every_moment(
+    model: Counting, kind: type[AdversarialObjective]
+) -> None:
     objective = kind(PGD(steps=4, step_size=0.02), Linf(0.1), eps_warmup=0.5, step_warmup=0.5, steps_warmup=0.5)
     assert objective.recordable
     x = torch.rand(6, 3, 4, 5)
     examples = Examples(x, torch.arange(6) % 4, (x + 0.05).clamp(max=1))
     wanted = objective.loss(model, examples).loss
     for epoch in (0.0, 1.0, 4.0, 10.0):
-        now = objective.at(Moment(epoch, 10))
+        now = objective.at(TrainingTime(epoch, 10))
         assert now.recordable
         assert torch.equal(now.loss(model, examples).loss, wanted)
 

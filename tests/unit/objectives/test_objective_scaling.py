@@ -7,12 +7,22 @@ import torch
 from torch import Tensor
 
 from vitadel import models
-from vitadel.attacks import PGD, Rescaled, Scaling, find_factors
-from vitadel.draws import fold_seed
-from vitadel.errors import UsageError
-from vitadel.models import Model, scales, set_attention_scales
-from vitadel.objectives import AWP, Adversarial, AttentionScaling, Mart, Moment, Objective, Scope, Standard, Trades
-from vitadel.threat import Linf
+from vitadel.attacks import PGD, RescaledModel, Scaling, find_factors
+from vitadel.core.errors import UsageError
+from vitadel.core.rng import fold_seed
+from vitadel.models import Model, attention_scales, set_attention_scales
+from vitadel.objectives import (
+    AWP,
+    MART,
+    TRADES,
+    Adversarial,
+    AttentionScaling,
+    Objective,
+    Scope,
+    Standard,
+    TrainingTime,
+)
+from vitadel.threats import Linf
 
 ATTACK = PGD(steps=2, step_size=0.05, keep_best=False)
 ADVERSARIAL = Adversarial(ATTACK, Linf(0.1))
@@ -37,7 +47,7 @@ def batch() -> tuple[Tensor, Tensor]:
 
 def epochs_of(objective: AttentionScaling, epochs: int, updates: int = 3) -> list[tuple[int, int]]:
     """Every update that searches, as (epoch, number within it)."""
-    moments = [Moment((step + 1) / updates, epochs, updates) for step in range(epochs * updates)]
+    moments = [TrainingTime((step + 1) / updates, epochs, updates) for step in range(epochs * updates)]
     return [(one.whole_epoch, one.update_in_epoch) for one in moments if objective.scales_at(one)]
 
 
@@ -64,9 +74,9 @@ def test_only_the_first_batches_of_an_epoch_where_asked() -> None:
     [
         Standard(),
         ADVERSARIAL,
-        Trades(ATTACK, Linf(0.1)),
-        Mart(ATTACK, Linf(0.1)),
-        AWP(Trades(ATTACK, Linf(0.1)), gamma=0.05),
+        TRADES(ATTACK, Linf(0.1)),
+        MART(ATTACK, Linf(0.1)),
+        AWP(TRADES(ATTACK, Linf(0.1)), gamma=0.05),
     ],
     ids=lambda inner: type(inner).__name__,
 )
@@ -76,7 +86,7 @@ def test_with_factors_of_one_it_is_the_inner_objective(
     plain, model = fresh(), fresh()
     objective = AttentionScaling(inner, scope=scope)
     objective.begin(model)
-    now = Moment(1.0, 30.0)
+    now = TrainingTime(1.0, 30.0)
     one, other = inner.at(now)(plain, *batch, seed=3), objective.at(now)(model, *batch, seed=3)
     assert torch.equal(one.loss, other.loss)
     assert other.trains
@@ -84,14 +94,14 @@ def test_with_factors_of_one_it_is_the_inner_objective(
     other.undo()
 
 
-@pytest.mark.parametrize("inner", [ADVERSARIAL, Trades(ATTACK, Linf(0.1))], ids=["adversarial", "trades"])
+@pytest.mark.parametrize("inner", [ADVERSARIAL, TRADES(ATTACK, Linf(0.1))], ids=["adversarial", "trades"])
 def test_deployed_factors_are_in_attack_and_loss(batch: tuple[Tensor, Tensor], inner: Objective) -> None:
     model = fresh()
     objective = AttentionScaling(inner)
     objective.begin(model)
     set_attention_scales(model, [0.1, 3.0])
     by_hand = fresh()
-    found = objective.at(Moment(1.0, 30.0))(model, *batch, seed=3)
+    found = objective.at(TrainingTime(1.0, 30.0))(model, *batch, seed=3)
     with by_hand.taps.scale([0.1, 3.0]):
         assert torch.equal(found.loss, inner(by_hand, *batch, seed=3).loss)
 
@@ -100,10 +110,10 @@ def test_the_attacks_factors_are_in_the_attack_alone(batch: tuple[Tensor, Tensor
     model, plain = fresh(), fresh()
     objective = AttentionScaling(ADVERSARIAL, scope=Scope.ATTACK)
     objective.begin(model)
-    scales.hold_factors(model.net, scales.ATTACK, [0.1, 3.0])
-    now = objective.at(Moment(1.0, 30.0))
+    attention_scales.hold_factors(model.net, attention_scales.ATTACK, [0.1, 3.0])
+    now = objective.at(TrainingTime(1.0, 30.0))
     examples = now.prepare(model, *batch, seed=3)
-    by_hand = ADVERSARIAL.prepare(Rescaled(plain, [0.1, 3.0]), *batch, seed=3)
+    by_hand = ADVERSARIAL.prepare(RescaledModel(plain, [0.1, 3.0]), *batch, seed=3)
     assert torch.equal(examples.x_adv, by_hand.x_adv)
     assert not torch.equal(examples.x_adv, ADVERSARIAL.prepare(plain, *batch, seed=3).x_adv)
     assert torch.equal(now.loss(model, examples).loss, ADVERSARIAL.loss(plain, by_hand).loss)
@@ -112,7 +122,7 @@ def test_the_attacks_factors_are_in_the_attack_alone(batch: tuple[Tensor, Tensor
 
 
 def searched(model: Model, batch: tuple[Tensor, Tensor], objective: AttentionScaling, epoch: int, seed: int) -> Tensor:
-    step = objective.at(Moment(epoch + 0.5, 30.0, 2))(model, *batch, seed=seed, index_B=torch.arange(8) + 40)
+    step = objective.at(TrainingTime(epoch + 0.5, 30.0, 2))(model, *batch, seed=seed, index_B=torch.arange(8) + 40)
     assert not step.trains
     assert "loss" not in step.logs
     return step.loss
@@ -153,7 +163,7 @@ def test_a_batch_in_parts_gives_the_same_candidates(batch: tuple[Tensor, Tensor]
     whole, cut = fresh(), fresh()
     for model in (whole, cut):
         objective.begin(model)
-    now, index_B = objective.at(Moment(5.5, 30.0, 2)), torch.arange(8)
+    now, index_B = objective.at(TrainingTime(5.5, 30.0, 2)), torch.arange(8)
     now(whole, x, y, seed=1, index_B=index_B)
     for rows in (slice(0, 4), slice(4, 8)):
         now(cut, x[rows], y[rows], seed=1, index_B=index_B[rows])
@@ -189,16 +199,16 @@ def test_costs() -> None:
     """Three passes to measure and ten steps of two; PGD with ten steps costs as much, so every epoch costs the same."""
     ten = Adversarial(PGD(steps=10, step_size=0.01), Linf(0.1))
     assert ten.passes == 23
-    assert AttentionScaling(ten).at(Moment(10.5, 30.0)).passes == 23
+    assert AttentionScaling(ten).at(TrainingTime(10.5, 30.0)).passes == 23
     assert AttentionScaling(ten).passes == 23
-    assert AttentionScaling(Trades(PGD(steps=10, step_size=0.01), Linf(0.1))).passes == pytest.approx(26.6)
+    assert AttentionScaling(TRADES(PGD(steps=10, step_size=0.01), Linf(0.1))).passes == pytest.approx(26.6)
     assert AttentionScaling(ADVERSARIAL, batches=3).passes == ADVERSARIAL.passes
 
 
 def test_the_search_costs_what_it_says(batch: tuple[Tensor, Tensor]) -> None:
     for scaling in (ONE, replace(Scaling(), batches=2, steps=3), Scaling.manual(0.1, 0.01)):
         found = find_factors(fresh(), *batch, replace(scaling, batch=8))
-        told = AttentionScaling(ADVERSARIAL, scaling=scaling).at(Moment(10.5, 30.0)).passes
+        told = AttentionScaling(ADVERSARIAL, scaling=scaling).at(TrainingTime(10.5, 30.0)).passes
         assert (found.forwards + found.backwards) / 8 == told
 
 

@@ -8,14 +8,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitadel.attacks import PGD
-from vitadel.errors import UsageError
+from vitadel.core.errors import UsageError
 from vitadel.goals import Untargeted
 from vitadel.models import Adapted, Model, Option, Tuning, answering, load, tora
-from vitadel.objectives import AWP, Adversarial, Moment, Objective, Standard, TradeOff
-from vitadel.threat import Linf
+from vitadel.objectives import AWP, Adversarial, Objective, Standard, TORATraining, TrainingTime
+from vitadel.threats import Linf
 
 ATTACK, THREAT = PGD(steps=2, step_size=0.05, keep_best=False), Linf(0.1)
-OBJECTIVE = TradeOff(ATTACK, THREAT, smoothing=0.1, weight=0.3)
+OBJECTIVE = TORATraining(ATTACK, THREAT, smoothing=0.1, weight=0.3)
 TORA, FUSION, SINGLE, HEAD = Tuning(), Tuning(gate="per-token"), Tuning(tuning="single"), Tuning(tuning="head")
 
 
@@ -41,7 +41,7 @@ def batch() -> tuple[Tensor, Tensor]:
 
 def update(objective: Objective, number: int, of: int = 8) -> Objective:
     """The objective at update `number` of a training of two epochs, counted from 0."""
-    return objective.at(Moment((number + 1) / (of // 2), 2, of // 2))
+    return objective.at(TrainingTime((number + 1) / (of // 2), 2, of // 2))
 
 
 def moved(model: Model, objective: Objective, batch: tuple[Tensor, Tensor]) -> set[str]:
@@ -79,8 +79,8 @@ def test_exactly_the_named_parts_learn(tuning: Tuning, batch: tuple[Tensor, Tens
 
 def test_without_a_fusion_all_that_was_added_learns_in_phase_2(batch: tuple[Tensor, Tensor]) -> None:
     heads = adapted(HEAD)
-    learnt = [moved(heads, update(OBJECTIVE, number), batch) for number in (0, 1, 4, 5)]
-    assert learnt == [names(heads, part) for part in ("heads.rob.", "heads.acc.", "heads.", "heads.")]
+    learned = [moved(heads, update(OBJECTIVE, number), batch) for number in (0, 1, 4, 5)]
+    assert learned == [names(heads, part) for part in ("heads.rob.", "heads.acc.", "heads.", "heads.")]
     single, at_once = adapted(SINGLE), replace(OBJECTIVE, independent=0.0)
     for number in (0, 1, 7):
         assert moved(single, update(at_once, number), batch) == names(single, "tokens.", "adapters.", "heads.")
@@ -100,13 +100,13 @@ def test_without_a_fusion_all_that_was_added_learns_in_phase_2(batch: tuple[Tens
 def test_where_the_phases_meet(independent: float, updates: int, turns: str) -> None:
     objective = replace(OBJECTIVE, independent=independent)
     found = [update(objective, number, updates) for number in range(updates)]
-    letters = "".join("j" if isinstance(one, TradeOff) else str(getattr(one, "name"))[0] for one in found)  # noqa: B009
+    letters = "".join("j" if isinstance(one, TORATraining) else str(getattr(one, "name"))[0] for one in found)  # noqa: B009
     assert letters == turns
 
 
 def test_turns_go_on_across_epochs_of_odd_length() -> None:
     objective = replace(OBJECTIVE, independent=1.0)
-    moments = [Moment((number + 1) / 3, 3, 3) for number in range(9)]
+    moments = [TrainingTime((number + 1) / 3, 3, 3) for number in range(9)]
     assert "".join(getattr(objective.at(moment), "name")[0] for moment in moments) == "rarararar"  # noqa: B009
 
 
@@ -178,7 +178,7 @@ def test_the_radius_grows_in_both_phases() -> None:
     for number in (0, 3, 5, 7):
         now = update(warmed, number)
         whole = getattr(now, "whole", now)  # a turn of phase 1 knows what it is a part of
-        assert isinstance(whole, TradeOff)
+        assert isinstance(whole, TORATraining)
         radii.append(whole.threat.eps)
     assert radii == pytest.approx([0.1 / 8, 0.1 / 2, 0.1 * 6 / 8, 0.1])
 
@@ -224,15 +224,15 @@ def test_worst_weights_nearby_are_those_that_learn(batch: tuple[Tensor, Tensor])
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"weight": -0.1}, r"TradeOff.weight must lie in \[0, 1\], got -0.1. It is lambda of the robust loss"),
-        ({"weight": 1.1}, r"TradeOff.weight must lie in \[0, 1\], got 1.1"),
-        ({"independent": 2.0}, r"TradeOff.independent must lie in \[0, 1\], got 2.0. It is a share of training"),
-        ({"smoothing": 1.0}, r"TradeOff.smoothing must lie in \[0, 1\)"),
+        ({"weight": -0.1}, r"TORATraining.weight must lie in \[0, 1\], got -0.1. It is lambda of the robust loss"),
+        ({"weight": 1.1}, r"TORATraining.weight must lie in \[0, 1\], got 1.1"),
+        ({"independent": 2.0}, r"TORATraining.independent must lie in \[0, 1\], got 2.0. It is a share of training"),
+        ({"smoothing": 1.0}, r"TORATraining.smoothing must lie in \[0, 1\)"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, float], words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        TradeOff(ATTACK, THREAT, **settings)  # type: ignore[arg-type]
+        TORATraining(ATTACK, THREAT, **settings)  # type: ignore[arg-type]
 
 
 def test_models_that_have_nothing_to_train_are_refused() -> None:

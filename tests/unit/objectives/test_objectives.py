@@ -6,11 +6,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitadel.attacks import FGSM, PGD
-from vitadel.errors import UsageError
+from vitadel.core.errors import UsageError
 from vitadel.goals import Untargeted
-from vitadel.objectives import Adversarial, Each, Moment, Standard
+from vitadel.objectives import Adversarial, ScheduleUnit, Standard, TrainingTime
 from vitadel.objectives.base import hard_labels, shares
-from vitadel.threat import L2, Linf
+from vitadel.threats import L2, Linf
 
 
 class Counting(nn.Module):
@@ -89,10 +89,10 @@ def test_what_is_drawn_belongs_to_the_image(model: Counting, batch: tuple[Tensor
 
 def test_the_radius_grows_over_the_warm_up_and_then_stays() -> None:
     objective = Adversarial(PGD(steps=1), Linf(0.2), eps_warmup=0.5)
-    assert [objective.at(Moment(epoch, 10)).threat.eps for epoch in (0.5, 2.5, 5, 10)] == pytest.approx(
+    assert [objective.at(TrainingTime(epoch, 10)).threat.eps for epoch in (0.5, 2.5, 5, 10)] == pytest.approx(
         [0.02, 0.1, 0.2, 0.2]
     )
-    assert Adversarial(PGD(steps=1), Linf(0.2)).at(Moment(1e-9, 10)).threat.eps == 0.2
+    assert Adversarial(PGD(steps=1), Linf(0.2)).at(TrainingTime(1e-9, 10)).threat.eps == 0.2
 
 
 def test_mixed_labels() -> None:
@@ -117,10 +117,10 @@ def test_a_forward_pass_and_its_way_back_to_the_weights_cost_three() -> None:
 
 
 def test_a_quantity_grows_evenly_or_in_stairs_and_then_stays() -> None:
-    moments = [Moment(epoch / 2, 8, updates=2) for epoch in range(1, 17)]
-    evenly = [now.grown(0.5, Each.STEP) for now in moments]
+    moments = [TrainingTime(epoch / 2, 8, updates=2) for epoch in range(1, 17)]
+    evenly = [now.grown(0.5, ScheduleUnit.STEP) for now in moments]
     assert evenly == [1 / 8, 2 / 8, 3 / 8, 4 / 8, 5 / 8, 6 / 8, 7 / 8, *[1.0] * 9]
-    stairs = [now.grown(0.5, Each.EPOCH) for now in moments]
+    stairs = [now.grown(0.5, ScheduleUnit.EPOCH) for now in moments]
     assert stairs == [0, 0, 0.25, 0.25, 0.5, 0.5, 0.75, 0.75, *[1.0] * 8]
-    assert [now.grown(0.0, each) for now in moments[:2] for each in Each] == [1.0] * 4
+    assert [now.grown(0.0, each) for now in moments[:2] for each in ScheduleUnit] == [1.0] * 4
     assert [(now.whole_epoch, now.update_in_epoch) for now in moments[:4]] == [(0, 0), (0, 1), (1, 0), (1, 1)]

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from vitadel.core.errors import UsageError
 from vitadel.data import convert
-from vitadel.errors import UsageError
 from vitadel.models import fingerprint, load, save
 from vitadel.recipes import RECIPES, Recipe, SyntheticChoice, carry_out, override
 from vitadel.runs import Run, code_hashes
-from vitadel.train import HostAugment, Mixing
+from vitadel.train import Mixing, PILAugment
 
 SHORT = ["plan.epochs=1", "plan.warmup_epochs=0", "plan.log_every_steps=1"]
 
@@ -29,7 +29,7 @@ def test_other_code_is_not_the_same_run(tmp_path: Path, monkeypatch: pytest.Monk
         return {**code_hashes(*rooms), "train/loop.py": "0123456789ab"}
 
     # by its place in the table of modules: as an attribute of the room, the name is the function's
-    monkeypatch.setattr(sys.modules["vitadel.recipes.carry_out"], "code_hashes", edited)
+    monkeypatch.setattr(sys.modules["vitadel.recipes.runner"], "code_hashes", edited)
     with pytest.raises(UsageError, match=r'it differs in parts.code.train/loop.py: "[0-9a-f]{12}" -> "0123456789ab"'):
         carry_out(short(), tmp_path / "run", data_spec="digits[:32]")
 
@@ -42,7 +42,7 @@ def test_the_code_of_a_run_is_that_of_the_rooms_that_decide_its_weights() -> Non
 
 
 def test_weights_that_come_from_elsewhere_are_part_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules["vitadel.recipes.carry_out"], "fit", lambda model, *arguments, **more: model)
+    monkeypatch.setattr(sys.modules["vitadel.recipes.runner"], "fit", lambda model, *arguments, **more: model)
     recipe, file = short(), tmp_path / "weights.safetensors"
     carry_out(recipe, tmp_path / "fresh", data_spec="digits[:32]")
     assert "start" not in Run.open(tmp_path / "fresh").manifest["parts"]  # type: ignore[operator]
@@ -106,7 +106,7 @@ def test_a_part_that_a_recipe_lacks_can_be_set() -> None:
     recipe = override(short(), settings)
     assert recipe.synthetic == SyntheticChoice("made", 0.8)
     assert recipe.plan.mixing == Mixing(cutmix=1.0)
-    assert recipe.plan.host == HostAugment(erase=0.25)
+    assert recipe.plan.host == PILAugment(erase=0.25)
     with pytest.raises(UsageError, match="unknown setting of Mixing 'cutmx'. Did you mean 'cutmix'"):
         override(short(), ["plan.mixing.cutmx=1"])
     with pytest.raises(UsageError, match="there is nothing below a NoneType"):

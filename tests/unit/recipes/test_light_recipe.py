@@ -7,10 +7,10 @@ import torch
 
 from vitadel import models
 from vitadel.attacks import PGD
-from vitadel.objectives import Adversarial, Each, Moment, Trades
-from vitadel.recipes import RECIPES, Normalise, override
+from vitadel.objectives import TRADES, Adversarial, ScheduleUnit, TrainingTime
+from vitadel.recipes import RECIPES, Normalize, override
 from vitadel.train import SGD, AdamW, learning_rate
-from vitadel.train.optimisers import Decay
+from vitadel.train.optimizers import Decay
 
 _IMAGENET = [f"xcit-{size}12-imagenet{kind}" for size in "sml" for kind in ("", "-thesis", "-eps8")]
 
@@ -55,7 +55,7 @@ def test_eps_grows_in_stairs_from_a_clean_epoch(name: str) -> None:
     for epoch in range(12):
         # the first and the last update of an epoch alike
         for within in (0.01, 1.0):
-            now = objective.at(Moment(epoch + within, 110))
+            now = objective.at(TrainingTime(epoch + within, 110))
             if epoch == 0:
                 assert now.attack is None
             else:
@@ -83,7 +83,7 @@ def test_eps_grows_in_stairs_from_a_clean_epoch(name: str) -> None:
 )
 def test_attacks(name: str, eps: int, steps: int, step_size: float) -> None:
     objective = RECIPES[name]().objective
-    assert isinstance(objective, Adversarial | Trades)
+    assert isinstance(objective, Adversarial | TRADES)
     assert isinstance(objective.attack, PGD)
     assert objective.threat.eps == eps / 255
     assert (objective.attack.steps, objective.attack.keep_best, objective.attack.random_start) == (steps, False, True)
@@ -118,17 +118,17 @@ def test_xcit_has_twelve_blocks_layer_scale_one_and_stochastic_depth(name: str) 
     assert len(net.cls_attn_blocks) == 2  # type: ignore[arg-type]
     assert net.blocks[0].drop_path1.drop_prob == 0.05  # type: ignore[index,union-attr]
     assert choice.options.get("eta", 1.0) == 1.0
-    assert choice.normalise is Normalise.NONE
+    assert choice.normalize is Normalize.NONE
 
 
 def test_the_temperature_of_attention_is_decayed() -> None:
     recipe = RECIPES["xcit-s12-imagenet"]()
-    assert isinstance(recipe.plan.optimiser, AdamW)
-    assert (recipe.plan.optimiser.weight_decay, recipe.plan.optimiser.decay) == (0.5, Decay.DIMENSIONS)
+    assert isinstance(recipe.plan.optimizer, AdamW)
+    assert (recipe.plan.optimizer.weight_decay, recipe.plan.optimizer.decay) == (0.5, Decay.DIMENSIONS)
     choice = recipe.model
     small = {"depth": 1, "embed_dim": 32, "num_heads": 2, "cls_attn_layers": 1}
     net = models.load(choice.start, num_classes=10, image_size=32, options=small).net
-    spared, decayed = recipe.plan.optimiser.build(net).param_groups
+    spared, decayed = recipe.plan.optimizer.build(net).param_groups
     kept = {id(weight) for weight in decayed["params"]}
     decay = {name: id(weight) in kept for name, weight in net.named_parameters()}
     assert (spared["weight_decay"], decayed["weight_decay"]) == (0.0, 0.5)
@@ -148,13 +148,13 @@ def test_fine_tuning_scales_its_rate_by_the_root_of_the_batch() -> None:
 def test_fine_tuning_at_full_size_has_no_warm_up_of_eps(name: str) -> None:
     recipe = RECIPES[name]()
     assert isinstance(recipe.objective, Adversarial)
-    assert recipe.objective.at(Moment(0.1, 30)) is recipe.objective
+    assert recipe.objective.at(TrainingTime(0.1, 30)) is recipe.objective
     assert (recipe.plan.peak_lr, recipe.plan.epochs, recipe.plan.cooldown_epochs) == (5e-5, 20, 10)
 
 
 def test_the_resnet_has_the_authors_rate_at_the_batch_it_implies() -> None:
     name = "resnet50-gelu-imagenet"
-    assert isinstance(RECIPES[name]().plan.optimiser, SGD)
+    assert isinstance(RECIPES[name]().plan.optimizer, SGD)
     assert override(RECIPES[name](), ["plan.batch=8192"]).plan.peak_lr == pytest.approx(3.2)
     for epoch, factor in ((0, 1.0), (29, 1.0), (30, 0.1), (60, 0.01), (99, 0.001)):
         assert rate(name, epoch, "plan.batch=8192") == pytest.approx(3.2 * factor)
@@ -163,8 +163,8 @@ def test_the_resnet_has_the_authors_rate_at_the_batch_it_implies() -> None:
 def test_the_ablation_warms_eps_up_over_twenty_epochs() -> None:
     recipe = RECIPES["xcit-n12-imagenet100"]()
     assert isinstance(recipe.objective, Adversarial)
-    assert recipe.objective.each is Each.EPOCH
-    assert recipe.objective.at(Moment(11, 110)).threat.eps == pytest.approx(4 / 255 / 2)
+    assert recipe.objective.each is ScheduleUnit.EPOCH
+    assert recipe.objective.at(TrainingTime(11, 110)).threat.eps == pytest.approx(4 / 255 / 2)
     assert recipe.plan.peak_lr == 5e-4
     assert recipe.data.endswith("@imagenet100.txt")
 

@@ -16,13 +16,13 @@ from torch import nn
 
 from vitadel import data, models
 from vitadel.attacks import FGSM
+from vitadel.core.errors import UsageError, quoted
 from vitadel.data import Split
-from vitadel.errors import UsageError, quoted
 from vitadel.models import Option
-from vitadel.objectives import AWP, Adversarial, Hostile, Objective, Standard, TradeOff
+from vitadel.objectives import AWP, Adversarial, AdversarialObjective, Objective, Standard, TORATraining
 from vitadel.recipes import RECIPES, ModelChoice, Recipe, SyntheticChoice, carry_out, leaves, override
 from vitadel.runs import describe
-from vitadel.threat import Linf
+from vitadel.threats import Linf
 from vitadel.train import AdamW, Compile, Precision
 
 ROOT = Path(__file__).parents[3]
@@ -63,7 +63,7 @@ def test_every_recipe_is_complete(name: str) -> None:
 def test_every_value_that_was_chosen_says_where_it_comes_from(name: str) -> None:
     recipe = RECIPES[name]()
     found = leaves(recipe)
-    assert {leaf.path for leaf in found} >= {"model.start", "data", "objective", "plan.epochs", "plan.optimiser.lr"}
+    assert {leaf.path for leaf in found} >= {"model.start", "data", "objective", "plan.epochs", "plan.optimizer.lr"}
     chosen = [leaf for leaf in found if not leaf.by_default]
     assert not [leaf.path for leaf in chosen if leaf.source is None]
     # which objective it is says nothing about the values inside
@@ -86,13 +86,13 @@ def _exists(node: object, path: str) -> bool:
 
 def test_a_value_finds_its_own_source_before_that_of_its_part() -> None:
     found = {leaf.path: leaf for leaf in leaves(RECIPES["vit-b2-cifar10"]())}
-    assert found["plan.optimiser.decay"].source == "authors' code: tensors called kernel"
-    assert found["plan.optimiser.betas"].said_of == "plan.optimiser"
+    assert found["plan.optimizer.decay"].source == "authors' code: tensors called kernel"
+    assert found["plan.optimizer.betas"].said_of == "plan.optimizer"
     assert found["plan.compile"].source is None
     assert found["plan.compile"].by_default
     assert [found[path].value for path in ("objective.threat.eps", "plan.augment.fill")] == ["8/255", "128/255"]
-    assert [found[path].value for path in ("objective", "plan.host", "plan.optimiser.betas")] == [
-        *("Trades", "null"),
+    assert [found[path].value for path in ("objective", "plan.host", "plan.optimizer.betas")] == [
+        *("TRADES", "null"),
         "0.9,0.99",
     ]
     assert {leaf.source for leaf in leaves(RECIPES["digits-standard"]())} == {"our choice"}
@@ -150,13 +150,13 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def shrunk(recipe: Recipe, generated: Path) -> Recipe:
-    """The same objective, optimiser, averaging and augmentation on a model and images that take no time."""
+    """The same objective, optimizer, averaging and augmentation on a model and images that take no time."""
     arch = architecture(recipe)[0].partition(":")[2]
     start, patch_size, options = next(small for key, small in _SMALL.items() if arch.startswith(key))
     if recipe.model.tuning is not None:  # what a fusion makes is for the next block
         options = {**options, "depth": 2}
     objective = recipe.objective
-    if isinstance(objective, Hostile):  # or a single epoch would be a clean one
+    if isinstance(objective, AdversarialObjective):  # or a single epoch would be a clean one
         objective = replace(objective, eps_warmup=0.0, step_warmup=0.0)
     plan = replace(
         recipe.plan,
@@ -172,7 +172,7 @@ def shrunk(recipe: Recipe, generated: Path) -> Recipe:
     )
     return replace(
         recipe,
-        model=ModelChoice(start, 16, patch_size, recipe.model.normalise, options, recipe.model.tuning),
+        model=ModelChoice(start, 16, patch_size, recipe.model.normalize, options, recipe.model.tuning),
         preprocess="squash:16",
         objective=objective,
         plan=plan,
@@ -229,7 +229,7 @@ def test_a_start_that_is_missing_is_named(name: str, tmp_path: Path, monkeypatch
 @pytest.mark.parametrize(
     ("objective", "shard", "message"),
     [
-        (TradeOff(FGSM(), Linf(0.1)), False, "TradeOff trains adapters, and this .* has none"),
+        (TORATraining(FGSM(), Linf(0.1)), False, "TORATraining trains adapters, and this .* has none"),
         (AWP(Standard()), True, "AWP moves whole weights, and plan.shard cuts them"),
     ],
 )
@@ -254,7 +254,7 @@ def test_selection_uses_the_hold_out_unless_the_recipe_says_otherwise(
         seen.append(split.ids)
         return {"clean": 0.5}
 
-    monkeypatch.setattr(sys.modules["vitadel.recipes.carry_out"], "quick_scores", spy)
+    monkeypatch.setattr(sys.modules["vitadel.recipes.runner"], "validation_scores", spy)
     digits = data.load("digits[:64]", preprocess=data.Squash(8))
     assert digits.holdout is not None
     for name, split in (("holdout", digits.holdout), ("test", digits.test)):
@@ -270,8 +270,8 @@ def test_clean_accuracy_can_have_a_share_in_the_choice(tmp_path: Path, monkeypat
     found = {}
     for share in (0.0, 0.5):
         left = iter(checks)
-        room = sys.modules["vitadel.recipes.carry_out"]
-        monkeypatch.setattr(room, "quick_scores", lambda *args, left=left, **values: next(left))
+        room = sys.modules["vitadel.recipes.runner"]
+        monkeypatch.setattr(room, "validation_scores", lambda *args, left=left, **values: next(left))
         settings = ["plan.epochs=3", "plan.warmup_epochs=0", "plan.check_every_epochs=1", "plan.batch=64"]
         recipe = override(RECIPES["digits-standard"](), [*settings, f"selection.clean_share={share}"])
         carry_out(recipe, tmp_path / str(share), data_spec="digits[:64]")
@@ -305,14 +305,14 @@ def test_a_value_is_of_the_kind_that_its_part_declares() -> None:
     """Whatever stands there before, and also where nothing does."""
     recipe = override(
         RECIPES["xcit-s12-imagenet"](),
-        ["model.patch_size=8", "plan.host.rand_augment=rand-m9", "plan.optimiser.exempt=*.temperature,*.bias"],
+        ["model.patch_size=8", "plan.host.rand_augment=rand-m9", "plan.optimizer.exempt=*.temperature,*.bias"],
     )
     assert (recipe.model.patch_size, type(recipe.model.patch_size)) == (8, int)
     assert recipe.plan.host is not None
     assert recipe.plan.host.rand_augment == "rand-m9"
-    assert isinstance(recipe.plan.optimiser, AdamW)
-    assert recipe.plan.optimiser.exempt == ("*.temperature", "*.bias")
-    none = override(recipe, ["plan.optimiser.exempt="]).plan.optimiser
+    assert isinstance(recipe.plan.optimizer, AdamW)
+    assert recipe.plan.optimizer.exempt == ("*.temperature", "*.bias")
+    none = override(recipe, ["plan.optimizer.exempt="]).plan.optimizer
     assert isinstance(none, AdamW)
     assert none.exempt == ()
     assert override(recipe, ["plan.host.scale=0.5,0.8"]).plan.host.scale == (0.5, 0.8)  # type: ignore[union-attr]
@@ -321,7 +321,7 @@ def test_a_value_is_of_the_kind_that_its_part_declares() -> None:
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_value_can_be_set_as_it_is_printed(name: str) -> None:
     recipe = RECIPES[name]()
-    kinds = ("objective", "inner", "attack", "probe", "threat", "scaling", "schedule", "optimiser", "augment", "tuning")
+    kinds = ("objective", "inner", "attack", "probe", "threat", "scaling", "schedule", "optimizer", "augment", "tuning")
     parts = (*kinds, "mixing", "host", "plan", "model", "selection", "synthetic")
     for leaf in leaves(recipe):
         *_, last = leaf.path.split(".")
@@ -337,7 +337,7 @@ def test_parts_that_are_numbered_are_set_by_their_number() -> None:
     for setting, told in (
         ("plan.augment.steps.9.pad=2", "there are 3 parts, called 0 to 2. Name one"),
         ("plan.augment.steps.0=PadCrop", "stands for a whole PadCrop"),
-        ("plan.optimiser.exempt.0=head", "there are no parts"),
+        ("plan.optimizer.exempt.0=head", "there are no parts"),
     ):
         with pytest.raises(UsageError, match=told):
             override(recipe, [setting])
@@ -364,17 +364,17 @@ def test_settings_are_applied_together_whatever_their_order() -> None:
         ("selection.clean_share=2", r"Selection.clean_share must lie in \[0, 1\], got 2.0"),
         ("plan.precision=fp8", "unknown value of plan.precision 'fp8'"),
         ("objective.attack.random_start=yes", "wants true or false, got 'yes'"),
-        ("plan.optimiser.betas=0.9", "wants 2 values with commas between, got '0.9'"),
+        ("plan.optimizer.betas=0.9", "wants 2 values with commas between, got '0.9'"),
         ("seed=--5", "wants a whole number, got '--5'"),
-        ("plan.host=yes", "stands for a whole HostAugment"),
+        ("plan.host=yes", "stands for a whole PILAugment"),
         ("objective.threat.eps=8/255/2", "--set objective.threat.eps is not a number: got '8/255/2'"),
         ("plan.epochs=-1", "Plan.epochs must be at least 1, got -1"),
         ("plan.batch=0", "Plan.batch must be at least 1, got 0"),
         ("plan.epochs=\N{FULLWIDTH DIGIT THREE}", "--set plan.epochs wants a whole number"),
         ("plan.epochs=" + "9" * 5000, "--set plan.epochs is too large a number"),
         ("plan.workers=1000000000", r"Plan.workers must lie in \[0, 1024\], got 1000000000"),
-        ("plan.optimiser.lr=-0.1", "AdamW.lr must be positive, got -0.1"),
-        ("plan.optimiser.betas=1,1", r"AdamW.betas\[0\] must lie in \[0, 1\), got 1.0"),
+        ("plan.optimizer.lr=-0.1", "AdamW.lr must be positive, got -0.1"),
+        ("plan.optimizer.betas=1,1", r"AdamW.betas\[0\] must lie in \[0, 1\), got 1.0"),
         ("seed=99999999999999999999", "--set seed is too large a number: got '99999999999999999999'"),
         ("selection.images=-1", "Selection.images must be at least 1, got -1"),
         ("selection.split=tset", "unknown selection.split 'tset'. Did you mean 'test'"),

@@ -8,7 +8,17 @@ import pytest
 
 from vitadel import models
 from vitadel.attacks import PGD
-from vitadel.objectives import AWP, Adversarial, AttentionScaling, Hostile, Mart, Moment, Objective, Scope, Trades
+from vitadel.objectives import (
+    AWP,
+    MART,
+    TRADES,
+    Adversarial,
+    AdversarialObjective,
+    AttentionScaling,
+    Objective,
+    Scope,
+    TrainingTime,
+)
 from vitadel.recipes import RECIPES, Recipe, carry_out, override
 from vitadel.recipes import attention_scaling as room
 from vitadel.train import SGD
@@ -22,10 +32,10 @@ def base_of(name: str) -> Recipe:
     return RECIPES[plain if plain in _PAPER else f"{plain}-sgd"]()
 
 
-def hostile(objective: Objective) -> Hostile:
+def hostile(objective: Objective) -> AdversarialObjective:
     while isinstance(objective, AttentionScaling | AWP):
         objective = objective.inner
-    assert isinstance(objective, Hostile)
+    assert isinstance(objective, AdversarialObjective)
     return objective
 
 
@@ -47,8 +57,8 @@ def test_what_the_paper_says_of_all(name: str) -> None:
     assert isinstance(attack, PGD)
     assert (attack.steps, threat.eps, attack.step_size) == (10, 8 / 255, 2 / 255)
     assert recipe.plan.epochs == (300 if name.startswith("xcit") else 110)
-    assert isinstance(recipe.plan.optimiser, SGD)
-    assert (recipe.plan.optimiser.lr, recipe.plan.optimiser.momentum, recipe.plan.clip_norm) == (0.1, 0.9, 1.0)
+    assert isinstance(recipe.plan.optimizer, SGD)
+    assert (recipe.plan.optimizer.lr, recipe.plan.optimizer.momentum, recipe.plan.clip_norm) == (0.1, 0.9, 1.0)
     assert (recipe.synthetic is None) == ("imagenet" in name)
 
 
@@ -57,17 +67,17 @@ def test_what_the_paper_says_of_all(name: str) -> None:
     [
         ("vit-b-cifar10-at", Adversarial, "86.14% clean, 53.14%"),
         ("vit-b-cifar10-at-aas", Adversarial, "85.32% clean, 56.61%"),
-        ("vit-b-cifar10-trades", Trades, "86.31% clean, 54.03%"),
-        ("vit-b-cifar10-trades-aas", Trades, "87.46% clean, 57.34%"),
-        ("vit-b-cifar10-trades-awp", Trades, "86.21% clean, 56.03%"),
-        ("vit-b-cifar10-trades-awp-aas", Trades, "87.10% clean, 57.73%"),
-        ("vit-b-cifar10-mart", Mart, "86.19% clean, 54.12%"),
-        ("vit-b-cifar10-mart-aas", Mart, "85.31% clean, 55.78%"),
-        ("xcit-s12-cifar100-aas", Trades, "67.12% clean, 33.46%"),
-        ("vit-b-imagenet100-trades-aas", Trades, "65.26% clean, 28.04%"),
+        ("vit-b-cifar10-trades", TRADES, "86.31% clean, 54.03%"),
+        ("vit-b-cifar10-trades-aas", TRADES, "87.46% clean, 57.34%"),
+        ("vit-b-cifar10-trades-awp", TRADES, "86.21% clean, 56.03%"),
+        ("vit-b-cifar10-trades-awp-aas", TRADES, "87.10% clean, 57.73%"),
+        ("vit-b-cifar10-mart", MART, "86.19% clean, 54.12%"),
+        ("vit-b-cifar10-mart-aas", MART, "85.31% clean, 55.78%"),
+        ("xcit-s12-cifar100-aas", TRADES, "67.12% clean, 33.46%"),
+        ("vit-b-imagenet100-trades-aas", TRADES, "65.26% clean, 28.04%"),
     ],
 )
-def test_published_numbers(name: str, kind: type[Hostile], published: str) -> None:
+def test_published_numbers(name: str, kind: type[AdversarialObjective], published: str) -> None:
     recipe = RECIPES[name]()
     assert isinstance(hostile(recipe.objective), kind)
     assert recipe.expect["published"].startswith(published)
@@ -93,16 +103,16 @@ def test_the_gains_are_those_that_the_prose_names() -> None:
 def test_there_are_ten_epochs_of_scaling_in_a_hundred_and_ten() -> None:
     objective = RECIPES["vit-b-cifar10-trades-awp-aas"]().objective
     assert isinstance(objective, AttentionScaling)
-    assert [e for e in range(110) if objective.scales_at(Moment(e + 0.5, 110.0))] == list(range(10, 101, 10))
-    before, after = (objective.at(Moment(epoch + 0.5, 110.0)) for epoch in (9, 11))
-    assert isinstance(before, Trades)
+    assert [e for e in range(110) if objective.scales_at(TrainingTime(e + 0.5, 110.0))] == list(range(10, 101, 10))
+    before, after = (objective.at(TrainingTime(epoch + 0.5, 110.0)) for epoch in (9, 11))
+    assert isinstance(before, TRADES)
     assert isinstance(after, AWP)
 
 
 def passes(recipe: Recipe, updates: int) -> float:
     """What the whole recipe costs, in passes of a batch."""
     epochs = recipe.plan.all_epochs
-    moments = (Moment((step + 1) / updates, epochs, updates) for step in range(epochs * updates))
+    moments = (TrainingTime((step + 1) / updates, epochs, updates) for step in range(epochs * updates))
     whole = (
         replace(recipe.objective, inner=_full(recipe.objective.inner))
         if isinstance(recipe.objective, AttentionScaling)
@@ -112,7 +122,7 @@ def passes(recipe: Recipe, updates: int) -> float:
 
 
 def _full(objective: Objective) -> Objective:
-    assert isinstance(objective, Hostile)
+    assert isinstance(objective, AdversarialObjective)
     return replace(objective, eps_warmup=0.0)
 
 

@@ -9,22 +9,22 @@ import torch
 from torch import nn
 
 from vitadel import models
-from vitadel.errors import UsageError
+from vitadel.core.errors import UsageError
 from vitadel.models import Adapted, Tuning, read_tensors
-from vitadel.objectives import Examples, Standard, TradeOff
+from vitadel.objectives import Examples, Standard, TORATraining
 from vitadel.recipes import RECIPES, Recipe, carry_out, override
 from vitadel.recipes.published_tables import SWEEPS
 from vitadel.recipes.sweep import Axis, Sweep, carry_out_sweep
 from vitadel.train import loop
-from vitadel.train.recorded import Told
+from vitadel.train.graph_capture import Told
 
 _ADAPTED = [name for name, make in RECIPES.items() if make().model.tuning is not None]
 SHORT = ("plan.epochs=2", "plan.warmup_epochs=0", "selection.images=8")
 DATA = "digits[:64]"
 
 
-def objective(recipe: Recipe) -> TradeOff:
-    assert isinstance(recipe.objective, TradeOff)
+def objective(recipe: Recipe) -> TORATraining:
+    assert isinstance(recipe.objective, TORATraining)
     return recipe.objective
 
 
@@ -123,7 +123,7 @@ def test_settings_reach_what_is_added() -> None:
     plain = override(RECIPES["digits-class-token"](), ["model.tuning.tuning=single"])
     assert plain.model.tuning == Tuning(tuning="single")
     assert override(recipe, ["model.tuning=null"]).model.tuning is None
-    with pytest.raises(UsageError, match=r"TradeOff.weight must lie in \[0, 1\], got 1.5"):
+    with pytest.raises(UsageError, match=r"TORATraining.weight must lie in \[0, 1\], got 1.5"):
         override(recipe, ["objective.weight=1.5"])
     with pytest.raises(UsageError, match="unknown Tuning.gate 'per-tokn'"):
         override(recipe, ["model.tuning.gate=per-tokn"])

@@ -12,15 +12,16 @@ import vitadel.recipes.sweep as room
 from vitadel import models
 from vitadel.attacks import FGSM
 from vitadel.cli.sweep import _chosen
-from vitadel.errors import UsageError
+from vitadel.core.errors import UsageError
+from vitadel.core.files import read_json
 from vitadel.evaluate import SUITES, Entry, Suite
-from vitadel.objectives import Adversarial, Each
+from vitadel.objectives import Adversarial, ScheduleUnit
 from vitadel.recipes import RECIPES, Recipe, carry_out, override
 from vitadel.recipes.augmentation_sets import AUGMENTATION_SETS
 from vitadel.recipes.published_tables import SWEEPS
 from vitadel.recipes.sweep import AXES, Axis, Numbers, Published, Sweep, Value, carry_out_sweep, failures
-from vitadel.runs import Run, read_json
-from vitadel.threat import Linf
+from vitadel.runs import Run
+from vitadel.threats import Linf
 
 SHORT = ("plan.epochs=1", "plan.warmup_epochs=0", "selection.images=16", "selection.attack.steps=1")
 
@@ -50,11 +51,11 @@ def rows(table: Mapping[str, object]) -> list[dict[str, object]]:
 
 
 def test_all_combinations_come_with_the_last_axis_fastest() -> None:
-    members = sweep("eps-warmup=0,0.5", "plan.optimiser.weight_decay=0.05,0.5,1").members()
+    members = sweep("eps-warmup=0,0.5", "plan.optimizer.weight_decay=0.05,0.5,1").members()
     assert [member.labels for member in members] == [(a, b) for a in ("0", "0.5") for b in ("0.05", "0.5", "1")]
     assert members[1].name == "eps-warmup=0,weight_decay=0.5"
     assert members[1].recipe == override(
-        RECIPES["digits-adversarial"](), [*SHORT, "objective.eps_warmup=0", "plan.optimiser.weight_decay=0.5"]
+        RECIPES["digits-adversarial"](), [*SHORT, "objective.eps_warmup=0", "plan.optimizer.weight_decay=0.5"]
     )
 
 
@@ -111,12 +112,12 @@ def test_named_axes_can_be_changes_of_the_recipe() -> None:
     (light, heavy) = sweep("augmentation=base,mixup+cutmix+rand+erase").members()
     host, mixing = light.recipe.plan.host, light.recipe.plan.mixing
     assert host is not None
-    assert (host.rand_augment, host.erase, host.colour_jitter, mixing) == (None, 0.0, 0.4, None)
+    assert (host.rand_augment, host.erase, host.color_jitter, mixing) == (None, 0.0, 0.4, None)
     host, mixing = heavy.recipe.plan.host, heavy.recipe.plan.mixing
     assert host is not None
     assert mixing is not None
     # timm leaves the jitter out where there is RandAugment
-    assert (host.rand_augment, host.erase, host.colour_jitter) == ("rand-m9-mstd0.5-inc1", 0.25, 0.0)
+    assert (host.rand_augment, host.erase, host.color_jitter) == ("rand-m9-mstd0.5-inc1", 0.25, 0.0)
     assert (mixing.mixup, mixing.cutmix) == (0.8, 1.0)
     with pytest.raises(UsageError, match="unknown set of augmentations 'bse'. Did you mean 'base'"):
         sweep("augmentation=bse").members()
@@ -129,11 +130,11 @@ def test_all_sixteen_sets_of_augmentations_can_be_swept() -> None:
 
 def test_the_table_says_what_the_run_folders_say(tmp_path: Path) -> None:
     radii = Suite("radii", "", (Entry("fgsm", FGSM()),), (0.5, 1.0, 2.0))
-    made = sweep("plan.optimiser.lr=1e-4,3e-3", suite=radii, threat=Linf(0.05))
+    made = sweep("plan.optimizer.lr=1e-4,3e-3", suite=radii, threat=Linf(0.05))
     table = carry_out_sweep(made, tmp_path)
     assert read_json(tmp_path / "table.json") == table
-    assert (table["recipe"], table["axes"], table["suite"]) == ("digits-adversarial", ["plan.optimiser.lr"], "radii")
-    assert [row["values"] for row in rows(table)] == [{"plan.optimiser.lr": "1e-4"}, {"plan.optimiser.lr": "3e-3"}]
+    assert (table["recipe"], table["axes"], table["suite"]) == ("digits-adversarial", ["plan.optimizer.lr"], "radii")
+    assert [row["values"] for row in rows(table)] == [{"plan.optimizer.lr": "1e-4"}, {"plan.optimizer.lr": "3e-3"}]
     for row in rows(table):
         folder = tmp_path / str(row["name"])
         (told,) = Run.open(folder).read_log("holdout")
@@ -232,7 +233,7 @@ def test_an_axis_that_now_means_something_else_makes_another_sweep(
 
 
 def test_a_combination_that_fails_keeps_none_from_its_turn(tmp_path: Path, trained: list[str]) -> None:
-    made = sweep("plan.optimiser.lr=1e30,1e-3", "seed=0")
+    made = sweep("plan.optimizer.lr=1e30,1e-3", "seed=0")
     table = carry_out_sweep(made, tmp_path)
     broken, fine = rows(table)
     assert (broken["state"], fine["state"]) == ("failed", "done")
@@ -304,7 +305,7 @@ def test_a_row_with_a_recipe_of_its_own_is_trained_by_it(row: tuple[str, str], r
     told, own = next(one.recipe for one in members if one.labels == (label,)), RECIPES[recipe]()
     if table == "thesis-table5" and label == "deit-s":  # how eps grows, where it does not
         assert isinstance(told.objective, Adversarial)
-        told = replace(told, objective=replace(told.objective, each=Each.STEP))
+        told = replace(told, objective=replace(told.objective, each=ScheduleUnit.STEP))
     for part in ("model", "objective", "plan", "synthetic", "preprocess", "selection", "seed"):
         assert getattr(told, part) == getattr(own, part), part
 

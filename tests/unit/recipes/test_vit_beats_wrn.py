@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from vitadel import models
 from vitadel.attacks import PGD
 from vitadel.goals import Untargeted
-from vitadel.objectives import Adversarial, Moment, Trades
-from vitadel.recipes import RECIPES, Normalise, override
-from vitadel.threat import L2, Linf
+from vitadel.objectives import TRADES, Adversarial, TrainingTime
+from vitadel.recipes import RECIPES, Normalize, override
+from vitadel.threats import L2, Linf
 from vitadel.train import SGD, Lion, PadCrop, Precision, ema_decay, learning_rate
-from vitadel.train.optimisers import Decay
+from vitadel.train.optimizers import Decay
 
 _VITS = [name for name in RECIPES if name.startswith(("vit-b2", "vit-l2"))]
 
@@ -51,9 +51,9 @@ def test_the_head_reads_the_mean_of_the_patches_after_the_last_norm() -> None:
 
 def test_only_kernels_are_decayed() -> None:
     net, plan = small("vit-b2-cifar10"), RECIPES["vit-b2-cifar10"]().plan
-    assert isinstance(plan.optimiser, Lion)
-    assert plan.optimiser.decay is Decay.KERNELS
-    spared, decayed = plan.optimiser.build(net).param_groups
+    assert isinstance(plan.optimizer, Lion)
+    assert plan.optimizer.decay is Decay.KERNELS
+    spared, decayed = plan.optimizer.build(net).param_groups
     kept = {id(weight) for weight in decayed["params"]}
     assert {name for name, weight in net.named_parameters() if id(weight) in kept} == {
         "patch_embed.proj.weight",
@@ -70,16 +70,16 @@ def test_only_kernels_are_decayed() -> None:
 def test_what_all_vits_share(name: str) -> None:
     recipe = RECIPES[name]()
     plan, objective = recipe.plan, recipe.objective
-    assert isinstance(objective, Trades)
+    assert isinstance(objective, TRADES)
     assert isinstance(objective.attack, PGD)
-    assert isinstance(plan.optimiser, Lion)
-    assert (plan.optimiser.lr, plan.optimiser.weight_decay, plan.batch, plan.clip_norm) == (1e-4, 0.5, 1024, 1.0)
-    assert plan.optimiser.betas == ((0.95, 0.98) if name.endswith("lion98") else (0.9, 0.99))
+    assert isinstance(plan.optimizer, Lion)
+    assert (plan.optimizer.lr, plan.optimizer.weight_decay, plan.batch, plan.clip_norm) == (1e-4, 0.5, 1024, 1.0)
+    assert plan.optimizer.betas == ((0.95, 0.98) if name.endswith("lion98") else (0.9, 0.99))
     assert (objective.smoothing, objective.attack.steps, objective.passes) == (0.4, 10, 27)
     assert objective.beta == (5.0 if "cifar100" in name else 3.0)
     assert recipe.synthetic is not None
     assert recipe.synthetic.share == 0.8
-    assert recipe.model.normalise is Normalise.NONE
+    assert recipe.model.normalize is Normalize.NONE
     assert plan.augment == PadCrop(pad=4, fill=128 / 255)
     assert plan.precision is Precision.BF16
     assert plan.check_every_epochs == plan.epochs, "the last weights are the ones that are kept"
@@ -111,7 +111,7 @@ def test_the_average_follows_the_batch(batch: int, decay: float) -> None:
 
 def test_the_l2_attack() -> None:
     objective = RECIPES["vit-l2-cifar10-l2"]().objective
-    assert isinstance(objective, Trades)
+    assert isinstance(objective, TRADES)
     assert isinstance(objective.attack, PGD)
     assert objective.threat == L2(128 / 255)
     assert objective.attack.start_noise == 0.001
@@ -121,19 +121,19 @@ def test_the_l2_attack() -> None:
 def test_the_wide_resnet_with_sgd() -> None:
     recipe = RECIPES["wrn-28-10-cifar10"]()
     plan = recipe.plan
-    assert isinstance(plan.optimiser, SGD)
-    assert isinstance(recipe.objective, Trades)
+    assert isinstance(plan.optimizer, SGD)
+    assert isinstance(recipe.objective, TRADES)
     assert (recipe.objective.beta, recipe.objective.smoothing, plan.batch, plan.epochs) == (5.0, 0.1, 2048, 2400)
-    assert (plan.optimiser.momentum, plan.optimiser.nesterov, plan.optimiser.weight_decay) == (0.9, True, 5e-4)
+    assert (plan.optimizer.momentum, plan.optimizer.nesterov, plan.optimizer.weight_decay) == (0.9, True, 5e-4)
     # torch's one-cycle over 2400 epochs with 2.5% of warm-up, at its ends and its peak
     weight = nn.Parameter(torch.zeros(1))
-    optimiser = torch.optim.SGD([weight], lr=0.4)
-    cycle = torch.optim.lr_scheduler.OneCycleLR(optimiser, max_lr=0.4, pct_start=0.025, total_steps=2400)
-    rates = [optimiser.param_groups[0]["lr"]]
+    optimizer = torch.optim.SGD([weight], lr=0.4)
+    cycle = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.4, pct_start=0.025, total_steps=2400)
+    rates = [optimizer.param_groups[0]["lr"]]
     for _ in range(2399):
-        optimiser.step()
+        optimizer.step()
         cycle.step()
-        rates.append(optimiser.param_groups[0]["lr"])
+        rates.append(optimizer.param_groups[0]["lr"])
     ours = [learning_rate(plan, epoch * 24, 24) for epoch in range(2400)]
     assert ours[0] == pytest.approx(rates[0])
     # theirs falls from epoch 59 on and ends in the last epoch, ours from epoch 60 on and at the end of the last
@@ -145,8 +145,8 @@ def test_the_wide_resnet_with_sgd() -> None:
 
 def test_the_wide_resnet_with_lion() -> None:
     plan = RECIPES["wrn-28-10-cifar10-lion"]().plan
-    assert isinstance(plan.optimiser, Lion)
-    assert (plan.optimiser.lr, plan.optimiser.weight_decay, plan.ema, plan.batch) == (5e-5, 1.0, 0.995, 2048)
+    assert isinstance(plan.optimizer, Lion)
+    assert (plan.optimizer.lr, plan.optimizer.weight_decay, plan.ema, plan.batch) == (5e-5, 1.0, 0.995, 2048)
     assert max(learning_rate(plan, step, 2) for step in range(4800)) == pytest.approx(5e-5)
 
 
@@ -197,8 +197,8 @@ def test_two_steps_of_pgd_stand_for_two_of_apgd() -> None:
     y = model(x).argmin(1)
     found = recipe.objective.attack.craft(model, x, Untargeted(y), Linf(4 / 255), seed=0)
     expected, helped_B = _two_steps_of_apgd(model, x, y, 4 / 255)
-    reached_B = model(expected).argmax(1) != y
-    chosen = helped_B & reached_B
+    success_B = model(expected).argmax(1) != y
+    chosen = helped_B & success_B
     assert int(chosen.sum()) > 20
     assert torch.allclose(found[chosen], expected[chosen], atol=1e-6)
 
@@ -207,8 +207,8 @@ def test_the_step_of_ares_grows_over_five_epochs() -> None:
     recipe = RECIPES["vit-b-imagenet-ares"]()
     objective = recipe.objective
     assert isinstance(objective, Adversarial)
-    assert objective.at(Moment(0.5, 300)).attack is None
+    assert objective.at(TrainingTime(0.5, 300)).attack is None
     for epoch in range(1, 7):
-        now: Any = objective.at(Moment(epoch + 0.5, 300))
+        now: Any = objective.at(TrainingTime(epoch + 0.5, 300))
         assert now.attack.step_size == pytest.approx(8 / 255 / 3 * min(epoch, 5) / 5)
         assert now.threat.eps == pytest.approx(4 / 255)

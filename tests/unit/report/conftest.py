@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vitadel.runs import Run, fingerprint, read_json, write_json
+from vitadel.core.files import read_json, write_json
+from vitadel.runs import Run, fingerprint
 
 HOSTILE = "<script>alert(1)</script>"
 N = 40
@@ -20,9 +21,9 @@ DATA = {"spec": "digits", "preprocess": {"size": 8}, "classes": {"n": 2}, "split
 
 def wilson(correct: int, n: int) -> dict[str, float]:
     z = 1.959963984540054
-    centre = (correct + z * z / 2) / (n + z * z)
+    center = (correct + z * z / 2) / (n + z * z)
     half = z / (n + z * z) * math.sqrt(correct * (n - correct) / n + z * z / 4)
-    return {"correct": correct, "n": n, "accuracy": correct / n, "low": max(0, centre - half), "high": centre + half}
+    return {"correct": correct, "n": n, "accuracy": correct / n, "low": max(0, center - half), "high": center + half}
 
 
 @dataclass(frozen=True)

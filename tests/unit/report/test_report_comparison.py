@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from scipy.stats import binomtest
 
-from vitadel.errors import UsageError
-from vitadel.report.collect import collect
-from vitadel.report.comparison import Comparison, Kind, compare_models
-from vitadel.report.paired import How
+from vitadel.core.errors import UsageError
+from vitadel.report.comparison.compare import Comparison, Kind, compare_models
+from vitadel.report.comparison.paired import How
+from vitadel.report.reader import collect
 from vitadel.runs import Run
 
 EPS = 8 / 255
@@ -244,10 +244,10 @@ def test_a_survey_at_the_threat_may_be_the_best_known(make: Any) -> None:
     run = make.claim("a", "a")
     attacked(make, run, "adversarial", [0, 1, 2])
     threat = {"norm": "linf", "eps": EPS, "text": "linf:8/255"}
-    make.survey(run, "grey-level", [1.0, 0.0, *[0.0] * 8], clean=[1] * 9 + [0], threat=threat)
+    make.survey(run, "gray-level", [1.0, 0.0, *[0.0] * 8], clean=[1] * 9 + [0], threat=threat)
     best = table([run.folder]).rows[0].scores[2]
     assert best is not None
-    assert (best.value, best.note) == (0.1, "grey-level")
+    assert (best.value, best.note) == (0.1, "gray-level")
 
 
 def test_the_rescaled_network_of_the_paper_s_protocol_is_not_the_model(make: Any) -> None:

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from vitadel.errors import UsageError
+from vitadel.core.errors import UsageError
 from vitadel.report import write_tables
-from vitadel.report.collect import collect
-from vitadel.report.comparison import Comparison, compare_models
-from vitadel.report.comparison_tables import as_csv, as_json, as_latex, as_markdown
+from vitadel.report.comparison.compare import Comparison, compare_models
+from vitadel.report.comparison.tables import as_csv, as_json, as_latex, as_markdown
+from vitadel.report.reader import collect
 from vitadel.report.tables import latex_text, markdown_text
 from vitadel.runs import Run
 

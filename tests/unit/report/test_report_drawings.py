@@ -24,11 +24,12 @@ from matplotlib.patches import Rectangle, StepPatch
 from matplotlib.text import Text
 from matplotlib.ticker import FixedLocator
 
+from vitadel.core.files import write_json
 from vitadel.report import write_figures, write_report
-from vitadel.report.comparison_tables import write_tables
-from vitadel.report.exhibit_figures import exhibit_drawing
+from vitadel.report.comparison.tables import write_tables
 from vitadel.report.exhibits import Bar, Bars, Heat, Line, Lines, Picture, Pictures
-from vitadel.runs import Run, write_json
+from vitadel.report.figures.exhibits import exhibit_drawing
+from vitadel.runs import Run
 
 RECORD = Path(__file__).with_name("drawings.json")
 NONE = np.array([])
@@ -159,7 +160,7 @@ def line(number: int, *, band: bool = False, count: int = 5, **more: Any) -> Lin
     y = np.where(x == 2, np.nan, x * (number + 1) / 10)
     values = {
         "dashed": number == 1,
-        "colour": None,
+        "color": None,
         "low": y - 0.05 if band else NONE,
         "high": y + 0.1 if band else NONE,
     }
@@ -177,7 +178,7 @@ def heat(rows: int, columns: int, *, count: int = 1, names: bool = False, **more
         f"{one}s": tuple(f"{one} {at}" for at in range(n)) if names else ()
         for one, n in (("row", rows), ("column", columns))
     }
-    values: dict[str, Any] = {"low": None, "high": None, "centre": None, "digits": None, **labels}
+    values: dict[str, Any] = {"low": None, "high": None, "center": None, "digits": None, **labels}
     named = tuple((f"matrix {at}", matrix) for at, matrix in enumerate(matrices))
     return Heat("Heat", "Of heat.", named, "CKA", "this", "that", **{**values, **more})
 
@@ -206,15 +207,15 @@ def bars(series: int, groups: int, *, ends: bool = False, **more: Any) -> Bars:
 
 
 EXHIBITS: dict[str, Lines | Heat | Pictures | Bars] = {
-    "lines": lines(line(0, band=True), line(1), line(2, colour=5)),
+    "lines": lines(line(0, band=True), line(1), line(2, color=5)),
     "one line on logarithms": lines(line(0, count=40), log_x=True, log_y=True, references=(("chance", 0.1),)),
     "few places on logarithms": lines(line(0), line(9), log_x=True, y_range=(-1.0, 2.0)),
     "bars": bars(3, 4, ends=True, references=(("chance", 0.1),)),
     "many bars": bars(2, 30, y_range=(0.0, 1.0)),
-    "heat": heat(3, 4, names=True, digits=2, centre=0.5),
+    "heat": heat(3, 4, names=True, digits=2, center=0.5),
     "square heat": heat(30, 30, count=5),
     "heat in bounds": heat(1, 60, low=-1.0, high=2.0, names=True),
-    "heat of one value": heat(1, 1, count=2, centre=0.0),
+    "heat of one value": heat(1, 1, count=2, center=0.0),
     "pictures": pictures(2, 3, note="a cat, taken for a dog"),
     "maps": pictures(3, 2, mapped=True, rows=("first", "second", "a third"), columns=("as it is", "attacked")),
     "many maps": pictures(1, 12, mapped=True, diverging=False, low=-0.5, note="seen"),
@@ -268,7 +269,7 @@ def test_studies_of_masking(tmp_path: Path, known_interval: Any, drawn: list[dic
     runs = []
     for name, attentions, norm in (("one", 2, "linf"), ("two", 5, "linf"), ("three", 1, "l2")):
         parts = {"study": {"is": "Masking"}, "model": {"name": name, "sha256": name}, "seed": 0}
-        run = Run.claim(tmp_path / name, "analyse", parts, device="cpu")
+        run = Run.claim(tmp_path / name, "analyze", parts, device="cpu")
         write_json(run.folder / "study" / "result.json", masking(known_interval, attentions, norm))
         runs.append(run.folder)
     page = write_report(runs, tmp_path / "page.html")

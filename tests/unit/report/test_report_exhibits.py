@@ -13,10 +13,12 @@ import numpy as np
 import pytest
 
 from vitadel import runs
-from vitadel.errors import UsageError
-from vitadel.report import Findings, exhibits, figures, read_study, write_figures, write_report
-from vitadel.report.exhibit_figures import _painted, _stretched
-from vitadel.runs import Run, write_json
+from vitadel.core.errors import UsageError
+from vitadel.core.files import write_json
+from vitadel.report import Findings, exhibits, read_study, write_figures, write_report
+from vitadel.report.figures import base
+from vitadel.report.figures.exhibits import _painted, _stretched
+from vitadel.runs import Run
 
 HOSTILE = "<script>alert(1)</script>"
 
@@ -27,7 +29,7 @@ def packed(values: np.ndarray) -> dict[str, object]:
 
 
 def lines(**more: object) -> dict[str, Any]:
-    line = {"name": HOSTILE, "x": [0, 1], "y": [0.25, 0.5], "low": [], "high": [], "dashed": False, "colour": None}
+    line = {"name": HOSTILE, "x": [0, 1], "y": [0.25, 0.5], "low": [], "high": [], "dashed": False, "color": None}
     return {
         **{"kind": "lines", "version": 1, "title": "By block: 1/2", "caption": "How the lines were made."},
         **{"lines": [line, {**line, "name": "other", "y": [1, None]}], "x_label": "block", "y_label": "share"},
@@ -39,7 +41,7 @@ def heat(**more: object) -> dict[str, Any]:
     return {
         **{"kind": "heat", "version": 1, "title": "Heat", "caption": "Of heat.", "value_label": "CKA"},
         **{"matrices": [{"name": "m", "values": [[0, 1], [2, None]]}], "rows": [], "columns": [], "row_label": ""},
-        **{"column_label": "", "low": None, "high": None, "centre": 1.0, "digits": 1, **more},
+        **{"column_label": "", "low": None, "high": None, "center": 1.0, "digits": 1, **more},
     }
 
 
@@ -72,7 +74,7 @@ EVERYTHING = (lines(), heat(), pictures(), bars(), table())
 
 def study(folder: Path, name: str, *shown: dict[str, Any], of: str = "made-up") -> Path:
     parts = {"study": {"is": "MadeUp"}, "model": {"name": name, "sha256": "ab" * 32}, "seed": 0}
-    run = Run.claim(folder, "analyse", parts, device="cpu")
+    run = Run.claim(folder, "analyze", parts, device="cpu")
     told = {"study": of, "title": f"About {of}", "summary": f"Found in {name}.", "exhibits": list(shown)}
     write_json(folder / "study" / "result.json", told)
     return run.folder
@@ -182,7 +184,7 @@ def test_a_figure_that_the_disk_has_no_room_for(
             file_limit(100)
         runs.write_whole(path, write)
 
-    monkeypatch.setattr(figures, "write_whole", write_whole)
+    monkeypatch.setattr(base, "write_whole", write_whole)
     run = study(tmp_path / "run", "pointer", lines())
     with pytest.raises(UsageError, match=f"cannot write .*{suffix}: File too large"):
         write_figures(run)

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from vitadel.report.fits import fit_line, fit_power_law, inside, inverse_logit, logit
+from vitadel.report.comparison.fits import fit_line, fit_power_law, inside, inverse_logit, logit
 
 
 def test_a_line_is_numpy_s_least_squares() -> None:

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from vitadel.report import summarise, write_report
+from vitadel.report import summarize, write_report
 from vitadel.runs import Run
 
 
@@ -18,7 +18,7 @@ def measured(make: Any, folder: str, name: str, answer: str, sha256: str = "ab" 
 
 
 def labels(runs: list[Path]) -> list[str]:
-    return [row.model for row in summarise(runs)]
+    return [row.model for row in summarize(runs)]
 
 
 def test_heads_of_one_model_share_its_name(make: Any) -> None:

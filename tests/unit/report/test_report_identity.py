@@ -1,15 +1,17 @@
-"""Which runs are of one model, and that no two models share a colour while there are enough."""
+"""Which runs are of one model, and that no two models share a color while there are enough."""
 
 import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vitadel.report import figures, write_report
-from vitadel.report.collect import collect, curves
+from vitadel.core.files import write_json
+from vitadel.report import write_report
+from vitadel.report.figures import base
 from vitadel.report.identity import identities, names, numbers
+from vitadel.report.reader import collect, curves
 from vitadel.report.records import Record
-from vitadel.runs import Run, write_json
+from vitadel.runs import Run
 
 
 def of(label: str, name: str, weights: str) -> Record:
@@ -25,17 +27,17 @@ def surveyed(make: Any, folder: str, name: str, right: int) -> Path:
 def studied(make: Any, folder: str, name: str) -> Path:
     weights = make.claim(f"{folder}-claimed", name).manifest["parts"]["model"]["sha256"]
     parts = {"study": {"is": "MadeUp"}, "model": {"name": name, "sha256": weights}, "seed": 0}
-    run = Run.claim(make.root / folder, "analyse", parts, device="cpu")
+    run = Run.claim(make.root / folder, "analyze", parts, device="cpu")
     told = {"study": "made-up", "title": "About", "summary": f"Found in {name}.", "exhibits": []}
     write_json(run.folder / "study" / "result.json", told)
     return run.folder
 
 
-def test_runs_of_one_model_have_one_colour_and_numbers_of_their_own() -> None:
+def test_runs_of_one_model_have_one_color_and_numbers_of_their_own() -> None:
     records = [of("vit (a)", "vit", "1"), of("cnn", "cnn", "3"), of("vit (b)", "vit", "1"), of("vit (c)", "vit", "2")]
     models = identities(records)
     assert numbers(models) == {"vit (a)": 0, "cnn": 1, "vit (b)": 7, "vit (c)": 2}
-    assert figures.glyph(7) == figures.glyph(0)
+    assert base.glyph(7) == base.glyph(0)
     assert names(models) == ["vit (a)", "cnn", "vit (c)"]
 
 
@@ -44,7 +46,7 @@ def test_curves_of_one_model_are_told_apart_by_their_strokes(make: Any) -> None:
     runs.append(make.evaluate("three", "cnn", {1: 25, 8: 10}))
     records = collect(runs)
     found = [curve for record in records for curve in curves(record)]
-    told = figures.strokes(found, numbers(identities(records)))
+    told = base.strokes(found, numbers(identities(records)))
     assert told == {"vit (one)": "solid", "vit (two)": "dashed", "cnn": "solid"}
     text = write_report(runs, make.root / "page.html").read_text(encoding="utf-8")
     legend = text.split('<section id="curve">')[1].split("</ul>")[0]

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from vitadel.errors import UsageError
+from vitadel.core.errors import UsageError
+from vitadel.core.files import write_json
 from vitadel.report import write_figures, write_report
-from vitadel.report.collect import collect
-from vitadel.report.figures import PALETTE
-from vitadel.report.masking_figures import curve_drawings
-from vitadel.runs import Run, write_json
+from vitadel.report.figures.base import PALETTE
+from vitadel.report.figures.masking import curve_drawings
+from vitadel.report.reader import collect
+from vitadel.runs import Run
 
 Interval = Callable[[int, int], dict[str, float]]
 EDGES = [10 ** (k / 4 - 2) for k in range(41)]
@@ -65,7 +66,7 @@ def result(interval: Interval, answer: str, left: int) -> dict[str, object]:
 
 def study(folder: Path, name: str, told: dict[str, object] | None) -> Path:
     parts = {"study": {"is": "Masking"}, "model": {"name": name, "sha256": "ab" * 32}, "seed": 0}
-    run = Run.claim(folder, "analyse", parts, device="cpu")
+    run = Run.claim(folder, "analyze", parts, device="cpu")
     if told is not None:
         write_json(folder / "study" / "result.json", told)
     return run.folder

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vitadel.errors import UsageError
-from vitadel.intervals import expected_accuracy
-from vitadel.report import summarise, write_report, write_tables
-from vitadel.report.collect import _gallery
-from vitadel.runs import Run, read_json, write_json
+from vitadel.core.errors import UsageError
+from vitadel.core.files import read_json, write_json
+from vitadel.core.stats import expected_accuracy
+from vitadel.report import summarize, write_report, write_tables
+from vitadel.report.reader import _gallery
+from vitadel.runs import Run
 
 SECTIONS = ("comparison", "summary", "trust", "curve", "survivors", "training", "gallery", "provenance", "copy")
 
@@ -97,13 +98,13 @@ def test_a_file_is_called_by_its_name_alone(make: Any) -> None:
         "timm:vit_small@/data/other.safetensors": "timm:vit_small@other.safetensors",
     }
     runs = [make.evaluate(f"run{at}", name, {8: 10}) for at, name in enumerate(names)]
-    assert [row.model for row in summarise(runs)] == list(names.values())
+    assert [row.model for row in summarize(runs)] == list(names.values())
 
 
 def test_no_bold_between_different_images(make: Any) -> None:
     runs = [make.evaluate("a", "a", {8: 10}), make.evaluate("b", "b", {8: 20})]
     make.change(runs[1], "cifar10", "data", "spec")
-    assert [row.best for row in summarise(runs)] == [False, False]
+    assert [row.best for row in summarize(runs)] == [False, False]
 
 
 def test_page_asks_the_network_for_nothing(make: Any, two_runs: list[Path]) -> None:
@@ -258,7 +259,7 @@ def test_flags_are_counted_told_and_linked(make: Any) -> None:
     assert '<a href="#trust-r0e0" class="fail">⚑&nbsp;1&nbsp;flag</a>' in text
     assert "Gradients are zero." in text
     assert "share = 0.25" in text
-    assert summarise([run.folder])[0].flags == 1
+    assert summarize([run.folder])[0].flags == 1
 
 
 def test_provenance_names_hashes_seed_and_versions(two_runs: list[Path]) -> None:
@@ -283,7 +284,7 @@ def decode(address: str) -> np.ndarray:
     return np.cumsum(rows[:, 1:], axis=0, dtype=np.uint8).reshape(height, width, 3)
 
 
-def test_perturbation_is_black_grey_white_at_minus_eps_none_and_eps(make: Any) -> None:
+def test_perturbation_is_black_gray_white_at_minus_eps_none_and_eps(make: Any) -> None:
     run = make.evaluate("run", "plain", {8: 3})
     make.gallery(run, "linf-8_255", eps=8 / 255)
     text = page([run])
@@ -308,7 +309,7 @@ def test_other_norms_are_scaled_to_their_largest_change_and_say_so(make: Any) ->
 
 def test_two_runs_of_one_name_are_told_apart(make: Any) -> None:
     runs = [make.evaluate("first", "vit", {8: 3}), make.evaluate("second", "vit", {8: 9})]
-    assert [row.model for row in summarise([*runs, runs[0]])] == ["vit (first)", "vit (second)"]
+    assert [row.model for row in summarize([*runs, runs[0]])] == ["vit (first)", "vit (second)"]
 
 
 @pytest.mark.parametrize("spoilt", ["none", "stranger", "empty", "summary", "edited", "lost rows", "lost", "gallery"])

@@ -3,8 +3,8 @@ import math
 import numpy as np
 import pytest
 
-from vitadel.report.paired import How, compare
-from vitadel.statistics import mcnemar_p
+from vitadel.core.stats import mcnemar_p
+from vitadel.report.comparison.paired import How, compare
 
 
 def test_verdicts_are_paired_by_image_and_not_by_place() -> None:

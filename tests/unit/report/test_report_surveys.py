@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from vitadel.errors import UsageError
+from vitadel.core.errors import UsageError
+from vitadel.core.files import read_json, write_json
 from vitadel.report import write_figures, write_report
-from vitadel.runs import Run, read_json, write_json
+from vitadel.runs import Run
 from vitadel.runs.exhibits import Bar, Bars, Exhibit, Heat, Matrix, Table, shown
 
 HOSTILE = "<script>alert(1)</script>"

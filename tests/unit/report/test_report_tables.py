@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from vitadel.report import Accuracy, SummaryRow, latex, markdown, summarise
+from vitadel.report import Accuracy, SummaryRow, latex, markdown, summarize
 
 
 def row(model: str, *, best: bool = False) -> SummaryRow:
@@ -27,7 +27,7 @@ def test_latex_escapes_names_and_marks_the_best() -> None:
 
 
 def test_summaries_come_in_order_of_eps_with_clean_first(two_runs: list[Path]) -> None:
-    rows = summarise(two_runs)
+    rows = summarize(two_runs)
     assert [r.evaluation for r in rows[:4]] == ["clean", "linf-1_255", "linf-4_255", "linf-8_255"]
     assert rows[0].robust is None
     assert rows[0].threat == "none"

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from vitadel.report import write_report
-from vitadel.report.collect import collect
-from vitadel.report.comparison import compare_models
-from vitadel.report.comparison_figures import scaling_drawings, trend_drawings, with_strokes
-from vitadel.report.trends import Scaling, Trend, millions, scalings, trends
+from vitadel.report.comparison.compare import compare_models
+from vitadel.report.comparison.figures import scaling_drawings, trend_drawings, with_strokes
+from vitadel.report.comparison.trends import Scaling, Trend, millions, scalings, trends
+from vitadel.report.reader import collect
 
 CLEAN = (10, 20, 30, 36)
 SHIFTED = (4, 12, 18, 40)
@@ -132,7 +132,7 @@ def test_several_fits_of_one_figure_say_which_line_is_whose() -> None:
     assert with_strokes(list("abcde")) == ["a (solid)", "b (dashed)", "c (dotted)", "d (dash-dotted)", "e (solid)"]
 
 
-def test_more_models_than_colours_are_numbered_by_rank(make: Any) -> None:
+def test_more_models_than_colors_are_numbered_by_rank(make: Any) -> None:
     runs = []
     for place in range(8):
         run = make.claim(f"run-{place}", f"model-{place}")

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from vitadel.errors import UsageError
+from vitadel.core.errors import UsageError
 from vitadel.runs import Scalars
-from vitadel.runs.events import _varint, crc32c
+from vitadel.runs.tensorboard import _varint, crc32c
 
 
 def only_file(folder: Path) -> Path:
@@ -30,7 +30,7 @@ def messages(file: Path) -> list[bytes]:
     ("data", "checksum"),
     [
         (b"", 0),
-        (b"123456789", 0xE3069283),  # the check value in every catalogue of checksums
+        (b"123456789", 0xE3069283),  # the check value in every catalog of checksums
         (bytes(32), 0x8A9136AA),  # RFC 3720, B.4
         (b"\xff" * 32, 0x62A8AB43),
         (bytes(range(32)), 0x46DD794E),

@@ -8,22 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from vitadel.analyse import Parts
-from vitadel.errors import UsageError
+from vitadel.analyze import Parts
+from vitadel.core.errors import UsageError
 from vitadel.report import Findings, exhibits, read_study
-from vitadel.runs.exhibits import (
-    Bar,
-    Bars,
-    Heat,
-    Line,
-    Lines,
-    Matrix,
-    Picture,
-    Pictures,
-    Scale,
-    Table,
-    findings,
-)
+from vitadel.runs.exhibits import Bar, Bars, Heat, Line, Lines, Matrix, Picture, Pictures, Scale, Table, findings
 
 
 def read_again(folder: Path, *shown: Lines | Heat | Pictures | Bars | Table) -> tuple[exhibits.Exhibit, ...]:
@@ -36,7 +24,7 @@ def read_again(folder: Path, *shown: Lines | Heat | Pictures | Bars | Table) -> 
 
 def test_lines_and_bars_keep_their_numbers_and_gaps(tmp_path: Path) -> None:
     third = 1 / 3
-    line = Line("a", [0, 1, 2], [third, math.nan, None], [0.0, 0.1, 0.2], [1.0, math.inf, 2.0], dashed=True, colour=4)
+    line = Line("a", [0, 1, 2], [third, math.nan, None], [0.0, 0.1, 0.2], [1.0, math.inf, 2.0], dashed=True, color=4)
     bar = Bar("b", [third, None])
     lines, bars = read_again(
         tmp_path,
@@ -49,7 +37,7 @@ def test_lines_and_bars_keep_their_numbers_and_gaps(tmp_path: Path) -> None:
     assert read.y[0] == third
     assert np.isnan(read.y[1:]).all()
     assert np.isnan(read.high[1])
-    assert (read.low.tolist(), read.dashed, read.colour) == ([0.0, 0.1, 0.2], True, 4)
+    assert (read.low.tolist(), read.dashed, read.color) == ([0.0, 0.1, 0.2], True, 4)
     assert (lines.log_x, lines.log_y, lines.y_range, lines.references) == (True, False, (0, 1), (("chance", 0.1),))
     assert (lines.title, lines.caption, lines.x_label, lines.y_label) == ("L", "how", "x", "y")
     assert bars.groups == ("g", "h")
@@ -61,7 +49,7 @@ def test_lines_and_bars_keep_their_numbers_and_gaps(tmp_path: Path) -> None:
 def test_heat_and_tables(tmp_path: Path) -> None:
     heat, table = read_again(
         tmp_path,
-        Heat("H", "", [Matrix("m", [[1, 2.5], [math.nan, 4]])], "v", rows=["r", "s"], columns=["c", "d"], centre=0),
+        Heat("H", "", [Matrix("m", [[1, 2.5], [math.nan, 4]])], "v", rows=["r", "s"], columns=["c", "d"], center=0),
         Table("T", "", ["who", "n", "p"], [["a", 3, 0.12345], ["b", None, 1.0]], digits=2),
     )
     assert isinstance(heat, exhibits.Heat)
@@ -69,7 +57,7 @@ def test_heat_and_tables(tmp_path: Path) -> None:
     ((name, values),) = heat.matrices
     assert name == "m"
     np.testing.assert_array_equal(values, [[1, 2.5], [np.nan, 4]])
-    assert (heat.centre, heat.low, heat.digits, heat.rows) == (0, None, None, ("r", "s"))
+    assert (heat.center, heat.low, heat.digits, heat.rows) == (0, None, None, ("r", "s"))
     assert table.rows == (("a", "3", "0.12"), ("b", "\N{EN DASH}", "1.00"))
     assert table.numeric == (False, True, True)
 

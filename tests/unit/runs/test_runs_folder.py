@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from vitadel.errors import UsageError
-from vitadel.runs import Run, describe, fingerprint, read_json, write_json, write_whole
+from vitadel.core.errors import UsageError
+from vitadel.core.files import read_json, write_json, write_whole
+from vitadel.runs import Run, describe, fingerprint
 from vitadel.runs.manifest import differences
 
 
@@ -108,7 +109,7 @@ def test_a_folder_one_may_not_write_or_enter_is_a_usage_error(tmp_path: Path, mo
 def test_two_processes_cannot_write_to_one_run(tmp_path: Path) -> None:
     held = claim(tmp_path / "run", seed=1)
     code = (
-        "from pathlib import Path; from vitadel.runs import Run; from vitadel.errors import UsageError\n"
+        "from pathlib import Path; from vitadel.runs import Run; from vitadel.core.errors import UsageError\n"
         f"try: Run.claim(Path(r'{held.folder}'), 'train', {{'seed': 1}}, device='cpu')\n"
         "except UsageError as error: print(error)"
     )
@@ -146,7 +147,7 @@ def test_a_refused_claim_leaves_nothing_behind_and_lets_go(tmp_path: Path, monke
         raise UsageError("cannot write")
 
     with monkeypatch.context() as patch:
-        patch.setattr("vitadel.runs.folder.write_json", full)
+        patch.setattr("vitadel.runs.run.write_json", full)
         with pytest.raises(UsageError, match="cannot write") as refused:
             claim(tmp_path / "run")
     assert refused.tb is not None  # whoever holds the error holds no lock

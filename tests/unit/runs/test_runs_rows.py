@@ -8,8 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from vitadel.errors import UsageError
-from vitadel.runs import Rows, read_json, write_json
+from vitadel.core.errors import UsageError
+from vitadel.core.files import read_json, write_json
+from vitadel.runs import Rows
 
 
 def columns(rows: list[int]) -> dict[str, list[object]]:

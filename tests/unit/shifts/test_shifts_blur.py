@@ -8,7 +8,7 @@ import torch
 from scipy import ndimage
 from torch import Tensor
 
-from vitadel.draws import Draws
+from vitadel.core.rng import RandomStreams
 from vitadel.shifts import CORRUPTIONS, SEVERITIES
 from vitadel.shifts import filters as filters
 from vitadel.shifts.blur import (
@@ -25,7 +25,7 @@ from vitadel.shifts.blur import (
     zoom_factors,
 )
 
-DRAWS = Draws.of(0, torch.arange(2))
+DRAWS = RandomStreams.of(0, torch.arange(2))
 
 
 def images(*shape: int) -> Tensor:
@@ -58,9 +58,9 @@ def test_disks() -> None:
     assert (sharp > 1e-6).sum() == 29  # whole points with x^2 + y^2 <= 9
     assert sharp[8, 8].item() == pytest.approx(1 / 29)
     w = math.exp(-0.5 / 0.4**2)
-    centre = 1 / (1 + 2 * w)
-    assert disk(0.3, 0.4)[8, 8].item() == pytest.approx(centre**2)  # a point, smoothed
-    assert disk(0.3, 0.4)[8, 9].item() == pytest.approx(centre**2 * w)
+    center = 1 / (1 + 2 * w)
+    assert disk(0.3, 0.4)[8, 8].item() == pytest.approx(center**2)  # a point, smoothed
+    assert disk(0.3, 0.4)[8, 9].item() == pytest.approx(center**2 * w)
 
 
 @pytest.mark.parametrize("shape", [(20, 31), (32, 32)])
@@ -92,7 +92,7 @@ def test_copies_follow_the_scan(reach: int) -> None:
 
 @pytest.mark.parametrize("reach", [1, 2, 3, 4])
 def test_every_pair_of_offsets_is_drawn_as_often(reach: int) -> None:
-    down, right = offsets(Draws.of(0, torch.arange(3)), reach, 150, 160)
+    down, right = offsets(RandomStreams.of(0, torch.arange(3)), reach, 150, 160)
     pairs = (((down + reach) * 2 * reach) + right + reach).long().flatten()
     counts = pairs.bincount(minlength=4 * reach**2).double()
     assert len(counts) == 4 * reach**2
@@ -103,7 +103,7 @@ def test_every_pair_of_offsets_is_drawn_as_often(reach: int) -> None:
 
 def test_copies_follow_a_chain_to_its_end() -> None:
     down, right = torch.zeros(2, 1, 9, 40, dtype=torch.long)
-    right[:] = 1  # every pixel copies its right neighbour, which has copied its own
+    right[:] = 1  # every pixel copies its right neighbor, which has copied its own
     places = torch.arange(9 * 40).view(9, 40).tolist()
     assert copied(down, right, 2).view(9, 40).tolist() == scan(places, down[0], right[0], 2)
 
@@ -158,7 +158,7 @@ def test_smearing_by_index_is_smearing_by_slices() -> None:
 def test_motion_blur_turns_within_45_degrees_and_rounds() -> None:
     x = torch.zeros(400, 3, 33, 33)
     x[:, :, 16, 16] = 1
-    y = motion_blur(x, Draws.of(0, torch.arange(400)), 10, 3)
+    y = motion_blur(x, RandomStreams.of(0, torch.arange(400)), 10, 3)
     peak = torch.exp(-torch.arange(21.0).square() / 18)
     assert y[:, :, 16, 16].unique().item() * 255 == pytest.approx((peak[0] / peak.sum() * 255).round().item())
     hit = y[:, 0] > 0

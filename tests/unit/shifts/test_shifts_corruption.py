@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from vitadel.draws import Draws
-from vitadel.errors import UsageError
+from vitadel.core.errors import UsageError
+from vitadel.core.rng import RandomStreams
 from vitadel.shifts import CORRUPTIONS, GROUPS, SEVERITIES, TABLES, Corruption, grid
 
 RANDOM = [name for name in CORRUPTIONS if name not in (
@@ -137,7 +137,9 @@ def test_nothing_waits_for_the_device(name: str, table: str) -> None:
     """A tensor without data has nothing to tell: asking it for a number raises."""
     rows = torch.empty(3, dtype=torch.long, device="meta")
     for severity in SEVERITIES:
-        y = Corruption(name, severity, table)._apply(torch.empty(3, 3, 64, 48, device="meta"), Draws.of(0, rows))
+        y = Corruption(name, severity, table)._apply(
+            torch.empty(3, 3, 64, 48, device="meta"), RandomStreams.of(0, rows)
+        )
         assert y.shape == (3, 3, 64, 48)
         assert y.is_meta
 
@@ -168,14 +170,14 @@ def test_wrong_settings_are_refused(make, message: str) -> None:  # type: ignore
 
 @pytest.mark.parametrize(("x", "rows", "message"), [
     (torch.zeros(1, 3, 32, 32, dtype=torch.uint8), torch.tensor([0]), "got torch.uint8. Write x.float"),
-    (torch.zeros(1, 1, 32, 32), torch.tensor([0]), "Repeat the channel of a grey image"),
+    (torch.zeros(1, 1, 32, 32), torch.tensor([0]), "Repeat the channel of a gray image"),
     (torch.zeros(3, 32, 32), torch.tensor([0]), r"got \[3, 32, 32\]"),
     (torch.zeros(1, 3, 8, 32), torch.tensor([0]), "at least 16 px"),
     (torch.zeros(0, 3, 32, 32), torch.tensor([]), "got \\[0, 3, 32, 32\\]"),
     (torch.zeros(2, 3, 32, 32), torch.tensor([0]), "2 images, got rows of shape"),
     (torch.zeros(1, 3, 32, 32), torch.tensor([0.5]), "one whole number per image"),
     (torch.full((1, 3, 32, 32), 1.2), torch.tensor([0]), r"got \[1.2, 1.2\]"),
-    (torch.full((1, 3, 32, 32), -0.1), torch.tensor([0]), "Normalisation belongs inside the model"),
+    (torch.full((1, 3, 32, 32), -0.1), torch.tensor([0]), "Normalization belongs inside the model"),
     (torch.full((1, 3, 32, 32), torch.nan), torch.tensor([0]), r"in \[0, 1\]"),
 ])  # fmt: skip
 def test_wrong_images_are_refused(x: Tensor, rows: Tensor, message: str) -> None:
@@ -183,11 +185,11 @@ def test_wrong_images_are_refused(x: Tensor, rows: Tensor, message: str) -> None
         Corruption("fog", 1)(x, rows, seed=0)
 
 
-def test_a_grey_image_keeps_equal_channels_where_the_corruption_does() -> None:
-    grey = images(1)[:, :1].expand(-1, 3, -1, -1)
+def test_a_gray_image_keeps_equal_channels_where_the_corruption_does() -> None:
+    gray = images(1)[:, :1].expand(-1, 3, -1, -1)
     for name in ("defocus_blur", "glass_blur", "motion_blur", "zoom_blur", "snow", "fog", "brightness", "contrast",
                  "elastic_transform", "pixelate", "gaussian_blur"):  # fmt: skip
-        y = Corruption(name, 3)(grey, torch.tensor([0]), seed=0)
+        y = Corruption(name, 3)(gray, torch.tensor([0]), seed=0)
         assert torch.equal(y[:, 0], y[:, 1]), name
         assert torch.equal(y[:, 0], y[:, 2]), name
 

@@ -9,19 +9,12 @@ from PIL import Image
 from scipy import ndimage
 from torch import Tensor
 
-from vitadel.draws import Draws
+from vitadel.core.rng import RandomStreams
 from vitadel.shifts import CORRUPTIONS
-from vitadel.shifts.digital import (
-    affine,
-    elastic_transform,
-    fixed_point_places,
-    pixelate,
-    sample_once,
-    sample_twice,
-)
-from vitadel.shifts.streams import uniform
+from vitadel.shifts.digital import affine, elastic_transform, fixed_point_places, pixelate, sample_once, sample_twice
+from vitadel.shifts.random_streams import uniform
 
-DRAWS = Draws.of(0, torch.arange(2))
+DRAWS = RandomStreams.of(0, torch.arange(2))
 
 
 def images(*shape: int) -> Tensor:

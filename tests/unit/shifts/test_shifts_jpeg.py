@@ -50,7 +50,7 @@ def test_the_switch_is_a_round_trip_after_the_corruption() -> None:
 def test_quality_85_takes_a_quarter_of_gaussian_noise_away(
     sigma: float, severity: int, before: float, after: float
 ) -> None:
-    """Measured on the released pipeline; the figures hold for mid-grey images."""
+    """Measured on the released pipeline; the figures hold for mid-gray images."""
     x = torch.full((4, 3, 224, 224), 128 / 255)
     for quality, spread in ((None, before), (85, after)):
         y = Corruption("gaussian_noise", severity, jpeg=quality)(x, torch.arange(4), seed=0)

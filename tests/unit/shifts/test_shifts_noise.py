@@ -7,11 +7,18 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from vitadel.draws import Draws
+from vitadel.core.rng import RandomStreams
 from vitadel.shifts import CORRUPTIONS
-from vitadel.shifts.noise import _alias_tables, _poisson_up_to, gaussian_noise, impulse_noise, shot_noise, speckle_noise
+from vitadel.shifts.noise import (
+    _alias_tables,
+    _poisson_up_to,
+    gaussian_noise,
+    impulse_noise,
+    shot_noise,
+    speckle_noise,
+)
 
-DRAWS = Draws.of(0, torch.arange(4))
+DRAWS = RandomStreams.of(0, torch.arange(4))
 COUNT = 4 * 3 * 64 * 64
 
 

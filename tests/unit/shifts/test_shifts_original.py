@@ -4,8 +4,8 @@
 They were made outside this project: make_imagenet_c.py and make_cifar_c.py of github.com/hendrycks/robustness at commit
 8190fe3 (2022-08), run with numpy 1.26.4, scipy 1.17.1, scikit-image 0.26.0, Pillow 13.0.0 and
 opencv-python-headless 4.11.0. Three things were changed in them: np.random and skimage.util.random_noise handed out the
-numbers that `Draws.of(0, row 0)` gives here, `multichannel=True` read `channel_axis=-1`, and ImageMagick's motion blur
-(in motion_blur and snow) was a numpy loop after ImageMagick's source, 16-bit rounding included.
+numbers that `RandomStreams.of(0, row 0)` gives here, `multichannel=True` read `channel_axis=-1`, and ImageMagick's
+motion blur (in motion_blur and snow) was a numpy loop after ImageMagick's source, 16-bit rounding included.
 """
 
 from functools import cache
@@ -39,9 +39,9 @@ def picture(side: int) -> Tensor:
     """[1, 3, side, side] from whole numbers: waves, a color wheel, noise, and flat parts in white, gray and black."""
     y, x = torch.meshgrid(torch.arange(side), torch.arange(side), indexing="ij")
     y, x = y * 224 // side, x * 224 // side
-    wave = torch.stack([(2 * x + y) % 256, 255 - (x * y // 90) % 256, (3 * x - 2 * y) % 256])
-    noise = (wave * 7919 + x * 104729 + y * 1299709 + torch.tensor([3, 11, 17]).view(3, 1, 1) * x * y) % 251
-    levels = torch.where((x + y < 180) & (x > 40), wave, (wave * 3 + noise) // 4)
+    restart = torch.stack([(2 * x + y) % 256, 255 - (x * y // 90) % 256, (3 * x - 2 * y) % 256])
+    noise = (restart * 7919 + x * 104729 + y * 1299709 + torch.tensor([3, 11, 17]).view(3, 1, 1) * x * y) % 251
+    levels = torch.where((x + y < 180) & (x > 40), restart, (restart * 3 + noise) // 4)
     levels[:, (x - 170) ** 2 + (y - 60) ** 2 < 1200] = 255
     levels[:, (x - 60) ** 2 + (y - 170) ** 2 < 1200] = 0
     levels[:, (x > 140) & (y > 160) & (x - y < 20)] = 90

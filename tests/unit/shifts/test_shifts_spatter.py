@@ -9,12 +9,12 @@ import torch
 from scipy import ndimage
 from torch import Tensor
 
-from vitadel.draws import Draws
+from vitadel.core.rng import RandomStreams
 from vitadel.shifts import CORRUPTIONS
-from vitadel.shifts.spatter import box, distances, edges, equalised, relief, spatter
-from vitadel.shifts.streams import normal
+from vitadel.shifts.random_streams import normal
+from vitadel.shifts.spatter import box, distances, edges, equalized, relief, spatter
 
-DRAWS = Draws.of(0, torch.arange(2))
+DRAWS = RandomStreams.of(0, torch.arange(2))
 MASK = [(0, 1, 1.0), (1, 0, 1.0), (1, 1, 1.4), (1, 2, 2.1969), (2, 1, 2.1969)]
 
 
@@ -93,10 +93,10 @@ def test_weak_edges_live_by_strong_ones_however_far() -> None:
     assert not found[1].any()
 
 
-def test_equalised_by_counting() -> None:
+def test_equalized_by_counting() -> None:
     plane = torch.randint(3, 40, (2, 16, 17), generator=torch.Generator().manual_seed(4)).float()
     plane[0] = 7
-    ours = equalised(plane)
+    ours = equalized(plane)
     assert torch.equal(ours[0], plane[0])  # one level has nowhere to go
     values = plane[1].flatten()
     lowest = (values == values.min()).sum()
@@ -108,12 +108,12 @@ def test_equalised_by_counting() -> None:
 
 
 @pytest.mark.parametrize("rest", [14, 90, 180, 510])
-def test_equalised_rounds_halves_as_opencv_s_floats_do(rest: int) -> None:
+def test_equalized_rounds_halves_as_opencv_s_floats_do(rest: int) -> None:
     """One rounding in 255 / rest, one in the product: where that ends on a half, the even level is taken."""
     scale = np.float32(255) / np.float32(rest)
     for rank in range(1, rest):
         plane = torch.cat([torch.zeros(2), torch.ones(rank), torch.full((rest - rank,), 2.0)])[None, None]
-        assert equalised(plane)[0, 0, 2].item() == np.rint(np.float32(rank) * scale), rank
+        assert equalized(plane)[0, 0, 2].item() == np.rint(np.float32(rank) * scale), rank
 
 
 def test_box_mirrors_about_the_outermost_pixels() -> None:
@@ -128,7 +128,7 @@ def test_relief_step_by_step() -> None:
     for image in range(2):
         near = slow_distances(slow_edges(plane[image].numpy(), 50, 150), 20)
         soft = np.floor(np.round(ndimage.uniform_filter(near, 3, mode="mirror"), 6))
-        even = equalised(torch.from_numpy(soft)[None].float())[0].double().numpy()
+        even = equalized(torch.from_numpy(soft)[None].float())[0].double().numpy()
         kernel = np.array([[-2, -1, 0], [-1, 1, 1], [0, 1, 2]])
         lit = ndimage.correlate(even, kernel, mode="mirror").clip(0, 255)
         assert np.array_equal(ours[image].numpy(), np.round(ndimage.uniform_filter(lit, 3, mode="mirror")))
@@ -150,7 +150,7 @@ def test_mud_covers_where_the_noise_is_high() -> None:
 
 
 @pytest.mark.parametrize("severity", [1, 2, 3])
-def test_water_adds_its_colour_up_to_the_amount(severity: int) -> None:
+def test_water_adds_its_color_up_to_the_amount(severity: int) -> None:
     rung = CORRUPTIONS["spatter"].imagenet[severity - 1]
     y = spatter(torch.zeros(2, 3, 64, 64), DRAWS, *rung)  # type: ignore[arg-type]
     depth = y / (torch.tensor([175, 238, 238]).view(3, 1, 1) / 255)

@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from vitadel.draws import Draws
-from vitadel.shifts.streams import _words_by_numpy, _words_by_torch, normal, uniform
+from vitadel.core.rng import RandomStreams
+from vitadel.shifts.random_streams import _words_by_numpy, _words_by_torch, normal, uniform
 
 COUNT = 200_001  # odd: the last pair is used by half
 
 
-def draws(*rows: int) -> Draws:
-    return Draws.of(3, torch.tensor(rows))
+def draws(*rows: int) -> RandomStreams:
+    return RandomStreams.of(3, torch.tensor(rows))
 
 
 def z(values: Tensor, mean: float, variance: float) -> float:

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from vitadel.draws import Draws
+from vitadel.core.rng import RandomStreams
 from vitadel.shifts import CORRUPTIONS
 from vitadel.shifts.filters import whole
-from vitadel.shifts.streams import normal, uniform
+from vitadel.shifts.random_streams import normal, uniform
 from vitadel.shifts.weather import fog, plasma, snow
 
-DRAWS = Draws.of(0, torch.arange(2))
+DRAWS = RandomStreams.of(0, torch.arange(2))
 
 
 def slow_plasma(size: int, decay: float, u: np.ndarray) -> np.ndarray:
@@ -58,11 +58,11 @@ def test_fog_keeps_the_brightest_value_the_brightest_possible() -> None:
     expected = (x + 1.5 * cloud) * brightest / (brightest + 1.5)
     torch.testing.assert_close(fog(x, DRAWS, 1.5, 2), expected, rtol=0, atol=1e-6)
     assert (fog(x, DRAWS, 1.5, 2).flatten(1).amax(1) <= brightest.flatten() + 1e-6).all()
-    assert not fog(torch.zeros(1, 3, 32, 32), Draws.of(0, torch.tensor([0])), 1.5, 2).any()  # black stays black
+    assert not fog(torch.zeros(1, 3, 32, 32), RandomStreams.of(0, torch.tensor([0])), 1.5, 2).any()  # black stays black
 
 
 def test_snow_over_a_constant_image() -> None:
-    """A single tap and a high threshold leave the paler image; with flakes, the sum is symmetric about the centre."""
+    """A single tap and a high threshold leave the paler image; with flakes, the sum is symmetric about the center."""
     x = torch.full((2, 3, 32, 48), 0.2)
     bare = snow(x, DRAWS, 0.1, 0.3, 2, 9.0, 10, 4, 0.8)
     paler = torch.full_like(bare, 0.8 * 0.2 + 0.2 * (0.2 * 1.5 + 0.5))
@@ -74,7 +74,7 @@ def test_snow_over_a_constant_image() -> None:
 
 
 def test_snow_has_the_share_of_flakes_that_its_threshold_says() -> None:
-    draws = Draws.of(0, torch.arange(40))
+    draws = RandomStreams.of(0, torch.arange(40))
     x = torch.zeros(40, 3, 64, 64)
     rung = (0.1, 0.3, 1, 0.5, 0, 1, 1.0)  # no zoom, no motion, no paling: the map itself, twice
     y = snow(x, draws, *rung)[:, 0]

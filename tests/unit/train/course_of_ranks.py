@@ -11,8 +11,18 @@ from torch.nn.parallel import DistributedDataParallel
 
 from vitadel import data, models
 from vitadel.attacks import PGD, Scaling
-from vitadel.objectives import AWP, Adversarial, AttentionScaling, Examples, Objective, Standard, Step, TradeOff, Trades
-from vitadel.threat import Linf
+from vitadel.objectives import (
+    AWP,
+    TRADES,
+    Adversarial,
+    AttentionScaling,
+    Examples,
+    Objective,
+    Standard,
+    Step,
+    TORATraining,
+)
+from vitadel.threats import Linf
 from vitadel.train import SGD, Mixing, PadCrop, Plan, claim_together, fit
 
 
@@ -34,7 +44,7 @@ ATTACK = PGD(steps=2, step_size=0.05, keep_best=False)
 PLAN = Plan(
     epochs=3,
     batch=16,
-    optimiser=SGD(lr=0.05),
+    optimizer=SGD(lr=0.05),
     ema=0.9,
     clip_norm=1.0,
     augment=PadCrop(1),
@@ -42,18 +52,18 @@ PLAN = Plan(
     checkpoint_every_steps=2,
 )
 KINDS: dict[str, tuple[Objective, Plan]] = {
-    "trades": (Trades(ATTACK, Linf(0.1), smoothing=0.1), PLAN),
+    "trades": (TRADES(ATTACK, Linf(0.1), smoothing=0.1), PLAN),
     "awp": (AWP(Adversarial(ATTACK, Linf(0.1)), gamma=0.05), replace(PLAN, accumulate=2)),
-    "shard": (Trades(ATTACK, Linf(0.1), smoothing=0.1), replace(PLAN, shard=True)),
+    "shard": (TRADES(ATTACK, Linf(0.1), smoothing=0.1), replace(PLAN, shard=True)),
     "steps-1": (Adversarial(replace(ATTACK, steps=1), Linf(0.1)), replace(PLAN, epochs=1)),
     "steps-4": (Adversarial(replace(ATTACK, steps=4), Linf(0.1)), replace(PLAN, epochs=1)),
     "scaling": (
         # cut into candidates of 4 images: two for each of two ranks and of two parts
-        AttentionScaling(AWP(Trades(ATTACK, Linf(0.1))), 1, scaling=replace(Scaling.paper(), batches=1, batch=4)),
+        AttentionScaling(AWP(TRADES(ATTACK, Linf(0.1))), 1, scaling=replace(Scaling.paper(), batches=1, batch=4)),
         replace(PLAN, accumulate=2),
     ),
-    "tradeoff": (TradeOff(ATTACK, Linf(0.1)), replace(PLAN, accumulate=2)),
-    "tradeoff-awp": (AWP(TradeOff(ATTACK, Linf(0.1)), gamma=0.05), PLAN),
+    "tradeoff": (TORATraining(ATTACK, Linf(0.1)), replace(PLAN, accumulate=2)),
+    "tradeoff-awp": (AWP(TORATraining(ATTACK, Linf(0.1)), gamma=0.05), PLAN),
     "tora-standard": (Standard(), PLAN),
     "broken": (BrokenOnce(), replace(PLAN, log_every_steps=1)),
     "parts-2": (Adversarial(ATTACK, Linf(0.1)), replace(PLAN, epochs=1, accumulate=2)),

@@ -11,22 +11,33 @@ from timm.data.random_erasing import RandomErasing
 from torch import Tensor
 from torchvision.transforms import InterpolationMode, RandomResizedCrop
 
+from vitadel.core.errors import UsageError
+from vitadel.core.rng import RandomStreams
 from vitadel.data import Interpolation
-from vitadel.draws import Draws
-from vitadel.errors import UsageError
 from vitadel.train import PadCrop
-from vitadel.train.augment import Augment, Chain, ColourJitter, Erase, Fill, Flip, ResizedCrop, Rotate, rotated, turned
+from vitadel.train.input.augment import (
+    Augment,
+    Chain,
+    ColorJitter,
+    Erase,
+    Fill,
+    Flip,
+    ResizedCrop,
+    Rotate,
+    rotated,
+    turned,
+)
 
 EVERY: dict[str, Augment] = {
     "flip": Flip(),
     "pad-crop": PadCrop(pad=2, fill=0.5),
     "crop": ResizedCrop(),
     "crop-bilinear": ResizedCrop(interpolation=Interpolation.BILINEAR),
-    "jitter": ColourJitter(hue=0.3),
+    "jitter": ColorJitter(hue=0.3),
     "erase": Erase(probability=0.7),
     "erase-black": Erase(probability=0.7, fill=Fill.ZERO),
     "rotate": Rotate(degrees=40),
-    "chain": Chain((ResizedCrop(), ColourJitter(), Erase(probability=1.0), Rotate())),
+    "chain": Chain((ResizedCrop(), ColorJitter(), Erase(probability=1.0), Rotate())),
 }
 
 
@@ -34,8 +45,8 @@ def images(count: int, height: int = 9, width: int = 12) -> Tensor:
     return torch.rand(count, 3, height, width, generator=torch.Generator().manual_seed(count))
 
 
-def draws(count: int, seed: int = 0) -> Draws:
-    return Draws.of(seed, torch.arange(count))
+def draws(count: int, seed: int = 0) -> RandomStreams:
+    return RandomStreams.of(seed, torch.arange(count))
 
 
 @pytest.mark.parametrize("augment", EVERY.values(), ids=EVERY)
@@ -52,7 +63,7 @@ def test_an_image_comes_out_the_same_in_every_batch(augment: Augment) -> None:
     assert torch.equal(whole, augment(x, draws(40)))
     assert not torch.equal(whole, augment(x, draws(40, seed=1)))
     for rows in ([7], [3, 39, 20], list(range(39, 9, -1))):
-        part = augment(x[rows], Draws.of(0, torch.tensor(rows)))
+        part = augment(x[rows], RandomStreams.of(0, torch.tensor(rows)))
         assert torch.equal(part, whole[rows])
 
 
@@ -69,7 +80,7 @@ def test_black_and_white_stay_inside_the_box(augment: Augment) -> None:
 def test_nothing_asks_the_device_for_a_value(augment: Augment) -> None:
     # tensors on "meta" have no values: reading one, or making one elsewhere and mixing the two, is an error
     x = torch.empty(5, 3, 8, 9, device="meta")
-    out = augment(x, Draws.of(0, torch.arange(5, device="meta")))
+    out = augment(x, RandomStreams.of(0, torch.arange(5, device="meta")))
     assert (out.shape, out.device) == (x.shape, x.device)
 
 
@@ -184,7 +195,7 @@ def test_crops_are_flipped_half_the_time() -> None:
     assert 430 < mirrored.sum() < 570
 
 
-# Colour
+# Color
 
 
 def adjusted(image: Tensor, order: Sequence[int], factors: Sequence[float], turn: float) -> Tensor:
@@ -203,7 +214,7 @@ def test_each_change_is_torchvisions(which: int) -> None:
     sizes = [0.0, 0.0, 0.0]
     sizes[which] = 0.6
     x, rng = images(30), draws(30)
-    out = ColourJitter(*sizes)(x, rng)
+    out = ColorJitter(*sizes)(x, rng)
     factor_B = 0.4 + 1.2 * rng.fold(1 + which).uniform()
     assert factor_B.min() < 0.6
     assert factor_B.max() > 1.4
@@ -211,7 +222,7 @@ def test_each_change_is_torchvisions(which: int) -> None:
         torch.testing.assert_close(got, adjusted(image, [which], [factor] * 3, 0), rtol=0, atol=1e-5)
 
 
-def test_hue_is_torchvisions_for_greys_and_pure_colours_too() -> None:
+def test_hue_is_torchvisions_for_grays_and_pure_colors_too() -> None:
     pure = torch.tensor([[r, g, b] for r in (0.0, 1.0) for g in (0.0, 1.0) for b in (0.0, 1.0)])
     twins = torch.tensor([[0.2, 0.7, 0.7], [0.7, 0.2, 0.7], [0.7, 0.7, 0.2], [0.4, 0.4, 0.4]])
     some = torch.rand(20, 3, generator=torch.Generator().manual_seed(0))
@@ -223,7 +234,7 @@ def test_hue_is_torchvisions_for_greys_and_pure_colours_too() -> None:
 
 def test_changes_come_in_every_order_and_in_the_one_drawn() -> None:
     x, rng = images(200, 4, 4), draws(200)
-    out = ColourJitter(0.4, 0.5, 1.5, 0.2)(x, rng)
+    out = ColorJitter(0.4, 0.5, 1.5, 0.2)(x, rng)
     order_BT = rng.fold(0).uniform(4).argsort(dim=1)
     assert len({tuple(order) for order in order_BT.tolist()}) == 24
     lows, highs = (0.6, 0.5, 0.0), (1.4, 1.5, 2.5)
@@ -238,7 +249,7 @@ def test_changes_come_in_every_order_and_in_the_one_drawn() -> None:
 
 def test_no_jitter_changes_nothing() -> None:
     x = images(5)
-    assert torch.equal(ColourJitter(0, 0, 0, 0)(x, draws(5)), x)
+    assert torch.equal(ColorJitter(0, 0, 0, 0)(x, draws(5)), x)
 
 
 # Erasing
@@ -324,8 +335,8 @@ def test_a_box_of_any_shape_has_a_pixel_on_each_side(ratio: tuple[float, float])
         (lambda: Erase(ratio=(0.0, 1.0)), r"Erase.ratio\[0\] must be positive, got 0.0"),
         (lambda: ResizedCrop(scale=(0.0, 1.0)), r"ResizedCrop.scale\[0\] must be positive, got 0.0"),
         (lambda: ResizedCrop(ratio=(2.0, 1.0)), r"ResizedCrop.ratio must be two positive numbers"),
-        (lambda: ColourJitter(brightness=-1), "ColourJitter.brightness must not be negative, got -1"),
-        (lambda: ColourJitter(hue=0.6), r"ColourJitter.hue must lie in \[0, 0.5\], got 0.6"),
+        (lambda: ColorJitter(brightness=-1), "ColorJitter.brightness must not be negative, got -1"),
+        (lambda: ColorJitter(hue=0.6), r"ColorJitter.hue must lie in \[0, 0.5\], got 0.6"),
         (lambda: Rotate(200), r"Rotate.degrees must lie in \[0, 180\], got 200"),
     ],
 )

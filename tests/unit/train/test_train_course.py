@@ -16,30 +16,31 @@ from torch import Tensor, nn
 
 from vitadel import data, models
 from vitadel.attacks import PGD
+from vitadel.core.errors import Stopped, UsageError
+from vitadel.core.progress import Notify
 from vitadel.data import Split, Squash, convert
-from vitadel.errors import Stopped, UsageError
-from vitadel.objectives import AWP, Adversarial, Examples, Standard, Step, Trades
-from vitadel.runs import Notify, Run
-from vitadel.threat import Linf
+from vitadel.objectives import AWP, TRADES, Adversarial, Examples, Standard, Step
+from vitadel.runs import Run
+from vitadel.threats import Linf
 from vitadel.train import (
     SGD,
     AdamW,
     Alarm,
     Compile,
-    HostAugment,
     Mixing,
     Order,
     PadCrop,
+    PILAugment,
     Plan,
     Precision,
     Synthetic,
     alarms,
     fit,
 )
+from vitadel.train.attack_model import AttackModel
 from vitadel.train.preparation import is_recordable
-from vitadel.train.understudy import Understudy
 
-PLAN = Plan(epochs=2, batch=16, optimiser=AdamW(lr=2e-3), checkpoint_every_steps=3, log_every_steps=2)
+PLAN = Plan(epochs=2, batch=16, optimizer=AdamW(lr=2e-3), checkpoint_every_steps=3, log_every_steps=2)
 ATTACK = PGD(steps=2, step_size=0.05, keep_best=False)
 
 
@@ -253,12 +254,12 @@ def test_a_full_disk_is_named_and_the_checkpoint_before_survives(
 
 @pytest.mark.parametrize(
     "objective",
-    [Adversarial(ATTACK, Linf(0.1)), Trades(ATTACK, Linf(0.1), smoothing=0.1)],
+    [Adversarial(ATTACK, Linf(0.1)), TRADES(ATTACK, Linf(0.1), smoothing=0.1)],
     ids=lambda one: type(one).__name__,
 )
-def test_a_batch_in_parts_is_the_whole_batch(train: Split, tmp_path: Path, objective: Adversarial | Trades) -> None:
+def test_a_batch_in_parts_is_the_whole_batch(train: Split, tmp_path: Path, objective: Adversarial | TRADES) -> None:
     # plain SGD: Adam's division would blow up rounding
-    plan = replace(PLAN, optimiser=SGD(lr=0.05), mixing=Mixing(mixup=0.8, cutmix=1.0), augment=PadCrop(1))
+    plan = replace(PLAN, optimizer=SGD(lr=0.05), mixing=Mixing(mixup=0.8, cutmix=1.0), augment=PadCrop(1))
     runs = []
     for parts in (1, 4):
         run = claimed(tmp_path / str(parts))
@@ -271,7 +272,7 @@ def test_recomputed_activations_change_nothing(train: Split, tmp_path: Path) -> 
     runs = []
     for on in (False, True):
         run = claimed(tmp_path / str(on))
-        fit(fresh(), Trades(ATTACK, Linf(0.1)), train, replace(PLAN, checkpoint_activations=on), run, seed=2)
+        fit(fresh(), TRADES(ATTACK, Linf(0.1)), train, replace(PLAN, checkpoint_activations=on), run, seed=2)
         runs.append(run)
     assert_close(weights(runs[0]), weights(runs[1]), 1e-6)
 
@@ -317,7 +318,7 @@ def test_synthetic_images_of_another_size_are_refused(train: Split, tmp_path: Pa
 
 
 def test_images_changed_where_they_are_read(train: Split, tmp_path: Path) -> None:
-    host = HostAugment(rand_augment="rand-m9-mstd0.5-inc1", erase=0.25, colour_jitter=0.0)
+    host = PILAugment(rand_augment="rand-m9-mstd0.5-inc1", erase=0.25, color_jitter=0.0)
     plan = replace(PLAN, host=host, repeats=2)
     runs = [claimed(tmp_path / name) for name in ("one", "two")]
     for run in runs:
@@ -389,24 +390,24 @@ def test_alarms(scores: dict[str, float], best: float | None, codes: list[str]) 
 
 def test_an_understudy_answers_for_the_model_and_keeps_up_with_it() -> None:
     model = fresh()
-    understudy = Understudy(model)
+    attack_model = AttackModel(model)
     x = torch.rand(4, 3, 8, 8)
     with torch.no_grad():
-        torch.testing.assert_close(understudy(x), model(x), rtol=0.02, atol=0.02)
+        torch.testing.assert_close(attack_model(x), model(x), rtol=0.02, atol=0.02)
         for weight in model.parameters():
             weight.add_(torch.randn_like(weight) * 0.1)
-        assert float((understudy(x) - model(x)).abs().max()) > 0.1
-        understudy.learn()
-        torch.testing.assert_close(understudy(x), model(x), rtol=0.02, atol=0.02)
+        assert float((attack_model(x) - model(x)).abs().max()) > 0.1
+        attack_model.learn()
+        torch.testing.assert_close(attack_model(x), model(x), rtol=0.02, atol=0.02)
     assert all(weight.dtype is torch.float32 for weight in model.parameters())
     pixels = x.clone().requires_grad_()
-    (grad,) = torch.autograd.grad(understudy(pixels).sum(), pixels)
+    (grad,) = torch.autograd.grad(attack_model(pixels).sum(), pixels)
     assert grad.dtype is torch.float32
 
 
 def test_training_with_an_understudy_resumes_exactly(train: Split, tmp_path: Path) -> None:
-    plan = replace(PLAN, precision=Precision.BF16, understudy=True, ema=0.9)
-    objective = Trades(ATTACK, Linf(0.1))
+    plan = replace(PLAN, precision=Precision.BF16, attack_model=True, ema=0.9)
+    objective = TRADES(ATTACK, Linf(0.1))
     whole, broken = claimed(tmp_path / "whole"), claimed(tmp_path / "broken")
     fit(fresh(), objective, train, plan, whole, seed=1)
 
@@ -419,11 +420,11 @@ def test_training_with_an_understudy_resumes_exactly(train: Split, tmp_path: Pat
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler here")
 def test_a_compiled_model_trains_to_the_same_weights(train: Split, tmp_path: Path) -> None:
-    plan = replace(PLAN, optimiser=SGD(lr=0.05), ema=0.9)
+    plan = replace(PLAN, optimizer=SGD(lr=0.05), ema=0.9)
     runs = []
     for compiled in (Compile.OFF, Compile.BLOCKS, Compile.FAST):
         run = claimed(tmp_path / compiled.name)
-        fit(fresh(), Trades(ATTACK, Linf(0.1)), train, replace(plan, compile=compiled), run, seed=2)
+        fit(fresh(), TRADES(ATTACK, Linf(0.1)), train, replace(plan, compile=compiled), run, seed=2)
         runs.append(run)
     assert_close(weights(runs[0]), weights(runs[1]), 1e-4)
     assert_close(weights(runs[0]), weights(runs[2]), 1e-4)

@@ -12,18 +12,18 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vitadel.data import CentreCrop, Interpolation, Split, Squash, load
+from vitadel.core.errors import UsageError
+from vitadel.core.rng import RandomStreams, fold_seed
+from vitadel.data import CenterCrop, Interpolation, Split, Squash, load
 from vitadel.data.pixels import Arrays, Held
-from vitadel.draws import Draws, fold_seed
-from vitadel.errors import UsageError
 from vitadel.recipes.augmentation_sets import AUGMENTATION_SETS, AugmentationSet
-from vitadel.train.augment import Chain, ColourJitter, Erase, Flip, ResizedCrop
-from vitadel.train.host import HostAugment, Turn, _Augmented, _posterized, host_batches
-from vitadel.train.mixing import Mixing
+from vitadel.train.input.augment import Chain, ColorJitter, Erase, Flip, ResizedCrop
+from vitadel.train.input.mixing import Mixing
+from vitadel.train.input.pil_augment import PILAugment, Turn, _Augmented, _posterized, host_batches
 
 RAND = "rand-m9-mstd0.5-inc1"
-NOTHING = HostAugment(resized_crop=False, flip=False, colour_jitter=0.0)
-FULL = HostAugment(rand_augment=RAND, erase=0.5)
+NOTHING = PILAugment(resized_crop=False, flip=False, color_jitter=0.0)
+FULL = PILAugment(rand_augment=RAND, erase=0.5)
 ORDER = [torch.tensor(rows) for rows in ([3, 1, 2], [0], [4, 5, 5, 0])]
 
 
@@ -42,7 +42,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def files(root: Path) -> Split:
-    return load(f"folder:{root}", preprocess=CentreCrop(16, 18)).test
+    return load(f"folder:{root}", preprocess=CenterCrop(16, 18)).test
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def held(files: Split) -> Split:
     return files.resident()
 
 
-def made(split: Split, augment: HostAugment, order: Sequence[Turn] = ORDER, **options: int) -> list[Tensor]:
+def made(split: Split, augment: PILAugment, order: Sequence[Turn] = ORDER, **options: int) -> list[Tensor]:
     return [
         pixels.to(torch.float32).div_(255)
         for _, pixels, _ in host_batches(split, order, augment, **{"seed": 0, **options})
@@ -74,8 +74,8 @@ def test_no_augmentation_gives_the_images(kind: str, request: pytest.FixtureRequ
         assert torch.equal(x, split.images(rows))
 
 
-@pytest.mark.parametrize("augment", [FULL, HostAugment(), HostAugment(False, flip=False, erase=1.0)])
-def test_an_image_depends_on_seed_step_row_and_copy_alone(files: Split, augment: HostAugment) -> None:
+@pytest.mark.parametrize("augment", [FULL, PILAugment(), PILAugment(False, flip=False, erase=1.0)])
+def test_an_image_depends_on_seed_step_row_and_copy_alone(files: Split, augment: PILAugment) -> None:
     rows = torch.tensor([2, 0, 5])
     [x] = made(files, augment, [rows], first=7)
     # alone, elsewhere in a batch, after other steps
@@ -131,7 +131,7 @@ def test_dropped_early_no_process_is_left(held: Split, workers: int) -> None:
 
 
 def test_crops_are_cut_from_the_original(files: Split, held: Split) -> None:
-    crop = HostAugment(scale=(0.3, 0.3), ratio=(1.0, 1.0), flip=False, colour_jitter=0.0)
+    crop = PILAugment(scale=(0.3, 0.3), ratio=(1.0, 1.0), flip=False, color_jitter=0.0)
     [sharp], [blurred] = made(files, crop, [torch.arange(6)]), made(held, crop, [torch.arange(6)])
     assert not torch.allclose(sharp, blurred, atol=0.05)
     # 30% of the 50 x 40 original, as a square
@@ -144,21 +144,21 @@ def test_crops_are_cut_from_the_original(files: Split, held: Split) -> None:
             for top in range(40 - side + 1)
             for left in range(50 - side + 1)
         )
-        assert any((np.asarray(window) == got.permute(1, 2, 0).numpy()).all() for window in windows)
+        assert any((np.asarray(running_means) == got.permute(1, 2, 0).numpy()).all() for running_means in windows)
 
 
 def test_each_part_does_something_and_only_when_asked(held: Split) -> None:
     plain = held.images(torch.arange(6))
     for augment in (
-        HostAugment(resized_crop=False, flip=True, colour_jitter=0.0),
-        HostAugment(resized_crop=False, flip=False, colour_jitter=0.4),
-        HostAugment(resized_crop=False, flip=False, colour_jitter=0.0, rand_augment=RAND),
-        HostAugment(resized_crop=False, flip=False, colour_jitter=0.0, erase=1.0),
-        HostAugment(resized_crop=True, flip=False, colour_jitter=0.0, interpolation=Interpolation.BILINEAR),
+        PILAugment(resized_crop=False, flip=True, color_jitter=0.0),
+        PILAugment(resized_crop=False, flip=False, color_jitter=0.4),
+        PILAugment(resized_crop=False, flip=False, color_jitter=0.0, rand_augment=RAND),
+        PILAugment(resized_crop=False, flip=False, color_jitter=0.0, erase=1.0),
+        PILAugment(resized_crop=True, flip=False, color_jitter=0.0, interpolation=Interpolation.BILINEAR),
     ):
         [x] = made(held, augment, [torch.arange(6)])
         assert not torch.equal(x, plain)
-    [flipped] = made(held, HostAugment(resized_crop=False, colour_jitter=0.0), [torch.arange(6)])
+    [flipped] = made(held, PILAugment(resized_crop=False, color_jitter=0.0), [torch.arange(6)])
     same = [torch.equal(one, other) for one, other in zip(flipped, plain, strict=True)]
     mirrored = [torch.equal(one.flip(-1), other) for one, other in zip(flipped, plain, strict=True)]
     assert [a != b for a, b in zip(same, mirrored, strict=True)] == [True] * 6
@@ -166,7 +166,7 @@ def test_each_part_does_something_and_only_when_asked(held: Split) -> None:
 
 def test_jitter_stays_on_beside_rand_augment(held: Split) -> None:
     jittered, plain = (
-        made(held, HostAugment(False, flip=False, colour_jitter=jitter, rand_augment=RAND), [torch.arange(6)])[0]
+        made(held, PILAugment(False, flip=False, color_jitter=jitter, rand_augment=RAND), [torch.arange(6)])[0]
         for jitter in (0.4, 0.0)
     )
     assert not any(torch.equal(one, other) for one, other in zip(jittered, plain, strict=True))
@@ -174,9 +174,9 @@ def test_jitter_stays_on_beside_rand_augment(held: Split) -> None:
 
 def test_erasing_is_our_own_with_whole_pixel_values(held: Split) -> None:
     plain = held.images(torch.arange(6))
-    [x] = made(held, HostAugment(False, flip=False, colour_jitter=0.0, erase=1.0), [torch.arange(6)])
+    [x] = made(held, PILAugment(False, flip=False, color_jitter=0.0, erase=1.0), [torch.arange(6)])
     seeds = torch.tensor([fold_seed(0, 0, row, 0) for row in range(6)])
-    torch.testing.assert_close(x, Erase(1.0)(plain, Draws.of(1, seeds)), rtol=0, atol=0.501 / 255)
+    torch.testing.assert_close(x, Erase(1.0)(plain, RandomStreams.of(1, seeds)), rtol=0, atol=0.501 / 255)
 
 
 def test_images_that_are_not_square_keep_their_shape() -> None:
@@ -203,12 +203,12 @@ def test_a_broken_file_is_named_in_one_line(root: Path, tmp_path: Path, workers:
 
 def test_pictures_are_read_in_rgb_at_their_own_size(tmp_path: Path) -> None:
     (tmp_path / "test" / "cat").mkdir(parents=True)
-    grey = np.arange(12, dtype=np.uint8).reshape(3, 4) * 20
-    Image.fromarray(grey).save(tmp_path / "test" / "cat" / "grey.png")
+    gray = np.arange(12, dtype=np.uint8).reshape(3, 4) * 20
+    Image.fromarray(gray).save(tmp_path / "test" / "cat" / "gray.png")
     split = load(f"folder:{tmp_path}", preprocess=Squash(8)).test
     picture = split.pixels.original(0)
     assert (picture.mode, picture.size) == ("RGB", (4, 3))
-    assert (np.asarray(picture) == grey[:, :, None]).all()
+    assert (np.asarray(picture) == gray[:, :, None]).all()
     assert (
         np.asarray(split.pixels.finished(0)) == split.pixels.read(torch.tensor([0]))[0].permute(1, 2, 0).numpy()
     ).all()
@@ -252,12 +252,12 @@ def test_published_numbers_agree_with_the_prose() -> None:
 def test_each_set_runs(held: Split, chosen: AugmentationSet) -> None:
     rows = torch.arange(6)
     if chosen.rand_augment:
-        augment = HostAugment(rand_augment=chosen.rand_augment, erase=chosen.erase)
+        augment = PILAugment(rand_augment=chosen.rand_augment, erase=chosen.erase)
         [(rows, pixels, y)] = host_batches(held, [rows], augment, seed=0)
         x = pixels.to(torch.float32).div_(255)
     else:
-        device = Chain((ResizedCrop(flip=False), Flip(), ColourJitter(), Erase(chosen.erase)))
-        x, y = device(held.images(rows), Draws.of(0, rows)), held.labels
+        device = Chain((ResizedCrop(flip=False), Flip(), ColorJitter(), Erase(chosen.erase)))
+        x, y = device(held.images(rows), RandomStreams.of(0, rows)), held.labels
     mixed, shares = Mixing(chosen.mixup, chosen.cutmix)(x, y, 2, seed=3)
     assert mixed.shape == (6, 3, 16, 16)
     assert mixed.min() >= 0
@@ -274,28 +274,28 @@ def test_each_set_runs(held: Split, chosen: AugmentationSet) -> None:
     [
         (
             {"rand_augment": "rand-q9"},
-            "HostAugment.rand_augment is not one of timm's, got 'rand-q9'.*rand-m9-mstd0.5-inc1",
+            "PILAugment.rand_augment is not one of timm's, got 'rand-q9'.*rand-m9-mstd0.5-inc1",
         ),
         ({"rand_augment": "rand-m9-p.5"}, "is not one of timm's, got 'rand-m9-p.5'"),
         ({"rand_augment": "rand-n999999999"}, "is not one of timm's, got 'rand-n999999999'"),
         ({"rand_augment": "rand-m\N{FULLWIDTH DIGIT NINE}"}, "is not one of timm's"),
-        ({"rand_augment": "m9"}, "HostAugment.rand_augment is not one of timm's, got 'm9'"),
-        ({"erase": 2.0}, r"HostAugment.erase must lie in \[0, 1\], got 2"),
-        ({"colour_jitter": -0.4}, "HostAugment.colour_jitter must not be negative, got -0.4"),
-        ({"scale": (1.0, 0.5)}, r"HostAugment.scale must be two positive numbers.*got \(1, 0.5\)"),
-        ({"ratio": (0.0, 0.5)}, r"HostAugment.ratio\[0\] must be positive, got 0.0"),
+        ({"rand_augment": "m9"}, "PILAugment.rand_augment is not one of timm's, got 'm9'"),
+        ({"erase": 2.0}, r"PILAugment.erase must lie in \[0, 1\], got 2"),
+        ({"color_jitter": -0.4}, "PILAugment.color_jitter must not be negative, got -0.4"),
+        ({"scale": (1.0, 0.5)}, r"PILAugment.scale must be two positive numbers.*got \(1, 0.5\)"),
+        ({"ratio": (0.0, 0.5)}, r"PILAugment.ratio\[0\] must be positive, got 0.0"),
     ],
 )
 def test_what_cannot_be_is_refused(values: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        HostAugment(**values)  # type: ignore[arg-type]
+        PILAugment(**values)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     "text", [RAND, "rand-m9-n3-mstd0.5", "rand-mstd1-tweights", "rand-m7-mstd0.5-inc1-p0.8", "rand"]
 )
 def test_timms_spellings_are_taken(held: Split, text: str) -> None:
-    assert made(held, HostAugment(rand_augment=text), [torch.tensor([0])])[0].shape == (1, 3, 16, 16)
+    assert made(held, PILAugment(rand_augment=text), [torch.tensor([0])])[0].shape == (1, 3, 16, 16)
 
 
 def test_the_highest_level_of_posterize_is_black(held: Split) -> None:
@@ -304,7 +304,7 @@ def test_the_highest_level_of_posterize_is_black(held: Split) -> None:
     assert _posterized(picture, -1).getcolors() == [(4, (0, 0, 0))]
     assert _posterized(picture, 4).getcolors() == [(4, (192, 96, 48))]
     assert _posterized(picture, 8) is picture
-    highest = HostAugment(rand_augment="rand-m10-n9-inc1", resized_crop=False)
+    highest = PILAugment(rand_augment="rand-m10-n9-inc1", resized_crop=False)
     for seed in range(40):  # Pillow 13 refuses what timm asks of it for some of them
         assert highest.image(held, 0, seed=seed).shape == (3, 16, 16)
 

@@ -11,17 +11,17 @@ from torch import Tensor, nn
 
 from vitadel import data, models
 from vitadel.attacks import PGD
+from vitadel.core.errors import UsageError
 from vitadel.data import Split, Squash
-from vitadel.errors import UsageError
 from vitadel.objectives import Adversarial, Examples, Standard, Step
 from vitadel.runs import Run
-from vitadel.threat import Linf
+from vitadel.threats import Linf
 from vitadel.train import SGD, AdamW, Lion, PadCrop, Plan, Precision, fit
 
 PLAN = Plan(
     epochs=2,
     batch=16,
-    optimiser=AdamW(lr=2e-3),
+    optimizer=AdamW(lr=2e-3),
     warmup_epochs=0.5,
     clip_norm=1.0,
     ema=0.9,
@@ -98,9 +98,9 @@ def test_stopped_and_started_again_it_ends_with_the_same_weights(
     assert resumed_log == whole_log
 
 
-@pytest.mark.parametrize("optimiser", [Lion(lr=1e-4), SGD(lr=0.05)])
-def test_every_optimiser_resumes_exactly(train: Split, tmp_path: Path, optimiser: Lion | SGD) -> None:
-    plan = replace(PLAN, epochs=1, warmup_epochs=0, optimiser=optimiser, ema=None, checkpoint_every_steps=2)
+@pytest.mark.parametrize("optimizer", [Lion(lr=1e-4), SGD(lr=0.05)])
+def test_every_optimizer_resumes_exactly(train: Split, tmp_path: Path, optimizer: Lion | SGD) -> None:
+    plan = replace(PLAN, epochs=1, warmup_epochs=0, optimizer=optimizer, ema=None, checkpoint_every_steps=2)
 
     def kill(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
         if done == 3:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from vitadel import models
-from vitadel.train.meters import Meter, Nvml, achieved_flops, forward_flops, peak_flops
+from vitadel.train.monitor.meters import Meter, Nvml, achieved_flops, forward_flops, peak_flops
 
 UUID = "8a6e9b1c-0000-1111-2222-333344445555"
 NOT_SUPPORTED = 3
@@ -70,7 +70,7 @@ class Clock:
 
 def test_readings_come_in_the_units_people_use() -> None:
     nvml = opened(Card())
-    assert (nvml.utilisation(), nvml.memory_used(), nvml.power(), nvml.energy()) == (87.0, 3.0, 300.0, 5.0)
+    assert (nvml.utilization(), nvml.memory_used(), nvml.power(), nvml.energy()) == (87.0, 3.0, 300.0, 5.0)
 
 
 def test_the_card_is_found_by_its_uuid_with_or_without_the_prefix() -> None:
@@ -89,7 +89,7 @@ def test_a_library_that_lacks_a_function_or_fails_is_no_error() -> None:
     bare = SimpleNamespace(nvmlInit_v2=lambda: 0, nvmlDeviceGetHandleByUUID=lambda uuid, handle: 0)
     silent = of(bare)
     assert silent is not None
-    assert (silent.utilisation(), silent.memory_used(), silent.power(), silent.energy()) == (None,) * 4
+    assert (silent.utilization(), silent.memory_used(), silent.power(), silent.energy()) == (None,) * 4
 
 
 def test_opening_asks_torch_which_card_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +141,7 @@ def test_a_meter_tells_what_was_spent_since_the_last_reading() -> None:
     meter = Meter(torch.device("cpu"), 4, nvml=opened(card), clock=clock)
     clock.now, card.millijoules = 136.0, 12_500
     read = meter.read()
-    assert (read["seconds"], read["energy_joules"], read["utilisation"]) == (36.0, 7.5, 87.0)
+    assert (read["seconds"], read["energy_joules"], read["utilization"]) == (36.0, 7.5, 87.0)
     clock.now = 137.0
     read = meter.read()
     assert (read["seconds"], read["energy_joules"]) == (1.0, 0.0)
@@ -230,4 +230,4 @@ def test_a_real_card_answers() -> None:
     assert 10 < watts < 2000
     assert read["energy_joules"] >= 0
     assert read["memory_mib"] >= 64
-    assert 0 <= read["utilisation"] <= 100
+    assert 0 <= read["utilization"] <= 100

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from timm.data import Mixup
 from torch import Tensor
 
-from vitadel.errors import UsageError
-from vitadel.train.mixing import Mixing, MixPlan
+from vitadel.core.errors import UsageError
+from vitadel.train.input.mixing import Mixing, MixPlan
 
 
 def batch(count: int = 8, height: int = 10, width: int = 13) -> tuple[Tensor, Tensor]:
@@ -41,14 +41,14 @@ def test_mixup_is_timms(lam: float) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_cutmix_is_timms_with_the_same_centre(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cutmix_is_timms_with_the_same_center(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = batch()
     mixing = Mixing(cutmix=1.0)
-    # the draws of `plan`, repeated: two that decide, two for the centre, then lambda
+    # the draws of `plan`, repeated: two that decide, two for the center, then lambda
     rng = np.random.default_rng(seed)
-    centre = [int(side * at) for side, at in zip((10, 13), rng.random(4)[2:], strict=True)]
+    center = [int(side * at) for side, at in zip((10, 13), rng.random(4)[2:], strict=True)]
     lam = float(rng.beta(1.0, 1.0))
-    left = iter(centre)
+    left = iter(center)
     monkeypatch.setattr(np.random, "randint", lambda low, high, size=None: next(left))
     expected, expected_shares = Told(lam, cut=True)(x.clone(), y)
     whole = F.one_hot(y, 5).float()

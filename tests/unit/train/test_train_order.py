@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from vitadel import data
+from vitadel.core.errors import UsageError
 from vitadel.data import Shards, Split, Squash, convert
-from vitadel.errors import UsageError
 from vitadel.train import Order
-from vitadel.train.feed import Feed
-from vitadel.train.order import Pick
+from vitadel.train.input.loader import Loader
+from vitadel.train.input.sampler import Pick
 
 MIXED = Order(real=50, batch=10, seed=3, synthetic=1000, share=0.8)
 
@@ -90,8 +90,8 @@ def made(tmp_path: Path) -> Shards:
 
 
 def test_every_place_of_a_mixed_batch_gets_its_own_image(digits: Split, made: Shards) -> None:
-    feed = Feed(digits, made, torch.device("cpu"))
-    batches = list(feed.batches(MIXED.picks(range(6))))
+    loader = Loader(digits, made, torch.device("cpu"))
+    batches = list(loader.batches(MIXED.picks(range(6))))
     assert [pick.step for pick, _, _ in batches] == list(range(6))
     for pick, x, y in batches:
         for place, (row, synthetic) in enumerate(zip(pick.row_B, pick.synthetic_B, strict=True)):
@@ -104,7 +104,7 @@ def test_every_place_of_a_mixed_batch_gets_its_own_image(digits: Split, made: Sh
 def test_a_feed_that_is_dropped_ends_its_thread(digits: Split, made: Shards) -> None:
     import threading
 
-    batches = Feed(digits, made, torch.device("cpu")).batches(MIXED.picks(range(100)))
+    batches = Loader(digits, made, torch.device("cpu")).batches(MIXED.picks(range(100)))
     next(batches)
     assert any(thread.name.startswith("vitadel-batches") for thread in threading.enumerate())
     batches.close()

@@ -6,15 +6,15 @@ import pytest
 import torch
 from torch import nn
 
+from vitadel.core.errors import UsageError
+from vitadel.core.rng import RandomStreams
 from vitadel.data import Held, Split
-from vitadel.draws import Draws
-from vitadel.errors import UsageError
-from vitadel.train import SGD, AdamW, Lion, Mixing, OptimiserChoice, PadCrop, Plan, learning_rate
+from vitadel.train import SGD, AdamW, Lion, Mixing, OptimizerChoice, PadCrop, Plan, learning_rate
 from vitadel.train.preparation import order_of
 
 
 def plan(**values: object) -> Plan:
-    return Plan(**{"epochs": 10, "batch": 8, "optimiser": AdamW(lr=1e-3), **values})  # type: ignore[arg-type]
+    return Plan(**{"epochs": 10, "batch": 8, "optimizer": AdamW(lr=1e-3), **values})  # type: ignore[arg-type]
 
 
 def test_the_rate_rises_linearly_then_falls_along_a_cosine() -> None:
@@ -32,7 +32,7 @@ def test_without_warm_up_the_first_rate_is_the_peak() -> None:
 
 
 @pytest.mark.parametrize("choice", [AdamW(lr=0.1, weight_decay=0.5), Lion(lr=0.1, weight_decay=0.5), SGD(lr=0.1)])
-def test_biases_and_norms_are_not_decayed(choice: OptimiserChoice) -> None:
+def test_biases_and_norms_are_not_decayed(choice: OptimizerChoice) -> None:
     net = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4))
     decay = {id(p): group["weight_decay"] for group in choice.build(net).param_groups for p in group["params"]}
     linear, norm = net[0], net[1]
@@ -40,14 +40,14 @@ def test_biases_and_norms_are_not_decayed(choice: OptimiserChoice) -> None:
     assert [decay[id(p)] for p in (linear.bias, norm.weight, norm.bias)] == [0, 0, 0]
 
 
-def one_step(choice: OptimiserChoice, steps: int = 1) -> float:
+def one_step(choice: OptimizerChoice, steps: int = 1) -> float:
     weight = nn.Parameter(torch.full((1, 1), 2.0))
     net = nn.Module()
     net.weight = weight
-    optimiser = choice.build(net)
+    optimizer = choice.build(net)
     for _ in range(steps):
         weight.grad = torch.full((1, 1), 0.5)
-        optimiser.step()
+        optimizer.step()
     return float(weight.detach())
 
 
@@ -67,25 +67,25 @@ def test_pad_crop_is_a_window_of_the_framed_image() -> None:
     framed = nn.functional.pad(x, [2] * 4, value=0.5)
     seen = set()
     for seed in range(40):
-        out = PadCrop(pad=2, fill=0.5, flip=True)(x, Draws.of(seed, torch.arange(2)))
+        out = PadCrop(pad=2, fill=0.5, flip=True)(x, RandomStreams.of(seed, torch.arange(2)))
         windows = {
-            (top, left, flip): window.flip(-1) if flip else window
+            (top, left, flip): running_means.flip(-1) if flip else running_means
             for top in range(5)
             for left in range(5)
             for flip in (False, True)
-            for window in (framed[0, :, top : top + 5, left : left + 7],)
+            for running_means in (framed[0, :, top : top + 5, left : left + 7],)
         }
-        seen |= {place for place, window in windows.items() if torch.equal(window, out[0])}
+        seen |= {place for place, running_means in windows.items() if torch.equal(running_means, out[0])}
     assert len({(top, left) for top, left, _ in seen}) > 15
     assert {flip for *_, flip in seen} == {False, True}
 
 
 def test_pad_crop_is_the_same_for_an_image_in_every_batch() -> None:
     x = torch.rand(5, 3, 6, 6)
-    whole = PadCrop(pad=2)(x, Draws.of(3, torch.arange(5)))
-    part = PadCrop(pad=2)(x[2:4], Draws.of(3, torch.tensor([2, 3])))
+    whole = PadCrop(pad=2)(x, RandomStreams.of(3, torch.arange(5)))
+    part = PadCrop(pad=2)(x[2:4], RandomStreams.of(3, torch.tensor([2, 3])))
     assert torch.equal(whole[2:4], part)
-    assert torch.equal(PadCrop(pad=0, flip=False)(x, Draws.of(0, torch.arange(5))), x)
+    assert torch.equal(PadCrop(pad=0, flip=False)(x, RandomStreams.of(0, torch.arange(5))), x)
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,10 @@ import pytest
 import torch
 from timm.data.distributed_sampler import RepeatAugSampler
 
-from vitadel.draws import Draws
-from vitadel.errors import UsageError
-from vitadel.train.augment import ResizedCrop
-from vitadel.train.repeat import repeated
+from vitadel.core.errors import UsageError
+from vitadel.core.rng import RandomStreams
+from vitadel.train.input.augment import ResizedCrop
+from vitadel.train.input.repeated_augmentation import repeated
 
 
 def test_the_first_of_the_order_come_three_times_in_a_row() -> None:
@@ -36,7 +36,7 @@ def test_processes_get_what_deits_sampler_gives_them(world: int) -> None:
 def test_copies_are_augmented_each_in_its_own_way() -> None:
     rows, copies = repeated(torch.tensor([5, 3]), 2)
     x = torch.rand(1, 3, 8, 8).expand(2, -1, -1, -1)
-    one, other = ResizedCrop()(x, Draws.of(0, rows).fold(copies))
+    one, other = ResizedCrop()(x, RandomStreams.of(0, rows).fold(copies))
     assert not torch.equal(one, other)
 
 

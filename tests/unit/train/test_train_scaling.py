@@ -13,14 +13,14 @@ from torch import Tensor
 
 from vitadel import data, models
 from vitadel.attacks import PGD, Scaling
+from vitadel.core.errors import Stopped, UsageError
 from vitadel.data import Split, Squash
-from vitadel.errors import Stopped, UsageError
-from vitadel.models import Model, read_tensors, scales, set_attention_scales
-from vitadel.objectives import AWP, Adversarial, AttentionScaling, Mart, Objective, Scope, Standard, Trades
+from vitadel.models import Model, attention_scales, read_tensors, set_attention_scales
+from vitadel.objectives import AWP, MART, TRADES, Adversarial, AttentionScaling, Objective, Scope, Standard
 from vitadel.runs import Run
-from vitadel.threat import Linf
+from vitadel.threats import Linf
 from vitadel.train import AdamW, Compile, Plan, Precision, fit
-from vitadel.train.understudy import Understudy
+from vitadel.train.attack_model import AttackModel
 
 ATTACK = PGD(steps=2, step_size=0.05, keep_best=False)
 ADVERSARIAL = Adversarial(ATTACK, Linf(0.1))
@@ -28,7 +28,7 @@ ONE = replace(Scaling.paper(), batches=1, batch=16, steps=2)
 SCALING = AttentionScaling(ADVERSARIAL, period=2, scaling=ONE)
 # four updates an epoch, of which number 2 is the one of scaling: updates 9 to 12
 PLAN = Plan(
-    epochs=4, batch=16, optimiser=AdamW(lr=2e-3), ema=0.9, clip_norm=1.0, checkpoint_every_steps=1, log_every_steps=2
+    epochs=4, batch=16, optimizer=AdamW(lr=2e-3), ema=0.9, clip_norm=1.0, checkpoint_every_steps=1, log_every_steps=2
 )
 
 
@@ -68,7 +68,7 @@ class Course:
             self.states.setdefault(int(path.stem.removeprefix("step-")), read_tensors(path)[0])
 
     def moves(self, kind: str) -> set[int]:
-        """The updates that changed any tensor of a kind: weights, average, optimiser or factors."""
+        """The updates that changed any tensor of a kind: weights, average, optimizer or factors."""
         return {
             step
             for step in range(1, max(self.states) + 1)
@@ -77,7 +77,7 @@ class Course:
 
     def of(self, kind: str, step: int) -> dict[str, Tensor]:
         state = self.states[step]
-        if kind in ("optimiser", "average", "model"):
+        if kind in ("optimizer", "average", "model"):
             return {key: value for key, value in state.items() if key.startswith(kind) and "scal" not in key}
         return {key: value for key, value in state.items() if key.endswith(kind)}
 
@@ -93,11 +93,11 @@ def test_an_epoch_of_scaling_moves_the_factors_alone(
     course("", 0, 0, {})
     still = {9, 10, 11, 12} if batches is None else {9}
     every = set(range(1, 17))
-    assert {kind: every - course.moves(kind) for kind in ("model", "average", "optimiser")} == {
+    assert {kind: every - course.moves(kind) for kind in ("model", "average", "optimizer")} == {
         "model": still,
         "average": still,
-        # the first update of the optimiser makes its state, which is not there to be compared before
-        "optimiser": still | {1},
+        # the first update of the optimizer makes its state, which is not there to be compared before
+        "optimizer": still | {1},
     }
     name = "attention_scales" if scope is Scope.DEPLOYED else "attack_scales"
     assert course.moves(name) <= still
@@ -124,7 +124,7 @@ def test_a_run_goes_on_where_it_was(train: Split, tmp_path: Path, scope: Scope, 
 
 
 @pytest.mark.parametrize(
-    "inner", [Mart(ATTACK, Linf(0.1)), AWP(Trades(ATTACK, Linf(0.1)), gamma=0.01, start=1)], ids=["mart", "awp"]
+    "inner", [MART(ATTACK, Linf(0.1)), AWP(TRADES(ATTACK, Linf(0.1)), gamma=0.01, start=1)], ids=["mart", "awp"]
 )
 def test_the_file_is_the_model_and_holds_its_factors(train: Split, tmp_path: Path, inner: Objective) -> None:
     run = claimed(tmp_path / "run")
@@ -135,7 +135,7 @@ def test_the_file_is_the_model_and_holds_its_factors(train: Split, tmp_path: Pat
     assert same(back.net.state_dict(), model.net.state_dict())
     x, _ = _images(train)
     plain = fresh()
-    plain.net.load_state_dict({key: value for key, value in final(run).items() if key != scales.ATTENTION})
+    plain.net.load_state_dict({key: value for key, value in final(run).items() if key != attention_scales.ATTENTION})
     with torch.no_grad(), plain.taps.scale(back.attention_scales):
         by_hand = plain(x)
     with torch.no_grad():
@@ -159,7 +159,7 @@ def test_without_an_epoch_of_scaling_it_is_the_inner_objective(train: Split, tmp
     fit(fresh(), ADVERSARIAL, train, PLAN, claimed(tmp_path / "plain"), seed=1)
     plain, attack, deployed = (final(Run.open(tmp_path / name)) for name in ("plain", "ATTACK", "DEPLOYED"))
     assert same(plain, attack)
-    assert deployed.pop(scales.ATTENTION).tolist() == [1.0, 1.0]
+    assert deployed.pop(attention_scales.ATTENTION).tolist() == [1.0, 1.0]
     assert same(plain, deployed)
 
 
@@ -191,17 +191,17 @@ def test_a_start_with_factors_keeps_them(train: Split, tmp_path: Path) -> None:
 def test_a_copy_in_bf16_answers_with_the_factors(train: Split, tmp_path: Path, scope: Scope) -> None:
     model = fresh()
     set_attention_scales(model, [0.5, 0.25])
-    understudy = Understudy(model)
+    attack_model = AttackModel(model)
     x, _ = _images(train)
     with torch.no_grad():
-        torch.testing.assert_close(understudy(x), model.eval()(x), rtol=0.05, atol=0.05)
+        torch.testing.assert_close(attack_model(x), model.eval()(x), rtol=0.05, atol=0.05)
         set_attention_scales(model, [0.0, 0.0])
-        understudy.learn()
-        torch.testing.assert_close(understudy(x), model(x), rtol=0.05, atol=0.05)
-    plan = replace(PLAN, precision=Precision.BF16, understudy=True)
+        attack_model.learn()
+        torch.testing.assert_close(attack_model(x), model(x), rtol=0.05, atol=0.05)
+    plan = replace(PLAN, precision=Precision.BF16, attack_model=True)
     run = claimed(tmp_path / "run")
     fit(fresh(), replace(SCALING, scope=scope), train, plan, run, seed=1)
-    assert (scales.ATTENTION in final(run)) == (scope is Scope.DEPLOYED)
+    assert (attention_scales.ATTENTION in final(run)) == (scope is Scope.DEPLOYED)
 
 
 @pytest.mark.parametrize("scope", list(Scope))

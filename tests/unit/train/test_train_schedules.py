@@ -8,13 +8,13 @@ import torch
 from timm.scheduler import CosineLRScheduler
 from torch import nn
 
-from vitadel.errors import UsageError
-from vitadel.objectives import Each
+from vitadel.core.errors import UsageError
+from vitadel.objectives import ScheduleUnit
 from vitadel.train import SGD, AdamW, Decay, Lion, Plan, Rule, ema_decay, learning_rate
 
 
 def plan(**values: object) -> Plan:
-    return Plan(**{"epochs": 100, "batch": 512, "optimiser": AdamW(lr=5e-4), **values})  # type: ignore[arg-type]
+    return Plan(**{"epochs": 100, "batch": 512, "optimizer": AdamW(lr=5e-4), **values})  # type: ignore[arg-type]
 
 
 AUTHORS = {
@@ -22,7 +22,7 @@ AUTHORS = {
     "warmup_lr": 1e-6,
     "min_lr": 1e-5,
     "cooldown_epochs": 10,
-    "lr_each": Each.EPOCH,
+    "lr_each": ScheduleUnit.EPOCH,
     "cosine_from_start": True,
 }
 
@@ -30,15 +30,15 @@ AUTHORS = {
 @pytest.mark.parametrize("prefix", [False, True])
 def test_per_epoch_it_is_timms_cosine(prefix: bool) -> None:
     chosen = plan(**{**AUTHORS, "cosine_from_start": not prefix})
-    optimiser = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=5e-4)
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=5e-4)
     # timm counts the warm-up before the cosine, which then ends so much later
     timms = CosineLRScheduler(
-        optimiser, 90 if prefix else 100, lr_min=1e-5, warmup_t=10, warmup_lr_init=1e-6, warmup_prefix=prefix
+        optimizer, 90 if prefix else 100, lr_min=1e-5, warmup_t=10, warmup_lr_init=1e-6, warmup_prefix=prefix
     )
     for epoch in range(110):
         timms.step(epoch)
         for step in (epoch * 4, epoch * 4 + 3):
-            assert learning_rate(chosen, step, 4) == pytest.approx(optimiser.param_groups[0]["lr"], rel=1e-9), epoch
+            assert learning_rate(chosen, step, 4) == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-9), epoch
 
 
 def test_the_authors_rate_jumps_after_the_warm_up_and_never_reaches_its_peak() -> None:
@@ -50,7 +50,7 @@ def test_the_authors_rate_jumps_after_the_warm_up_and_never_reaches_its_peak() -
 
 
 def test_steps_down() -> None:
-    chosen = plan(step_every=30, lr_each=Each.EPOCH, optimiser=SGD(lr=0.1))
+    chosen = plan(step_every=30, lr_each=ScheduleUnit.EPOCH, optimizer=SGD(lr=0.1))
     assert [learning_rate(chosen, epoch, 1) for epoch in (0, 29, 30, 60, 99)] == pytest.approx(
         [0.1, 0.1, 0.01, 0.001, 1e-4]
     )
@@ -58,7 +58,7 @@ def test_steps_down() -> None:
 
 def test_the_peak_follows_the_batch() -> None:
     assert plan(batch=1024, lr_rule=Rule.LINEAR).peak_lr == pytest.approx(1e-3)
-    root = plan(batch=1024, lr_rule=Rule.ROOT, optimiser=AdamW(lr=2e-4))
+    root = plan(batch=1024, lr_rule=Rule.ROOT, optimizer=AdamW(lr=2e-4))
     assert root.peak_lr == pytest.approx(2.83e-4, rel=1e-3)
     assert plan(batch=1024).peak_lr == 5e-4
     assert learning_rate(root, 0, 10) == root.peak_lr
@@ -105,7 +105,7 @@ def test_which_weights_are_decayed() -> None:
 
 
 def test_the_cosine_starts_where_the_warm_up_ends_unless_told_otherwise() -> None:
-    chosen = plan(epochs=10, warmup_epochs=2, min_lr=1e-4, optimiser=AdamW(lr=1e-3))
+    chosen = plan(epochs=10, warmup_epochs=2, min_lr=1e-4, optimizer=AdamW(lr=1e-3))
     assert learning_rate(chosen, 30, 5) == pytest.approx(1e-4 + 9e-4 * (1 + math.cos(math.pi * 20 / 40)) / 2)
 
 

@@ -12,22 +12,22 @@ from torch import Tensor, nn
 
 from vitadel import data, models
 from vitadel.attacks import PGD
+from vitadel.core.errors import Stopped, UsageError
 from vitadel.data import Split, Squash
-from vitadel.errors import Stopped, UsageError
 from vitadel.models import Adapted, Model, Tuning, family_of, read_tensors
-from vitadel.objectives import AWP, Objective, TradeOff
+from vitadel.objectives import AWP, Objective, TORATraining
 from vitadel.runs import Run
-from vitadel.threat import Linf
-from vitadel.train import SGD, AdamW, Compile, Lion, OptimiserChoice, Plan, Precision, fit
-from vitadel.train.understudy import Understudy
+from vitadel.threats import Linf
+from vitadel.train import SGD, AdamW, Compile, Lion, OptimizerChoice, Plan, Precision, fit
+from vitadel.train.attack_model import AttackModel
 
 ATTACK = PGD(steps=2, step_size=0.05, keep_best=False)
-OBJECTIVE = TradeOff(ATTACK, Linf(0.1))
+OBJECTIVE = TORATraining(ATTACK, Linf(0.1))
 # eight updates: rob, acc, rob, acc, and four of the joint answer
 PLAN = Plan(
     epochs=2,
     batch=16,
-    optimiser=AdamW(lr=5e-3, weight_decay=0.5),
+    optimizer=AdamW(lr=5e-3, weight_decay=0.5),
     ema=0.9,
     clip_norm=1.0,
     checkpoint_every_steps=1,
@@ -84,7 +84,7 @@ def test_what_is_frozen_is_the_same_bit_for_bit(
     run, before = claimed(tmp_path / "run"), backbone().net.state_dict()
     model = fresh(tuning)
     start = {name: value.clone() for name, value in model.net.state_dict().items()}
-    plan = replace(PLAN, precision=precision, understudy=precision is Precision.BF16)
+    plan = replace(PLAN, precision=precision, attack_model=precision is Precision.BF16)
     average = fit(model, replace(OBJECTIVE, independent=independent), train, plan, run, seed=1)
     assert average is not model
     for state in (model.net.state_dict(), average.net.state_dict(), final(run)):
@@ -115,24 +115,24 @@ class Course:
 
 
 @pytest.mark.parametrize(
-    "optimiser",
+    "optimizer",
     [AdamW(lr=5e-3, weight_decay=0.5), Lion(lr=1e-3, weight_decay=0.5), SGD(lr=0.1, weight_decay=0.1)],
     ids=["adamw", "lion", "sgd"],
 )
 def test_what_waits_for_its_turn_is_neither_moved_nor_decayed(
-    train: Split, tmp_path: Path, optimiser: OptimiserChoice
+    train: Split, tmp_path: Path, optimizer: OptimizerChoice
 ) -> None:
     run = claimed(tmp_path / "run")
     course = Course(run)
-    fit(fresh(), OBJECTIVE, train, replace(PLAN, optimiser=optimiser), run, seed=1, notify=course)
+    fit(fresh(), OBJECTIVE, train, replace(PLAN, optimizer=optimizer), run, seed=1, notify=course)
     course("", 0, 0, {})
     kinds = [("rob", "fusions.0"), ("acc", "fusions.0")] * 2 + [("fusions.0",)] * 4
     for step, expected in enumerate(kinds, 1):
         for part in ("rob", "acc", "fusions.0", "fusions.1", "backbone"):
             names = {name for name in course.moved(step, "model") if f".{part}" in name}
             assert bool(names) == (part in expected), (step, part)
-    # of the optimiser: as many slots as there are weights in the parts that learn
-    slots = [len({name.split(".")[1] for name in course.moved(step, "optimiser")}) for step in range(1, 9)]
+    # of the optimizer: as many slots as there are weights in the parts that learn
+    slots = [len({name.split(".")[1] for name in course.moved(step, "optimizer")}) for step in range(1, 9)]
     net = fresh().net
     assert isinstance(net, Adapted)
     fusion = len(list(net.fusions[0].parameters()))
@@ -158,7 +158,7 @@ def test_a_run_goes_on_where_it_was(train: Split, tmp_path: Path, killed: int) -
 
 
 def test_a_batch_in_parts_is_the_same_batch(train: Split, tmp_path: Path) -> None:
-    plan = replace(PLAN, optimiser=SGD(lr=0.05), ema=None)
+    plan = replace(PLAN, optimizer=SGD(lr=0.05), ema=None)
     fit(fresh(), OBJECTIVE, train, plan, claimed(tmp_path / "one"), seed=1)
     fit(fresh(), OBJECTIVE, train, replace(plan, accumulate=4), claimed(tmp_path / "four"), seed=1)
     one, four = (final(Run.open(tmp_path / name)) for name in ("one", "four"))
@@ -185,15 +185,15 @@ def test_attacks_are_crafted_on_a_copy_that_gives_the_joint_answer_or_that_of_th
     train: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attacks_own: bool, alone: str
 ) -> None:
     seen: list[str] = []
-    forward = Understudy.forward
+    forward = AttackModel.forward
 
-    def spy(self: Understudy, x: Tensor) -> Tensor:
+    def spy(self: AttackModel, x: Tensor) -> Tensor:
         assert isinstance(self.net, Adapted)
         seen.append(self.net.tuning.answer)
         return forward(self, x)
 
-    monkeypatch.setattr(Understudy, "forward", spy)
-    plan = replace(PLAN, precision=Precision.BF16, understudy=True)
+    monkeypatch.setattr(AttackModel, "forward", spy)
+    plan = replace(PLAN, precision=Precision.BF16, attack_model=True)
     objective = replace(OBJECTIVE, attacks_own=attacks_own)
     fit(fresh(), objective, train, plan, claimed(tmp_path / "run"), seed=1)
     # two steps for two updates of phase 1 and four of phase 2
@@ -205,7 +205,7 @@ def test_compiled_it_learns_the_same(train: Split, tmp_path: Path, monkeypatch: 
     """A graph for the attack and for each head's turn; without the last stage of the compiler, which takes minutes."""
     monkeypatch.setattr(Compile, "applied", lambda self, net: net.compile(backend="aot_eager") if self.value else None)
     torch._dynamo.reset()
-    plan = replace(PLAN, optimiser=SGD(lr=0.05))
+    plan = replace(PLAN, optimizer=SGD(lr=0.05))
     fit(fresh(), OBJECTIVE, train, plan, claimed(tmp_path / "plain"), seed=1)
     fit(fresh(), OBJECTIVE, train, replace(plan, compile=Compile.FAST), claimed(tmp_path / "compiled"), seed=1)
     plain, compiled = (final(Run.open(tmp_path / name)) for name in ("plain", "compiled"))
@@ -218,7 +218,7 @@ def test_compiled_it_learns_the_same(train: Split, tmp_path: Path, monkeypatch: 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"shard": True}, "TradeOff trains other weights at every update.*Set plan.shard=false"),
+        ({"shard": True}, "TORATraining trains other weights at every update.*Set plan.shard=false"),
         ({"checkpoint_activations": True}, "Adapted cannot recompute activations"),
     ],
 )
@@ -247,12 +247,12 @@ def test_blocks_that_are_alike_are_compiled_once_a_stage(
         return graph.forward
 
     def applied(self: Compile, net: nn.Module) -> None:
-        for piece in family_of(net).pieces(net):
+        for piece in family_of(net).compile_units(net):
             piece.compile(dynamic=False, backend=count)
 
     monkeypatch.setattr(Compile, "applied", applied)
     torch._dynamo.reset()
-    plan = replace(PLAN, precision=Precision.BF16, understudy=True, compile=Compile.BLOCKS)
+    plan = replace(PLAN, precision=Precision.BF16, attack_model=True, compile=Compile.BLOCKS)
     options = {"depth": 4, "embed_dim": 32, "num_heads": 2}
     model = models.tora(
         models.load("timm:test_vit", num_classes=10, image_size=8, patch_size=2, options=options), Tuning()

@@ -2,17 +2,26 @@
 
 from torch import nn
 
-from vitadel.models.families.adapting import Adapting
 from vitadel.models.families.base import Block, Family, Geometry, Layer, check_grid
 from vitadel.models.families.cait import CaiT
 from vitadel.models.families.levit import LeViT
-from vitadel.models.families.pointer import Pointing
+from vitadel.models.families.masked_gradient_net import MaskedGradientFamily
 from vitadel.models.families.residual import Residual
 from vitadel.models.families.swin import Swin
+from vitadel.models.families.tora import TORAFamily
 from vitadel.models.families.vit import ViT
 from vitadel.models.families.xcit import XCiT
 
-FAMILIES: tuple[Family, ...] = (ViT(), CaiT(), XCiT(), Swin(), LeViT(), Pointing(), Adapting(), Residual())
+FAMILIES: tuple[Family, ...] = (
+    ViT(),
+    CaiT(),
+    XCiT(),
+    Swin(),
+    LeViT(),
+    MaskedGradientFamily(),
+    TORAFamily(),
+    Residual(),
+)
 OTHER = Family()
 
 

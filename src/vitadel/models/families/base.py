@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from vitadel.errors import UsageError
+from vitadel.core.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +108,10 @@ class Family:
             for b in self.blocks(net)
         ] or [Layer(name, known[name], fixed=True) for name in names if name in known]
 
-    def quicken(self, net: nn.Module) -> None:
+    def use_fused_kernels(self, net: nn.Module) -> None:
         """Put in kernels made for this network's size, where there are any; no answer changes but by rounding."""
 
-    def pieces(self, net: nn.Module) -> Sequence[nn.Module]:
+    def compile_units(self, net: nn.Module) -> Sequence[nn.Module]:
         """What is worth compiling by itself: the blocks, which are alike, and whatever else has many layers."""
         return [block.module for block in self.blocks(net)]
 
@@ -138,7 +138,7 @@ class Family:
             if isinstance(module, nn.BatchNorm2d) and _whole_slopes not in module._forward_hooks.values():
                 module.register_forward_hook(_whole_slopes)
 
-    def spare(self, net: nn.Module) -> None:
+    def prune_unused_tokens(self, net: nn.Module) -> None:
         """Let a network leave out what its head never reads: answers and slopes stay, taps of the last block do not."""
 
     def geometry(self, state: Mapping[str, Tensor], net: nn.Module) -> Geometry:

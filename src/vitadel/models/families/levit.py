@@ -6,7 +6,7 @@ import torch
 from timm.models.levit import Attention, AttentionDownsample, Levit, LevitBlock, LevitDownsample
 from torch import Tensor, nn
 
-from vitadel.errors import UsageError
+from vitadel.core.errors import UsageError
 from vitadel.models.families.base import Block, Family
 
 

@@ -11,7 +11,7 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from vitadel.models.families.base import Block, Geometry, Patched, numbered
-from vitadel.models.families.packed import PackedAttention, suits
+from vitadel.models.families.fused_qkv import PackedAttention, suits
 
 KERNEL = "patch_embed.proj.weight"
 POSITIONS = "pos_embed"
@@ -34,7 +34,7 @@ class ViT(Patched):
         classed = net.cls_token is not None
         return numbered("blocks", net.blocks, prefix=net.num_prefix_tokens, class_token=classed, pairs=True)
 
-    def spare(self, net: nn.Module) -> None:
+    def prune_unused_tokens(self, net: nn.Module) -> None:
         """After its last attention, a head on the class token needs no other: all else goes on with that one alone."""
         if not isinstance(net, VisionTransformer):  # one with adapters, whose later parts read all tokens
             return
@@ -45,7 +45,7 @@ class ViT(Patched):
             for module in (last.attn.proj, last.norm2, net.norm):
                 module.register_forward_pre_hook(_first_token)
 
-    def quicken(self, net: nn.Module) -> None:
+    def use_fused_kernels(self, net: nn.Module) -> None:
         if not isinstance(net, VisionTransformer) or net.cls_token is None or net.num_prefix_tokens != 1:
             return
         for block in net.blocks:

@@ -7,9 +7,9 @@ import torch
 from timm.models.xcit import Xcit
 from torch import nn
 
-from vitadel.errors import UsageError
+from vitadel.core.errors import UsageError
 from vitadel.models.families.base import Block, Patched, numbered
-from vitadel.models.families.packed import PackedChannelAttention, suits_channels
+from vitadel.models.families.fused_qkv import PackedChannelAttention, suits_channels
 
 
 class XCiT(Patched):
@@ -26,11 +26,11 @@ class XCiT(Patched):
             *numbered("class_blocks", net.cls_attn_blocks, prefix=1, class_token=True),
         ]
 
-    def pieces(self, net: nn.Module) -> Sequence[nn.Module]:
+    def compile_units(self, net: nn.Module) -> Sequence[nn.Module]:
         assert isinstance(net, Xcit)
-        return [net.patch_embed, *super().pieces(net)]
+        return [net.patch_embed, *super().compile_units(net)]
 
-    def quicken(self, net: nn.Module) -> None:
+    def use_fused_kernels(self, net: nn.Module) -> None:
         assert isinstance(net, Xcit)
         if not all(suits_channels(block.attn) for block in net.blocks):
             return

@@ -1,0 +1,53 @@
+"""From taps, models and images to numbers: studies that explain what an evaluation found."""
+
+from collections.abc import Callable
+
+from vitadel.analyze.convergence import Convergence
+from vitadel.analyze.correlation import Correlation
+from vitadel.analyze.feature_visualization import FeatureVisualization
+from vitadel.analyze.lesion import Lesion
+from vitadel.analyze.masking import Masking, masking
+from vitadel.analyze.perturbation_semantics import PerturbationSemantics, semantics
+from vitadel.analyze.perturbations import Perturbations
+from vitadel.analyze.restricted_attention import RestrictedAttention
+from vitadel.analyze.saliency import Saliency
+from vitadel.analyze.study import Bench, Images, Parts, Study, study
+from vitadel.analyze.tora_gates import TORAGates
+from vitadel.analyze.verdict import Evidence, Verdict
+
+STUDIES: dict[str, Callable[[], Study]] = {
+    "accumulate": FeatureVisualization,
+    "convergence": Convergence,
+    "correlation": Correlation,
+    "gates": TORAGates,
+    "lesion": Lesion,
+    "masking": Masking,
+    "masking-quick": Masking.quick,
+    "perturbations": Perturbations,
+    "restrict": RestrictedAttention,
+    "saliency": Saliency,
+    "semantics": PerturbationSemantics,
+}
+
+__all__ = [
+    "STUDIES",
+    "Bench",
+    "Convergence",
+    "Correlation",
+    "Evidence",
+    "FeatureVisualization",
+    "Images",
+    "Lesion",
+    "Masking",
+    "Parts",
+    "PerturbationSemantics",
+    "Perturbations",
+    "RestrictedAttention",
+    "Saliency",
+    "Study",
+    "TORAGates",
+    "Verdict",
+    "masking",
+    "semantics",
+    "study",
+]

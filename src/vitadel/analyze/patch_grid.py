@@ -1,0 +1,73 @@
+r"""Does a pattern follow the grid of patches? The jumps across borders of patches against those inside.
+
+Let :math:`E_p` be the mean squared difference of neighboring pixels, over all neighbors whose border lies p pixels
+after one between patches (p = 0 is that border itself), across columns and down rows with equal weight. The alignment
+of the pattern with the grid is
+
+.. math:: a = \frac{E_0 - \bar E}{E_0 + \bar E}, \qquad \bar E = \frac{1}{P - 1} \sum_{p \ne 0} E_p,
+
+1 if a pattern jumps on borders alone, -1 if it jumps anywhere but there, around 0 if it knows nothing of the grid. The
+same number for the grid moved by (p, q) pixels says what chance makes of it: `rank` is the share of the :math:`P^2`
+grids, the true one among them, that are aligned at least as well. Where no place is special, each is first as often.
+
+Shape letters: B images, P places in a patch.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from vitadel.core.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """Of every image: the alignment of the true grid, and the share of grids that are aligned at least as well.
+
+    `jumps_BP` are the energies by place, divided by their mean over places.
+    """
+
+    true_B: Tensor
+    rank_B: Tensor
+    jumps_BP: Tensor
+
+
+def alignment(pattern: Tensor, patch: int) -> Alignment:
+    """How patterns [B, C, H, W] follow a grid of patches of this size; a constant pattern has alignment 0."""
+    check_patch(patch, pattern.shape[-2], pattern.shape[-1])
+    down_BP, across_BP = _jumps(pattern, patch, -2), _jumps(pattern, patch, -1)
+    shifted_BPP = (down_BP[:, :, None] + across_BP[:, None]) / 2
+    mean_B11 = shifted_BPP.mean((1, 2), keepdim=True)
+    # inside means at all other places, of each direction on its own
+    inside_BPP = (patch * mean_B11 - shifted_BPP) / (patch - 1)
+    inside_BPP = inside_BPP.clamp_min(0)  # a difference of sums may miss zero by a hair
+    every_BPP = (shifted_BPP - inside_BPP) / (shifted_BPP + inside_BPP).clamp_min(torch.finfo(torch.float64).tiny)
+    true_B = every_BPP[:, 0, 0]
+    as_good_B = (every_BPP >= true_B[:, None, None] - 1e-12).sum((1, 2))
+    jumps_BP = (down_BP + across_BP) / 2
+    jumps_BP = jumps_BP / jumps_BP.mean(1, keepdim=True).clamp_min(torch.finfo(torch.float64).tiny)
+    return Alignment(true_B, as_good_B / patch**2, jumps_BP)
+
+
+def by_chance(patch: int) -> float:
+    """The mean share of grids that are aligned at least as well where every place among them is equally likely."""
+    return (patch**2 + 1) / (2 * patch**2)
+
+
+def check_patch(patch: int, height: int, width: int) -> None:
+    """Refuse a grid that an image has no border of, or nothing beside its borders."""
+    if patch < 2 or 2 * patch > min(height, width):
+        raise UsageError(
+            f"a grid of patches of {patch} pixels cannot be told from others on images of {height} x {width}. "
+            f"Choose patch from 2 to {min(height, width) // 2}."
+        )
+
+
+def _jumps(pattern: Tensor, patch: int, side: int) -> Tensor:
+    """[B, P] in float64: the mean squared difference along one side, by the place of the later pixel in its patch."""
+    squared = pattern.double().diff(dim=side).square()
+    per_line = squared.mean((1, -1 if side == -2 else -2))
+    place = (torch.arange(per_line.shape[1], device=pattern.device) + 1) % patch
+    sums = torch.zeros(len(pattern), patch, dtype=torch.float64, device=pattern.device).index_add_(1, place, per_line)
+    return sums / torch.bincount(place, minlength=patch)

@@ -1,0 +1,266 @@
+"""What do adversarial perturbations look like? As pictures, by frequency, and against the grid of patches.
+
+Bhojanapalli et al. (2021, arXiv:2103.14586) see the patches of a ViT in its perturbations, and none of that in a
+ResNet's; Debenedetti (2022) sees the object in the perturbations of robust models, and noise in those of others. Beside
+the pictures stand numbers: power by frequency (`vitadel.analyze.spectrum`) and how far the pattern follows the patches
+(`vitadel.analyze.patch_grid`), for the perturbation and for its size alone.
+
+Shape letters: B images, C channels, H rows, W columns, F frequencies, P places in a patch.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from vitadel import threats as threats
+from vitadel.analyze import attacked_images, spectrum
+from vitadel.analyze.attacked_images import ImageAttacker, Sign, Stretch, floats, mean_interval
+from vitadel.analyze.json_arrays import packed, unpacked
+from vitadel.analyze.patch_grid import alignment, by_chance, check_patch
+from vitadel.analyze.study import Bench
+from vitadel.core.numeric import Count, check_ranges
+from vitadel.models import Model, family_of
+from vitadel.runs import describe
+from vitadel.runs.exhibits import Exhibit, Line, Lines, Picture, Pictures, Table, findings
+from vitadel.threats import Threat
+
+_DETAIL = 64  # pixels of a detail, in pictures that are large enough to need one
+_KINDS = {"change": "perturbation", "size": "its size"}
+
+
+@dataclass(frozen=True, slots=True)
+class Perturbations:
+    """Perturbations of PGD as pictures, their frequencies, and how far they follow the grid of patches.
+
+    `images` are shown, all are measured. `steps` and `step_size` are those of PGD, 1.5 eps / steps if not said.
+    `stretch` chooses what is black and white in the pictures, `sign` which way round they are; numbers do not depend on
+    either. `patch` is the side of the patches; a model without any is measured against a grid only if one is given.
+    """
+
+    about: ClassVar[str] = "what do perturbations look like? Pictures, frequencies, alignment with the patches"
+    needs_threat: ClassVar[bool] = True
+
+    images: Count = 6
+    steps: Count = 100
+    step_size: attacked_images.StepSize | None = None
+    stretch: Stretch = Stretch.EPS
+    sign: Sign = Sign.ADDED
+    patch: Count | None = None
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+    def refuse(self, model: nn.Module) -> None:
+        size = model.spec.image_size if isinstance(model, Model) and model.spec is not None else None
+        if size is not None and (patch := self._patch(model)) is not None:
+            check_patch(patch, size, size)
+
+    def carry_out(self, bench: Bench) -> dict[str, object]:
+        """Perturbations of all images in numbers, and of the first as pictures."""
+        images, parts, threat = bench.images, bench.parts, bench.threat
+        attacked_images.check_images(images)
+        patch = self._patch(bench.model)
+        run_attack = ImageAttacker(
+            bench.model,
+            images,
+            attacked_images.pgd(self.steps, self.step_size, threat),
+            threat,
+            bench.seed,
+            bench.batch,
+        )
+
+        def look(rows: Tensor) -> dict[str, list[object]]:
+            struck = run_attack(rows)
+            told = _measured(struck.adversarial - struck.x, struck.x, patch)
+            shown = [packed(one) for row, one in zip(rows, struck.adversarial, strict=True) if row < self.images]
+            return {**told, "fooled": struck.fooled_B.tolist(), "shown": list(shown)}
+
+        told = attacked_images.gathered(bench, "perturbations", look)
+        shown = torch.arange(min(self.images, len(images)))
+        x, adversarial = images.images(shown).cpu(), torch.stack([unpacked(one) for one in told["shown"]])
+        side = tuple(x.shape[-2:])
+        exhibits: list[Exhibit] = [
+            self._pictures(x, adversarial, images.labels[shown].tolist(), threat, patch),
+            _curve(told, side),
+            *([] if patch is None else [_places(told, patch)]),
+            _table(told, patch),
+        ]
+        result = findings(
+            "perturbations",
+            "What perturbations look like",
+            _summary(told, patch, threat),
+            exhibits,
+            {
+                "n": len(images),
+                "settings": describe(self),
+                "threat": {"text": threats.spell(threat), "eps": threat.eps},
+                "patch": patch,
+                "fooled": sum(map(bool, told["fooled"])),
+                "fine_share": mean_interval(floats(told["fine"])),
+                "fine_share_of_images": mean_interval(floats(told["fine_image"])),
+                "alignment": {} if patch is None else {kind: _aligned(told, kind, patch) for kind in _KINDS},
+                "frequency": spectrum.frequencies(*side).tolist(),
+                "density": _mean_of(told["density"]).tolist(),
+                "seconds": parts.seconds,
+            },
+        )
+        parts.close(result)
+        return result
+
+    def _patch(self, model: nn.Module) -> int | None:
+        if self.patch is not None:
+            return self.patch
+        net = model.net if isinstance(model, Model) else model
+        return family_of(net).patch_size(net)
+
+    def _pictures(
+        self, x: Tensor, adversarial: Tensor, labels: Sequence[int], threat: Threat, patch: int | None
+    ) -> Pictures:
+        delta = adversarial - x
+        color = attacked_images.as_bytes(delta, threat, self.stretch, self.sign).float() / 255
+        dull = attacked_images.gray(color)
+        size = delta.abs().mean(1, keepdim=True)
+        size = size / size.amax((1, 2, 3), keepdim=True).clamp_min(torch.finfo(size.dtype).tiny)
+        corner, side = _corner(x.shape[-2], x.shape[-1], patch)
+        columns = {"image": x, "attacked": adversarial, "perturbation": color, "in gray": dull, "size": size}
+        if side:
+            rows, across = slice(corner[0], corner[0] + side), slice(corner[1], corner[1] + side)
+            columns |= {"detail, gray": dull[:, :, rows, across], "detail, size": size[:, :, rows, across]}
+        detail = f" Details are the middle {side} x {side} pixels." if side else ""
+        return Pictures(
+            "Perturbations",
+            f"PGD with {self.steps} steps at {threats.spell(threat)}. "
+            f"{attacked_images.how_stretched(threat, self.stretch, self.sign)} Size is the mean over channels of the "
+            f"absolute change, black for none and white for the largest of that image.{detail}",
+            [[Picture.of(one[row].numpy()) for one in columns.values()] for row in range(len(x))],
+            rows=[f"label {label}" for label in labels],
+            columns=list(columns),
+        )
+
+
+def _measured(delta: Tensor, x: Tensor, patch: int | None) -> dict[str, list[object]]:
+    """Of every image the numbers that need the perturbation itself, as a part holds them."""
+    told: dict[str, list[object]] = {
+        "density": [packed(one) for one in spectrum.densities(delta)],
+        "density_image": [packed(one) for one in spectrum.densities(x)],
+        "fine": list(attacked_images.numbers(spectrum.fine_share(delta))),
+        "fine_image": list(attacked_images.numbers(spectrum.fine_share(x))),
+    }
+    for kind, pattern in (("change", delta), ("size", delta.abs())) if patch is not None else ():
+        found = alignment(pattern, patch or 0)
+        told[f"{kind}_aligned"] = list(attacked_images.numbers(found.true_B))
+        told[f"{kind}_rank"] = list(attacked_images.numbers(found.rank_B))
+        told[f"{kind}_jumps"] = [packed(one) for one in found.jumps_BP]
+    return told
+
+
+def _corner(height: int, width: int, patch: int | None) -> tuple[tuple[int, int], int]:
+    """Where the detail begins, on the grid if there is one, and its side; 0 if pictures are small enough to see all."""
+    if min(height, width) <= 2 * _DETAIL:
+        return (0, 0), 0
+    step = patch or 1
+    side = max(1, _DETAIL // step) * step
+    rows, columns = ((length - side) // 2 // step * step for length in (height, width))
+    return (rows, columns), side
+
+
+def _stacked(told: Sequence[object]) -> Tensor:
+    return torch.stack([unpacked(one) for one in told]).double()
+
+
+def _mean_of(told: Sequence[object]) -> Tensor:
+    """The mean over the images that have one."""
+    return _stacked(told).nanmean(0)
+
+
+def _curve(told: Mapping[str, Sequence[object]], side: Sequence[int]) -> Lines:
+    frequency = spectrum.frequencies(*side).tolist()
+    found_BF = _stacked(told["density"])
+    low, high = found_BF.nanquantile(0.25, 0).tolist(), found_BF.nanquantile(0.75, 0).tolist()
+    return Lines(
+        "Power by frequency",
+        "Power of the perturbation by frequency, whatever its direction, relative to white noise of the same power: "
+        f"mean over {len(found_BF)} images, the band holds the middle half of them. Stripes of two pixels have half a "
+        "cycle per pixel. For comparison the images themselves.",
+        [
+            Line("perturbation", frequency, _mean_of(told["density"]).tolist(), low, high),
+            Line("image", frequency, _mean_of(told["density_image"]).tolist(), dashed=True),
+        ],
+        x_label="cycles per pixel",
+        y_label="power",
+        log_y=True,
+        references=[("white noise", 1.0)],
+    )
+
+
+def _places(told: Mapping[str, Sequence[object]], patch: int) -> Lines:
+    lines = []
+    for kind, name in _KINDS.items():
+        jumps_BP = _stacked(told[f"{kind}_jumps"])
+        reach_P = jumps_BP.std(0, correction=1) / math.sqrt(len(jumps_BP)) if len(jumps_BP) > 1 else 0 * jumps_BP[0]
+        mean_P = jumps_BP.mean(0)
+        low, high = (mean_P - reach_P).tolist(), (mean_P + reach_P).tolist()
+        lines.append(Line(name, list(range(patch)), mean_P.tolist(), low, high))
+    return Lines(
+        "Jumps by place in the patch",
+        f"Mean squared difference of neighboring pixels by where their border lies in a patch of {patch}: 0 is the "
+        "border between two patches. Relative to the mean over all places; bands are one standard error over images. "
+        "A pattern that knows nothing of the patches is flat.",
+        lines,
+        x_label="pixels from a border between patches",
+        y_label="jump",
+        references=[("all places", 1.0)],
+    )
+
+
+def _aligned(told: Mapping[str, Sequence[object]], kind: str, patch: int) -> dict[str, float]:
+    """Over all images; `first` counts those on which no moved grid is aligned as well."""
+    ranks = floats(told[f"{kind}_rank"])
+    first = sum(rank * patch**2 < 1.5 for rank in ranks)
+    return {**mean_interval(floats(told[f"{kind}_aligned"])), "mean_rank": sum(ranks) / len(ranks), "first": first}
+
+
+def _table(told: Mapping[str, Sequence[object]], patch: int | None) -> Table:
+    fine, own = mean_interval(floats(told["fine"])), mean_interval(floats(told["fine_image"]))
+    rows: list[list[str | float | None]] = [
+        ["share of power beyond 1/4 cycle per pixel", fine["mean"], fine["low"], fine["high"]],
+        ["the same of the images", own["mean"], own["low"], own["high"]],
+    ]
+    for kind, name in _KINDS.items() if patch is not None else ():
+        found = _aligned(told, kind, patch or 0)
+        rows.append([f"alignment with patches of {patch}: {name}", found["mean"], found["low"], found["high"]])
+        rows.append([f"share of grids aligned as well: {name}", found["mean_rank"], None, None])
+    about = (
+        " Alignment is 0 for a pattern that knows nothing of the patches and 1 for one that jumps on their borders "
+        "alone; next to it the share of all grids of that size, the true one among them, that are aligned at least as "
+        f"well: {by_chance(patch):.2f} by chance."
+        if patch is not None
+        else " The model has no patches; a grid to compare with can be given as patch=16."
+    )
+    return Table(
+        "In numbers",
+        f"Means over {len(told['fine'])} images with their 95% intervals. White noise has "
+        f"{1 - math.pi * spectrum.FINE**2:.2f} of its power beyond a quarter of a cycle per pixel.{about}",
+        ["", "mean", "low", "high"],
+        [[None if isinstance(cell, float) and not math.isfinite(cell) else cell for cell in row] for row in rows],
+    )
+
+
+def _summary(told: Mapping[str, Sequence[object]], patch: int | None, threat: Threat) -> str:
+    n, fine = len(told["fine"]), mean_interval(floats(told["fine"]))["mean"]
+    text = (
+        f"On {n} images at {threats.spell(threat)}, {sum(map(bool, told['fooled']))} of which end misclassified, "
+        f"{fine:.0%} of the perturbation's power lies beyond a quarter of a cycle per pixel (white noise: 80%)."
+    )
+    if patch is None:
+        return text
+    found = _aligned(told, "change", patch)
+    interval = f"{found['low']:+.3f} to {found['high']:+.3f}; " if math.isfinite(found["low"]) else ""
+    return (
+        f"{text} Its alignment with patches of {patch} is {found['mean']:+.3f} ({interval}0 is none, 1 is complete); "
+        f"on {found['first']:.0f} of {n} images no moved grid is aligned as well."
+    )

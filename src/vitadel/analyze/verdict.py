@@ -1,0 +1,171 @@
+"""Is the gradient hidden? What each test says, and how they are weighed.
+
+An **outcome test** compares what attacks reach. It speaks for masking if
+
+=============  =======================================================================================================
+`square`       Square, which asks for no gradient, fells more than 0.2% and at least 3 of the images that every
+               attack by the model's own gradient left (PGD of every length, again, on the margin, with targets)
+`scaling`      the attack on the model with rescaled attention fells significantly more (exact McNemar, p < 0.01) of
+               the images that the plain one left than the plain one does when it is run again from another random
+               start; images on which the factors were chosen do not count
+`far`          an image stands at 100/255, where none should, also after a second, longer attack
+`iterations`   the longest attack leaves significantly more images than a shorter one (exact McNemar, p < 0.01 shared
+               out among the comparisons)
+=============  =======================================================================================================
+
+**Masked**: at least one of them speaks. **Not masked**: all ran, on at least 100 images classified rightly, and none
+speaks. **Cannot tell**: anything else, and these: accuracy at chance (a constant answer stands everywhere and hides
+nothing); 1% or more of the input gradients exactly zero while no outcome test speaks.
+
+Gradients that are exactly zero and gaps beyond what float32 holds support a verdict and never make one: where attention
+is one-hot, gradients may still flow through its values.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from vitadel.core.stats import accuracy, chance_of
+
+MASKED, NOT_MASKED, CANNOT_TELL, NOTHING = "masked", "not masked", "cannot tell", "nothing"
+OUTCOMES = ("square", "scaling", "far", "iterations")
+ENOUGH = 100
+LEVEL = 0.01
+ZERO_SHARE = 0.01
+SQUARE_SHARE, SQUARE_COUNT = 0.002, 3
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One thing that was looked at: a code for programs, a sentence for people, its numbers, and where it points."""
+
+    code: str
+    sentence: str
+    numbers: Mapping[str, float]
+    points: str
+
+    @property
+    def is_outcome(self) -> bool:
+        return self.code in OUTCOMES
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """An answer, the reason in a sentence, and what it rests on."""
+
+    answer: str
+    because: str
+    evidence: tuple[Evidence, ...]
+
+
+def weigh(evidence: Sequence[Evidence], *, right: int, n: int, classes: int) -> Verdict:
+    """The verdict by the rules above."""
+
+    def verdict(answer: str, because: str) -> Verdict:
+        return Verdict(answer, because, tuple(evidence))
+
+    clean = accuracy(right, n)
+    if clean.low <= 1 / classes:
+        chance = f"{clean.accuracy:.1%} of {n} images are right, which chance alone may do among {classes} classes"
+        return verdict(CANNOT_TELL, chance)
+    if fired := [one.code for one in evidence if one.is_outcome and one.points == MASKED]:
+        return verdict(MASKED, f"what attacks reach speaks for it: {', '.join(fired)}")
+    if missing := [code for code in OUTCOMES if code not in {one.code for one in evidence}]:
+        return verdict(CANNOT_TELL, f"not every test was run: {', '.join(missing)} is missing")
+    if right < ENOUGH:
+        return verdict(
+            CANNOT_TELL, f"no test speaks for it, but only {right} images are right, and {ENOUGH} are needed"
+        )
+    if any(one.code == "zero-gradients" and one.points == MASKED for one in evidence):
+        return verdict(CANNOT_TELL, "gradients are exactly zero, yet no attack does better without them")
+    return verdict(NOT_MASKED, "no test of what attacks reach speaks for it")
+
+
+def square(felled: int, left: int, queries: int) -> Evidence:
+    """Whether random search without gradients finds what gradients did not."""
+    numbers = {**share("felled", felled, left), "queries": queries} if left else {"left": 0, "queries": queries}
+    if left == 0:
+        return Evidence("square", "the gradient attacks left no image for Square to try", numbers, NOT_MASKED)
+    fires = felled >= SQUARE_COUNT and felled > SQUARE_SHARE * left
+    sentence = f"Square, without gradients, fells {felled} of the {left} images that no gradient attack felled"
+    return Evidence("square", sentence, numbers, MASKED if fires else NOT_MASKED)
+
+
+def scaling(scaled_only: int, again_only: int, both: int, left: int) -> Evidence:
+    """Whether rescaled attention helps an attack more than a second try does."""
+    if left == 0:
+        return Evidence("scaling", "PGD left no image on which AAS could do better", {"left": 0}, NOT_MASKED)
+    p = chance_of(scaled_only, again_only)
+    numbers: dict[str, float] = {"scaled_only": scaled_only, "again_only": again_only, "both": both, "p": p}
+    numbers |= share("scaled", scaled_only + both, left) | share("again", again_only + both, left)
+    sentence = (
+        f"of {left} images that PGD left (without those the factors were chosen on), AAS fells {scaled_only + both}, "
+        f"and PGD from another start {again_only + both} (exact McNemar, p = {p:.2g})"
+    )
+    return Evidence("scaling", sentence, numbers, MASKED if p < LEVEL else NOT_MASKED)
+
+
+def shared(both: int, felled: int) -> Evidence:
+    """How much of what Square found rescaled attention found, too: whether it is the softmax that hides it."""
+    sentence = f"of the {felled} images that Square fells there, AAS fells {both}"
+    return Evidence("shared", sentence, share("by_both", both, felled), NOTHING)
+
+
+def far(standing: int, again: int, n: int, radius: str) -> Evidence:
+    """Whether any image stands where none should."""
+    numbers = {**share("standing", standing, n), **share("standing_after_another", again, n)} if n else {}
+    if standing == 0:
+        return Evidence("far", f"no image stands at {radius}", numbers, NOT_MASKED)
+    sentence = f"{standing} of {n} stand at {radius}, where none should, and {again} of them after a longer attack"
+    return Evidence("far", sentence, numbers, MASKED if again else NOT_MASKED)
+
+
+def iterations(only_short: Mapping[int, int], only_long: Mapping[int, int], longest: int) -> Evidence:
+    """Whether more steps fell fewer images; per number of steps what fell to that attack only, or to the longest."""
+    chances = {steps: chance_of(only_short[steps], only_long[steps]) for steps in only_short}
+    steps = min(chances, key=lambda one: chances[one])
+    numbers: dict[str, float] = {
+        "shorter": steps,
+        "longest": longest,
+        "only_shorter": only_short[steps],
+        "only_longest": only_long[steps],
+        "p": chances[steps],
+        "comparisons": len(chances),
+    }
+    sentence = (
+        f"PGD with {steps} steps fells {only_short[steps]} that {longest} steps do not, and {longest} steps "
+        f"{only_long[steps]} that {steps} do not (p = {chances[steps]:.2g}, the least of {len(chances)})"
+    )
+    fires = chances[steps] < LEVEL / len(chances)
+    return Evidence("iterations", sentence, numbers, MASKED if fires else NOT_MASKED)
+
+
+def zero_gradients(zero: Mapping[str, int], n: int) -> Evidence:
+    """How many input gradients are exactly zero; per loss and place."""
+    worst = max(zero, key=lambda one: zero[one])
+    numbers = {key: value for name, count in zero.items() for key, value in share(name, count, n).items()}
+    points = MASKED if zero[worst] >= ZERO_SHARE * n else NOTHING
+    sentence = f"input gradients that are exactly zero: at most {zero[worst]} of {n} ({worst})"
+    return Evidence("zero-gradients", sentence, numbers, points)
+
+
+def gaps(beyond: int, rows: int, block: str, worst: float) -> Evidence:
+    """How many rows of attention are one-hot in float32; support only, as values may still carry a gradient."""
+    here = beyond / rows if rows else 0.0
+    numbers = {"beyond": beyond, "rows": rows, "share": here, "worst_block_share": worst}
+    sentence = (
+        f"{here:.2%} of the {rows} rows of attention are one-hot in float32 (gap beyond 103.3); most in {block}, "
+        f"{worst:.2%}"
+    )
+    return Evidence("gaps", sentence, numbers, MASKED if here >= ZERO_SHARE else NOTHING)
+
+
+def share(name: str, count: int, n: int) -> dict[str, float]:
+    """A count with its share and 95% interval, as numbers of evidence."""
+    told = accuracy(count, n)
+    return {
+        name: count,
+        f"{name}_of": n,
+        f"{name}_share": told.accuracy,
+        f"{name}_low": told.low,
+        f"{name}_high": told.high,
+    }

@@ -1,0 +1,1 @@
+"""Adaptive Attention Scaling (Jain & Dutta 2024)."""

@@ -1,0 +1,359 @@
+r"""Adaptive attention scaling, the search for factors: one for the scores of every attention.
+
+Algorithm 1 of Jain & Dutta (CVPR 2024, "Towards Understanding and Improving Adversarial Robustness of Vision
+Transformers") looks for factors that move the features of a model as far as they go, and attacks the model so rescaled.
+It leaves much open; each choice is a field of `Scaling`.
+
+=====================================  ==================================  ===========================================
+Algorithm 1                            `Scaling.literal()`                 `Scaling()`, and why
+=====================================  ==================================  ===========================================
+:math:`\delta \sim N(0, 1)`            start="normal", space="linear"      "decades", "log": between 1e-7 and 1 lie
+                                                                           seven magnitudes, and a normal start around
+                                                                           1 meets the first of them alone
+divides by the product of both norms   distance="literal"                  "unit": the gradient of the other is some
+                                                                           1e-4, and ten steps move nothing
+no step size                           step_size=1, rule="raw"             the same
+:math:`S \leftarrow S'` per batch      reference="drifting"                "original": the reference stays the model
+clamp after the step                   through_clamp=False                 True: a clamp has no gradient, and half of
+                                                                           the normal starts lie outside
+the last S is used                     keep="last"                         "felled": what a short attack fells with it,
+                                                                           counted on the original model
+m factors for m - 1 attentions         logits=True                         False: one factor for each attention
+=====================================  ==================================  ===========================================
+
+`Scaling.paper()` is the reading in between: Algorithm 1 with unit distances, a fixed reference, the gradient taken
+through the clamp, and the factors of the greatest distance.
+
+Shape letters: B images, K classes, M factors.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from vitadel.attacks.attention_scaling.rescaled_model import RescaledModel, Tapped, tapped
+from vitadel.attacks.base import Attack
+from vitadel.attacks.isolation import isolated
+from vitadel.attacks.oracle import in_own_precision
+from vitadel.attacks.pgd import PGD
+from vitadel.core.errors import UsageError, unknown
+from vitadel.core.numeric import Count, Positive, check_ranges, check_seed
+from vitadel.core.rng import RandomStreams, fold_seed
+from vitadel.losses import cross_entropy, margin
+
+_CHOICES = {
+    "loss": ("features", "cross-entropy", "margin", "gama"),
+    "distance": ("unit", "literal"),
+    "space": ("log", "linear"),
+    "start": ("decades", "normal"),
+    "rule": ("raw", "sign", "unit"),
+    "reference": ("original", "drifting"),
+    "keep": ("felled", "distance", "last"),
+}
+_GUIDE = 50.0  # GAMA's weight of the distance between answers
+_MILD = 1 / 3  # of a decade between two batches lies above the first factor
+_TRIES = 100  # normal starts drawn before giving up on one inside the range
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """Factors of all magnitudes, moved uphill and tried by a short attack; the choices are those of the table above.
+
+    `batches` of `batch` images each give a start and `steps` steps uphill of `loss`, which is the distance between
+    features or, as in the paper's Table 2, a loss of the logits. Of the candidates one is kept; `probe` is the attack
+    that counts for "felled", on `held` images. `blocks` scales only the first so many attentions (Figure 3a), `grid`
+    tries the same factor for all instead of searching (Table 1).
+    """
+
+    loss: str = "features"
+    distance: str = "unit"
+    space: str = "log"
+    start: str = "decades"
+    steps: Count = 10
+    step_size: Positive = 1.0
+    rule: str = "raw"
+    through_clamp: bool = True
+    reference: str = "original"
+    keep: str = "felled"
+    low: Positive = 1e-7
+    high: Positive = 1.0
+    batches: Count = 8
+    batch: Count = 32
+    held: Count = 64
+    probe: Attack = field(default_factory=lambda: PGD(steps=20))
+    blocks: Count | None = None
+    logits: bool = False
+    grid: tuple[Positive, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        for name, known in _CHOICES.items():
+            if (value := getattr(self, name)) not in known:
+                raise unknown(f"Scaling.{name}", value, known)
+        if not self.low < self.high:
+            raise UsageError(f"Scaling wants 0 < low < high, got low={self.low:g} and high={self.high:g}.")
+        if self.start == "decades" and self.space == "linear":
+            raise UsageError("Scaling.start='decades' counts in magnitudes. Write space='log', or start='normal'.")
+
+    @classmethod
+    def paper(cls) -> "Scaling":
+        """Algorithm 1 where it can be followed, mended where it moves nothing."""
+        return cls(space="linear", start="normal", keep="distance")
+
+    @classmethod
+    def literal(cls) -> "Scaling":
+        """Algorithm 1 to the letter."""
+        return replace(
+            cls.paper(), distance="literal", through_clamp=False, reference="drifting", keep="last", logits=True
+        )
+
+    @classmethod
+    def manual(cls, *factors: float) -> "Scaling":
+        """The best of these factors, the same for all attentions; by default the paper's Table 1 and one more."""
+        return cls(grid=factors or (10.0, 0.1, 0.01, 1e-3, 1e-4, 1e-5))
+
+
+SCALINGS: dict[str, Callable[[], Scaling]] = {
+    "aas": Scaling,
+    "aas-paper": Scaling.paper,
+    "aas-literal": Scaling.literal,
+    "manual": Scaling.manual,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Factors:
+    """One factor per attention, one for the logits, and what was reached with them.
+
+    `value` is the loss that was climbed, and `felled` how many of `of` images a short attack fells with these factors,
+    counted on the original model; None where nobody looked.
+    """
+
+    attentions: tuple[float, ...]
+    logits: float = 1.0
+    value: float | None = None
+    felled: int | None = None
+    of: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The factors kept, all that were tried, and what the search cost in images sent forward and back."""
+
+    best: Factors
+    tried: tuple[Factors, ...]
+    forwards: int
+    backwards: int
+    seconds: float
+
+
+# what a candidate is worth: factors -> images that fell, of how many; None if nobody attacks
+Trial = Callable[[Factors], tuple[int, int]]
+
+
+def find_factors(
+    model: object, x: Tensor, y: Tensor, scaling: Scaling, *, trial: Trial | None = None, seed: int = 0
+) -> Found:
+    """Search for factors on the images `x` with labels `y`; nothing of the model changes.
+
+    `trial` says what factors are worth to an attack; without one, `keep="felled"` goes by the distance.
+    """
+    check_seed(seed)
+    inner, started = tapped(model), time.perf_counter()
+    with isolated(model, seed, x.device), torch.autocast(x.device.type, enabled=False):
+        search = _Search(inner, scaling, in_own_precision(inner, x), y, seed)
+        tried = [_tried(one, trial) for one in search.candidates()]
+    worth = _by(scaling.keep, trial)
+    best = tried[-1] if scaling.keep == "last" else max(tried, key=worth)
+    return Found(best, tuple(tried), search.forwards, search.backwards, time.perf_counter() - started)
+
+
+def _tried(factors: Factors, trial: Trial | None) -> Factors:
+    if trial is None:
+        return factors
+    felled, of = trial(factors)
+    return replace(factors, felled=felled, of=of)
+
+
+def _by(keep: str, trial: Trial | None) -> Callable[[Factors], tuple[float, ...]]:
+    def worth(factors: Factors) -> tuple[float, ...]:
+        value = -math.inf if factors.value is None else factors.value
+        if keep != "felled" or trial is None:
+            return (value,)
+        return (float(factors.felled or 0), -value)  # of two that fell as much, the one that changes less
+
+    return worth
+
+
+class _Search:
+    """Candidates for one model, one after the other."""
+
+    def __init__(self, model: Tapped, scaling: Scaling, x: Tensor, y: Tensor, seed: int) -> None:
+        self.model, self.scaling, self.x, self.y, self.seed = model, scaling, x, y, seed
+        self.attentions = len(model.taps.attentions())
+        self.scaled = min(self.attentions, scaling.blocks or self.attentions)
+        self.names = [f"{name.removesuffix('.attn')}.out" for name in model.taps.attentions()]
+        self.forwards = self.backwards = 0
+
+    def candidates(self) -> Iterator[Factors]:
+        if self.scaling.grid:
+            for factor in self.scaling.grid:
+                yield self._measured(_all(self._count, factor), self._batch(0))
+            return
+        reference_M = _all(self._count, 1.0)
+        for number in range(self.scaling.batches):
+            *earlier, last = self._maximize(number, reference_M)
+            if self.scaling.keep == "felled":
+                yield from earlier
+            yield last
+            if self.scaling.reference == "drifting":
+                reference_M = self._few(last)
+
+    def _batch(self, number: int) -> tuple[Tensor, Tensor]:
+        """Images and labels; after the last come the first again."""
+        size = min(self.scaling.batch, len(self.x))
+        rows = (torch.arange(number * size, (number + 1) * size) % len(self.x)).to(self.x.device)
+        return self.x[rows], self.y[rows]
+
+    @property
+    def _count(self) -> int:
+        """How many factors are searched for."""
+        return self.scaled + self.scaling.logits
+
+    def _full(self, few_M: Tensor, value: float) -> Factors:
+        factors = [float(one) for one in few_M]
+        rest = [1.0] * (self.attentions - self.scaled)
+        logits = factors[self.scaled] if self.scaling.logits else 1.0
+        return Factors((*factors[: self.scaled], *rest), logits, value)
+
+    def _few(self, factors: Factors) -> Tensor:
+        kept = [*factors.attentions[: self.scaled], *([factors.logits] * self.scaling.logits)]
+        return torch.tensor(kept, dtype=torch.float64)
+
+    # --------------------------------------------------------------- uphill
+
+    def _maximize(self, number: int, reference_M: Tensor) -> list[Factors]:
+        """Where a mini-batch starts and where its steps lead; with starts by decades, also the decade itself."""
+        scaling, batch = self.scaling, self._batch(number)
+        reference = self._reference(reference_M, batch[0])
+        u_M = self._start(number, reference_M)
+        points = [self._measured(self._decade(number), batch, reference)] if scaling.start == "decades" else []
+        points.append(self._measured(self._inside(u_M), batch, reference))
+        for _ in range(scaling.steps):
+            u_M = u_M + scaling.step_size * _ruled(self._slope(u_M, batch, reference), scaling.rule)
+            u_M = self._clamped(u_M) if scaling.through_clamp else u_M
+        return [*points, self._measured(self._inside(u_M), batch, reference)]
+
+    def _decade(self, number: int) -> Tensor:
+        """The same factor for all, smaller from batch to batch and evenly so in magnitude; the first is mild.
+
+        Where nothing is hidden, a mild factor is the best there is; where much is, it can hardly be small enough.
+        """
+        span = math.log10(self.scaling.high / self.scaling.low)
+        down = span * (number % self.scaling.batches + _MILD) / self.scaling.batches
+        return _all(self._count, self.scaling.high * 10**-down)
+
+    def _start(self, number: int, reference_M: Tensor) -> Tensor:
+        """Normal noise around the reference, or in magnitudes around a decade; never the reference itself."""
+        for attempt in range(_TRIES):
+            stream = RandomStreams.of(fold_seed(self.seed, number, attempt), torch.zeros(1, dtype=torch.int64))
+            noise_M = stream.normal(self._count, dtype=torch.float64)[0]
+            if self.scaling.start == "decades":
+                return self._clamped(self._decade(number).log10() + noise_M)
+            u_M = self._into_space(reference_M) + noise_M
+            if bool((self._inside(u_M) != reference_M).any()):
+                return self._clamped(u_M) if self.scaling.through_clamp else u_M
+        raise UsageError(f"no start inside [{self.scaling.low:g}, {self.scaling.high:g}] was drawn. Widen the range.")
+
+    def _into_space(self, factors_M: Tensor) -> Tensor:
+        return factors_M.log10() if self.scaling.space == "log" else factors_M
+
+    def _clamped(self, u_M: Tensor) -> Tensor:
+        low, high = self.scaling.low, self.scaling.high
+        return u_M.clamp(math.log10(low), math.log10(high)) if self.scaling.space == "log" else u_M.clamp(low, high)
+
+    def _inside(self, u_M: Tensor) -> Tensor:
+        """Factors, from where the search stands."""
+        return self._out_of_space(self._clamped(u_M))
+
+    def _out_of_space(self, u_M: Tensor) -> Tensor:
+        return 10**u_M if self.scaling.space == "log" else u_M
+
+    def _slope(self, u_M: Tensor, batch: tuple[Tensor, Tensor], reference: Sequence[Tensor]) -> Tensor:
+        u_M = u_M.detach().requires_grad_()
+        # a clamp cuts the gradient at its ends too, so where it is to pass nothing is clamped: steps end inside anyway
+        factors = self._out_of_space if self.scaling.through_clamp else self._inside
+        with torch.enable_grad():
+            (slope_M,) = torch.autograd.grad(self._value(factors(u_M), batch, reference), u_M)
+        self.backwards += len(batch[0])
+        return slope_M
+
+    # ------------------------------------------------------------- measures
+
+    @torch.no_grad()
+    def _measured(
+        self, factors_M: Tensor, batch: tuple[Tensor, Tensor], reference: Sequence[Tensor] | None = None
+    ) -> Factors:
+        reference = self._reference(_all(self._count, 1.0), batch[0]) if reference is None else reference
+        return self._full(factors_M, float(self._value(factors_M, batch, reference)))
+
+    @torch.no_grad()
+    def _reference(self, factors_M: Tensor, x: Tensor) -> list[Tensor]:
+        """What values are measured against: features after every block, and last the logits."""
+        return self._forward(factors_M, x)
+
+    def _forward(self, factors_M: Tensor, x: Tensor) -> list[Tensor]:
+        self.forwards += len(x)
+        factors_M = factors_M.to(x)
+        scales_M = torch.cat([factors_M[: self.scaled], torch.ones(self.attentions - self.scaled).to(x)])
+        logits = factors_M[self.scaled] if self.scaling.logits else 1.0
+        with ExitStack() as stack:
+            seen = [stack.enter_context(self.model.taps.read(name)) for name in self.names]
+            z_BK = RescaledModel(self.model, scales_M, logits)(x)
+        return [*(one[name] for one, name in zip(seen, self.names, strict=True)), z_BK]
+
+    def _value(self, factors_M: Tensor, batch: tuple[Tensor, Tensor], reference: Sequence[Tensor]) -> Tensor:
+        (x, y), scaling = batch, self.scaling
+        *features, z_BK = self._forward(factors_M, x)
+        if scaling.loss == "features":
+            pairs = zip(features, reference, strict=False)
+            return torch.stack([_apart(here, there, scaling.distance) for here, there in pairs]).sum(0).mean()
+        if scaling.loss == "cross-entropy":
+            return cross_entropy(z_BK, y).mean()
+        if scaling.loss == "margin":
+            return margin(z_BK, y).mean()
+        p_BK, clean_BK = z_BK.softmax(1), reference[-1].softmax(1)
+        return (margin(p_BK, y) + _GUIDE * (p_BK - clean_BK).square().sum(1)).mean()
+
+
+def _all(count: int, factor: float) -> Tensor:
+    # a factor of 1e-5 should read 1e-5 when it is told
+    return torch.full((count,), factor, dtype=torch.float64)
+
+
+def _apart(here: Tensor, there: Tensor, distance: str) -> Tensor:
+    """[B] distances between features of the same images."""
+    here, there = here.flatten(1), there.flatten(1)
+    if distance == "unit":
+        return torch.linalg.vector_norm(_unit(here) - _unit(there), dim=1)
+    norms = torch.linalg.vector_norm(here, dim=1) * torch.linalg.vector_norm(there, dim=1)
+    return torch.linalg.vector_norm(here - there, dim=1) / norms
+
+
+def _unit(features: Tensor) -> Tensor:
+    return features / torch.linalg.vector_norm(features, dim=1, keepdim=True).clamp_min(
+        torch.finfo(features.dtype).tiny
+    )
+
+
+def _ruled(slope_M: Tensor, rule: str) -> Tensor:
+    if rule == "sign":
+        return slope_M.sign()
+    if rule == "unit":
+        return slope_M / slope_M.norm().clamp_min(torch.finfo(slope_M.dtype).tiny)
+    return slope_M

@@ -1,0 +1,76 @@
+"""A model with the scores inside its attention multiplied, seen through its taps."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from vitadel.core.errors import UsageError
+
+
+class Taps(Protocol):
+    """What is asked of a model's named points."""
+
+    def attentions(self) -> list[str]:
+        """One name per attention, in the order in which `scale` counts them."""
+
+    def scale(self, factors: float | Tensor | Sequence[float]) -> AbstractContextManager[None]:
+        """Inside, the products of queries and keys are multiplied."""
+
+    def read(self, pattern: str) -> AbstractContextManager[dict[str, Tensor]]:
+        """Inside, the tensors that match, by name, from the latest forward pass."""
+
+
+@runtime_checkable
+class Tapped(Protocol):
+    """A model whose attention can be reached."""
+
+    @property
+    def taps(self) -> Taps:
+        """Its named points."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Logits."""
+
+
+class RescaledModel(nn.Module):
+    """`softmax(s q k' / sqrt(d))` in every attention, one factor s for each, and the logits times `logits`.
+
+    Not the model that is defended: an attack may learn from it, but what it finds counts only if it fools the model
+    itself.
+    """
+
+    def __init__(self, model: Tapped, factors: Sequence[float] | Tensor, logits: float | Tensor = 1.0) -> None:
+        super().__init__()
+        self.model = model
+        self.factors = factors
+        self.logits = logits
+
+    def forward(self, x: Tensor) -> Tensor:
+        with self.model.taps.scale(self.factors):
+            return self.model(x) * self.logits
+
+
+def tapped(model: object) -> Tapped:
+    """The model, if its attention can be reached and it computes in float32 or more."""
+    if not isinstance(model, nn.Module) or not isinstance(model, Tapped):
+        raise UsageError(
+            f"attention is scaled through a model's taps, and this {type(model).__name__} has none. "
+            "Load it with vitadel.models.load, or give its network to vitadel.models.wrap."
+        )
+    if type(model).__name__ == "OptimizedModule":  # naming the class would import the whole compiler
+        raise UsageError(
+            "attention is scaled through taps, and compiled code does not see them. Give the model itself."
+        )
+    if not model.taps.attentions():
+        with model.taps.scale(1.0):  # says which families have one
+            pass
+    half = {torch.float16, torch.bfloat16}
+    if found := next((weight.dtype for weight in model.parameters() if weight.dtype in half), None):
+        raise UsageError(
+            f"attention scaling is about what float32 can tell apart, and this model holds {found} weights. "
+            "Call model.float() first."
+        )
+    return model

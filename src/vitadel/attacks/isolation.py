@@ -1,0 +1,128 @@
+"""Leaving a model, and the generators it may draw from, exactly as they were found."""
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from vitadel.core.device import refuse_meta
+
+# buffers above this are not kept aside: copying a bank of features for every batch would cost more than it is worth
+_KEPT_BYTES = 1 << 22
+
+
+@contextmanager
+def frozen(model: object) -> Iterator[None]:
+    """Evaluation mode and no weight gradients inside; every mode, flag and buffer restored after.
+
+    Modes are restored one by one: a user may keep single layers, such as BatchNorm, in evaluation mode. A forward pass
+    that changes buffers all the same (one that puts its own BatchNorm into training mode, or counts its calls) has them
+    back afterwards, but for buffers of more than 4 MB and those that were replaced by others of another shape.
+    """
+    if not isinstance(model, nn.Module):
+        yield
+        return
+    modes = [(module, module.training) for module in model.modules()]
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    buffers = KeptBuffers.of(model)
+    try:
+        model.eval()
+        for parameter in trainable:
+            parameter.requires_grad_(False)
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+        for parameter in trainable:
+            parameter.requires_grad_(True)
+        buffers.put_back()
+
+
+@contextmanager
+def isolated(model: object, seed: int, device: torch.device) -> Iterator[None]:
+    """Inside, the model is frozen and draws from `seed` if it draws; outside, nothing has happened.
+
+    That holds for torch's generators on the CPU and `device`, for Python's `random` and for numpy's global generator.
+    """
+    refuse_meta(model)
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices), _python_and_numpy(seed), torch.inference_mode(False), frozen(model):
+        # `torch.manual_seed` would reach every device there is, and fork_rng restores only these
+        torch.default_generator.manual_seed(seed)
+        for one in devices:
+            torch.cuda.default_generators[one.index or 0].manual_seed(seed)
+        yield
+
+
+@contextmanager
+def _python_and_numpy(seed: int) -> Iterator[None]:
+    of_python, of_numpy = random.getstate(), np.random.get_state()
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    try:
+        yield
+    finally:
+        random.setstate(of_python)
+        np.random.set_state(of_numpy)
+
+
+@dataclass(slots=True)
+class KeptBuffers:
+    """The buffers of a model and copies of what was in them.
+
+    Version counters do not tell whether a buffer has changed: torch's batch normalization writes to running means
+    without counting.
+    """
+
+    owners: list[tuple[nn.Module, str, Tensor]] = field(default_factory=list)
+    copies: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+
+    @classmethod
+    @torch.no_grad()
+    def of(cls, model: nn.Module) -> "KeptBuffers":
+        kept = cls()
+        for module in model.modules():
+            for name, buffer in module._buffers.items():
+                if buffer is not None:
+                    kept.owners.append((module, name, buffer))
+                    if id(buffer) not in kept.copies and _can_be_kept(buffer):
+                        kept.copies[id(buffer)] = buffer, buffer.detach().clone()
+        return kept
+
+    def changed(self) -> list[str]:
+        """The buffers that are not as they were, by the type of their module and their name in it."""
+        found = []
+        for module, name, buffer in self.owners:
+            kept = self.copies.get(id(buffer))
+            if module._buffers.get(name) is not buffer or (kept is not None and not torch.equal(*kept)):
+                found.append(f"{type(module).__name__}.{name}")
+        return found
+
+    @torch.no_grad()
+    def put_back(self) -> None:
+        for module, name, buffer in self.owners:
+            now = module._buffers.get(name)
+            # one of another shape is not what the model remembers but what it has worked out for this input
+            if now is not buffer and now is not None and _alike(now, buffer):
+                module._buffers[name] = buffer
+        pairs = list(self.copies.values())
+        # a GPU would have to be waited for to learn whether anything changed; writing the same again is cheaper there
+        changed = [pair for pair in pairs if not pair[0].is_cpu or not torch.equal(*pair)]
+        if changed:
+            # through `.data`, because a caller's graph may need these buffers, and finds in them what it saved
+            torch._foreach_copy_([buffer.data for buffer, _ in changed], [copy for _, copy in changed])
+
+
+def _can_be_kept(buffer: Tensor) -> bool:
+    plain = buffer.layout is torch.strided and not (buffer.is_meta or buffer.is_quantized or buffer.is_inference())
+    if not plain or buffer.nbytes > _KEPT_BYTES:
+        return False
+    return all(step or size < 2 for step, size in zip(buffer.stride(), buffer.shape, strict=True))  # not expanded
+
+
+def _alike(one: Tensor, other: Tensor) -> bool:
+    return (one.shape, one.dtype, one.device) == (other.shape, other.dtype, other.device)

@@ -1,0 +1,1 @@
+"""What every package may use: errors, random streams, statistics, files, devices."""

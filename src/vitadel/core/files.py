@@ -1,0 +1,173 @@
+"""Files: written so that an interruption leaves either the old file or the new one, and read within bounds.
+
+JSON is read from files that nobody vouches for: it is bounded in length, in depth and in the size of its numbers, and
+named pipes, sockets and devices are refused.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from vitadel.core.errors import UsageError
+
+# the last key of every JSON file: a hash of all that stands before it
+_HASH = "sha256"
+_AGAIN = "Restore it, or delete it and run the same command again."
+# far beyond anything written here: the pictures of a study are a few megabytes, its lists nest ten deep
+MOST_CHARACTERS = 2**28
+MOST_LEVELS = 100
+# an integer of 40 digits holds every seed and count, and still fits into a float
+MOST_DIGITS = 40
+_KINDS = (
+    (stat.S_ISFIFO, "a named pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+
+
+def write_whole(path: Path, write: Callable[[Path], None]) -> None:
+    """Let `write` fill a file beside `path`, bring it to the disk, and only then give it its name."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(beside)
+        with beside.open("rb") as handle:
+            os.fsync(handle.fileno())
+        beside.replace(path)
+    except OSError as error:
+        raise UsageError(
+            f"cannot write {path}: {error.strerror or error}. Choose a folder you may write to, with space left."
+        ) from error
+    finally:
+        with contextlib.suppress(OSError):  # the error above says more
+            beside.unlink(missing_ok=True)
+
+
+def is_unfinished(path: Path) -> bool:
+    """Whether a kill left this file beside the one that `write_whole` was to write."""
+    return path.name.startswith(".") and path.suffix == ".part"
+
+
+def write_json(path: Path, content: Mapping[str, object]) -> None:
+    """Write a JSON object, and a hash of it as its last key, by which `read_json` notices damage."""
+    plain = json.loads(json.dumps(content, allow_nan=False))
+    assert _HASH not in plain, f"the key {_HASH!r} of a JSON file is for its hash"
+    text = json.dumps({**plain, _HASH: _hash(plain)}, indent=2) + "\n"
+
+    def write(beside: Path) -> None:
+        beside.write_text(text, encoding="utf-8")
+
+    write_whole(path, write)
+
+
+def read_json(path: Path, remedy: str = _AGAIN) -> dict[str, object]:
+    """What `write_json` wrote, or any other JSON object; `remedy` says what to do about a damaged file.
+
+    Raises:
+        UsageError: The file is missing, not a regular file, damaged, or beyond the bounds of `parse_json`.
+    """
+    try:
+        content = parse_json(_text(path))
+    except FileNotFoundError:
+        raise UsageError(f"{path} does not exist. Is {path.parent} the folder you meant?") from None
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror or error}. {remedy}") from error
+    except ValueError as error:  # of the syntax, the encoding, or a number too long
+        raise UsageError(f"{path} is not readable JSON ({error}). {remedy}") from error
+    if not isinstance(content, dict):
+        raise UsageError(f"{path} should hold a JSON object, got a {type(content).__name__}. {remedy}")
+    return _checked(path, content, remedy)
+
+
+def _checked(path: Path, content: dict[str, object], remedy: str) -> dict[str, object]:
+    """`content` without its hash; files written before there were hashes have none, and pass unchecked."""
+    if not content:
+        return content
+    *keys, last = content
+    rest = {key: content[key] for key in keys}
+    if content[last] == _hash(rest):  # whatever damage made of the key
+        return rest
+    if _HASH in content:
+        raise UsageError(f"{path} is damaged or was edited: its content does not match the hash in it. {remedy}")
+    return content
+
+
+def _text(path: Path) -> str:
+    if path.exists() and not path.is_file() and not path.is_dir():  # reading a named pipe would wait for ever
+        raise ValueError("it is no regular file")
+    if path.stat().st_size > 4 * MOST_CHARACTERS:
+        raise ValueError(f"it has {path.stat().st_size} bytes, more than any file written here")
+    return path.read_text(encoding="utf-8")
+
+
+def _hash(content: Mapping[str, object]) -> str:
+    """A hash of JSON values, the same however the file is laid out."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def refuse_special(path: Path) -> None:
+    """Refuse a named pipe, socket or device: opening one may wait forever, and reading one may never end.
+
+    What is missing or a folder is left for `open` to complain about.
+
+    Args:
+        path: the file about to be opened; a symbolic link counts as what it leads to.
+
+    Raises:
+        UsageError: `path` exists and is neither a file nor a folder.
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError):
+        return
+    for is_kind, name in _KINDS:
+        if is_kind(mode):
+            raise UsageError(f"cannot read {path}: it is {name}. Put a regular file there, or remove it.")
+
+
+def parse_json(text: str | bytes) -> object:
+    """The value that a JSON text stands for.
+
+    Raises:
+        ValueError: The text is not JSON, or is longer or nested more deeply than any this package writes, or has a
+            longer integer. The message is one short line.
+    """
+    if len(text) > MOST_CHARACTERS:
+        raise ValueError(f"it has {len(text)} characters, more than {MOST_CHARACTERS}")
+    try:
+        value: object = json.loads(text, parse_int=_integer)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    _check_depth(value)
+    return value
+
+
+_TOO_DEEP = f"it is nested more than {MOST_LEVELS} levels deep"
+
+
+def _integer(digits: str) -> int:
+    # Python's own error for these advises to lift its limit
+    if len(digits) > MOST_DIGITS:
+        raise ValueError(f"it has an integer of {len(digits)} digits, more than {MOST_DIGITS}")
+    return int(digits)
+
+
+def _check_depth(value: object) -> None:
+    """Whoever walks through the value later may do so by recursion."""
+    level = [value]
+    for _ in range(MOST_LEVELS):
+        level = [inner for outer in level for inner in _parts(outer) if isinstance(inner, dict | list)]
+        if not level:
+            return
+    raise ValueError(_TOO_DEEP)
+
+
+def _parts(value: object) -> list[object]:
+    if isinstance(value, dict):
+        return list(value.values())
+    return value if isinstance(value, list) else []

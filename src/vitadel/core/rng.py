@@ -1,0 +1,93 @@
+"""Random numbers that belong to an image, not to its place in a batch.
+
+A torch generator hands out numbers in the order they are asked for, so the same image gets other noise in another
+batch, on another device or after a restart. Here a number is a function of (seed, image index, stream, position):
+nothing is consumed, so nothing has to be saved, and results do not change with the batch size.
+
+The function is SplitMix64 (Steele, Lea & Flood 2014): a 64-bit state walks in steps of the golden ratio, and a
+bijective mixer turns each state into a random word. int64 arithmetic wraps in torch, as the algorithm needs.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+_WORD = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+_FACTORS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
+
+
+def fold_seed(seed: int, *numbers: int) -> int:
+    """A new seed for part `numbers` of what `seed` governs, such as one step of one run; in [0, 2**63)."""
+    word = _mix_int(seed)
+    for number in numbers:
+        word = _mix_int(word ^ number)  # mixing both alike would give seed 1, part 2 what seed 2, part 1 gets
+    return word >> 1
+
+
+@dataclass(frozen=True, slots=True)
+class RandomStreams:
+    """One stream of random numbers per image; asking twice gives the same numbers twice."""
+
+    key_B: Tensor
+
+    @classmethod
+    def of(cls, seed: int, index_B: Tensor) -> "RandomStreams":
+        """The streams of the images numbered `index_B` in their data set."""
+        return cls(_mix(index_B.to(torch.int64) ^ _signed(_mix_int(seed))))
+
+    def fold(self, number: int | Tensor) -> "RandomStreams":
+        """Fresh streams for iteration, restart or purpose `number`, independent of these; [B] if each has its own."""
+        word = _mix(number + _signed(_GOLDEN)) if isinstance(number, Tensor) else _signed(_mix_int(number))
+        return RandomStreams(_mix(self.key_B ^ word))
+
+    def at(self, rows: Tensor) -> "RandomStreams":
+        """The streams of the images in `rows` alone."""
+        return RandomStreams(self.key_B[rows])
+
+    def uniform(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        """[B, *shape] numbers in [0, 1), with as many random bits as `dtype` holds: more would round up to 1."""
+        bits = 1 - round(math.log2(torch.finfo(dtype).eps))
+        counter = torch.arange(1, math.prod(shape) + 1, device=self.key_B.device)
+        words = _mix(self.key_B[:, None] + counter * _signed(_GOLDEN))
+        top = _shift(words, 64 - bits).to(torch.float64 if bits == 53 else torch.float32)
+        return (top * 2.0**-bits).to(dtype).view(-1, *shape)
+
+    def normal(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        """[B, *shape] standard normal numbers (Box & Muller 1958)."""
+        radius = (-2 * torch.log1p(-self.fold(1).uniform(*shape, dtype=dtype))).sqrt()
+        return radius * (2 * math.pi * self.fold(2).uniform(*shape, dtype=dtype)).cos()
+
+    def below(self, limit: int | Tensor, *shape: int) -> Tensor:
+        """[B, *shape] whole numbers in [0, limit); [B] limits if each stream has its own."""
+        if isinstance(limit, Tensor):
+            limit = limit.view(-1, *(1 for _ in shape))
+        return (self.uniform(*shape, dtype=torch.float64) * limit).to(torch.int64)
+
+    def signs(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        """[B, *shape] numbers that are -1 or 1."""
+        return torch.where(self.uniform(*shape) < 0.5, -1.0, 1.0).to(dtype)
+
+
+def _signed(word: int) -> int:
+    return word - (1 << 64) if word >> 63 else word
+
+
+def _shift(words: Tensor, bits: int) -> Tensor:
+    # `>>` copies the sign bit of an int64; the mask turns that into the shift of an unsigned word
+    return (words >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _mix(words: Tensor) -> Tensor:
+    for bits, factor in _FACTORS:
+        words = (words ^ _shift(words, bits)) * _signed(factor)
+    return words
+
+
+def _mix_int(word: int) -> int:
+    word = (word + _GOLDEN) & _WORD
+    for bits, factor in _FACTORS:
+        word = ((word ^ (word >> bits)) * factor) & _WORD
+    return word

@@ -1,0 +1,179 @@
+"""Corrupted images as their authors released them, brought into the order of the clean images they were made from.
+
+ImageNet-C is DIR/CORRUPTION/SEVERITY/WNID/FILE, with the folders of the archives (noise, blur, ...) between or not.
+CIFAR-10-C and CIFAR-100-C are DIR/CORRUPTION.npy, five blocks of the test images in their order, and DIR/labels.npy.
+"""
+
+import hashlib
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from vitadel.core.errors import UsageError, reason
+from vitadel.core.files import refuse_special
+from vitadel.data.pixels import Files, Prepared
+from vitadel.data.preprocess import Preprocess, Squash
+from vitadel.data.split import Split
+
+_SEVERITIES = 5
+_MARKED = 16  # images by which files are told from others
+_TEST = re.compile(r"test/(\d+)")
+
+
+class Released(Protocol):
+    """A folder of corrupted images."""
+
+    @property
+    def about(self) -> str:
+        """What a record says of it."""
+
+    def cell(self, name: str, severity: int) -> Split:
+        """The images of one corruption at one severity, row by row those of the clean split."""
+
+    def mark(self, name: str, severity: int) -> str:
+        """A hash by which other files in the place of these are noticed; it looks at the first few images alone."""
+
+
+def open_released(root: Path, clean: Split, preprocess: Preprocess) -> Released:
+    """The corrupted images in `root` of the images in `clean`; what does not fit together is refused."""
+    if not root.is_dir():
+        raise UsageError(f"there is no folder {str(root)!r} of corrupted images.")
+    squash = Squash(preprocess.size)  # the files were cropped before they were corrupted
+    return _Blocks.open(root, clean, squash) if (root / "labels.npy").is_file() else _Folders(root, clean, squash)
+
+
+@dataclass(frozen=True, slots=True)
+class _Folders:
+    """ImageNet-C. A file is found by the class and the name of the image it was made from, never by its place."""
+
+    root: Path
+    clean: Split
+    squash: Squash
+
+    @property
+    def about(self) -> str:
+        return f"files of ImageNet-C, {self.squash.name}"
+
+    def cell(self, name: str, severity: int) -> Split:
+        place = cell_folder(self.root, name, severity)
+        if place is None:
+            raise UsageError(
+                f"{self.root} has no folder {name}/{severity}. The layout is DIR/CORRUPTION/SEVERITY/WNID/FILE; "
+                "`vitadel data check imagenet-c:DIR` names all that is missing."
+            )
+        tails = tuple("/".join(one.split("/")[-2:]) for one in self.clean.ids)
+        for wnid in dict.fromkeys(tail.partition("/")[0] for tail in tails):
+            if not (place / wnid).is_dir():
+                raise UsageError(
+                    f"{place} has no folder {wnid}, and the clean images have that class. Unpack it again."
+                )
+        return Split(self.clean.name, tails, self.clean.labels, Files(place, tails, self.squash))
+
+    def mark(self, name: str, severity: int) -> str:
+        """By the files' names and sizes: no two JPEGs of 20 kB are as long by chance for many images in a row."""
+        place = cell_folder(self.root, name, severity)
+        assert place is not None
+        tails = ["/".join(one.split("/")[-2:]) for one in self.clean.ids[:_MARKED]]
+        sizes = [os.path.getsize(place / tail) if os.path.isfile(place / tail) else -1 for tail in tails]
+        return hashlib.sha256(repr((name, severity, tails, sizes)).encode()).hexdigest()
+
+
+def cell_folder(root: Path, name: str, severity: int) -> Path | None:
+    """Where ImageNet-C's images of one cell lie."""
+    places = [root / name / str(severity), *sorted(root.glob(f"*/{name}/{severity}"))]
+    return next((place for place in places if place.is_dir()), None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Blocks:
+    """CIFAR-10-C or CIFAR-100-C."""
+
+    root: Path
+    clean: Split
+    squash: Squash
+    numbers: tuple[int, ...]
+
+    @classmethod
+    def open(cls, root: Path, clean: Split, squash: Squash) -> "_Blocks":
+        found = [_TEST.fullmatch(one) for one in clean.ids]
+        if not all(found):
+            raise UsageError(
+                f"{root} holds arrays in the order of CIFAR's test images, and the clean images do not say their place "
+                f"in it: the first is {clean.ids[0]}. Use --data cifar10:DIR or cifar100:DIR and its test split."
+            )
+        numbers = tuple(int(one[1]) for one in found if one is not None)
+        labels = _array(root / "labels.npy", (None,))
+        if max(numbers) >= len(labels):
+            raise UsageError(f"{root / 'labels.npy'} has {len(labels)} labels, and an image has number {max(numbers)}.")
+        if labels[list(numbers)].tolist() != clean.labels.tolist():
+            raise UsageError(
+                f"{root / 'labels.npy'} gives other labels than the clean images have. Is it the folder for this data "
+                "set, and are its classes all there, in their order?"
+            )
+        return cls(root, clean, squash, numbers)
+
+    @property
+    def about(self) -> str:
+        return f"arrays of CIFAR-C, {self.squash.name}"
+
+    def cell(self, name: str, severity: int) -> Split:
+        pictures = _array(self.root / f"{name}.npy", (None, None, None, 3))
+        count = len(pictures) // _SEVERITIES
+        if pictures.dtype != np.uint8 or len(pictures) % _SEVERITIES or max(self.numbers) >= count:
+            raise UsageError(
+                f"{self.root / f'{name}.npy'} should hold five blocks of bytes, one image each per test image, got "
+                f"{pictures.dtype} of {list(pictures.shape)}. Unpack it again."
+            )
+        rows = torch.tensor(self.numbers) + (severity - 1) * count
+        return Split(self.clean.name, self.clean.ids, self.clean.labels, _Mapped(pictures, rows, self.squash))
+
+    def mark(self, name: str, severity: int) -> str:
+        """By the array's shape and some pictures: all these files have one size."""
+        pixels = self.cell(name, severity).pixels
+        assert isinstance(pixels, _Mapped)
+        some = pixels.pictures[pixels.rows[:_MARKED].numpy()]
+        about = repr((name, severity, pixels.pictures.shape)).encode()
+        return hashlib.sha256(about + some.tobytes()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Mapped(Prepared):
+    """Pictures in a file that is mapped into memory, uint8 [N, H, W, 3]; row r is picture rows[r]."""
+
+    pictures: NDArray[np.uint8]
+    rows: Tensor
+    preprocess: Preprocess
+
+    def picture(self, row: int) -> Tensor:
+        return self.preprocess(self.original(row))
+
+    def original(self, row: int) -> Image.Image:
+        return Image.fromarray(np.array(self.pictures[int(self.rows[row])]))
+
+    def take(self, rows: Tensor) -> "_Mapped":
+        return _Mapped(self.pictures, self.rows[rows], self.preprocess)
+
+
+def _array(path: Path, shape: Sequence[int | None]) -> NDArray[np.uint8]:
+    """An array of this shape, mapped into memory; bytes, if the caller makes sure of it."""
+    refuse_special(path)
+    try:
+        array: NDArray[np.uint8] = np.load(path, mmap_mode="r", allow_pickle=False)
+    except FileNotFoundError:
+        raise UsageError(f"{path} is missing. Unpack the archive again, or choose the corruptions there are.") from None
+    except (OSError, ValueError, EOFError) as error:
+        raise UsageError(f"cannot read {path}: {reason(error)}. Unpack the archive again.") from error
+    if not isinstance(array, np.ndarray):  # an .npz archive by the name of an array
+        raise UsageError(f"{path} should hold one array, got an archive of several. Unpack it again.")
+    if array.ndim != len(shape) or any(want not in (None, got) for want, got in zip(shape, array.shape, strict=True)):
+        raise UsageError(f"{path} should hold an array of {list(shape)}, got {list(array.shape)}. Unpack it again.")
+    return array

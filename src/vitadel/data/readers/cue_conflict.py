@@ -1,0 +1,84 @@
+"""Cue-conflict stimuli: the shape of one class with the texture of another.
+
+Geirhos et al. 2019 (arXiv:1811.12231): `DIR/SHAPE/SHAPEi-TEXTUREj.png`, 1280 images of 16 classes, of which 80 have
+shape and texture of the same class.
+"""
+
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from vitadel.core.errors import UsageError
+from vitadel.data.pixels import Files
+from vitadel.data.preprocess import Preprocess
+from vitadel.data.readers.folder import EXTENSIONS
+from vitadel.data.source import Source
+from vitadel.data.split import Split
+
+SHAPES = (
+    "airplane",
+    "bear",
+    "bicycle",
+    "bird",
+    "boat",
+    "bottle",
+    "car",
+    "cat",
+    "chair",
+    "clock",
+    "dog",
+    "elephant",
+    "keyboard",
+    "knife",
+    "oven",
+    "truck",
+)
+STIMULI = 1280
+_NAME = re.compile(r"([a-z]+)\d+-([a-z]+)\d+\.[A-Za-z]+")
+_LAYOUT = "The layout is DIR/SHAPE/SHAPEi-TEXTUREj.png, such as cat/cat4-knife1.png."
+
+
+def read_stimuli(root: Path, preprocess: Preprocess, *, skip: bool) -> Source:
+    """The stimuli below `root`, labeled by their shape; whatever else lies there is named, or skipped on request."""
+    ids, strangers = list_stimuli(root)
+    if strangers and not skip:
+        raise UsageError(
+            f"{root} holds {len(strangers)} entries that are no stimuli, the first is {strangers[0]}. Move them "
+            "elsewhere, or say --skip-unreadable."
+        )
+    if not ids:
+        raise UsageError(f"{root} holds no cue-conflict stimuli. {_LAYOUT}")
+    labels = torch.tensor([SHAPES.index(cues(one)[0]) for one in ids], dtype=torch.int64)
+    split = Split("test", tuple(ids), labels, Files(root, tuple(ids), preprocess))
+    return Source(SHAPES, None, replace(split, skipped=tuple(f"{one}: no stimulus" for one in strangers)), None)
+
+
+def list_stimuli(root: Path) -> tuple[list[str], list[str]]:
+    """The stimuli below a folder, and what is there beside them, both as sorted paths relative to it."""
+    ids: list[str] = []
+    strangers: list[str] = []
+    for place, folders, names in os.walk(root):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        inside = Path(place).relative_to(root).as_posix()
+        for name in sorted(names):
+            path = name if inside == "." else f"{inside}/{name}"
+            if not name.startswith("."):
+                (ids if _is_stimulus(path) else strangers).append(path)
+    return sorted(ids), sorted(strangers)
+
+
+def cues(stimulus: str) -> tuple[str, str]:
+    """The classes of shape and texture, from the name of a stimulus."""
+    found = _NAME.fullmatch(stimulus.rpartition("/")[2])
+    assert found is not None, f"{stimulus} was read as a stimulus and is none"
+    return found[1], found[2]
+
+
+def _is_stimulus(path: str) -> bool:
+    *folders, name = path.split("/")
+    found = _NAME.fullmatch(name)
+    known = found is not None and found[1] in SHAPES and found[2] in SHAPES and name.lower().endswith(EXTENSIONS)
+    return known and found is not None and folders == [found[1]]

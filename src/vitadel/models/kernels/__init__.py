@@ -1,0 +1,1 @@
+"""Fused kernels for shapes that the general ones are slow on."""

@@ -1,0 +1,111 @@
+"""From a recipe to a trained model in a run folder."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from vitadel import data, models
+from vitadel.core.device import device_name
+from vitadel.core.errors import UsageError
+from vitadel.core.progress import Notify, silent
+from vitadel.data import DataSet, Shards, Split
+from vitadel.evaluate import validation_scores
+from vitadel.recipes.recipe import Normalize, Recipe
+from vitadel.runs import code_hashes
+from vitadel.train import Check, Synthetic, begin_training, claim_together, fit
+
+# what decides a run's weights, apart from the recipe
+TRAINING_ROOMS = ("attacks", "core", "data", "goals", "losses", "models", "objectives", "threats", "train")
+
+
+def carry_out(recipe: Recipe, folder: Path, *, data_spec: str | None = None, notify: Notify = silent) -> models.Model:
+    """Train what `recipe` says into `folder`, or go on where an earlier call was stopped; the model to evaluate."""
+    dataset = data.load(data_spec or recipe.data, preprocess=data.parse_preprocess(recipe.preprocess))
+    train = _train(recipe, dataset)
+    synthetic = _synthetic(recipe, dataset)
+    start = _start(recipe, dataset)  # before the folder is claimed: a start that is not there costs no folder
+    parts: dict[str, object] = {"recipe": recipe, "data": dataset.describe(), "seed": recipe.seed}
+    if not recipe.model.start.startswith(("timm:", "vitadel:")) or "@" in recipe.model.start:
+        parts["start"] = models.fingerprint(start.net.state_dict())
+    if synthetic is not None:
+        parts["synthetic"] = synthetic.images.describe()
+    # a run that goes on with other code would be neither the old run nor the new one
+    parts["code"] = code_hashes(*TRAINING_ROOMS)
+    # what cannot be trained or selected is refused before the folder is taken
+    check = _check(recipe, dataset)
+    begin_training(start, recipe.objective, train, recipe.plan, synthetic, seed=recipe.seed)
+    run = claim_together(folder, "train", parts, device=device_name())
+    model = fit(
+        start,
+        recipe.objective,
+        train,
+        recipe.plan,
+        run,
+        seed=recipe.seed,
+        synthetic=synthetic,
+        check=check,
+        notify=notify,
+    )
+    best = run.checkpoints / "best.safetensors"
+    return models.load(best) if best.exists() else model
+
+
+def _train(recipe: Recipe, dataset: DataSet) -> Split:
+    """The training images, in memory if that is little; crops cut from the files need the files."""
+    host = recipe.plan.host
+    split = dataset.split("train")
+    return split if host is not None and host.resized_crop else split.resident_if_small()
+
+
+def _synthetic(recipe: Recipe, dataset: DataSet) -> Synthetic | None:
+    if recipe.synthetic is None:
+        return None
+    shards = Shards.read(Path(recipe.synthetic.folder))
+    if shards.num_classes > dataset.num_classes:
+        raise UsageError(
+            f"the synthetic images in {recipe.synthetic.folder} have {shards.num_classes} classes, the real ones "
+            f"{dataset.num_classes}. Convert an archive for this data set."
+        )
+    return Synthetic(shards, recipe.synthetic.share)
+
+
+def _start(recipe: Recipe, dataset: DataSet) -> models.Model:
+    choice = recipe.model
+    normalization = {
+        Normalize.MODEL: None,
+        Normalize.DATA: models.Normalization(dataset.mean, dataset.std),
+        Normalize.NONE: models.RAW_PIXELS,
+        Normalize.HALF: models.Normalization((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
+    }[choice.normalize]
+    start = models.load(
+        choice.start,
+        num_classes=dataset.num_classes if choice.tuning is None else None,  # what is frozen keeps its own
+        image_size=choice.image_size,
+        patch_size=choice.patch_size,
+        normalization=normalization,
+        options=choice.options or None,
+        seed=recipe.seed,
+    )
+    if choice.tuning is None:
+        return start
+    return models.tora(start, choice.tuning, num_classes=dataset.num_classes, seed=recipe.seed)
+
+
+def _check(recipe: Recipe, dataset: DataSet) -> Check | None:
+    """The score that selects the checkpoint; none if the data set is too small for a hold-out."""
+    selection = recipe.selection
+    if selection.split == "holdout" and dataset.holdout is None:
+        return None
+    images = dataset.split(selection.split)
+    chosen = images.take(torch.arange(min(selection.images, len(images))))
+
+    def check(model: nn.Module) -> Mapping[str, float]:
+        scores = validation_scores(model, chosen, selection.attack, selection.threat, seed=recipe.seed)
+        if not selection.clean_share:
+            return scores
+        *_, robust = scores.values()
+        return {**scores, "score": robust + selection.clean_share * (scores["clean"] - robust)}
+
+    return check

@@ -1,0 +1,93 @@
+"""The ball of few changed pixels."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from vitadel.core.errors import UsageError
+from vitadel.core.numeric import Range, check_ranges
+from vitadel.core.rng import RandomStreams
+from vitadel.threats.base import per_image
+
+# 48 halvings leave a bracket far below float32's resolution of a pixel; the last line then solves it exactly
+_HALVINGS = 48
+
+
+@dataclass(frozen=True, slots=True)
+class L1:
+    """Every image whose pixel changes add up to at most `eps`, pixels in [0, 1].
+
+    `active` is the share of pixel values that one step moves, after the sparse step of Tramer & Boneh 2019
+    (arXiv:1904.13000): the steepest step moves a single value and is far too slow.
+    """
+
+    eps: Annotated[float, Range(gt=0, hint="Write for example 12.")]
+    active: Annotated[float, Range(gt=0, le=1, hint="It is a share of the pixel values.")] = 0.01
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+    def project(self, x: Tensor, x0: Tensor) -> Tensor:
+        """The exact projection on ball and box together."""
+        if self.eps > (limit := x0[0].numel()):
+            raise UsageError(
+                f"L1.eps of {self.eps:g} holds every image of shape {tuple(x0.shape[1:])} (diameter {limit}). "
+                "Pixels live in [0, 1]: divide an eps meant for [0, 255] by 255."
+            )
+        return project_l1(x, x0, self.eps)
+
+    def ascend(self, x: Tensor, grad: Tensor, step: float | Tensor) -> Tensor:
+        """A step of L1 length `step`, shared by the steepest values; what the box refuses one goes to the next.
+
+        Only so does a step keep its length beside the box: `project` draws every moved value a little back from it,
+        and steps that fill these gaps alone would never reach further values (tests/contract/test_contract_radius.py).
+        """
+        slope, room = grad.flatten(1), torch.where(grad > 0, 1 - x, x).flatten(1)
+        free = (slope != 0) & (room > 0)
+        step = step[:, None] if isinstance(step, Tensor) else step
+        share_B = step / free.sum(1, keepdim=True).clamp(1, max(1, int(self.active * slope.shape[1])))
+        order = slope.abs().argsort(dim=1, descending=True)
+        most = room.minimum(share_B).masked_fill(~free, 0).gather(1, order)
+        moved = (step - most.cumsum(1) + most).clamp_min(0).minimum(most)
+        return x + (slope.sign() * torch.zeros_like(slope).scatter(1, order, moved)).view_as(x)
+
+    def sample(self, x0: Tensor, rng: RandomStreams) -> Tensor:
+        """Uniform in the ball: exponential lengths with random signs, and a radius whose d-th power is uniform."""
+        shape = x0.shape[1:]
+        lengths = -torch.log1p(-rng.fold(0).uniform(*shape, dtype=x0.dtype))
+        signs = rng.fold(1).signs(*shape, dtype=x0.dtype)
+        radius_B = self.eps * rng.fold(2).uniform(dtype=x0.dtype) ** (1 / x0[0].numel())
+        total_B = lengths.flatten(1).double().sum(1).clamp_min(1e-12).to(x0.dtype)
+        return self.project(x0 + signs * lengths * per_image(radius_B / total_B, x0), x0)
+
+    def size(self, x: Tensor, x0: Tensor) -> Tensor:
+        return (x - x0).abs().flatten(1).double().sum(1).to(x.dtype)
+
+
+def project_l1(x: Tensor, x0: Tensor, eps: float | Tensor) -> Tensor:
+    r"""The nearest image to `x` in the box and within an L1 distance of `eps`, [B] if each has its own, from `x0`.
+
+    With :math:`d = x - x_0` and :math:`r` the room from :math:`x_0` to the box in the direction of :math:`d`, the
+    projection moves each value by :math:`\mathrm{clip}(|d| - \lambda, 0, r)`. Their sum falls as :math:`\lambda`
+    rises and is piecewise linear: bisect, then solve the last piece (tests/unit/threat/test_projections.py).
+    """
+    eps = eps[:, None].double() if isinstance(eps, Tensor) else eps
+    shift, origin = (x - x0).double().flatten(1), x0.double().flatten(1)
+    length, room = shift.abs(), torch.where(shift > 0, 1 - origin, origin)
+    low_B, high_B = torch.zeros_like(length[:, :1]), length.amax(1, keepdim=True)
+    for _ in range(_HALVINGS):
+        middle_B = (low_B + high_B) / 2
+        too_long_B = _moved(length, middle_B, room).sum(1, keepdim=True) > eps
+        low_B, high_B = torch.where(too_long_B, middle_B, low_B), torch.where(too_long_B, high_B, middle_B)
+    start, end = (_moved(length, edge_B, room).sum(1, keepdim=True) for edge_B in (low_B, high_B))
+    part_B = ((start - eps) / (start - end).clamp_min(1e-300)).clamp(0, 1)
+    moved = _moved(length, low_B + part_B * (high_B - low_B), room)
+    inside_B = length.minimum(room).sum(1, keepdim=True) <= eps
+    moved = torch.where(inside_B, length.minimum(room), moved)
+    return (x0 + (shift.sign() * moved).view_as(x0).to(x0.dtype)).clamp(0, 1)
+
+
+def _moved(length: Tensor, threshold_B: Tensor, room: Tensor) -> Tensor:
+    return (length - threshold_B).clamp_min(0).minimum(room)

@@ -1,0 +1,1 @@
+"""From images on disk to augmented batches on the device."""

@@ -1,0 +1,332 @@
+"""Small random changes to training images, made on the device, drawn per image.
+
+Nothing here asks the device for a value, so the host never waits, and nothing sums over a batch, so an image comes out
+the same whatever it is batched with. Where a step copies torchvision's or timm's law, it says in what it differs.
+
+Shape letters: B images, T tries, H and W pixels.
+"""
+
+import enum
+import math
+from dataclasses import dataclass
+from typing import Annotated, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vitadel.core.errors import UsageError
+from vitadel.core.numeric import Degrees, Positive, Probability, Range, check_ranges
+from vitadel.core.rng import RandomStreams
+from vitadel.data import Interpolation
+
+# the ends of an interval
+Pair = tuple[Positive, Positive]
+Jitter = Annotated[float, Range(ge=0, hint="Write 0 for none, or 0.4.")]
+
+# torchvision and timm give up on a box that fits after as many
+_TRIES = 10
+
+
+class Augment(Protocol):
+    """Pixels in [0, 1] to pixels in [0, 1] of the same shape."""
+
+    def __call__(self, x: Tensor, rng: RandomStreams) -> Tensor:
+        """The same change for an image in every batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """One step after the other, each with random numbers of its own."""
+
+    steps: tuple[Augment, ...]
+
+    def __call__(self, x: Tensor, rng: RandomStreams) -> Tensor:
+        for number, step in enumerate(self.steps):
+            x = step(x, rng.fold(number))
+        return x
+
+
+@dataclass(frozen=True, slots=True)
+class Flip:
+    """The image mirrored left to right, with a probability."""
+
+    probability: Probability = 0.5
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+    def __call__(self, x: Tensor, rng: RandomStreams) -> Tensor:
+        mirrored_B = rng.uniform() < self.probability
+        return torch.where(_over_pixels(mirrored_B), x.flip(-1), x)
+
+
+@dataclass(frozen=True, slots=True)
+class PadCrop:
+    """A window of the image's size, shifted by up to `pad` pixels over a frame of gray `fill`, and maybe flipped."""
+
+    pad: Annotated[int, Range(ge=0, le=256)] = 4
+    fill: Annotated[float, Range(ge=0, le=1, hint="Pixels live in [0, 1].")] = 0.0
+    flip: bool = True
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+    def __call__(self, x: Tensor, rng: RandomStreams) -> Tensor:
+        height, width = x.shape[-2:]
+        framed = F.pad(x, [self.pad] * 4, value=self.fill)
+        offset = rng.fold(0).below(2 * self.pad + 1, 2)
+        rows = offset[:, 0, None] + torch.arange(height, device=x.device)
+        columns = offset[:, 1, None] + torch.arange(width, device=x.device)
+        if self.flip:
+            mirrored = rng.fold(1).uniform() < 0.5
+            columns = torch.where(mirrored[:, None], columns.flip(1), columns)
+        image = torch.arange(len(x), device=x.device)[:, None, None]
+        return framed.permute(0, 2, 3, 1)[image, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class ResizedCrop:
+    """A box of random area and shape, brought back to the image's size, and maybe flipped (Szegedy et al. 2015).
+
+    The law of torchvision's RandomResizedCrop: of ten boxes, with the area uniform in `scale` times the image's and the
+    logarithm of width over height uniform in that of `ratio`, the first that fits, anywhere in the image; if none does,
+    the largest central box within `ratio`. A box larger than the image never fits, so a `scale` of (0.8, 1.2) draws
+    areas of 0.8 to 1, and the whole image if all ten tries are larger.
+
+    The box is cut from an image of the size that comes out, so it is only ever enlarged, where the antialiasing of
+    torchvision and Pillow has nothing to average; the kernels are Pillow's (a cubic with a = -1/2, not torch's -3/4).
+    Pillow also rounds and clips to 8 bits between its two passes and after them. A crop of a larger original, as
+    `PILAugment` takes it, keeps detail that the resident image has lost.
+    """
+
+    scale: Pair = (0.08, 1.0)
+    ratio: Pair = (3 / 4, 4 / 3)
+    flip: bool = True
+    interpolation: Interpolation = Interpolation.BICUBIC
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        check_order("ResizedCrop.scale", self.scale)
+        check_order("ResizedCrop.ratio", self.ratio)
+
+    def boxes(self, height: int, width: int, rng: RandomStreams) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """[B] whole numbers each: top, left, height and width of the image's box."""
+        w_BT, h_BT = _sides(rng.fold(0), self.scale, self.ratio, height * width)
+        fits_BT = (w_BT > 0) & (w_BT <= width) & (h_BT > 0) & (h_BT <= height)
+        found_B, h_B, w_B = _first(fits_BT, h_BT, w_BT)
+        whole_h, whole_w = self._fallback(height, width)
+        h_B, w_B = torch.where(found_B, h_B, whole_h), torch.where(found_B, w_B, whole_w)
+        top_B = torch.where(found_B, rng.fold(1).below(height - h_B + 1), (height - whole_h) // 2)
+        left_B = torch.where(found_B, rng.fold(2).below(width - w_B + 1), (width - whole_w) // 2)
+        return top_B, left_B, h_B, w_B
+
+    def __call__(self, x: Tensor, rng: RandomStreams) -> Tensor:
+        height, width = x.shape[-2:]
+        top_B, left_B, h_B, w_B = self.boxes(height, width, rng)
+        x = _stretched(x, 3, left_B, w_B, self.interpolation)
+        x = _stretched(x, 2, top_B, h_B, self.interpolation).clamp(0, 1)
+        return Flip()(x, rng.fold(3)) if self.flip else x
+
+    def _fallback(self, height: int, width: int) -> tuple[int, int]:
+        low, high = self.ratio
+        if width / height < low:
+            return max(1, round(width / low)), width
+        return height, max(1, round(height * high)) if width / height > high else width
+
+
+@dataclass(frozen=True, slots=True)
+class ColorJitter:
+    """Brightness, contrast, saturation and hue changed in an order drawn per image, as torchvision's ColorJitter does.
+
+    A factor uniform in [max(0, 1 - value), 1 + value] blends the image with black, with its mean gray, or with its gray
+    self; hue turns by up to `hue` of the color circle. timm's `color_jitter=0.4` is 0.4 three times and no hue.
+    """
+
+    brightness: Jitter = 0.4
+    contrast: Jitter = 0.4
+    saturation: Jitter = 0.4
+    hue: Annotated[float, Range(ge=0, le=0.5, hint="0.5 is half the color circle.")] = 0.0
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+    def __call__(self, x: Tensor, rng: RandomStreams) -> Tensor:
+        # a change by 0 does nothing at any place in the order, so all four are always drawn
+        order_BT = rng.fold(0).uniform(4).argsort(dim=1, stable=True)
+        sizes = (self.brightness, self.contrast, self.saturation)
+        factors = [_between(rng.fold(1 + n).uniform(), (max(0.0, 1 - s), 1 + s)) for n, s in enumerate(sizes)]
+        turn_B = _between(rng.fold(4).uniform(), (-self.hue, self.hue))
+        for place in range(4):
+            x = self._changed(x, order_BT[:, place], factors, turn_B)
+        return x
+
+    def _changed(self, x: Tensor, which_B: Tensor, factors: list[Tensor], turn_B: Tensor) -> Tensor:
+        """The change numbered `which_B` made to each image."""
+        gray = luminance(x)
+        # in float64, a sum rounds to the same float32 in whichever order a batch of this size is summed
+        mean = gray.mean((1, 2, 3), keepdim=True, dtype=torch.float64).to(x.dtype)
+        which = _over_pixels(which_B)
+        towards = torch.where(which == 0, torch.zeros_like(gray), torch.where(which == 1, mean, gray))
+        factor_B = torch.where(which_B == 0, factors[0], torch.where(which_B == 1, factors[1], factors[2]))
+        blended = _blend(x, towards, factor_B)
+        return torch.where(which == 3, turned(x, turn_B) if self.hue else x, blended)
+
+
+class Fill(enum.Enum):
+    """What an erased box holds."""
+
+    NOISE = "noise"
+    ZERO = "zero"
+
+
+@dataclass(frozen=True, slots=True)
+class Erase:
+    """A box of random area and shape filled with noise or black, with a probability (Zhong et al. 2020).
+
+    The law of timm's RandomErasing: of ten boxes the first that is smaller than the image on both sides, anywhere in
+    it; if none is, the image stays whole. `ratio` is height over width. timm fills with N(0, 1), meant for images that
+    are normalized already; ours are raw pixels, so here each value is uniform in [0, 1], which that noise would leave.
+    """
+
+    probability: Probability = 0.25
+    area: Pair = (0.02, 1 / 3)
+    ratio: Pair = (0.3, 1 / 0.3)
+    fill: Fill = Fill.NOISE
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        check_order("Erase.area", self.area)
+        check_order("Erase.ratio", self.ratio)
+
+    def __call__(self, x: Tensor, rng: RandomStreams) -> Tensor:
+        channels, height, width = x.shape[1:]
+        noise = self.fill is Fill.NOISE
+        filling = rng.fold(4).uniform(channels, height, width).to(x.dtype) if noise else torch.zeros_like(x)
+        return torch.where(self.erased(height, width, rng)[:, None], filling, x)
+
+    def erased(self, height: int, width: int, rng: RandomStreams) -> Tensor:
+        """[B, H, W], true where an image loses its pixels."""
+        h_BT, w_BT = _sides(rng.fold(0), self.area, self.ratio, height * width)
+        found_B, h_B, w_B = _first((h_BT < height) & (w_BT < width), h_BT, w_BT)
+        found_B &= rng.fold(1).uniform() < self.probability
+        rows_BH = _inside(rng.fold(2).below(height - h_B + 1), h_B, height)
+        columns_BW = _inside(rng.fold(3).below(width - w_B + 1), w_B, width)
+        return found_B[:, None, None] & rows_BH[:, :, None] & columns_BW[:, None, :]
+
+
+@dataclass(frozen=True, slots=True)
+class Rotate:
+    """The image turned about its center by up to `degrees` either way; bilinear, black where it came from outside."""
+
+    degrees: Degrees = 2.0
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+    def __call__(self, x: Tensor, rng: RandomStreams) -> Tensor:
+        return rotated(x, _between(rng.uniform(), (-self.degrees, self.degrees)))
+
+
+def rotated(x: Tensor, degrees_B: Tensor) -> Tensor:
+    """Each image turned counter-clockwise about its center by its own angle."""
+    height, width = x.shape[-2:]
+    angle = torch.deg2rad(degrees_B)[:, None, None].to(x.dtype)
+    # pixel centers, counted from the center of the image
+    down = (torch.arange(height, device=x.device, dtype=x.dtype) + 0.5 - height / 2)[:, None]
+    right = torch.arange(width, device=x.device, dtype=x.dtype) + 0.5 - width / 2
+    from_right = angle.cos() * right - angle.sin() * down
+    from_down = angle.sin() * right + angle.cos() * down
+    grid = torch.stack((from_right / (width / 2), from_down / (height / 2)), dim=-1)
+    return F.grid_sample(x, grid, mode="bilinear", padding_mode="zeros", align_corners=False).clamp(0, 1)
+
+
+def luminance(x: Tensor) -> Tensor:
+    """[B, 1, H, W] gray of RGB images, by the weights of ITU-R 601 as torchvision rounds them."""
+    red, green, blue = x.split(1, dim=1)
+    return 0.2989 * red + 0.587 * green + 0.114 * blue
+
+
+def turned(x: Tensor, turn_B: Tensor) -> Tensor:
+    """RGB images with each hue moved by `turn_B` of the color circle; brightness and saturation in HSV stay."""
+    red, green, blue = x.split(1, dim=1)
+    value, chroma = x.amax(1, keepdim=True), x.amax(1, keepdim=True) - x.amin(1, keepdim=True)
+    safe = torch.where(chroma == 0, 1.0, chroma)  # gray has no hue: any will do, but not a division by zero
+    sixth = torch.where(value == green, 2 + (blue - red) / safe, 4 + (red - green) / safe)
+    sixth = torch.where(value == red, (green - blue) / safe, sixth)
+    # each channel is a trapezium around the circle, in sixths of it: red's falls at 5, green's at 3, blue's at 1
+    falls = torch.stack([torch.full_like(sixth[:, 0], at) for at in (5.0, 3.0, 1.0)], dim=1)
+    place = (falls + sixth + 6 * _over_pixels(turn_B)) % 6
+    return value - chroma * torch.minimum(place, 4 - place).clamp(0, 1)
+
+
+def check_order(name: str, values: Pair) -> None:
+    """Refuse an interval that ends before it begins."""
+    low, high = values
+    if low > high:
+        raise UsageError(f"{name} must be two positive numbers, the smaller first, got ({low:g}, {high:g}).")
+
+
+def _over_pixels(values_B: Tensor) -> Tensor:
+    return values_B[:, None, None, None]
+
+
+def _between(uniform: Tensor, values: tuple[float, float]) -> Tensor:
+    low, high = values
+    return low + (high - low) * uniform
+
+
+def _blend(x: Tensor, towards: Tensor, factor_B: Tensor) -> Tensor:
+    factor = _over_pixels(factor_B).to(x.dtype)
+    return (factor * x + (1 - factor) * towards).clamp(0, 1)
+
+
+def _sides(rng: RandomStreams, areas: Pair, ratios: Pair, pixels: int) -> tuple[Tensor, Tensor]:
+    """[B, T] sides of boxes, the first over the second in `ratios`, of areas in `areas` times `pixels`."""
+    area_BT = pixels * _between(rng.fold(0).uniform(_TRIES), areas)
+    ratio_BT = _between(rng.fold(1).uniform(_TRIES), (math.log(ratios[0]), math.log(ratios[1]))).exp()
+    return (area_BT * ratio_BT).sqrt().round().long(), (area_BT / ratio_BT).sqrt().round().long()
+
+
+def _first(fits_BT: Tensor, one_BT: Tensor, other_BT: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Whether any try fits, and the sides of the first that does; sides of 1 where none does."""
+    first_B1 = fits_BT.to(torch.uint8).argmax(1, keepdim=True)
+    found_B = fits_BT.any(1)
+    one_B, other_B = (torch.where(found_B, sides.gather(1, first_B1).squeeze(1), 1) for sides in (one_BT, other_BT))
+    return found_B, one_B, other_B
+
+
+def _inside(start_B: Tensor, length_B: Tensor, size: int) -> Tensor:
+    """[B, size], true for the places from `start_B` on, `length_B` of them."""
+    place = torch.arange(size, device=start_B.device)
+    return (place >= start_B[:, None]) & (place < (start_B + length_B)[:, None])
+
+
+def _stretched(x: Tensor, dim: int, start_B: Tensor, length_B: Tensor, interpolation: Interpolation) -> Tensor:
+    """The places from `start_B` on, `length_B` of them, stretched over the whole of `dim`; nothing beyond is seen."""
+    size = x.shape[dim]
+    step_B1 = (length_B.to(x.dtype) / size)[:, None]
+    center_BN = start_B[:, None] + (torch.arange(size, device=x.device) + 0.5) * step_B1
+    reach = 2 if interpolation is Interpolation.BICUBIC else 1
+    nearest = torch.floor(center_BN - 0.5).long()
+    low, high = start_B[:, None], (start_B + length_B)[:, None] - 1
+    shape = [len(x), 1, size, 1] if dim == 2 else [len(x), 1, 1, size]
+    total, weights = torch.zeros_like(x), torch.zeros_like(center_BN)
+    # taps one by one, not a matrix product: the rounding of a product may change with the size of the batch
+    for tap in range(1 - reach, reach + 1):
+        place = nearest + tap
+        weight = _kernel(place + 0.5 - center_BN, interpolation) * ((place >= low) & (place <= high))
+        index = place.clamp(low, high).view(shape).expand(x.shape)
+        total = total + weight.view(shape) * x.gather(dim, index)
+        weights = weights + weight
+    return total / weights.view(shape)
+
+
+def _kernel(distance: Tensor, interpolation: Interpolation) -> Tensor:
+    """How much a pixel at this distance counts (Keys 1981 with a = -1/2, or a triangle)."""
+    d = distance.abs()
+    if interpolation is Interpolation.BILINEAR:
+        return (1 - d).clamp_min(0)
+    near = (1.5 * d - 2.5) * d * d + 1
+    far = ((-0.5 * d + 2.5) * d - 4) * d + 2
+    return torch.where(d < 1, near, torch.where(d < 2, far, 0.0))

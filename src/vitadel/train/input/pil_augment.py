@@ -1,0 +1,191 @@
+"""Augmentation on the host: files at their full size, and RandAugment, which works on Pillow's pictures."""
+
+import random
+import re
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+from timm.data.auto_augment import posterize
+from timm.data.transforms_factory import transforms_imagenet_train
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from vitadel.core.errors import UsageError
+from vitadel.core.numeric import Probability, Range, check_number, check_ranges, check_seed
+from vitadel.core.rng import RandomStreams, fold_seed
+from vitadel.data import Interpolation, Split
+from vitadel.train.input.augment import Erase, Jitter, Pair, check_order
+
+Batch = tuple[Tensor, Tensor, Tensor]
+# the rows of a batch, or the rows and for each a number that tells its appearances in the step apart (see `repeated`)
+Turn = Tensor | tuple[Tensor, Tensor]
+_Key = tuple[int, int, int]  # step, row, copy
+_Made = tuple[int, int, Tensor]  # row, seed, pixels
+
+Workers = Annotated[int, Range(ge=0, le=1024, hint="0 works in this process.")]
+
+_RAND_AUGMENT = re.compile(
+    r"rand(-(m\d{1,3}|n\d{1,2}|p(0\.\d{1,4}|[01])|mstd\d{1,3}\.?\d{0,4}|mmax\d{1,3}|inc[01]|t(weights|3aw?)))*",
+    re.ASCII,
+)
+# sets the draws of erasing apart from whatever else is drawn from an image's seed
+_ERASE = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PILAugment:
+    """timm's training transforms on one picture at a time, without its normalization.
+
+    With `resized_crop`, the crop is cut from the original file and brought to the size of the split's images; without,
+    the split's own preprocess does that. Then flip, RandAugment, color jitter and erasing, in that order.
+
+    Differs from timm twice. timm drops the jitter when RandAugment is on; here it stays, for it was asked for: write
+    `color_jitter=0` to train as the authors' timm did. timm erases with N(0, 1), meant for normalized images; here
+    `Erase` follows, whose noise is uniform over pixel values. RandAugment fills what it uncovers with ImageNet's mean.
+    """
+
+    resized_crop: bool = True
+    scale: Pair = (0.08, 1.0)
+    ratio: Pair = (3 / 4, 4 / 3)
+    flip: bool = True
+    color_jitter: Jitter = 0.4
+    rand_augment: str | None = None
+    erase: Probability = 0.0
+    interpolation: Interpolation = Interpolation.BICUBIC
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        check_order("PILAugment.scale", self.scale)
+        check_order("PILAugment.ratio", self.ratio)
+        if self.rand_augment is not None and not _RAND_AUGMENT.fullmatch(self.rand_augment):
+            raise UsageError(
+                f"PILAugment.rand_augment is not one of timm's, got {self.rand_augment!r}. "
+                "Write for example rand-m9-mstd0.5-inc1."
+            )
+
+    def image(self, split: Split, row: int, *, seed: int) -> Tensor:
+        """uint8 [3, H, W] of one image before erasing; the same for the same seed, whatever was drawn before."""
+        check_seed(seed)
+        picture = split.pixels.original(row) if self.resized_crop else split.pixels.finished(row)
+        with _seeded(seed):
+            return _transform(self, *split.pixels.image_size)(picture)
+
+    def erased(self, pixels: Tensor, seed_B: Tensor) -> Tensor:
+        """uint8 [B, 3, H, W] with a box of noise in some; many at once, for `Erase` takes as long for one."""
+        if not self.erase:
+            return pixels
+        return Erase(self.erase)(pixels / 255, RandomStreams.of(_ERASE, seed_B)).mul(255).round().to(torch.uint8)
+
+
+def host_batches(
+    split: Split, order: Iterable[Turn], augment: PILAugment, *, seed: int, first: int = 0, workers: int = 0
+) -> Generator[Batch, None, None]:
+    """(rows, uint8 pixels, labels), augmented by `workers` processes, or in this one; bytes travel four times as fast.
+
+    `first` is the number of the step that the first batch belongs to. An image comes out as a function of (seed, step,
+    row, copy), whoever makes it and whatever is in the batch with it. The caller's random state is left alone.
+    """
+    check_seed(seed)
+    check_number("host_batches(workers=)", Workers, workers)
+    images = _Augmented(split, augment, seed)
+    loader = DataLoader(
+        images,
+        batch_sampler=_Keys(order, first),
+        num_workers=workers,
+        collate_fn=images.together,
+        generator=torch.Generator(),  # or the loader draws its workers' seeds from the global one
+    )
+    for made in loader:
+        if isinstance(made, UsageError):
+            raise made
+        rows, pixels = made
+        yield rows, pixels, split.labels[rows]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Augmented(Dataset[_Made | UsageError]):
+    """What a worker process is given; it can be pickled, so workers may be spawned or forked."""
+
+    split: Split
+    augment: PILAugment
+    seed: int
+
+    def __getitem__(self, key: _Key) -> _Made | UsageError:
+        row, seed = key[1], fold_seed(self.seed, *key)
+        try:
+            return row, seed, self.augment.image(self.split, row, seed=seed)
+        except UsageError as error:
+            # raised here, it would reach the user with a worker's traceback for its message
+            return error
+
+    def together(self, made: list[_Made | UsageError]) -> tuple[Tensor, Tensor] | UsageError:
+        images = []
+        for item in made:
+            if isinstance(item, UsageError):
+                return item
+            images.append(item)
+        rows, seeds, pixels = zip(*images, strict=True)
+        return torch.tensor(rows), self.augment.erased(torch.stack(pixels), torch.tensor(seeds))
+
+
+@dataclass(frozen=True, slots=True)
+class _Keys:
+    """The keys of each batch, made as they are asked for."""
+
+    order: Iterable[Turn]
+    first: int
+
+    def __iter__(self) -> Iterator[list[_Key]]:
+        for step, turn in enumerate(self.order, self.first):
+            rows, copies = turn if isinstance(turn, tuple) else (turn, torch.zeros_like(turn))
+            yield [(step, row, copy) for row, copy in zip(rows.tolist(), copies.tolist(), strict=True)]
+
+
+@lru_cache(maxsize=8)
+def _transform(augment: PILAugment, height: int, width: int) -> Callable[[object], Tensor]:
+    # a crop of all the area in the picture's own shape leaves a finished picture as it is
+    crop = (augment.scale, augment.ratio) if augment.resized_crop else ((1.0, 1.0), (width / height, width / height))
+    transform: Any = transforms_imagenet_train(
+        (height, width),
+        scale=crop[0],
+        ratio=crop[1],
+        hflip=0.5 if augment.flip else 0.0,
+        color_jitter=augment.color_jitter or None,
+        force_color_jitter=True,
+        auto_augment=augment.rand_augment,
+        interpolation=augment.interpolation.value,
+        normalize=False,
+    )
+    for op in (op for step in transform.transforms for op in getattr(step, "ops", ())):
+        if op.aug_fn is posterize:
+            op.aug_fn = _posterized
+    made: Callable[[object], Tensor] = transform
+    return made
+
+
+def _posterized(picture: Any, bits: int, **options: object) -> Any:
+    """timm's step for every level: at the highest it keeps no bit, which is black, and which Pillow 13 refuses."""
+    if bits < 1:
+        return picture.point([0] * 256 * len(picture.getbands()))
+    return posterize(picture, bits, **options)
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """The three global generators that timm and torchvision draw from, seeded inside the block, restored after it."""
+    ours, theirs, torchs = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    # not torch.manual_seed: until CUDA starts, that puts another entry on its list of things to do
+    torch.default_generator.manual_seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(ours)
+        np.random.set_state(theirs)
+        torch.set_rng_state(torchs)

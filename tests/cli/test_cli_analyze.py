@@ -1,0 +1,188 @@
+"""`vitadel analyze` and `vitadel studies`: results, figures, resuming, mistakes."""
+
+import enum
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from vitadel.analyze import STUDIES
+from vitadel.cli.analyze import read_study
+from vitadel.core.errors import UsageError
+from vitadel.models import Option, load, save, tora
+from vitadel.runs import Run
+
+Command = Callable[..., tuple[int, str, str]]
+
+SMALL = "masking-quick:steps=3,iterations=2+3,shares=1,curve_steps=2,targets=1,queries=5,blocks=0+2"
+
+
+@pytest.fixture(scope="module")
+def studied(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[tuple[str | Path, ...], Path]:
+    """The words of a command, and a folder of its own to use them with."""
+    folder = tmp_path_factory.mktemp("studied") / "run"
+    return ("analyze", SMALL, trained, "--data", "digits[:24]", "--threat", "linf:16/255", "--run", folder), folder
+
+
+def test_a_study_from_beginning_to_page(
+    vitadel: Command, studied: tuple[tuple[str | Path, ...], Path], tmp_path: Path
+) -> None:
+    words, run = studied
+    code, out, err = vitadel(*words)
+    assert code == 0, err
+    assert "verdict: cannot tell" in out  # 24 images are too few
+    assert "square: " in err
+    names = {f"{name}.{kind}" for name in ("gaps", "eps", "iterations", "blocks") for kind in ("png", "pdf")}
+    assert {path.name for path in (run / "figures").iterdir()} == names
+    assert (run / "figures" / "gaps.png").read_bytes().startswith(b"\x89PNG")
+    parts = Run.open(run).manifest["parts"]
+    assert isinstance(parts, dict)
+    assert parts["study"]["iterations"] == [2, 3]
+
+    result = json.loads((run / "study" / "result.json").read_text())
+    code, again, _ = vitadel(*words, "--json", "--batch", "5")
+    assert code == 0
+    told = json.loads(again)
+    assert told["verdict"] == result["verdict"]
+    assert told["iterations"] == result["iterations"]
+    assert [point["blocks"] for point in told["blocks"]] == [0, 2]
+    assert "counts" not in again
+    assert [Path(path).name for path in told["figures"]][:2] == ["gaps.png", "gaps.pdf"]
+
+    code, _, err = vitadel(*words, "--seed", "1")
+    assert code == 2
+    assert "belongs to another run; it differs in parts.seed: 0 -> 1" in err
+
+    assert vitadel("report", run, "--out", tmp_path / "page.html")[0] == 0
+    page = (tmp_path / "page.html").read_text()
+    assert "Is the gradient hidden?" in page
+    assert "cannot tell" in page
+
+
+def test_what_there_is(vitadel: Command) -> None:
+    assert {"gates", "masking", "masking-quick"} <= set(json.loads(vitadel("studies", "--json")[1]))
+    assert "masking-quick" in vitadel("studies")[1]
+    assert json.loads(vitadel("studies", "masking", "--json")[1])["queries"] == 5000
+    about = vitadel("studies", "masking")[1]
+    assert "10+20+50+100+200+500+1000" in about
+
+
+def test_mistakes(vitadel: Command, trained: Path, tmp_path: Path) -> None:
+    def told(study: str, model: str | Path = trained, *more: str) -> str:
+        code, out, err = vitadel("analyze", study, model, "--data", "digits[:8]", "--run", tmp_path / "run", *more)
+        assert (code, out) == (2, "")
+        assert err.count("\n") == 1
+        return err
+
+    assert "unknown study 'maskin'. Did you mean 'masking'" in told("maskin")
+    assert "unknown setting of masking 'query'" in told("masking:query=3")
+    assert "masking:queries wants a whole number, got 'x'" in told("masking:queries=x")
+    assert "several with + between them, got '1/2'" in told("masking:iterations=1/2")
+    assert "unknown masking:scaling 'ass'. Did you mean 'aas'" in told("masking:scaling=ass")
+    assert "Masking.steps must be at least 1" in told("masking:steps=0")
+    assert "ResNet has no attention" in told("masking", "timm:test_resnet", "--classes", "10")
+    assert "unknown threat 'lnf'" in told("masking", trained, "--threat", "lnf:8/255")
+    assert "unknown split 'validation'" in told("masking", trained, "--split", "validation")
+    assert "unknown study 'maskin'" in vitadel("studies", "maskin")[2]
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.fixture(scope="module")
+def gated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A TORA model for the digits, fresh."""
+    options: dict[str, Option] = {"depth": 2, "embed_dim": 48}
+    base = load("timm:deit_tiny_patch16_224", num_classes=10, image_size=8, patch_size=2, options=options)
+    save(tora(base), path := tmp_path_factory.mktemp("gated") / "model.safetensors")
+    return path
+
+
+def test_a_study_with_exhibits_from_beginning_to_page(vitadel: Command, gated: Path, tmp_path: Path) -> None:
+    words = ("analyze", "gates:images=2,blocks=1", gated, "--data", "digits[:9]", "--run")
+    code, out, err = vitadel(*words, tmp_path / "one")
+    assert code == 0, err
+    assert out.startswith(f"Gates of the adapters: {gated}\nOn 9 images the gates give the robustness adapter 0.500")
+    assert "Shares in numbers" in out
+    assert "0.5000" in out
+    names = ["share-of-the-accuracy-adapter", "share-of-the-robustness-adapter", "mean-share-per-block"]
+    files = {f"{number:02d}-{name}.{kind}" for number, name in enumerate(names, 1) for kind in ("png", "pdf")}
+    assert {path.name for path in (tmp_path / "one" / "figures").iterdir()} == files
+    parts = Run.open(tmp_path / "one").manifest["parts"]
+    assert isinstance(parts, dict)
+    assert parts["study"] == {"is": "TORAGates", "images": 2, "blocks": [1]}
+    assert "threat" not in parts
+
+    code, told, _ = vitadel(*words, tmp_path / "one", "--json", "--batch", "4")
+    assert code == 0
+    assert "base64" not in told
+    result = json.loads(told)
+    assert result["shares"]["rob"]["mean"] == [0.5, 0.5]
+    assert [one["kind"] for one in result["exhibits"]] == ["pictures", "pictures", "lines", "table"]
+    assert "base64" in (tmp_path / "one" / "study" / "result.json").read_text()
+
+    assert vitadel("analyze", "gates", f"{gated}#rob", "--data", "digits[:9]", "--run", tmp_path / "two")[0] == 0
+    assert vitadel("report", tmp_path / "one", tmp_path / "two", "--out", tmp_path / "page.html")[0] == 0
+    page = (tmp_path / "page.html").read_text()
+    assert page.count("<h3>Share of the robustness adapter</h3>") == 1
+    assert page.count("<figcaption>") == 6  # three figures of each run, each under its name
+    assert f"{gated.stem}#rob" in page
+    assert f"{gated.stem}#joint" in page
+
+
+def test_what_has_no_gates_is_refused(vitadel: Command, trained: Path, gated: Path, tmp_path: Path) -> None:
+    words = ("--data", "digits[:8]", "--run", tmp_path / "run")
+    code, _, err = vitadel("analyze", "gates", trained, *words)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "looks at the gates of a TORA model" in err
+    code, _, err = vitadel("analyze", "gates", gated, *words, "--threat", "linf:8/255")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "the study gates attacks nothing, got --threat linf:8/255. Leave it out" in err
+    assert "has 2 blocks" in vitadel("analyze", "gates:blocks=7", gated, *words)[2]
+    assert not (tmp_path / "run").exists()
+
+
+class Per(enum.Enum):
+    ROW = "row"
+    HEAD = "head"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Every kind of setting that can be written."""
+
+    count: int = 1
+    share: float = 0.5
+    deep: bool = False
+    against: str | None = None
+    names: tuple[str, ...] = ("a",)
+    shares: tuple[float, ...] = (0.5,)
+    per: Per = Per.ROW
+    limit: int | None = 3
+
+
+def test_settings_of_every_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(STUDIES, "every", Settings)
+
+    def read(text: str) -> object:
+        return read_study(f"every:{text}")
+
+    assert read("") == Settings()
+    assert read("count=4,share=1/4,deep=true") == Settings(count=4, share=0.25, deep=True)
+    assert read("against=timm:vit@w.pth+a#rob") == Settings(against="timm:vit@w.pth+a#rob")
+    assert read("names=fog+snow,shares=1/2+2") == Settings(names=("fog", "snow"), shares=(0.5, 2.0))
+    assert read("names=,per=head") == Settings(names=(), per=Per.HEAD)
+    assert read("against=none,limit=none") == Settings(against=None, limit=None)
+    assert read("limit=7") == Settings(limit=7)
+    for text, told in {
+        "deep=yes": "every:deep wants true or false, got 'yes'",
+        "per=haed": "unknown every:per 'haed'. Did you mean 'head'? Known: head, row",
+        "limit=x": "every:limit wants a whole number, got 'x'",
+        "share=half": "every:share",
+        "names=a+": "every:names wants a word, got nothing",
+        "deeper=true": "unknown setting of every 'deeper'. Did you mean 'deep'?",
+        "deep": "unknown setting of every 'deep'",
+    }.items():
+        with pytest.raises(UsageError) as raised:
+            read(text)
+        assert told in str(raised.value)

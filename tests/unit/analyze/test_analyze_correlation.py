@@ -1,0 +1,394 @@
+"""The study of representations: maps against slow computation on every family, planted answers, resuming, memory.
+
+Shape letters: L layers, B images, T tokens, D features.
+"""
+
+import copy
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from subjects import hooks, stirred  # type: ignore[import-not-found]
+from torch import Tensor, nn
+
+from vitadel.analyze import Bench, Correlation, Parts, correlation, study
+from vitadel.analyze.correlation import Measure, groups_of
+from vitadel.analyze.similarity import Per, cka, dependence
+from vitadel.analyze.study import InHand
+from vitadel.cli.analyze import read_study
+from vitadel.core.errors import UsageError
+from vitadel.models import Model, Option, load, save, tora, wrap
+from vitadel.threats import Linf
+
+TINY: dict[str, tuple[str, int | None, dict[str, Option]]] = {
+    "vit": ("timm:vit_tiny_patch16_224", 8, {"depth": 3, "embed_dim": 48}),
+    "registers": ("timm:vit_tiny_patch16_224", 8, {"depth": 3, "embed_dim": 48, "reg_tokens": 2}),
+    "pooled": (
+        "timm:vit_tiny_patch16_224",
+        8,
+        {"depth": 3, "embed_dim": 48, "class_token": False, "global_pool": "avg"},
+    ),
+    "distilled": ("timm:deit_tiny_distilled_patch16_224", 8, {"depth": 2, "embed_dim": 48}),
+    "cait": ("timm:cait_xxs24_224", 8, {"depth": 2, "embed_dim": 48}),
+    "xcit": ("timm:xcit_nano_12_p16_224", 8, {"depth": 2, "embed_dim": 48}),
+    "swin": ("timm:swin_tiny_patch4_window7_224", 4, {"embed_dim": 24, "window_size": 4}),
+    "levit": ("timm:levit_128s", 8, {"stem_type": "s8", "num_heads": 2}),
+    "resnet": ("timm:resnet18", None, {}),
+    "wrn": ("vitadel:wrn28_10", None, {}),
+    "convnext": ("timm:convnext_atto", None, {}),
+}
+# how many layers have a map, and how many a class token
+TOKENS = {"vit": (3, 3), "registers": (3, 3), "pooled": (3, 0), "distilled": (2, 2), "cait": (2, 2), "xcit": (4, 2)}
+SHAPES = {"swin": 12, "levit": 11, "resnet": 8, "convnext": 4}
+
+
+def tiny(family: str) -> Model:
+    """A float64 model whose every weight matters."""
+    name, patch, options = TINY[family]
+    model = load(name, num_classes=5, image_size=32, patch_size=patch, options=options)
+    return stirred(model.double(), 0.05)
+
+
+@pytest.fixture
+def x() -> Tensor:
+    return torch.rand(11, 3, 32, 32, generator=torch.Generator().manual_seed(7))
+
+
+def studied(model: nn.Module, x: Tensor, settings: Correlation | None = None, **more: Any) -> dict[str, Any]:
+    return study(model, x, torch.zeros(len(x), dtype=torch.int64), settings or Correlation(), **more)
+
+
+def values(result: dict[str, Any], name: str, whose: str = "own") -> Tensor:
+    return torch.tensor(result["maps"][whose][name]["values"], dtype=torch.float64)
+
+
+def read(model: Model, x: Tensor) -> dict[str, Tensor]:
+    """What every block gives, by the taps."""
+    with torch.no_grad(), model.taps.read("*blocks.*.out") as seen:
+        model(x)
+    return {name: value for name, value in seen.items() if re.fullmatch(r"(class_)?blocks\.\d+\.out", name)}
+
+
+def slow(tensors: list[Tensor]) -> Tensor:
+    return torch.from_numpy(np.abs(np.corrcoef(np.stack([one.flatten().numpy() for one in tensors]))))
+
+
+@pytest.mark.parametrize("family", TOKENS)
+def test_maps_are_the_correlations_of_all_that_blocks_give(family: str, x: Tensor) -> None:
+    model = tiny(family)
+    result, given = studied(model, x, batch=4), read(model, x)
+    patched, classed = TOKENS[family]
+    assert result["measure"] == "pearson"
+    assert result["n"] == 11
+    names = [row + ".out" for row in result["maps"]["own"]["all"]["rows"]]
+    assert len(names) == patched
+    # the class token of an XCiT joins late, and is left out where all tokens are compared
+    tokens = [given[name][:, -16:] if family == "xcit" else given[name] for name in names]
+    torch.testing.assert_close(values(result, "all"), slow(tokens), atol=1e-9, rtol=0)
+    if classed:
+        rows = [row + ".out" for row in result["maps"]["own"]["class"]["rows"]]
+        assert len(rows) == classed
+        torch.testing.assert_close(values(result, "class"), slow([given[row][:, 0] for row in rows]), atol=1e-9, rtol=0)
+        assert result["absent"] == ""
+    else:
+        assert "class" not in result["maps"]["own"]
+        assert result["absent"] == "The model has no class token, so there is no map of it."
+        assert result["absent"] in result["summary"]
+        assert result["absent"] in result["exhibits"][0]["caption"]
+
+
+@pytest.mark.parametrize("per", [Per.TOKEN, Per.FEATURE])
+def test_coefficients_of_tokens_and_features_are_averaged(per: Per, x: Tensor) -> None:
+    model = tiny("vit")
+    result, given = studied(model, x, Correlation(per=per)), list(read(model, x).values())
+    axis = 1 if per is Per.TOKEN else 2
+    each = torch.stack([slow([one.select(axis, at) for one in given]) for at in range(given[0].shape[axis])])
+    torch.testing.assert_close(values(result, "all"), each.mean(0), atol=1e-9, rtol=0)
+    assert per.value + " by " + per.value in result["exhibits"][0]["caption"]
+
+
+def test_normed_tokens(x: Tensor) -> None:
+    model = tiny("vit")
+    result = studied(model, x, Correlation(ln=True))
+    normed = [nn.functional.layer_norm(one, one.shape[-1:], eps=1e-6) for one in read(model, x).values()]
+    torch.testing.assert_close(values(result, "all"), slow(normed), atol=1e-9, rtol=0)
+    assert "mean 0 and variance 1 first" in result["exhibits"][0]["caption"]
+
+
+def test_blocks_that_do_nothing_are_one_group(x: Tensor) -> None:
+    model = tiny("vit")
+    with torch.no_grad():
+        for layer in (model.net.blocks[1].attn.proj, model.net.blocks[1].mlp.fc2):  # type: ignore[index, union-attr]
+            layer.weight.zero_()
+            layer.bias.zero_()
+    found = values(studied(model, x), "all")
+    assert float(found[0, 1]) == pytest.approx(1, abs=1e-12)
+    assert float(found[0, 2]) < 0.999
+    assert float(found[0, 2]) == pytest.approx(float(found[1, 2]), abs=1e-12)
+
+
+def given_by(model: Model, names: list[str], x: Tensor) -> list[Tensor]:
+    seen: dict[str, Tensor] = {}
+    handles = [
+        model.net.get_submodule(name).register_forward_hook(lambda m, a, out, name=name: seen.update({name: out}))
+        for name in names
+    ]
+    with torch.no_grad():
+        model(x)
+    for handle in handles:
+        handle.remove()
+    return [seen[name] for name in names]
+
+
+def slow_cka(tensors: list[Tensor], groups: list[Tensor], *, biased: bool = False) -> Tensor:
+    """From products of features of whole groups, in float64."""
+    total = torch.zeros(len(tensors), len(tensors), dtype=torch.float64)
+    for rows in groups:
+        grams = torch.stack([one[rows].flatten(1) @ one[rows].flatten(1).T for one in tensors])
+        total += len(rows) * dependence(grams, biased=biased)
+    return cka(total)
+
+
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("batch", [None, 3, 1])
+def test_layers_of_other_shapes_are_compared_by_cka(x: Tensor, biased: bool, batch: int | None) -> None:
+    model = tiny("resnet")
+    result = studied(model, x, Correlation(group=8, biased=biased), batch=batch)
+    names = result["maps"]["own"]["whole"]["rows"]
+    assert names == [f"layer{stage}.{unit}" for stage in (1, 2, 3, 4) for unit in (0, 1)]
+    known = slow_cka(given_by(model, names, x), [torch.arange(6), torch.arange(6, 11)], biased=biased)
+    torch.testing.assert_close(values(result, "whole"), known, atol=1e-9, rtol=0)
+    caption = result["exhibits"][0]["caption"]
+    assert ("Linear CKA, biased" if biased else "Linear CKA, debiased") in caption
+    assert "11 images in 2 groups of at most 8" in caption
+    assert result["measure"] == "cka"
+
+
+@pytest.mark.parametrize("family", SHAPES)
+def test_every_family_has_a_map(family: str, x: Tensor) -> None:
+    result = studied(tiny(family), x)
+    found = values(result, "whole")
+    assert found.shape == (SHAPES[family], SHAPES[family])
+    torch.testing.assert_close(found.diagonal(), torch.ones(SHAPES[family], dtype=torch.float64))
+    assert "class" not in result["maps"]["own"]
+    assert [one["kind"] for one in result["exhibits"]] == ["heat", "lines", "table"]
+
+
+def test_wide_resnets_are_compared_unit_by_unit() -> None:
+    from vitadel.models import family_of
+    from vitadel.models.wide_resnet import WideResNet
+
+    model = wrap(WideResNet(10, 1, 5).eval(), mean=(0.5,) * 3, std=(0.5,) * 3).double()
+    x = torch.rand(8, 3, 16, 16, generator=torch.Generator().manual_seed(7))
+    result = studied(model, x)
+    names = [layer.name for layer in family_of(model.net).layers(model.net)]
+    assert names == ["groups.0.0", "groups.1.0", "groups.2.0"]
+    known = slow_cka(given_by(model, names, x), [torch.arange(8)])
+    torch.testing.assert_close(values(result, "whole"), known, atol=1e-9, rtol=0)
+
+
+def test_a_vit_by_cka_with_its_class_token(x: Tensor) -> None:
+    model = tiny("vit")
+    result, given = studied(model, x, Correlation(measure=Measure.CKA)), list(read(model, x).values())
+    torch.testing.assert_close(values(result, "whole"), slow_cka(given, [torch.arange(11)]), atol=1e-9, rtol=0)
+    known = slow_cka([one[:, 0] for one in given], [torch.arange(11)])
+    torch.testing.assert_close(values(result, "class"), known, atol=1e-9, rtol=0)
+
+
+def test_two_models_are_compared_layer_by_layer(x: Tensor, tmp_path: Path) -> None:
+    first, second = tiny("resnet").float(), load("timm:deit_tiny_patch16_224", image_size=48, options={"depth": 2})
+    save(second, path := tmp_path / "other.safetensors")
+    settings = Correlation(other=str(path))
+    result = studied(first, x, settings)
+    between = result["maps"]["between"]["whole"]
+    assert between["rows"][0] == "layer1.0"
+    assert between["columns"] == ["blocks.0", "blocks.1"]
+    resized = nn.functional.interpolate(x, (48, 48), mode="bilinear", antialias=True)
+    layers = [*given_by(first, between["rows"], x), *given_by(second, between["columns"], resized)]
+    known = slow_cka([one.double() for one in layers], [torch.arange(11)])
+    torch.testing.assert_close(values(result, "whole", "between"), known[:8, 8:], atol=1e-4, rtol=0)
+    torch.testing.assert_close(values(result, "whole"), known[:8, :8], atol=1e-4, rtol=0)
+    torch.testing.assert_close(values(result, "whole", "other"), known[8:, 8:], atol=1e-4, rtol=0)
+    assert "resized to 48 x 48" in result["exhibits"][0]["caption"]
+    assert "not both models have one" in result["absent"]
+    row, column = divmod(int(known[:8, 8:].argmax()), 2)
+    assert f"{between['rows'][row]} and {between['columns'][column]} of the other" in result["summary"]
+
+    parts = Parts(tmp_path / "study")
+    settings.carry_out(Bench(first, InHand(x, torch.zeros(11).long()), parts, Linf(0.1)))
+    with torch.no_grad():
+        next(second.parameters()).add_(1)
+    save(second, path)
+    with pytest.raises(UsageError, match="has other weights than when this study began"):
+        settings.carry_out(Bench(first, InHand(x, torch.zeros(11).long()), Parts(tmp_path / "study"), Linf(0.1)))
+
+
+def test_two_models_of_one_architecture_are_told_apart(x: Tensor, tmp_path: Path) -> None:
+    first, second = (load("timm:test_vit", num_classes=5, image_size=32, patch_size=8, seed=seed) for seed in (1, 2))
+    save(second, path := tmp_path / "twin.safetensors")
+    exhibits = studied(first, x, Correlation(other=str(path)))["exhibits"]
+    titles = list(dict.fromkeys(one["title"].partition(":")[0] for one in exhibits))
+    both = "CKA of the studied model and the other (twin.safetensors)"
+    assert titles == [both, "CKA of the studied model", "CKA of the other (twin.safetensors)"]
+    assert "Rows are layers of the studied model, columns of the other (twin.safetensors)." in exhibits[0]["caption"]
+
+
+def test_no_number_depends_on_the_batch(x: Tensor) -> None:
+    model = tiny("vit")
+    whole = studied(model, x)
+    for batch in (1, 2, 7):
+        for name in ("all", "class"):
+            torch.testing.assert_close(
+                values(studied(model, x, batch=batch), name), values(whole, name), atol=1e-12, rtol=0
+            )
+
+
+@pytest.mark.parametrize("family", ["vit", "resnet"])
+def test_a_study_goes_on_where_it_was_killed(
+    family: str, x: Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(correlation, "_PORTION", 8)
+    model, settings, seen = tiny(family), Correlation(group=8), list[int]()
+    x = torch.cat([x, 1 - x])
+
+    class Watched(InHand):
+        limit = 100
+
+        def images(self, rows: Tensor) -> Tensor:
+            if len(seen) + len(rows) > self.limit:
+                raise KeyboardInterrupt
+            seen.extend(rows.tolist())
+            return super().images(rows)
+
+    images = Watched(x, torch.zeros(22).long())
+    known = settings.carry_out(Bench(model, images, Parts(), Linf(0.1)))
+    seen.clear()
+    images.limit = 13
+    with pytest.raises(KeyboardInterrupt):
+        settings.carry_out(Bench(model, images, Parts(tmp_path), Linf(0.1), batch=2))
+    images.limit = 100
+    done = sorted((tmp_path / "parts").iterdir())
+    assert len(done) == 1
+    seen.clear()
+    result: dict[str, Any] = settings.carry_out(Bench(model, images, Parts(tmp_path), Linf(0.1), batch=3))
+    assert sorted(seen) == list(range(8, 22))
+    name = "all" if family == "vit" else "whole"
+    torch.testing.assert_close(values(result, name), values(known, name), atol=1e-12, rtol=0)
+    seen.clear()
+    settings.carry_out(Bench(model, images, Parts(tmp_path), Linf(0.1)))
+    assert not seen
+
+
+_PEAK = """
+import resource, sys, torch
+from vitadel.analyze import Bench, Correlation, Parts
+from vitadel.models import load
+from vitadel.threats import Linf
+
+class Drawn:
+    labels = torch.zeros(int(sys.argv[1]), dtype=torch.int64)
+    def __len__(self): return len(self.labels)
+    def images(self, rows): return torch.rand(len(rows), 3, 32, 32)
+
+model = load("timm:vit_tiny_patch16_224", image_size=32, patch_size=4, options={"depth": 6, "embed_dim": 96})
+Correlation().carry_out(Bench(model, Drawn(), Parts(), Linf(0.1)))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_number_of_images() -> None:
+    def peak(n: int) -> int:
+        words = [sys.executable, "-c", _PEAK, str(n)]
+        return int(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+
+    few, many = peak(600), peak(2400)
+    kilobytes = 6 * 65 * 96 * 4 * 1800 // 1024  # what the features of the other images would take
+    assert kilobytes > 250_000
+    assert many - few < kilobytes // 10
+
+
+class Breaking(InHand):
+    def images(self, rows: Tensor) -> Tensor:
+        return super().images(rows)[:, :1]  # a model of three channels refuses it
+
+
+@pytest.mark.parametrize("family", ["vit", "xcit", "resnet"])
+def test_the_model_is_left_as_it_was_even_after_an_error(family: str, x: Tensor) -> None:
+    model = tiny(family).train()
+    before, twin = {key: value.clone() for key, value in model.state_dict().items()}, copy.deepcopy(model)
+    hooks_before = hooks(model)
+    studied(model, x)
+    with pytest.raises(UsageError, match="takes images of shape"):
+        Correlation().carry_out(Bench(model, Breaking(x, torch.arange(11)), Parts(), Linf(0.1)))
+    assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
+    assert model.training
+    assert hooks(model) == hooks_before
+    assert torch.equal(model.eval()(x), twin.eval()(x))
+
+
+def test_the_blocks_of_a_model_with_adapters(x: Tensor) -> None:
+    base = load("timm:vit_tiny_patch16_224", num_classes=5, image_size=32, patch_size=8, options={"depth": 2})
+    result = studied(tora(base), x)
+    torch.testing.assert_close(values(result, "all"), values(studied(base, x), "all"), atol=1e-5, rtol=0)
+
+
+def test_what_is_shown(x: Tensor) -> None:
+    result = studied(tiny("vit"), x)
+    heat, lines, table = result["exhibits"]
+    assert [one["name"] for one in heat["matrices"]] == ["all tokens", "class token"]
+    assert heat["matrices"][0]["values"] == result["maps"]["own"]["all"]["values"]
+    assert heat["rows"] == ["0", "1", "2"]
+    found = values(result, "all")
+    assert lines["lines"][0]["x"] == [1, 2]
+    assert lines["lines"][0]["y"] == [float(found[0, 1]), float(found[1, 2])]
+    assert table["rows"][0] == ["blocks.1", float(found[0, 1]), float(values(result, "class")[0, 1])]
+    late = studied(tiny("cait"), x)["exhibits"]
+    assert [one["title"] for one in late[:2]] == [
+        "Correlation of representations: all tokens",
+        "Correlation of representations: class token",
+    ]
+    assert late[1]["rows"] == ["class 0", "class 1"]
+    assert late[3]["rows"][1][:2] == ["class_blocks.1", None]
+
+
+def test_groups_are_of_one_size_and_no_larger_than_asked() -> None:
+    assert [len(group) for group in groups_of(65, 64)] == [33, 32]
+    assert [len(group) for group in groups_of(64, 64)] == [64]
+    assert torch.cat(groups_of(10, 8)).tolist() == list(range(10))
+
+
+def test_settings_from_the_command_line() -> None:
+    assert read_study("correlation") == Correlation()
+    assert read_study("correlation:per=token,ln=true") == Correlation(per=Per.TOKEN, ln=True)
+    assert read_study("correlation:other=timm:vit@f.safetensors,biased=true,group=32") == Correlation(
+        other="timm:vit@f.safetensors", biased=True, group=32
+    )
+
+
+def test_what_cannot_be_studied_is_refused(x: Tensor) -> None:
+    for model, settings, told in (
+        (tiny("swin"), Correlation(measure=Measure.PEARSON), "layers of SwinTransformer have different shapes"),
+        (tiny("resnet"), Correlation(per=Per.TOKEN), r"Correlation\.per and \.ln are about Pearson"),
+        (tiny("vit"), Correlation(biased=True), r"Correlation\.biased is about CKA"),
+        (wrap(nn.Flatten(), mean=(0.0,) * 3, std=(1.0,) * 3), Correlation(), "Flatten has no layers Vitadel knows"),
+        (nn.Flatten(), Correlation(), "this Flatten does not name them"),
+        (tiny("vit"), Correlation(other="zoo:nothing"), "unknown zoo model 'zoo:nothing'"),
+    ):
+        with pytest.raises(UsageError, match=told):
+            studied(model, x, settings)
+    with pytest.raises(UsageError, match="at least 4 images, got 3"):
+        studied(tiny("vit"), x[:3])
+    with pytest.raises(UsageError, match="Correlation.group must be at least 8, got 4. It counts images"):
+        Correlation(group=4)
+    with pytest.raises(UsageError, match="which Pearson's correlation cannot compare"):
+        Correlation(other="timm:resnet18", measure=Measure.PEARSON)
+    compiled = tiny("vit")
+    compiled.net.compile()
+    with pytest.raises(UsageError, match="compiled code does not see hooks"):
+        studied(compiled, x)

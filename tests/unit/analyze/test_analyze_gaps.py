@@ -1,0 +1,123 @@
+"""Gaps between scores: against float64 and numpy, at the lines, under factors."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from vitadel.analyze.attention_gaps import EDGES, LINES, gaps, middle, tally
+from vitadel.analyze.study import InHand
+from vitadel.core.progress import silent
+from vitadel.models import Model, load
+
+OPTIONS = {"depth": 2, "embed_dim": 24, "num_heads": 3}
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    found = load("timm:test_vit", num_classes=10, image_size=8, patch_size=2, options=OPTIONS, seed=0).eval()
+    with torch.no_grad():  # fresh weights have gaps of nearly nothing
+        for name, weight in found.named_parameters():
+            weight.mul_(40 if "qkv.weight" in name else 1)
+    return found
+
+
+@pytest.fixture(scope="module")
+def images() -> InHand:
+    x = torch.rand(10, 3, 8, 8, generator=torch.Generator().manual_seed(3))
+    return InHand(x, torch.zeros(10, dtype=torch.int64))
+
+
+def measured(model: Model, images: InHand, factors: list[float] | None = None, batch: int = 4) -> list[dict]:  # type: ignore[type-arg]
+    found = gaps(model, images, factors, batch=batch, notify=silent, what="")["attentions"]
+    assert isinstance(found, list)
+    return found
+
+
+@torch.no_grad()
+def exact(model: Model, images: InHand, factors: list[float] | None = None) -> dict[str, np.ndarray]:
+    """[heads, rows] gaps, from scores recomputed in float64."""
+    double = load("timm:test_vit", num_classes=10, image_size=8, patch_size=2, options=OPTIONS).double().eval()
+    double.load_state_dict({name: weight.double() for name, weight in model.state_dict().items()})
+    with double.taps.scale(factors or 1.0), double.taps.read("blocks.*.attn.logits") as seen:
+        double(images.images(torch.arange(len(images))).double())
+    found = {}
+    for name, scores in seen.items():
+        ordered = np.sort(scores.numpy(), -1)
+        found[name.removesuffix(".logits")] = (ordered[..., -1] - ordered[..., -2]).swapaxes(0, 1).reshape(3, -1)
+    return found
+
+
+@pytest.mark.parametrize("factors", [None, [0.01, 3.0]])
+def test_counts_are_those_of_float64(model: Model, images: InHand, factors: list[float] | None) -> None:
+    known = exact(model, images, factors)
+    assert max(gap.max() for gap in known.values()) > 9.7  # else the lines go untested
+    for one in measured(model, images, factors):
+        gap = known[one["name"]]
+        for head, told in enumerate(one["heads"]):
+            counts = np.histogram(gap[head], [0, *EDGES, np.inf])[0]
+            # float32 may put a gap at an edge into the next bin
+            assert np.abs(np.cumsum(counts) - np.cumsum(told["counts"])).max() <= 1
+            assert told["rows"] == sum(told["counts"]) == gap.shape[1]
+            assert told["max"] == pytest.approx(gap[head].max(), rel=1e-4)
+            assert told["beyond"] == [int((gap[head] > line).sum()) for line in LINES.values()]
+            assert told["median"] == pytest.approx(np.median(gap[head]), rel=0.2)
+        assert one["all"]["rows"] == gap.size
+        assert one["all"]["counts"] == np.sum([head["counts"] for head in one["heads"]], axis=0).tolist()
+
+
+def test_no_number_depends_on_the_batch(model: Model, images: InHand) -> None:
+    one, other = measured(model, images, batch=3), measured(model, images, batch=10)
+    for a, b in zip(one, other, strict=True):
+        assert a["all"]["beyond"] == b["all"]["beyond"]
+        assert a["all"]["max"] == pytest.approx(b["all"]["max"], rel=1e-5)
+        moved = np.abs(np.cumsum(a["all"]["counts"]) - np.cumsum(b["all"]["counts"])).max()
+        assert moved <= 1
+
+
+def test_the_model_is_left_as_it_was(model: Model, images: InHand) -> None:
+    x = images.images(torch.arange(10))
+    before = model(x)
+    measured(model, images, [0.1, 0.1])
+    assert torch.equal(model(x), before)
+
+
+def planted(values: list[float]) -> Tensor:
+    """[1, 1, rows, 3] scores with these gaps between the first two."""
+    return torch.tensor([[[[value, 0.0, -1.0] for value in values]]], dtype=torch.float64)
+
+
+def test_lines_are_where_formats_end() -> None:
+    normal, subnormal = torch.finfo(torch.float16).tiny, torch.finfo(torch.float16).smallest_normal * 2**-10
+    assert LINES["float16, normal"] == pytest.approx(-math.log(normal))
+    assert LINES["float16, subnormal"] == pytest.approx(-math.log(subnormal))
+    assert LINES["float32 and bfloat16, normal"] == pytest.approx(-math.log(torch.finfo(torch.float32).tiny))
+    assert LINES["float32 and bfloat16, normal"] == pytest.approx(-math.log(torch.finfo(torch.bfloat16).tiny))
+    assert LINES["float32, subnormal"] == pytest.approx(149 * math.log(2))
+    assert [round(line, 1) for line in LINES.values()] == [9.7, 16.6, 87.3, 103.3]
+
+
+def test_shares_beyond_planted_lines() -> None:
+    values = [line * side for line in LINES.values() for side in (1 - 1e-9, 1 + 1e-9)]
+    found = tally(planted(values))
+    assert found.beyond_HL.tolist() == [[7, 5, 3, 1]]
+
+
+def test_ties_masks_and_lone_scores() -> None:
+    tied = tally(planted([0.0, 0.0]))
+    assert tied.bins_HC[0, 0] == 2
+    assert tied.greatest_H.tolist() == [0.0]
+    masked = tally(torch.tensor([[[[1.0, -torch.inf, -torch.inf]]]]))
+    assert masked.beyond_HL.tolist() == [[1, 1, 1, 1]]
+    assert math.isfinite(masked.greatest_H.item())
+    lone = tally(torch.ones(5, 2, 7, 1))
+    assert lone.bins_HC.sum() == 0
+    assert middle(lone.bins_HC[0].tolist(), 0.0) == 0.0
+
+
+def test_the_first_and_the_last_bin_hold_what_lies_outside() -> None:
+    found = tally(planted([1e-9, 1e9]))
+    assert found.bins_HC[0, [0, -1]].tolist() == [1, 1]
+    assert middle([0] * (len(EDGES)) + [3], 4e9) == 4e9

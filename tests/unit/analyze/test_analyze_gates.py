@@ -1,0 +1,233 @@
+"""The gates of TORA models: shares with known answers, a slow recomputation, and nothing left behind.
+
+Shape letters: A adapters, B images, H heads, N tokens, D numbers per token, L blocks.
+"""
+
+import base64
+import copy
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from vitadel.analyze import Bench, Parts, TORAGates, study
+from vitadel.analyze.study import InHand
+from vitadel.analyze.tora_gates import shares
+from vitadel.core.errors import UsageError
+from vitadel.models import Adapted, Model, Option, Tuning, load, tora, wrap
+from vitadel.threats import Linf
+
+DEPTH, HEADS, DIM = 3, 4, 32
+WAYS = [Tuning(), Tuning(softmax="token"), Tuning(softmax="joint"), Tuning(gate="per-token")]
+
+
+def gated(tuning: Tuning | None = None, **more: Option) -> Model:
+    options: dict[str, Option] = {"depth": DEPTH, "embed_dim": DIM, "num_heads": HEADS, **more}
+    base = load("timm:vit_tiny_patch16_224", num_classes=5, image_size=16, patch_size=4, options=options, seed=1)
+    return tora(base, tuning).double().eval()
+
+
+def stirred(model: Model) -> Model:
+    rng = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(0.2 * torch.randn(weight.shape, generator=rng, dtype=weight.dtype))
+    return model
+
+
+def net_of(model: Model) -> Adapted:
+    assert isinstance(model.net, Adapted)
+    return model.net
+
+
+@pytest.fixture
+def x() -> Tensor:
+    return torch.rand(5, 3, 16, 16, generator=torch.Generator().manual_seed(3))
+
+
+def studied(model: nn.Module, x: Tensor, settings: TORAGates | None = None, batch: int | None = None) -> dict[str, Any]:
+    return study(model, x, torch.arange(len(x)), settings or TORAGates(), batch=batch)
+
+
+def maps(result: dict[str, Any], exhibit: int) -> Tensor:
+    """[B, L, h, w]: the maps that an exhibit shows."""
+    rows = [[_unpacked(cell["overlay"]) for cell in row[1:]] for row in result["exhibits"][exhibit]["cells"]]
+    return torch.stack([torch.stack(row) for row in rows])
+
+
+def _unpacked(told: dict[str, Any]) -> Tensor:
+    flat = np.frombuffer(base64.b64decode(told["base64"]), dtype=told["dtype"])
+    return torch.from_numpy(flat.reshape(told["shape"]).copy())
+
+
+@pytest.mark.parametrize("tuning", WAYS, ids=str)
+def test_equal_adapters_share_evenly(x: Tensor, tuning: Tuning) -> None:
+    result = studied(gated(tuning), x)
+    for name in ("acc", "rob"):
+        assert result["shares"][name]["mean"] == [0.5] * DEPTH
+        assert result["shares"][name]["over_patches"] == [0.0] * DEPTH
+    assert bool((maps(result, 0) == 0.5).all())
+    assert bool((maps(result, 1) == 0.5).all())
+    assert "0.500 of the weight" in result["summary"]
+
+
+def planted(model: Model, push: float) -> list[float]:
+    """Let the gate ask for a direction that only the robustness adapter adds; the lead this gives it in each head."""
+    direction_D = torch.linspace(0.1, 1, DIM, dtype=torch.float64)
+    net = net_of(model)
+    with torch.no_grad():
+        for fusion, adapter in zip(net.fusions, net.adapters["rob"], strict=True):  # type: ignore[call-overload]
+            fusion.q.weight.zero_()
+            fusion.q.bias.copy_(direction_D)
+            fusion.k.weight.copy_(torch.eye(DIM))
+            fusion.k.bias.zero_()
+            adapter.up.bias.copy_(push * direction_D)
+    per_head = direction_D.square().view(HEADS, -1).sum(1)
+    return (push * per_head / math.sqrt(DIM // HEADS)).tolist()
+
+
+@pytest.mark.parametrize("push", [0.3, -0.7, 40.0])
+@pytest.mark.parametrize("tuning", [Tuning(), Tuning(softmax="joint"), Tuning(gate="per-token")], ids=str)
+def test_an_adapter_that_gives_what_is_asked_for_wins_by_the_known_share(
+    x: Tensor, tuning: Tuning, push: float
+) -> None:
+    model = gated(tuning)
+    logit_difference = planted(model, push)
+    known = sum(1 / (1 + math.exp(-one)) for one in logit_difference) / HEADS
+    result = studied(model, x)
+    assert result["shares"]["rob"]["mean"] == pytest.approx([known] * DEPTH, abs=1e-9)
+    assert result["shares"]["acc"]["mean"] == pytest.approx([1 - known] * DEPTH, abs=1e-9)
+    assert known > 0.99 or push < 1
+    torch.testing.assert_close(maps(result, 1), torch.full((5, DEPTH, 4, 4), known), atol=1e-6, rtol=0)
+
+
+def test_a_softmax_over_tokens_takes_no_notice_of_what_all_tokens_gain(x: Tensor) -> None:
+    model = gated(Tuning(softmax="token"))
+    planted(model, 0.7)
+    result = studied(model, x)
+    assert result["shares"]["rob"]["mean"][0] == pytest.approx(0.5, abs=1e-9)
+    # from the second block on, the robust token has gained twice what the patches have, and takes it from them
+    assert result["shares"]["rob"]["mean"][1] < 0.49
+
+
+def recomputed(model: Model, x: Tensor, prefix: int) -> Tensor:
+    """[B, L, h, w]: the share of the robustness adapter, from the weights and what enters each fusion."""
+    net, entered = net_of(model), list[tuple[Tensor, ...]]()
+    handles = [f.register_forward_pre_hook(lambda module, args: entered.append(args)) for f in net.fusions]
+    with torch.no_grad():
+        model(x)
+    for handle in handles:
+        handle.remove()
+    width, found = DIM // HEADS, torch.zeros(len(x), DEPTH, 4, 4, dtype=torch.float64)
+    for block, (z_BND, found_ABND) in enumerate(entered):
+        weights = {key: value.numpy() for key, value in net.fusions[block].state_dict().items()}
+        for image in range(len(x)):
+            q_ND = z_BND[image].numpy() @ weights["q.weight"].T + weights["q.bias"]
+            keys = [one[image].numpy() @ weights["k.weight"].T + weights["k.bias"] for one in found_ABND]
+            for head in range(HEADS):
+                at = slice(head * width, (head + 1) * width)
+                s_ANN = np.stack([q_ND[:, at] @ k_ND[:, at].T / math.sqrt(width) for k_ND in keys])
+                g_ANN = _weights(s_ANN, net.tuning)
+                tokens = np.diagonal(g_ANN, axis1=1, axis2=2)[:, None] if net.tuning.gate == "per-token" else g_ANN
+                share_N = (tokens[1] / tokens.sum(0)).mean(0)
+                for row in range(4):
+                    for column in range(4):
+                        found[image, block, row, column] += share_N[prefix + 4 * row + column] / HEADS
+    return found
+
+
+def _weights(s_ANN: np.ndarray, tuning: Tuning) -> np.ndarray:
+    e_ANN = np.exp(s_ANN)
+    if tuning.softmax == "adapter":
+        return e_ANN / e_ANN.sum(0)
+    return e_ANN / e_ANN.sum(2, keepdims=True) if tuning.softmax == "token" else e_ANN / e_ANN.sum((0, 2))[:, None]
+
+
+@pytest.mark.parametrize("tuning", WAYS, ids=str)
+@pytest.mark.parametrize("registers", [0, 2])
+def test_shares_are_those_that_the_weights_give(x: Tensor, tuning: Tuning, registers: int) -> None:
+    model = stirred(gated(tuning, reg_tokens=registers) if registers else gated(tuning))
+    slow = recomputed(model, x[:2], 1 + registers)
+    result = studied(model, x[:2])
+    assert slow.std() > 0.01  # so that a wrong order of patches is seen
+    torch.testing.assert_close(maps(result, 1).double(), slow, atol=1e-6, rtol=0)
+    torch.testing.assert_close(maps(result, 0).double(), 1 - slow, atol=1e-6, rtol=0)
+    told, image_means = result["shares"]["rob"], slow.mean((2, 3))
+    assert told["mean"] == pytest.approx(image_means.mean(0).tolist(), abs=1e-12)
+    assert told["deviation"] == pytest.approx(image_means.std(0, correction=0).tolist(), abs=1e-12)
+    assert told["least"] == pytest.approx(image_means.amin(0).tolist(), abs=1e-12)
+    assert told["greatest"] == pytest.approx(image_means.amax(0).tolist(), abs=1e-12)
+    spread = slow.flatten(2).std(-1, correction=0).mean(0)
+    assert told["over_patches"] == pytest.approx(spread.tolist(), abs=1e-12)
+
+
+def test_no_number_depends_on_the_batch(x: Tensor) -> None:
+    model = stirred(gated())
+    whole, single = studied(model, x), studied(model, x, batch=2)
+    for key, value in whole["shares"]["rob"].items():
+        assert single["shares"]["rob"][key] == pytest.approx(value, abs=1e-12)
+    torch.testing.assert_close(maps(single, 1), maps(whole, 1), atol=1e-6, rtol=0)
+
+
+def test_what_is_shown_is_what_was_chosen(x: Tensor) -> None:
+    model = stirred(gated())
+    every = studied(model, x)
+    chosen = studied(model, x, TORAGates(images=2, blocks=(2, 0)))
+    torch.testing.assert_close(maps(chosen, 1), maps(every, 1)[:2, [2, 0]])
+    shown = chosen["exhibits"][1]
+    assert shown["columns"] == ["image", "block 2", "block 0"]
+    assert shown["rows"] == ["label 0", "label 1"]
+    # the scale is centered at a half and holds every value
+    assert shown["low"] + shown["high"] == pytest.approx(1)
+    assert shown["low"] <= float(maps(chosen, 1).min()) <= float(maps(chosen, 1).max()) <= shown["high"]
+    assert chosen["shares"] == every["shares"]
+    assert [one["kind"] for one in every["exhibits"]] == ["pictures", "pictures", "lines", "table"]
+    rows = every["exhibits"][3]["rows"]
+    assert [row[2] for row in rows] == every["shares"]["rob"]["mean"]
+
+
+def test_deep_networks_show_twelve_blocks() -> None:
+    assert TORAGates()._columns(12) == list(range(12))
+    assert TORAGates()._columns(24) == [0, 2, 4, 6, 8, 10, 13, 15, 17, 19, 21, 23]
+
+
+def test_an_entry_that_is_zero_for_all_is_shared_evenly() -> None:
+    g_ABHN = torch.tensor([[[[0.0, 0.0, 3.0]]], [[[0.0, 1.0, 1.0]]]])
+    assert shares(g_ABHN, 3)[0].tolist() == [[0.5, 0.0, 0.75]]
+    assert shares(g_ABHN, 2)[1].tolist() == [[1.0, 0.25]]
+
+
+class Breaking(InHand):
+    def images(self, rows: Tensor) -> Tensor:
+        return super().images(rows)[:, :1]  # a model of three channels refuses it
+
+
+def test_the_model_is_left_as_it_was_even_after_an_error(x: Tensor) -> None:
+    model = stirred(gated()).train()
+    before, twin = {key: value.clone() for key, value in model.state_dict().items()}, copy.deepcopy(model)
+    studied(model, x)
+    with pytest.raises(UsageError, match="takes images of shape"):
+        TORAGates().carry_out(Bench(model, Breaking(x, torch.arange(5)), Parts(), Linf(0.1)))
+    assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
+    assert model.training
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    assert torch.equal(model.eval()(x), twin.eval()(x))
+
+
+def test_models_without_gates_are_refused(x: Tensor) -> None:
+    base = load("timm:vit_tiny_patch16_224", num_classes=5, image_size=16, patch_size=4, options={"depth": 1})
+    with pytest.raises(UsageError, match=r"VisionTransformer has none\. Train one with a TORA recipe"):
+        studied(base, x)
+    with pytest.raises(UsageError, match="Flatten has none"):
+        studied(wrap(nn.Flatten(), mean=(0.0,) * 3, std=(1.0,) * 3), x)
+    with pytest.raises(UsageError, match="made with tuning='single'"):
+        studied(gated(Tuning(tuning="single")), x)
+    with pytest.raises(UsageError, match="made with tuning='head'"):
+        studied(gated(Tuning(tuning="head")), x)
+    with pytest.raises(UsageError, match=r"has 3 blocks, counted from 0; Gates\.blocks asks for 3"):
+        studied(gated(), x, TORAGates(blocks=(0, 3)))
+    with pytest.raises(UsageError, match=r"Gates\.images must be at least 1, got 0"):
+        TORAGates(images=0)

@@ -1,0 +1,217 @@
+"""The study of masking: verdicts on networks whose answer is known, resuming, batches, refusals."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from vitadel import data, models
+from vitadel.analyze import STUDIES, Bench, Masking, Parts, masking
+from vitadel.analyze.attack_runner import AttackRunner
+from vitadel.analyze.study import InHand
+from vitadel.attacks import PGD, Scaling
+from vitadel.core.errors import UsageError
+from vitadel.core.files import read_json
+from vitadel.models import Model
+from vitadel.threats import L2, Linf, Threat
+
+SMALL = Masking(
+    steps=8,
+    iterations=(4, 8),
+    shares=(1.0,),
+    curve_steps=6,
+    targets=2,
+    queries=60,
+    scaling=Scaling(steps=1, batches=2, batch=8, held=8, probe=PGD(steps=2)),
+)
+
+
+def pictures(n: int) -> Tensor:
+    return torch.rand(n, 3, 8, 8, generator=torch.Generator().manual_seed(5))
+
+
+def own_labels(model: nn.Module, x: Tensor) -> Tensor:
+    """The model's own answers, so that it is always right."""
+    with torch.no_grad():
+        labels: Tensor = model.eval()(x).argmax(1)
+    return labels
+
+
+@pytest.fixture(scope="module")
+def pointer() -> Model:
+    return models.load("vitadel:pointer", num_classes=10, seed=0)
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Model:
+    options = {"depth": 2, "embed_dim": 24, "num_heads": 3}
+    return models.load("timm:test_vit", num_classes=10, image_size=8, patch_size=2, options=options, seed=0)
+
+
+def evidence(result: dict[str, object]) -> dict[str, dict[str, object]]:
+    verdict = result["verdict"]
+    assert isinstance(verdict, dict)
+    return {one["code"]: one for one in verdict["evidence"]}
+
+
+def answer(result: dict[str, object]) -> str:
+    verdict = result["verdict"]
+    assert isinstance(verdict, dict)
+    return str(verdict["answer"])
+
+
+def timeless(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: timeless(one) for key, one in value.items() if key != "seconds"}
+    return [timeless(one) for one in value] if isinstance(value, list) else value
+
+
+@pytest.fixture(scope="module")
+def hidden(pointer: Model) -> dict[str, object]:
+    x = pictures(60)
+    return masking(pointer, x, own_labels(pointer, x), "linf:24/255", SMALL)
+
+
+def test_a_network_without_gradients_is_found_out(hidden: dict[str, object]) -> None:
+    assert answer(hidden) == "masked"
+    found = evidence(hidden)
+    gradients = hidden["gradients"]
+    assert isinstance(gradients, dict)
+    assert min(share["accuracy"] for share in gradients.values()) > 0.9
+    assert found["zero-gradients"]["points"] == found["gaps"]["points"] == "masked"
+    assert found["square"]["points"] == found["far"]["points"] == "masked"
+
+
+def test_the_numbers_agree_with_each_other(hidden: dict[str, object]) -> None:
+    clean, eps, blocks, attacks = (hidden[key] for key in ("clean", "eps", "blocks", "attacks"))
+    assert isinstance(clean, dict)
+    assert isinstance(eps, list)
+    assert isinstance(blocks, list)
+    assert isinstance(attacks, list)
+    assert (clean["correct"], clean["n"]) == (60, 60)
+    assert [point["text"] for point in eps] == ["linf:24/255", "linf:100/255"]
+    standing = [point["right"]["correct"] for point in eps]
+    assert standing == sorted(standing, reverse=True)
+    assert [point["blocks"] for point in blocks] == [0, 1, 2]
+    assert blocks[0]["original"] == blocks[0]["rescaled"] == blocks[0]["with_plain"]
+    assert all(p["with_plain"]["correct"] <= p["original"]["correct"] for p in blocks)
+    assert all(p["rescaled"]["correct"] <= p["rescaled_clean"]["correct"] for p in blocks)
+    assert all(one["fell"] <= one["tried"] for one in attacks)
+    for point in hidden["iterations"]:  # type: ignore[attr-defined]
+        assert point["aas"]["correct"] <= point["pgd"]["correct"]
+    json.dumps(hidden, allow_nan=False)
+
+
+def test_an_open_network_is_not_accused(tiny: Model) -> None:
+    x = pictures(120)
+    result = masking(tiny, x, own_labels(tiny, x), Linf(4 / 255), SMALL)
+    assert answer(result) == "not masked"
+    assert evidence(result)["zero-gradients"]["numbers"]["cross-entropy, images"] == 0  # type: ignore[index]
+
+
+def test_chance_and_few_images(tiny: Model) -> None:
+    x = pictures(40)
+    assert answer(masking(tiny, x, own_labels(tiny, x), "linf:4/255", SMALL)) == "cannot tell"
+    wrong = (own_labels(tiny, x) + 1) % 10
+    result = masking(tiny, x, wrong, "linf:4/255", SMALL)
+    assert answer(result) == "cannot tell"
+    assert result["clean"]["correct"] == 0  # type: ignore[index]
+
+
+def test_other_norms(tiny: Model) -> None:
+    x = pictures(12)
+    result = masking(tiny, x, own_labels(tiny, x), L2(0.3), replace(SMALL, queries=0))
+    eps = result["eps"]
+    assert isinstance(eps, list)
+    # the ball that holds the one of 100/255
+    assert eps[-1]["eps"] == pytest.approx((3 * 64) ** 0.5 * 100 / 255)
+    assert "square" not in evidence(result)
+
+
+def test_no_number_depends_on_the_batch(pointer: Model, hidden: dict[str, object]) -> None:
+    x = pictures(60)
+    other = masking(pointer, x, own_labels(pointer, x), "linf:24/255", SMALL, batch=23)
+    assert timeless(other) == timeless(hidden)
+
+
+def test_a_killed_study_goes_on(pointer: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = pictures(30)
+    images, settings = InHand(x, own_labels(pointer, x)), replace(SMALL, queries=20)
+    whole = settings.carry_out(Bench(pointer, images, Parts(tmp_path / "whole"), Linf(24 / 255)))
+    run_attack, struck = AttackRunner.run_attack, list[str]()
+
+    def counted(self: AttackRunner, name: str, *args: object, **kwargs: object) -> dict[str, object]:
+        if len(struck) == 5:
+            struck.append("killed")
+            raise KeyboardInterrupt
+        struck.append(name)
+        return run_attack(self, name, *args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(AttackRunner, "run_attack", counted)
+    with pytest.raises(KeyboardInterrupt):
+        settings.carry_out(Bench(pointer, images, Parts(tmp_path / "cut"), Linf(24 / 255)))
+    assert not (tmp_path / "cut" / "result.json").exists()
+    resumed = settings.carry_out(Bench(pointer, images, Parts(tmp_path / "cut"), Linf(24 / 255)))
+    assert timeless(resumed) == timeless(whole)
+    assert len(set(struck)) == len(struck)  # nothing twice
+    stored = read_json(tmp_path / "cut" / "result.json")
+    assert stored == resumed
+    count = len(struck)
+    assert settings.carry_out(Bench(pointer, images, Parts(tmp_path / "cut"), Linf(24 / 255))) == resumed
+    assert len(struck) == count
+
+
+def test_the_model_is_left_as_it_was(tiny: Model) -> None:
+    x = pictures(8)
+    labels = own_labels(tiny, x)
+    before, state = tiny(x), torch.random.get_rng_state()
+    tiny.train()
+    masking(tiny, x, labels, "linf:4/255", replace(SMALL, queries=5))
+    assert tiny.training
+    assert torch.equal(state, torch.random.get_rng_state())
+    assert torch.equal(tiny.eval()(x), before)
+    assert all(weight.requires_grad for weight in tiny.parameters())
+
+
+def test_models_that_cannot_be_studied(tiny: Model) -> None:
+    x, y = pictures(4), torch.zeros(4, dtype=torch.int64)
+    with pytest.raises(UsageError, match="ResNet has no attention, so there is no softmax to hide a gradient in"):
+        masking(models.load("timm:test_resnet", num_classes=10), x, y)
+    with pytest.raises(UsageError, match="through a model's taps, and this Flatten has none"):
+        masking(nn.Flatten(), x, y)
+    half = models.load("timm:test_vit", num_classes=10, image_size=8, patch_size=2).half()
+    with pytest.raises(UsageError, match="what float32 can hold, got torch.float16 weights"):
+        masking(half, x, y)
+    with pytest.raises(UsageError, match="the model knows 10 classes, the data has labels from 0 to 12"):
+        masking(tiny, x, torch.tensor([0, 1, 2, 12]))
+    with pytest.raises(UsageError, match=r"pixels must lie in \[0, 1\]"):
+        masking(tiny, 2 * x, y)
+
+
+@pytest.mark.parametrize("wrong", [{"steps": 0}, {"queries": -1}, {"iterations": ()}, {"shares": (0.0,)}])
+def test_settings_that_mean_nothing(wrong: dict[str, object]) -> None:
+    with pytest.raises(UsageError, match="Masking"):
+        replace(Masking(), **wrong)  # type: ignore[arg-type]
+
+
+def test_every_study_says_what_it_is() -> None:
+    for make in STUDIES.values():
+        assert make().about
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("recipe", "known"), [("digits-pointer", "masked"), ("digits-adversarial", "not masked")])
+def test_trained_networks(recipe: str, known: str, tmp_path: Path) -> None:
+    from vitadel.recipes import RECIPES, carry_out
+
+    model = carry_out(RECIPES[recipe](), tmp_path / "run")
+    split = data.load("digits", preprocess=data.Squash(8)).split("test")
+    threat: Threat = Linf(24 / 255)
+    result = Masking.quick().carry_out(Bench(model, split, Parts(), threat))
+    assert answer(result) == known
+    if known == "masked":
+        shared = evidence(result)["shared"]["numbers"]
+        assert shared["by_both_share"] >= 0.8  # type: ignore[index]

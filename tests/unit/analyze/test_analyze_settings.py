@@ -1,0 +1,127 @@
+"""The studies of perturbations by name, with every kind of setting they have, as the command line writes them."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from vitadel.analyze import STUDIES, Convergence, FeatureVisualization, Perturbations, PerturbationSemantics, Saliency
+from vitadel.analyze import study as run
+from vitadel.analyze.attacked_images import Sign, Stretch
+from vitadel.analyze.feature_visualization import Norm, Start
+from vitadel.analyze.saliency_maps import Method
+from vitadel.analyze.study import Parts, Study
+from vitadel.cli.analyze import read_study
+from vitadel.core.errors import UsageError
+from vitadel.models import load, tora
+
+
+@pytest.mark.parametrize(
+    ("text", "study"),
+    [
+        ("perturbations", Perturbations()),
+        (
+            "perturbations:stretch=level,sign=clean-adversarial,patch=16,step_size=1/2550",
+            Perturbations(stretch=Stretch.LEVEL, sign=Sign.REMOVED, patch=16, step_size=1 / 2550),
+        ),
+        (
+            "semantics:classifiers=zoo:a+runs/b,gray=true",
+            PerturbationSemantics(classifiers=("zoo:a", "runs/b"), gray=True),
+        ),
+        (
+            "accumulate:coordinates=3+5,starts=text+images,norm=l2,eps=30",
+            FeatureVisualization(coordinates=(3, 5), starts=(Start.TEXT, Start.IMAGES), norm=Norm.L2, eps=30.0),
+        ),
+        (
+            "saliency:methods=eigencam+rollout,center=true,layer=blocks.3.out",
+            Saliency(methods=(Method.EIGENCAM, Method.ROLLOUT), center=True, layer="blocks.3.out"),
+        ),
+        ("convergence:steps=0+10,restarts=2,step_size=none", Convergence(steps=(0, 10), restarts=2)),
+    ],
+)
+def test_settings_as_they_are_written(text: str, study: Study) -> None:
+    assert read_study(text) == study
+    assert STUDIES[text.partition(":")[0]]().about
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("perturbations:sign=minus", "unknown perturbations:sign 'minus'.*Known: adversarial-clean, clean-adversarial"),
+        ("accumulate:starts=text+cod", "unknown accumulate:starts 'cod'. Did you mean 'code'"),
+        ("saliency:methods=eigencm", "Did you mean 'eigencam'"),
+        ("convergence:steps=0", "not 0 alone"),
+    ],
+)
+def test_settings_that_are_not_known(text: str, told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        read_study(text)
+
+
+@pytest.mark.parametrize("text", ["convergence:steps=0+1", "gates", "lesion", "perturbations:steps=1", "saliency"])
+def test_one_image_is_enough(text: str) -> None:
+    model = load("timm:test_vit", num_classes=5, image_size=32, patch_size=8, options={"depth": 2})
+    model = tora(model) if text == "gates" else model
+    x = torch.rand(1, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    result = run(model, x, torch.tensor([1]), read_study(text))
+    assert result["n"] == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "accumulate:coordinates=1,steps=2",
+        "convergence:steps=0+2",
+        "correlation",
+        "correlation:measure=cka,group=8",
+        "lesion",
+        "perturbations:steps=1",
+        "saliency",
+    ],
+)
+def test_progress_ends_with_all_that_was_to_be_done(text: str) -> None:
+    model = load("timm:test_vit", num_classes=5, image_size=32, patch_size=8, options={"depth": 2})
+    x, y = torch.rand(19, 3, 32, 32, generator=torch.Generator().manual_seed(0)), torch.arange(19) % 5
+    told: dict[str, list[tuple[int, int]]] = {}
+
+    def notify(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
+        told.setdefault(what, []).append((done, total))
+
+    run(model, x, y, read_study(text), batch=4, notify=notify)
+    assert told
+    for steps in told.values():
+        assert len({total for _, total in steps}) == 1
+        assert steps == sorted(steps)
+        assert steps[-1][0] == steps[-1][1] > 0
+
+
+def test_models_and_images_without_values_are_refused() -> None:
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Flatten(), nn.Linear(192, 10))
+    x, y = torch.rand(4, 3, 8, 8), torch.arange(4)
+    with pytest.raises(UsageError, match="the model has weights on the meta device, which have no values"):
+        run(model, x, y, Convergence())
+    with pytest.raises(UsageError, match="images and labels on the meta device have no values"):
+        run(nn.Sequential(nn.Flatten(), nn.Linear(192, 10)), x.to("meta"), y, Convergence())
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("{}", r"one\.json is no part of a study\. Delete it and run the same command again"),
+        ('{"seconds": "long"}', r"one\.json is no part of a study"),
+        ('{"seconds": 1, "sha256": "00"}', r"one\.json is damaged or was edited"),
+        ("[1", r"one\.json is not readable JSON .* or delete it and run the same command again"),
+    ],
+)
+def test_a_damaged_part_of_a_study_is_named(tmp_path: Path, content: str, told: str) -> None:
+    made = Parts(tmp_path).once("one", lambda: {"share": 0.1})
+    path = tmp_path / "parts" / "one.json"
+    assert Parts(tmp_path).once("one", lambda: pytest.fail("made again")) == made
+    path.write_text(content)
+    with pytest.raises(UsageError, match=told):
+        Parts(tmp_path).once("one", lambda: {"share": 0.2})
+    path.unlink()
+    assert Parts(tmp_path).once("one", lambda: {"share": 0.2})["share"] == 0.2

@@ -1,0 +1,114 @@
+"""Every branch of the verdict, on made-up evidence."""
+
+import pytest
+
+from vitadel.analyze import verdict
+from vitadel.analyze.verdict import CANNOT_TELL, MASKED, NOT_MASKED, NOTHING, Evidence, Verdict
+
+QUIET = {
+    "square": verdict.square(0, 80, 5000),
+    "scaling": verdict.scaling(2, 3, 1, 80),
+    "far": verdict.far(0, 0, 120, "linf:100/255"),
+    "iterations": verdict.iterations({10: 1, 20: 2}, {10: 9, 20: 3}, 50),
+    "zero-gradients": verdict.zero_gradients({"cross-entropy, images": 0}, 130),
+    "gaps": verdict.gaps(0, 5000, "blocks.0.attn", 0.0),
+}
+
+
+def weighed(*loud: Evidence, right: int = 120, n: int = 130, classes: int = 10, without: str = "") -> Verdict:
+    told = {**QUIET, **{one.code: one for one in loud}}
+    return verdict.weigh([one for code, one in told.items() if code != without], right=right, n=n, classes=classes)
+
+
+def test_nothing_speaks() -> None:
+    found = weighed()
+    assert found.answer == NOT_MASKED
+    assert {one.points for one in found.evidence if one.is_outcome} == {NOT_MASKED}
+    assert {one.points for one in found.evidence if not one.is_outcome} == {NOTHING}
+
+
+@pytest.mark.parametrize(
+    "loud",
+    [
+        verdict.square(3, 80, 5000),
+        verdict.scaling(10, 1, 4, 80),
+        verdict.far(4, 1, 120, "linf:100/255"),
+        verdict.iterations({10: 12, 20: 2}, {10: 1, 20: 3}, 50),
+    ],
+    ids=lambda one: one.code,
+)
+def test_any_outcome_alone_is_enough(loud: Evidence) -> None:
+    found = weighed(loud)
+    assert (loud.points, found.answer) == (MASKED, MASKED)
+    assert found.because.endswith(loud.code)
+    assert weighed(loud, right=40, n=45).answer == MASKED  # a loud test needs no hundred images
+
+
+@pytest.mark.parametrize(
+    "quiet",
+    [
+        verdict.square(2, 80, 5000),  # fewer than three
+        verdict.square(3, 1500, 5000),  # no more than 0.2%
+        verdict.square(0, 0, 5000),
+        verdict.scaling(8, 2, 4, 80),  # p = 0.055
+        verdict.scaling(6, 0, 0, 80),  # p = 0.016
+        verdict.scaling(0, 0, 0, 0),
+        verdict.far(4, 0, 120, "linf:100/255"),  # a longer attack fells them
+        verdict.iterations({10: 8, 20: 2}, {10: 1, 20: 3}, 50),  # p = 0.02, of two comparisons
+    ],
+    ids=lambda one: one.sentence[:30],
+)
+def test_chance_is_not_enough(quiet: Evidence) -> None:
+    assert quiet.points == NOT_MASKED
+    assert weighed(quiet).answer == NOT_MASKED
+
+
+def test_the_level_is_shared_out_among_comparisons() -> None:
+    # 7 to 0 has p = 0.0078: enough for one comparison and not for two
+    assert verdict.iterations({10: 7}, {10: 0}, 50).points == MASKED
+    assert verdict.iterations({10: 7, 20: 0}, {10: 0, 20: 0}, 50).points == NOT_MASKED
+
+
+def test_too_few_images_are_right() -> None:
+    assert weighed(right=100).answer == NOT_MASKED
+    found = weighed(right=99)
+    assert found.answer == CANNOT_TELL
+    assert "only 99 images are right, and 100 are needed" in found.because
+
+
+def test_at_chance_nothing_counts() -> None:
+    constant = verdict.far(13, 13, 13, "linf:100/255")  # a constant answer stands everywhere
+    found = weighed(constant, right=13, n=130)
+    assert found.answer == CANNOT_TELL
+    assert "chance" in found.because
+
+
+@pytest.mark.parametrize("code", verdict.OUTCOMES)
+def test_a_test_that_was_not_run(code: str) -> None:
+    found = weighed(without=code)
+    assert found.answer == CANNOT_TELL
+    assert f"{code} is missing" in found.because
+
+
+def test_zero_gradients_that_no_attack_minds() -> None:
+    some = verdict.zero_gradients({"cross-entropy, images": 0, "margin, random points": 2}, 130)
+    assert some.points == MASKED
+    found = weighed(some)
+    assert (found.answer, found.because) == (
+        CANNOT_TELL,
+        "gradients are exactly zero, yet no attack does better without them",
+    )
+    assert weighed(some, verdict.square(30, 80, 5000)).answer == MASKED
+    assert verdict.zero_gradients({"margin, images": 1}, 130).points == NOTHING  # below one percent
+
+
+def test_gaps_alone_prove_nothing() -> None:
+    saturated = verdict.gaps(4000, 5000, "blocks.1.attn", 1.0)
+    assert saturated.points == MASKED
+    assert weighed(saturated).answer == NOT_MASKED
+
+
+def test_shares_come_with_intervals() -> None:
+    numbers = verdict.square(40, 80, 5000).numbers
+    assert numbers["felled_share"] == 0.5
+    assert 0.39 < numbers["felled_low"] < 0.5 < numbers["felled_high"] < 0.61

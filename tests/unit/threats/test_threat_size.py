@@ -1,0 +1,42 @@
+"""The size of a move, and threats with another radius."""
+
+import math
+
+import pytest
+import torch
+
+from vitadel.core.errors import UsageError
+from vitadel.threats import L1, L2, Linf, read_number, with_eps
+
+
+def test_numbers_are_exact_fractions() -> None:
+    assert read_number("1/3", "a third") == 1 / 3
+    assert read_number("0.1/0.3", "a third") == 1 / 3
+
+
+def test_another_radius_leaves_the_rest() -> None:
+    assert with_eps(L1(3, active=0.2), 5) == L1(5, active=0.2)
+    assert with_eps(Linf(0.1), 0.2) == Linf(0.2)
+    with pytest.raises(UsageError, match="Linf.eps"):
+        with_eps(Linf(0.1), 2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_sizes_of_a_known_move(dtype: torch.dtype) -> None:
+    x0 = torch.full((2, 1, 2, 3), 0.5, dtype=dtype)
+    x = x0.clone()
+    x[1, 0, 0, 0], x[1, 0, 1, 2] = 0.2, 0.9
+    assert Linf(1).size(x, x0).tolist() == pytest.approx([0, 0.4])
+    assert L2(1).size(x, x0).tolist() == pytest.approx([0, 0.5])
+    assert L1(1).size(x, x0).tolist() == pytest.approx([0, 0.7])
+    assert L1(1).size(x, x0).dtype == dtype
+
+
+def test_sizes_in_float32_are_good_to_the_last_digits() -> None:
+    """Thousands of squares summed in float32 alone would be off by more than the slack a threat allows."""
+    rng = torch.Generator().manual_seed(0)
+    x0 = torch.full((1, 3, 224, 224), 0.5)
+    x = x0 + 1e-3 * torch.randn(x0.shape, generator=rng)
+    exact = (x - x0).double().flatten()
+    assert L2(1).size(x, x0).item() == pytest.approx(math.sqrt((exact**2).sum().item()), rel=1e-7)
+    assert L1(1).size(x, x0).item() == pytest.approx(exact.abs().sum().item(), rel=1e-7)
