@@ -156,7 +156,7 @@ def tell_heads(args: argparse.Namespace) -> None:
         model = models.load(name).to(device).eval()
         assert isinstance(model.net, models.Adapted)
         attack = PGD(steps=3, step_size=8 / 765, keep_best=False)
-        shown = {"clean": x, "attacked": attack(model, x, Untargeted(y), Linf(4 / 255), seed=1).x}
+        shown = {"clean": x, "attacked": attack(model, x, Untargeted(y), Linf(4 / 255), seed=1).x_adv}
         heads = ("joint", *model.net.tuning.names)
         right = {head: judged(model, head, shown, y) for head in heads}
         about = {

@@ -144,7 +144,7 @@ def test_an_image_beyond_its_radius_falls(attack: AutoAttack, kind: Threat) -> N
     eps = 1.02 * model.radius(kind)
     result = attack(model, GRAY, Untargeted(LABEL), with_eps(kind, eps), seed=0)
     assert result.success.item()
-    assert result.size.item() <= eps * (1 + 1e-9)
+    assert result.distance.item() <= eps * (1 + 1e-9)
 
 
 class ThreeStages(AutoAttack):

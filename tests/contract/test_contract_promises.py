@@ -107,8 +107,8 @@ def test_model_caller_and_images_are_left_as_they_were(
     assert torch.equal(torch.get_rng_state(), generator)
     assert torch.equal(x0, images)
     assert torch.equal(label_B, labels(2))
-    assert not result.x.requires_grad
-    assert result.x.data_ptr() != x0.data_ptr()
+    assert not result.x_adv.requires_grad
+    assert result.x_adv.data_ptr() != x0.data_ptr()
 
 
 def test_model_and_caller_are_left_as_they_were_after_an_error(
@@ -174,10 +174,10 @@ def test_models_of_any_precision_are_attacked(
     """Pixels stay in float32 or float64; the verdict is the model's own, on pixels rounded to its precision."""
     model, x0 = net(precision).eval(), pixels(2, torch.float32).to(precision if own_pixels else torch.float32)
     result = attack(model, x0, Untargeted(labels(2)), threat, seed=3)
-    assert result.x.dtype == (torch.float64 if x0.dtype == torch.float64 else torch.float32)
-    assert bool((threat.size(result.x, x0.to(result.x.dtype)) <= threat.eps * (1 + 1e-5)).all())
+    assert result.x_adv.dtype == (torch.float64 if x0.dtype == torch.float64 else torch.float32)
+    assert bool((threat.distance(result.x_adv, x0.to(result.x_adv.dtype)) <= threat.eps * (1 + 1e-5)).all())
     with torch.no_grad():
-        answer_B = model(result.x.to(precision)).argmax(1)
+        answer_B = model(result.x_adv.to(precision)).argmax(1)
     assert torch.equal(result.prediction, answer_B)
     assert torch.equal(result.success, answer_B != labels(2))
 
@@ -242,7 +242,7 @@ def test_images_that_need_gradients_get_none(attack: Attack, threat: Threat, pix
     result = attack(net(torch.float32), x0, Untargeted(labels(2)), threat, seed=0)
     assert x0.requires_grad
     assert x0.grad is None
-    assert not result.x.requires_grad
+    assert not result.x_adv.requires_grad
 
 
 @pytest.mark.parametrize("caller", [torch.no_grad, torch.inference_mode], ids=["no_grad", "inference_mode"])
@@ -256,9 +256,9 @@ def test_callers_without_gradients_get_the_same_pixels(
     def run() -> Tensor:
         x0 = pixels(2, torch.float64)
         if goal == "diverge":
-            return easy_attack(model, x0, Diverge(model(x0).detach()), L2(0.6), seed=1).x
+            return easy_attack(model, x0, Diverge(model(x0).detach()), L2(0.6), seed=1).x_adv
         kind = Untargeted if goal == "untargeted" else Targeted
-        return easy_attack(model, x0, kind(labels(2)), L2(0.6), seed=1).x
+        return easy_attack(model, x0, kind(labels(2)), L2(0.6), seed=1).x_adv
 
     expected = run()
     with caller():
@@ -279,7 +279,7 @@ def test_callers_of_choosy_attacks_without_gradients_get_the_same_pixels(
 
     def run() -> Tensor:
         x0 = pixels(2, torch.float64)
-        return choosy_attack(model, x0, Untargeted(model(x0).argmax(1)), threat, seed=1).x
+        return choosy_attack(model, x0, Untargeted(model(x0).argmax(1)), threat, seed=1).x_adv
 
     expected = run()
     with caller():
@@ -291,7 +291,7 @@ def test_a_plain_function_is_a_model(attack: Attack, threat: Threat, pixels: Pix
     model, x0 = net(torch.float64).eval(), pixels(2, torch.float64)
     with_module = attack(model, x0, Untargeted(labels(2)), threat, seed=3)
     with_function = attack(lambda x: model(x), x0, Untargeted(labels(2)), threat, seed=3)
-    assert torch.equal(with_function.x, with_module.x)
+    assert torch.equal(with_function.x_adv, with_module.x_adv)
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
@@ -299,7 +299,7 @@ def test_the_layout_in_memory_does_not_matter(attack: Attack, threat: Threat, pi
     model, x0 = net(torch.float64), pixels(2, torch.float64)
     plain = attack(model, x0, Untargeted(labels(2)), threat, seed=3)
     last = attack(model, x0.contiguous(memory_format=torch.channels_last), Untargeted(labels(2)), threat, seed=3)
-    torch.testing.assert_close(last.x, plain.x, rtol=0, atol=1e-9)
+    torch.testing.assert_close(last.x_adv, plain.x_adv, rtol=0, atol=1e-9)
 
 
 def test_same_seed_same_pixels_whatever_the_global_random_state(
@@ -310,7 +310,7 @@ def test_same_seed_same_pixels_whatever_the_global_random_state(
     with torch.random.fork_rng():
         torch.manual_seed(99)
         second = attack(model, x0, Untargeted(labels(7)), threat, seed=4)
-    assert torch.equal(first.x, second.x)
+    assert torch.equal(first.x_adv, second.x_adv)
     assert torch.equal(first.success, second.success)
 
 
@@ -318,7 +318,7 @@ def test_another_seed_gives_other_pixels_exactly_where_the_attack_draws(
     attack: Attack, pixels: Pixels, net: MakeNet
 ) -> None:
     model, x0 = net(torch.float64), pixels(2, torch.float64)
-    one, other = (attack(model, x0, Untargeted(labels(2)), L2(0.6), seed=seed).x for seed in (0, 1))
+    one, other = (attack(model, x0, Untargeted(labels(2)), L2(0.6), seed=seed).x_adv for seed in (0, 1))
     # FAB sets out from the image itself, and a second time, if it has to, from a random one
     draws = attack.random_start if isinstance(attack, FGSM | PGD) else not isinstance(attack, FAB)
     assert torch.equal(one, other) is not draws
@@ -333,7 +333,7 @@ def test_a_model_that_draws_draws_the_same_for_the_same_seed(
         return model(x + 0.1 * torch.randn_like(x))
 
     model.eval()
-    one, two = (attack(noisy, x0, Untargeted(labels(2)), threat, seed=6).x for _ in range(2))
+    one, two = (attack(noisy, x0, Untargeted(labels(2)), threat, seed=6).x_adv for _ in range(2))
     assert torch.equal(one, two)
 
 
@@ -346,7 +346,7 @@ def test_what_is_found_for_an_image_does_not_depend_on_its_batch(
     for rows in ([0], [1], [2], [3], [4], [5], [6], [6, 0, 3], [5, 1]):
         part = attack(model, x0[rows], Untargeted(label_B[rows]), threat, seed=2, index_B=index_B[rows])
         assert torch.equal(part.success, whole.success[rows])
-        torch.testing.assert_close(part.x, whole.x[rows], rtol=0, atol=1e-9)
+        torch.testing.assert_close(part.x_adv, whole.x_adv[rows], rtol=0, atol=1e-9)
 
 
 def test_what_is_found_for_an_image_does_not_depend_on_the_number_of_rows(
@@ -376,10 +376,10 @@ def test_crafted_images_are_the_judged_ones(attack: Attack, threat: Threat, pixe
     model, x0 = net(torch.float64), pixels(7, torch.float64)
     crafted = attack.craft(model, x0, Untargeted(labels(7)), threat, seed=2)
     judged = attack(model, x0, Untargeted(labels(7)), threat, seed=2)
-    assert torch.equal(crafted, judged.x)
+    assert torch.equal(crafted, judged.x_adv)
     assert torch.equal(model.eval()(crafted).argmax(1), judged.prediction)
     assert torch.equal(judged.prediction != labels(7), judged.success)
-    torch.testing.assert_close(threat.size(crafted, x0), judged.size)
+    torch.testing.assert_close(threat.distance(crafted, x0), judged.distance)
 
 
 @settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -399,12 +399,12 @@ def test_result_stays_inside_ball_and_box(
     x0 = torch.rand(batch, 3, 5, 7, dtype=dtype, generator=torch.Generator().manual_seed(seed))
     x0 = x0.round() if corner else x0
     result = attack(net(dtype), x0, Untargeted(labels(batch)), threat, seed=seed)
-    assert result.x.shape == x0.shape
-    assert result.x.dtype == dtype
-    assert bool((result.x >= 0).all())
-    assert bool((result.x <= 1).all())
-    distance = (result.x - x0).double().flatten(1)
+    assert result.x_adv.shape == x0.shape
+    assert result.x_adv.dtype == dtype
+    assert bool((result.x_adv >= 0).all())
+    assert bool((result.x_adv <= 1).all())
+    distance = (result.x_adv - x0).double().flatten(1)
     order = 1.0 if isinstance(threat, L1) else 2.0 if isinstance(threat, L2) else float("inf")
     size_B = distance.norm(p=order, dim=1)
     assert size_B.max().item() <= threat.eps * (1 + 1e-5) + diameter * torch.finfo(dtype).eps
-    torch.testing.assert_close(result.size.double(), size_B, rtol=1e-5, atol=0)
+    torch.testing.assert_close(result.distance.double(), size_B, rtol=1e-5, atol=0)

@@ -217,9 +217,9 @@ def test_attack_flips_exactly_beyond_the_known_radius(
     possible = shares(threat, model, x0, support) > 1
     assert not any(one and not other for one, other in zip(fell, possible, strict=True))
     assert result.prediction.tolist() == [int(one) for one in fell]
-    assert result.size.max().item() <= eps * (1 + 1e-9)
+    assert result.distance.max().item() <= eps * (1 + 1e-9)
     if name in TO_THE_EDGE:
-        assert result.size.tolist() == pytest.approx([eps] * 7, rel=1e-9)
+        assert result.distance.tolist() == pytest.approx([eps] * 7, rel=1e-9)
 
 
 @pytest.mark.parametrize("side", ["inside", "outside"])
@@ -241,11 +241,11 @@ def test_attack_flips_exactly_beyond_the_known_radius_along_the_box(
     result = BOX[name](threat)(model, x0, Untargeted(torch.zeros(batch, dtype=torch.int64)), threat, seed=0)
     fell = result.success.numpy()
     assert not bool((fell & ~possible).any())
-    assert result.size.max().item() <= eps * (1 + 1e-9)
+    assert result.distance.max().item() <= eps * (1 + 1e-9)
     if (name, type(threat)) not in BLUNT:
         assert bool(fell[certain].all())
         if name in TO_THE_EDGE:
-            assert result.size.tolist() == pytest.approx([eps] * batch, rel=1e-9)
+            assert result.distance.tolist() == pytest.approx([eps] * batch, rel=1e-9)
 
 
 @pytest.mark.parametrize("scale", [0.999, 1.001])

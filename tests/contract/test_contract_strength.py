@@ -23,7 +23,7 @@ def outcome(attack: Attack, model: nn.Module, x0: Tensor, goal: Goal, threat: Th
     """Per image, (reached, gain): the order in which a search prefers its candidates."""
     result = attack(model, x0, goal, threat, seed=8)
     with torch.no_grad():
-        objective_B = goal.objective(model.eval()(result.x))
+        objective_B = goal.objective(model.eval()(result.x_adv))
     return list(zip(result.success.tolist(), objective_B.tolist(), strict=True))
 
 
@@ -102,8 +102,8 @@ def test_a_wide_start_ends_in_the_radius_however_few_the_steps(steps: int) -> No
     APGD(steps=steps, wide_start=True).craft(model, x0, goal, threat, seed=0)
     # three phases take three steps
     first = 9.0 if steps >= 3 else 3.0
-    assert threat.size(seen[0], x0).tolist() == pytest.approx([first] * 2, rel=1e-4)
-    assert threat.size(seen[-1], x0).max().item() <= 3.0 * (1 + 1e-5)
+    assert threat.distance(seen[0], x0).tolist() == pytest.approx([first] * 2, rel=1e-4)
+    assert threat.distance(seen[-1], x0).max().item() <= 3.0 * (1 + 1e-5)
 
 
 class OneNumber(nn.Module):

@@ -63,8 +63,8 @@ def assert_allowed(x: Tensor, x0: Tensor, threat: Threat) -> None:
     assert x.dtype == x0.dtype
     assert bool((x >= 0).all())
     assert bool((x <= 1).all())
-    assert threat.size(x, x0).shape == (len(x0),)
-    assert threat.size(x, x0).max().item() <= threat.eps + slack(threat, x0.dtype)
+    assert threat.distance(x, x0).shape == (len(x0),)
+    assert threat.distance(x, x0).max().item() <= threat.eps + slack(threat, x0.dtype)
 
 
 @bounded

@@ -88,7 +88,7 @@ def test_attacks_reach_the_same_verdicts(threat: Threat) -> None:
         here = attack(net.cpu(), x, Untargeted(y), threat, seed=1)
         there = attack(net.cuda(), x.cuda(), Untargeted(y.cuda()), threat, seed=1)
         assert torch.equal(here.success, there.success.cpu())
-        assert bool((there.size.cpu() <= threat.eps * (1 + 1e-5)).all())
+        assert bool((there.distance.cpu() <= threat.eps * (1 + 1e-5)).all())
 
 
 @pytest.mark.parametrize(

@@ -39,9 +39,9 @@ def test_torchattacks_takes_the_same_steps(model: models.Model, batch: tuple[Ten
     x, y = batch
     threat, ours = Linf(8 / 255), PGD(steps=7, step_size=2 / 255, random_start=False, keep_best=False)
     theirs = torchattacks.PGD(model, eps=8 / 255, alpha=2 / 255, steps=7, random_start=False)(x, y)
-    torch.testing.assert_close(ours(model, x, Untargeted(y), threat, seed=0).x, theirs, rtol=0, atol=1e-9)
+    torch.testing.assert_close(ours(model, x, Untargeted(y), threat, seed=0).x_adv, theirs, rtol=0, atol=1e-9)
     theirs = torchattacks.FGSM(model, eps=8 / 255)(x, y)
-    torch.testing.assert_close(FGSM()(model, x, Untargeted(y), threat, seed=0).x, theirs, rtol=0, atol=1e-9)
+    torch.testing.assert_close(FGSM()(model, x, Untargeted(y), threat, seed=0).x_adv, theirs, rtol=0, atol=1e-9)
 
 
 def test_foolbox_takes_the_same_steps(model: models.Model, batch: tuple[Tensor, Tensor]) -> None:
@@ -51,12 +51,12 @@ def test_foolbox_takes_the_same_steps(model: models.Model, batch: tuple[Tensor, 
     attack = foolbox.attacks.LinfPGD(abs_stepsize=2 / 255, steps=7, random_start=False)
     _, found, _ = attack(theirs, x, y, epsilons=8 / 255)
     ours = PGD(steps=7, step_size=2 / 255, random_start=False, keep_best=False)
-    torch.testing.assert_close(ours(model, x, Untargeted(y), Linf(8 / 255), seed=0).x, found, rtol=0, atol=1e-9)
+    torch.testing.assert_close(ours(model, x, Untargeted(y), Linf(8 / 255), seed=0).x_adv, found, rtol=0, atol=1e-9)
     # in L2 both walk alike until the ball is left; there they rescale and clip, we project exactly
     attack = foolbox.attacks.L2PGD(abs_stepsize=0.05, steps=7, random_start=False)
     _, found, _ = attack(theirs, x * 0.5 + 0.25, y, epsilons=0.5)
     ours = PGD(steps=7, step_size=0.05, random_start=False, keep_best=False)
-    inside = ours(model, x * 0.5 + 0.25, Untargeted(y), L2(0.5), seed=0).x
+    inside = ours(model, x * 0.5 + 0.25, Untargeted(y), L2(0.5), seed=0).x_adv
     torch.testing.assert_close(inside, found, rtol=0, atol=1e-6)
 
 

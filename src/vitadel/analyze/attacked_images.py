@@ -74,7 +74,7 @@ class ImageAttacker:
         def run_attack(at: Tensor) -> AttackedBatch:
             x, label_B = self.images.images(at).to(device), self.images.labels[at].to(device)
             found = self.attack(self.model, x, Untargeted(label_B), self.threat, seed=self.seed, index_B=at)
-            return AttackedBatch(x.cpu(), found.x.cpu(), found.success.cpu())
+            return AttackedBatch(x.cpu(), found.x_adv.cpu(), found.success.cpu())
 
         made = [one for _, one in in_batches(rows, at_once, run_attack)]
         return AttackedBatch(

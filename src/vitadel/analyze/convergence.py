@@ -145,7 +145,7 @@ class Convergence:
             x, label_B = images.images(at).to(device), images.labels[at].to(device)
             if steps:
                 attack = PGD(steps, self.step_size)
-                x = attack(model, x, Untargeted(label_B), threat, seed=fold_seed(seed, steps), index_B=at).x
+                x = attack(model, x, Untargeted(label_B), threat, seed=fold_seed(seed, steps), index_B=at).x_adv
             return _losses(model, x, label_B, seed)
 
         made = [one for _, one in in_batches(rows, _at_once(images, batch), run_attack)]

@@ -171,8 +171,8 @@ class FeatureVisualization:
             attack = PGD(self.steps, self._step(), random_start=start is Start.CODE and bound is not None)
             found = attack(asked, x0.to(device), goal, bound or Linf(1.0), seed=seed, index_B=at)
             with isolated(asked, seed, device), torch.no_grad():
-                before_B, after_B = (_score(asked(x.to(device)), goal) for x in (x0, found.x))
-            return found.x.cpu(), x0, before_B.cpu(), after_B.cpu(), found.success.cpu()
+                before_B, after_B = (_score(asked(x.to(device)), goal) for x in (x0, found.x_adv))
+            return found.x_adv.cpu(), x0, before_B.cpu(), after_B.cpu(), found.success.cpu()
 
         at_once = batch or max(1, _VALUES // shape.numel())
         made = [one for _, one in in_batches(torch.arange(len(targets)), at_once, draw)]

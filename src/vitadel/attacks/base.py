@@ -60,7 +60,7 @@ class Attack(ABC):
             with torch.no_grad(), torch.autocast(x0.device.type, enabled=False):
                 z_BK = counted(x)
         _check_finite(counted.blind(), x, z_BK)
-        prediction, success, size = z_BK.argmax(1), goal.success(z_BK), threat.size(x, x0)
+        prediction, success, size = z_BK.argmax(1), goal.success(z_BK), threat.distance(x, x0)
         zero = counted.zero_gradients()  # waits for the device, so the time below is real
         seconds = time.perf_counter() - started
         flags = zero_gradient_flags(zero, counted.backwards)

@@ -78,7 +78,7 @@ class FAB(IterativeAttack):
     def step(self, model: Oracle, items: StepContext, state: State) -> tuple[Query, State]:
         x, x0, threat = state["x"], items.x0, items.threat
         z_BK = model(x)
-        fooled_B, size_B = items.goal.success(z_BK), threat.size(x, x0)
+        fooled_B, size_B = items.goal.success(z_BK), threat.distance(x, x0)
         nearer_B = fooled_B & (size_B < state["size_best"])
         best = torch.where(per_image(nearer_B, x), x, state["best"])
         y = torch.where(per_image(fooled_B, x), x0 + _BACK * (x - x0), x)
@@ -94,7 +94,7 @@ def _between_projections(x: Tensor, x0: Tensor, normal: Tensor, gap_B: Tensor, t
     offset_B = (w * here).sum(1) - gap_B
     both = project_on_plane(torch.cat([here, there]), torch.cat([w, w]), torch.cat([offset_B, offset_B]), threat)
     zero = torch.zeros_like(both)
-    length_here, length_there = threat.size(both, zero).clamp_min(1e-8).chunk(2)
+    length_here, length_there = threat.distance(both, zero).clamp_min(1e-8).chunk(2)
     alpha_B = per_image((length_here / (length_here + length_there)).clamp_max(_ALPHA_MAX), x)
     step_here, step_there = (_OVERSHOOT * half.view_as(x) for half in both.chunk(2))
     return ((1 - alpha_B) * (x + step_here) + alpha_B * (x0 + step_there)).clamp(0, 1)
@@ -143,5 +143,5 @@ def _half_way_out(items: StepContext) -> Tensor:
         noise = items.rng.normal(*shape, dtype=x0.dtype)
     else:
         noise = 2 * items.rng.uniform(*shape, dtype=x0.dtype) - 1
-    length_B = threat.size(noise, torch.zeros_like(noise)).clamp_min(1e-12)
+    length_B = threat.distance(noise, torch.zeros_like(noise)).clamp_min(1e-12)
     return (x0 + noise * per_image(threat.eps / 2 / length_B, noise)).clamp(0, 1)

@@ -23,10 +23,10 @@ class AttackResult:
     judges the sums.
     """
 
-    x: Tensor
+    x_adv: Tensor
     success: Tensor
     prediction: Tensor
-    size: Tensor
+    distance: Tensor
     forwards: int
     backwards: int
     seconds: float

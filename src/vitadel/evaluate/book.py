@@ -12,7 +12,7 @@ from vitadel.evaluate.journal import Page
 # how many findings, or seconds of them, a kill may cost
 _LINES, _SECONDS = 256, 20.0
 # what an attack says of itself for every image it was tried on
-COSTS = ("forwards", "backwards", "seconds", "zero_gradients", "denied")
+COSTS = ("forwards", "backwards", "seconds", "zero_gradients", "rejected")
 
 
 @dataclass(slots=True)
@@ -34,9 +34,9 @@ class Book:
         if self.lines:
             self.settle()
             columns: dict[str, list[object]] = {"row": [row for row, _ in self.lines]}
-            for name in ("success", "prediction", "size", *COSTS):
+            for name in ("success", "prediction", "distance", *COSTS):
                 columns[name] = [getattr(finding, name) for _, finding in self.lines]
             self.page.add(
-                {**columns, **self.score([row for row, _ in self.lines], [found.x for _, found in self.lines])}
+                {**columns, **self.score([row for row, _ in self.lines], [found.x_adv for _, found in self.lines])}
             )
         self.lines, self.since = [], time.monotonic()

@@ -205,7 +205,7 @@ class Cascade:
         reporter = _Reporter(self, entry, len(standing), len(standing) - len(todo), fell)
         try:
             for row, finding in self._findings(entry, todo):
-                self.keep(row, finding.x, finding.success)
+                self.keep(row, finding.x_adv, finding.success)
                 book.add(row, finding)
                 reporter.tell(finding)
         finally:  # an error or Ctrl-C costs nothing that was found
@@ -294,13 +294,13 @@ class Cascade:
                     ImageResult(
                         place=place,
                         success=bool(result.success[place]),
-                        x=result.x[place].cpu().clone(),  # a view would keep the batch alive
+                        x_adv=result.x_adv[place].cpu().clone(),  # a view would keep the batch alive
                         prediction=int(result.prediction[place]),
-                        size=float(result.size[place]),
+                        distance=float(result.distance[place]),
                         forwards=result.forwards / len(part),
                         backwards=result.backwards / len(part),
                         zero_gradients=result.zero_gradients / len(part),
-                        denied=0,
+                        rejected=0,
                         seconds=result.seconds / len(part),
                     ),
                 )

@@ -56,7 +56,7 @@ def _one_step_away(model: nn.Module, split: Split, threat: Threat, seed: int, ba
         if robust_head is not None:
             with frozen(robust_head), torch.no_grad():
                 right["rob_clean"] = int((robust_head(x).argmax(1) == y).sum())
-                right["rob_fgsm"] = int((robust_head(stepped.x).argmax(1) == y).sum())
+                right["rob_fgsm"] = int((robust_head(stepped.x_adv).argmax(1) == y).sum())
         right["fgsm"] = int((stepped.prediction == y).sum())
         return right
 

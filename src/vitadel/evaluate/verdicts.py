@@ -30,7 +30,9 @@ def verdicts(
         worst = _CLEAN
         if any("right_chosen" in line for line in known) or 0 < right < 1:
             worst, right = _worst(float(str(clean["right_chosen"][place])), right, known)
-            name, size = (WRONG, 0.0) if worst == _CLEAN else (entries[worst].name, float(str(known[worst]["size"])))
+            name, size = (
+                (WRONG, 0.0) if worst == _CLEAN else (entries[worst].name, float(str(known[worst]["distance"])))
+            )
             fall: Fall = (STANDING if right >= 0.5 else name), answer, size
         else:
             fall = _first_fall(answer, label == answer, known, entries, fallen.get(row))
@@ -78,7 +80,7 @@ def _first_fall(
         return before
     size = 0.0
     for entry, line in zip(entries, known, strict=True):
-        size = float(str(line.get("size", size)))
+        size = float(str(line.get("distance", size)))
         if line.get("success"):
             return entry.name, int(str(line["prediction"])), size
     return STANDING, answer, size

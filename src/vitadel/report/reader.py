@@ -298,8 +298,8 @@ def _attack(told: Mapping[str, object]) -> AttackCost:
     tried, fell, forwards, backwards = (_count(told.get(key)) for key in ("tried", "fell", "forwards", "backwards"))
     seconds = _number(told.get("seconds"))
     known = seconds if math.isfinite(seconds) else None
-    denied = _count(told.get("denied"))
-    return AttackCost(_text(told.get("name")), tried, fell, forwards, backwards, known, denied=denied)
+    rejected = _count(told.get("rejected", told.get("denied")))
+    return AttackCost(_text(told.get("name")), tried, fell, forwards, backwards, known, rejected=rejected)
 
 
 def _flag(told: Mapping[str, object]) -> Flag:

@@ -49,7 +49,7 @@ class Threat:
 class AttackCost:
     """What one attack of a suite did and what it cost; None is what the summary did not say.
 
-    `after` is the robust accuracy that this attack and those before it left. `denied` counts successes of a search in
+    `after` is the robust accuracy that this attack and those before it left. `rejected` counts successes of a search in
     low precision that the model in float32 did not share.
     """
 
@@ -60,7 +60,7 @@ class AttackCost:
     backwards: int | None
     seconds: float | None
     after: float | None = None
-    denied: int | None = None
+    rejected: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

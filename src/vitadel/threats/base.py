@@ -26,7 +26,7 @@ class Threat(Protocol):
     def sample(self, x0: Tensor, rng: RandomStreams) -> Tensor:
         """A random allowed image, the same for an image in every batch."""
 
-    def size(self, x: Tensor, x0: Tensor) -> Tensor:
+    def distance(self, x: Tensor, x0: Tensor) -> Tensor:
         """[B] distances of `x` from `x0`, to be compared with the threat's radius."""
 
 

@@ -62,7 +62,7 @@ class L1:
         total_B = lengths.flatten(1).double().sum(1).clamp_min(1e-12).to(x0.dtype)
         return self.project(x0 + signs * lengths * per_image(radius_B / total_B, x0), x0)
 
-    def size(self, x: Tensor, x0: Tensor) -> Tensor:
+    def distance(self, x: Tensor, x0: Tensor) -> Tensor:
         return (x - x0).abs().flatten(1).double().sum(1).to(x.dtype)
 
 

@@ -64,7 +64,7 @@ class L2:
         radius_B = self.eps * rng.fold(1).uniform(dtype=x0.dtype) ** (1 / x0[0].numel())
         return self.project(x0 + direction * per_image(radius_B / _norm(direction).clamp_min(_TINY), x0), x0)
 
-    def size(self, x: Tensor, x0: Tensor) -> Tensor:
+    def distance(self, x: Tensor, x0: Tensor) -> Tensor:
         return _norm(x - x0)
 
 

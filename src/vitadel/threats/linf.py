@@ -29,5 +29,5 @@ class Linf:
         noise = rng.uniform(*x0.shape[1:], dtype=x0.dtype) * 2 - 1
         return self.project(x0 + self.eps * noise, x0)
 
-    def size(self, x: Tensor, x0: Tensor) -> Tensor:
+    def distance(self, x: Tensor, x0: Tensor) -> Tensor:
         return (x - x0).abs().flatten(1).amax(1)

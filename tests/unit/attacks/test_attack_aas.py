@@ -83,9 +83,9 @@ def test_never_weaker_than_its_inner_attack(
     plain = inner(model, x, goal, EPS, seed=1)
     both = AAS(inner, factors=Factors((0.1, 0.3)))(model, x, goal, EPS, seed=1)
     assert bool((both.success | ~plain.success).all())
-    assert torch.equal(both.x[plain.success], plain.x[plain.success])
-    assert float(both.size.max()) <= EPS.eps * (1 + 1e-5)
-    assert torch.equal(both.success, goal.success(model(both.x)))
+    assert torch.equal(both.x_adv[plain.success], plain.x_adv[plain.success])
+    assert float(both.distance.max()) <= EPS.eps * (1 + 1e-5)
+    assert torch.equal(both.success, goal.success(model(both.x_adv)))
 
 
 @pytest.mark.parametrize(("inner", "loss"), INNER)
@@ -115,9 +115,9 @@ def test_gradients_are_those_of_the_rescaled_model(model: Model, x: Tensor, labe
     factors = Factors((0.2, 3.0))
     found = scaled(FGSM(), factors)(model, x, Untargeted(label_B), EPS, seed=0)
     by_hand = FGSM()(RescaledModel(model, factors.attentions), x, Untargeted(label_B), EPS, seed=0)
-    assert torch.equal(found.x, by_hand.x)
-    assert torch.equal(found.success, model(by_hand.x).argmax(1) != label_B)
-    assert not torch.equal(found.x, FGSM()(model, x, Untargeted(label_B), EPS, seed=0).x)
+    assert torch.equal(found.x_adv, by_hand.x_adv)
+    assert torch.equal(found.success, model(by_hand.x_adv).argmax(1) != label_B)
+    assert not torch.equal(found.x_adv, FGSM()(model, x, Untargeted(label_B), EPS, seed=0).x_adv)
 
 
 def test_a_walk_is_shown_to_the_model_itself_at_every_step(model: Model, x: Tensor, label_B: Tensor) -> None:
@@ -186,7 +186,7 @@ def test_a_whole_autoattack_is_scaled_attack_by_attack(model: Model, x: Tensor, 
 
 def test_other_norms(model: Model, x: Tensor, label_B: Tensor) -> None:
     result = AAS(APGD(steps=6), factors=Factors((0.3, 0.1)))(model, x, Untargeted(label_B), L2(0.5), seed=0)
-    assert float(result.size.max()) <= 0.5 * (1 + 1e-5)
+    assert float(result.distance.max()) <= 0.5 * (1 + 1e-5)
 
 
 def test_a_goal_without_labels_needs_factors_given(model: Model, x: Tensor, label_B: Tensor) -> None:

@@ -240,9 +240,9 @@ def test_it_starts_on_the_edge_of_the_ball(threat: Threat) -> None:
     x0 = torch.full((50, 3, 4, 4), 0.5, dtype=torch.float64)
     items = first(x0, threat)
     x = APGD().start(Oracle(scripted([])), items)["x"]
-    torch.testing.assert_close(threat.size(x, x0), torch.full((50,), threat.eps, dtype=torch.float64))
+    torch.testing.assert_close(threat.distance(x, x0), torch.full((50,), threat.eps, dtype=torch.float64))
     other = APGD().start(Oracle(scripted([])), replace(items, rng=items.rng.fold(1)))["x"]
-    assert bool((threat.size(x, other) > threat.eps / 2).all())
+    assert bool((threat.distance(x, other) > threat.eps / 2).all())
     dark = APGD().start(Oracle(scripted([])), first(torch.zeros_like(x0), threat))["x"]
     torch.testing.assert_close(dark, (x - x0).clamp_min(0))
 
@@ -442,7 +442,7 @@ def test_the_balls_of_a_wide_start_shrink_from_three_radii_to_one() -> None:
 
     threat = L1(0.8)
     trace = walked(APGD(steps=100, wide_start=True), model, first(x0, threat), 102)
-    sizes = [threat.size(answer.x, x0).item() for answer, _ in trace]
+    sizes = [threat.distance(answer.x, x0).item() for answer, _ in trace]
     for opens, ends, times in ((0, 30, 3), (31, 61, 2), (62, 102, 1)):
         assert max(sizes[opens : ends + 1]) == pytest.approx(times * 0.8, abs=1e-6)
         assert sizes[ends] == pytest.approx(times * 0.8, abs=1e-6)

@@ -109,9 +109,9 @@ def test_the_cascade_is_its_stages_by_hand(norm: Threat, monkeypatch: pytest.Mon
     assert 0 < len(standing) < 6
     assert fell_in
     judged = AutoAttack("brief")(lambda x: oracle(x), x0, Untargeted(label_B), norm, seed=3)
-    torch.testing.assert_close(judged.x, found, rtol=0, atol=1e-9)
+    torch.testing.assert_close(judged.x_adv, found, rtol=0, atol=1e-9)
     assert judged.success.tolist() == [image not in standing for image in range(6)]
-    assert judged.size.max().item() <= norm.eps * (1 + 1e-9)
+    assert judged.distance.max().item() <= norm.eps * (1 + 1e-9)
 
 
 def test_an_image_that_fell_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +134,7 @@ def test_models_with_few_classes_can_be_attacked(classes: int, threat: Threat, m
     monkeypatch.setitem(VERSIONS, "brief", briefly)
     oracle, x0, label_B = net(classes)
     result = AutoAttack("brief")(lambda x: oracle(x), x0, Untargeted(label_B), threat, seed=0)
-    assert torch.equal(result.success, oracle(result.x).argmax(1) != label_B)
+    assert torch.equal(result.success, oracle(result.x_adv).argmax(1) != label_B)
     # some image has to survive the first stages for the later ones to run
     assert not bool(result.success.all())
     flags = {

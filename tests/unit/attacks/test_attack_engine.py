@@ -101,10 +101,10 @@ def hunted(
 def assert_same(one: dict[int, ImageResult], other: dict[int, ImageResult]) -> None:
     assert one.keys() == other.keys()
     for number, finding in one.items():
-        for field in ("success", "prediction", "forwards", "backwards", "zero_gradients", "denied"):
+        for field in ("success", "prediction", "forwards", "backwards", "zero_gradients", "rejected"):
             assert getattr(finding, field) == getattr(other[number], field), (number, field)
-        torch.testing.assert_close(finding.x, other[number].x, rtol=0, atol=1e-12)
-        assert finding.size == pytest.approx(other[number].size, abs=1e-12)
+        torch.testing.assert_close(finding.x_adv, other[number].x_adv, rtol=0, atol=1e-12)
+        assert finding.distance == pytest.approx(other[number].distance, abs=1e-12)
 
 
 # -------------------------------------------------------------- invariances
@@ -152,10 +152,10 @@ def test_rare_questions_cost_steps_but_change_no_verdict(name: str, interval: in
         assert rarely[number].success == finding.success
         steps = finding.forwards // num_branches // forwards
         assert rarely[number].forwards == min(-(-steps // every) * every, limit) * num_branches * forwards
-        assert rarely[number].size <= threat.eps * (1 + 1e-9)
+        assert rarely[number].distance <= threat.eps * (1 + 1e-9)
         if finding.success:
             label = net()(images()[0]).argmax(1)[number]
-            assert net()(rarely[number].x[None]).argmax(1) != label
+            assert net()(rarely[number].x_adv[None]).argmax(1) != label
 
 
 @every_walk
@@ -186,7 +186,7 @@ def test_rows_whose_steps_are_used_up_stand_still() -> None:
         (finding,) = lonely(1, Creep(), Linf(0.4), upwards, interval=interval)
         assert not finding.success
         assert finding.forwards == 7
-        assert finding.x.item() == pytest.approx(0.71)
+        assert finding.x_adv.item() == pytest.approx(0.71)
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_a_batch_searched_at_once_gets_what_the_pool_finds() -> None:
         walk, Oracle(net()), x0, Untargeted(label_B), threat, RandomStreams.of(0, torch.arange(IMAGES))
     )
     for number, finding in whole.items():
-        torch.testing.assert_close(x[number], finding.x, rtol=0, atol=1e-12)
+        torch.testing.assert_close(x[number], finding.x_adv, rtol=0, atol=1e-12)
 
 
 # -------------------------------------------------------------------- costs
@@ -237,7 +237,7 @@ def test_an_image_that_stands_pays_for_every_step_of_every_wave(name: str) -> No
     assert finding.prediction == -1
     assert finding.forwards == steps * per_step[0] + starts
     assert finding.backwards == steps * per_step[1]
-    assert finding.size <= threat.eps * (1 + 1e-9)
+    assert finding.distance <= threat.eps * (1 + 1e-9)
 
 
 def bright(threshold: float) -> Model:
@@ -380,17 +380,17 @@ def one_gray(walk: IterativeAttack, judge: Model, model: Model = upwards) -> Ima
 
 @pytest.mark.parametrize("restarts", [1, 3])
 def test_a_judge_who_denies_everything_lets_nothing_fall(restarts: int) -> None:
-    """PGD without a random start sees 0.5, 0.6, 0.7, 0.8 and 0.9: the last two succeed and are denied."""
+    """PGD without a random start sees 0.5, 0.6, 0.7, 0.8 and 0.9: the last two succeed and are rejected."""
     walk = PGD(steps=4, step_size=0.1, random_start=False) if restarts == 1 else PGD(steps=4, restarts=3)
     finding = one_gray(walk, stubborn)
     assert not finding.success
     assert finding.prediction == -1
     if restarts == 1:
-        assert finding.denied == 2
-        assert finding.x.item() == pytest.approx(0.9)
-    assert finding.denied >= 2
+        assert finding.rejected == 2
+        assert finding.x_adv.item() == pytest.approx(0.9)
+    assert finding.rejected >= 2
     # the search goes to its end, and each answer of the judge is a forward too
-    assert finding.forwards == 5 * restarts + finding.denied
+    assert finding.forwards == 5 * restarts + finding.rejected
     assert finding.backwards == 5 * restarts
 
 
@@ -399,9 +399,9 @@ def test_a_judge_who_denies_at_first_is_asked_again(times: int) -> None:
     """Steps of 0.1 from 0.5: questions 3 to 6 of seven succeed, at 0.8, 0.9, 0.9 and 0.9."""
     finding = one_gray(PGD(steps=6, step_size=0.1, random_start=False), Slow(times))
     assert finding.success
-    assert finding.denied == times
+    assert finding.rejected == times
     assert finding.prediction == 1
-    assert finding.x.item() == pytest.approx(0.8 if times == 0 else 0.9)
+    assert finding.x_adv.item() == pytest.approx(0.8 if times == 0 else 0.9)
     assert finding.backwards == 4 + times
     assert finding.forwards == 4 + times + times + 1
 
@@ -418,12 +418,12 @@ def test_all_items_of_an_image_are_offered_to_the_judge() -> None:
         judge = Slow(times)
         finding = one_gray(walk, judge, model)
         assert finding.success
-        assert (finding.denied, judge.asked) == (times, times + 1)
+        assert (finding.rejected, judge.asked) == (times, times + 1)
         assert finding.backwards == 3 * 4
     judge = Slow(3)
     finding = one_gray(walk, judge, model)
     assert finding.success
-    assert finding.denied == 3
+    assert finding.rejected == 3
     assert finding.backwards == 3 * 5
 
 
@@ -439,11 +439,11 @@ def test_a_strict_judge_changes_verdicts_as_if_it_were_the_model() -> None:
     found = hunted(walk, threat, numbers=same, judge=strict)
     for number, finding in found.items():
         if finding.success:
-            assert strict(finding.x[None]).argmax(1).item() == finding.prediction != images()[1][number].item()
-        assert finding.denied == 0 or finding.forwards > free[number].forwards
-    assert any(finding.denied and finding.success for finding in found.values())
+            assert strict(finding.x_adv[None]).argmax(1).item() == finding.prediction != images()[1][number].item()
+        assert finding.rejected == 0 or finding.forwards > free[number].forwards
+    assert any(finding.rejected and finding.success for finding in found.values())
     # without its own doubts, the judge is the search's own model
-    assert all(finding.denied == 0 for finding in free.values())
+    assert all(finding.rejected == 0 for finding in free.values())
 
 
 # ------------------------------------------------------------------- trouble
@@ -631,7 +631,7 @@ def test_losses_of_the_stages_differ() -> None:
 
         pool = WorkQueue(RandomStreams.of(0, torch.arange(IMAGES)), CLASSES, fetch)
         hunt = Engine().hunt(walk, Oracle(net()), pool, threat)
-        found.append(torch.stack([one.x for some in hunt for one in sorted(some, key=lambda one: one.place)]))
+        found.append(torch.stack([one.x_adv for some in hunt for one in sorted(some, key=lambda one: one.place)]))
     assert not torch.allclose(found[0], found[1])
 
 

@@ -52,7 +52,7 @@ def distance(x0: Tensor, w: Tensor, b: float, threat: Threat) -> Tensor:
     p = x0.flatten(1)
     offset_B = torch.full((len(p),), b, dtype=torch.float64)
     moved = project_on_plane(p, w.expand_as(p), offset_B, threat)
-    return threat.size(moved, torch.zeros_like(moved))
+    return threat.distance(moved, torch.zeros_like(moved))
 
 
 def hunt(walk: FAB, model: Model, x0: Tensor, label_B: Tensor, threat: Threat) -> list[ImageResult]:
@@ -79,7 +79,7 @@ def test_the_nearest_point_of_a_plane_is_found_from_both_sides(norm: str, target
     state = FAB().start(oracle, items)
     for step in range(31):
         _, state = FAB().step(oracle, replace(items, step_B=none_B + step), state)
-    exact_B, size_B = distance(x0, w, b, threat), threat.size(state["best"], x0)
+    exact_B, size_B = distance(x0, w, b, threat), threat.distance(state["best"], x0)
     torch.testing.assert_close(state["size_best"], size_B)
     assert bool((size_B >= exact_B * (1 - 1e-9)).all())
     assert bool((size_B <= exact_B * 1.01).all())
@@ -101,8 +101,8 @@ def test_only_points_inside_the_threat_count(norm: str) -> None:
             assert finding.success == (factor > 1)
             costs[factor] = finding.forwards
             if finding.success:
-                assert finding.size <= threat.eps * (1 + 1e-5)
-                assert model(finding.x[None]).argmax(1).item() != label_B[row].item()
+                assert finding.distance <= threat.eps * (1 + 1e-5)
+                assert model(finding.x_adv[None]).argmax(1).item() != label_B[row].item()
             # two forwards a step, one at the point and one behind it, and a backward for the only rival
             assert finding.backwards == finding.forwards / 2
         assert costs[0.99] == 2 * 21
@@ -126,7 +126,7 @@ def test_it_stops_as_soon_as_it_is_inside() -> None:
     # the clean image twice, what the first step led to, and that pulled back by a tenth
     assert torch.equal(asked[0], x0[:1])
     assert torch.equal(asked[1], x0[:1])
-    assert torch.equal(asked[2][0], finding.x)
+    assert torch.equal(asked[2][0], finding.x_adv)
     torch.testing.assert_close(asked[3], x0[:1] + 0.9 * (asked[2] - x0[:1]), rtol=0, atol=1e-15)
 
 
@@ -135,7 +135,7 @@ def test_an_image_that_is_wrong_already_costs_one_step() -> None:
     label_B = 1 - halfspace(w, b)(x0).argmax(1)
     for finding in hunt(FAB(steps=50, targets=1), halfspace(w, b), x0, label_B, Linf(0.1)):
         assert finding.success
-        assert finding.size == 0
+        assert finding.distance == 0
         assert finding.forwards == 2
 
 
@@ -168,7 +168,7 @@ def test_later_waves_start_at_half_the_radius(norm: str) -> None:
     items = StepContext(x0, goal, threat, RandomStreams.of(0, torch.arange(9)), none_B, restart_B)
     x = FAB(restarts=3).start(Oracle(lambda x: x), items)["x"]
     expected_B = 0.15 * (restart_B > 0).double()
-    torch.testing.assert_close(threat.size(x, x0), expected_B, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(threat.distance(x, x0), expected_B, rtol=1e-9, atol=1e-12)
     dark = FAB().start(Oracle(lambda x: x), replace(items, x0=torch.zeros_like(x0)))["x"]
     torch.testing.assert_close(dark, (x - x0).clamp_min(0))
     assert FAB(restarts=3).num_restarts == 3

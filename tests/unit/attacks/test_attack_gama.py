@@ -89,7 +89,7 @@ def test_it_starts_from_a_random_corner_of_the_cube() -> None:
 @pytest.mark.parametrize("threat", [L2(0.4), L1(0.7)])
 def test_it_starts_inside_the_other_balls(threat: Threat) -> None:
     x0 = torch.full((50, 1, 3, 3), 0.5, dtype=torch.float64)
-    size_B = threat.size(GAMA().start(Oracle(lambda x: x.flatten(1)), items_at([0] * 50, x0, threat))["x"], x0)
+    size_B = threat.distance(GAMA().start(Oracle(lambda x: x.flatten(1)), items_at([0] * 50, x0, threat))["x"], x0)
     assert 0 < size_B.min().item() < size_B.max().item() <= threat.eps * (1 + 1e-9)
 
 

@@ -194,7 +194,7 @@ def test_other_threats_are_refused() -> None:
         def sample(self, x0: Tensor, rng: RandomStreams) -> Tensor:
             return x0
 
-        def size(self, x: Tensor, x0: Tensor) -> Tensor:
+        def distance(self, x: Tensor, x0: Tensor) -> Tensor:
             return x.flatten(1)[:, 0]
 
     threat: Threat = Patch()

@@ -42,8 +42,8 @@ def test_a_better_iterate_is_not_given_up_for_the_last_one() -> None:
     walk = {"steps": 4, "step_size": 0.1, "random_start": False}
     best = PGD(**walk)(model, gray(), Untargeted(ZERO, margin), Linf(0.45), seed=0)  # type: ignore[arg-type]
     last = PGD(**walk, keep_best=False)(model, gray(), Untargeted(ZERO, margin), Linf(0.45), seed=0)  # type: ignore[arg-type]
-    assert best.x.item() == pytest.approx(0.7)
-    assert last.x.item() == pytest.approx(0.9)
+    assert best.x_adv.item() == pytest.approx(0.7)
+    assert last.x_adv.item() == pytest.approx(0.9)
 
 
 @pytest.mark.parametrize("place", [0, 1, 2, 3, 4])
@@ -51,7 +51,7 @@ def test_every_iterate_is_judged_the_start_and_the_last_included(place: int) -> 
     table = [(0.5 + 0.1 * i, [2.0 if i == place else 4.0, 0.0]) for i in range(5)]
     attack = PGD(steps=4, step_size=0.1, random_start=False)
     result = attack(along(table), gray(), Untargeted(ZERO, margin), Linf(0.45), seed=0)
-    assert result.x.item() == pytest.approx(0.5 + 0.1 * place)
+    assert result.x_adv.item() == pytest.approx(0.5 + 0.1 * place)
 
 
 def test_success_is_preferred_to_a_higher_gain() -> None:
@@ -64,13 +64,13 @@ def test_success_is_preferred_to_a_higher_gain() -> None:
         attack = PGD(steps=2, step_size=0.1, random_start=False)
         result = attack(model, gray(), Untargeted(ZERO), Linf(0.45), seed=0)
         assert result.success.item() is True
-        assert result.x.item() == pytest.approx(0.7 if order[1] is fallen else 0.6)
+        assert result.x_adv.item() == pytest.approx(0.7 if order[1] is fallen else 0.6)
 
 
 def test_among_successes_the_highest_gain_is_kept() -> None:
     model = along([(0.5, [2.0, 0.0]), (0.6, [0.0, 1.0]), (0.7, [0.0, 3.0]), (0.8, [0.0, 2.0])])
     attack = PGD(steps=3, step_size=0.1, random_start=False)
-    assert attack(model, gray(), Untargeted(ZERO), Linf(0.45), seed=0).x.item() == pytest.approx(0.7)
+    assert attack(model, gray(), Untargeted(ZERO), Linf(0.45), seed=0).x_adv.item() == pytest.approx(0.7)
 
 
 def test_images_keep_their_own_best() -> None:
@@ -84,7 +84,7 @@ def test_images_keep_their_own_best() -> None:
 
     attack = PGD(steps=2, step_size=0.1, random_start=False)
     result = attack(model, gray(3), Untargeted(torch.zeros(3, dtype=torch.int64), margin), Linf(0.45), seed=0)
-    assert result.x.flatten().tolist() == pytest.approx([0.5, 0.6, 0.7])
+    assert result.x_adv.flatten().tolist() == pytest.approx([0.5, 0.6, 0.7])
 
 
 def test_a_later_restart_replaces_only_what_it_improves() -> None:
@@ -95,7 +95,7 @@ def test_a_later_restart_replaces_only_what_it_improves() -> None:
         return torch.stack([torch.full_like(pixel_B, 9), pixel_B], 1)
 
     goal, threat = Untargeted(torch.zeros(7, dtype=torch.int64), margin), Linf(0.3)
-    found = [PGD(steps=1, restarts=n)(model, gray(7), goal, threat, seed=3).x.flatten() for n in range(1, 6)]
+    found = [PGD(steps=1, restarts=n)(model, gray(7), goal, threat, seed=3).x_adv.flatten() for n in range(1, 6)]
     brightest = torch.stack(found)
     assert bool((brightest.diff(dim=0) >= 0).all())
     assert bool((brightest[-1] > brightest[0]).any())
@@ -115,7 +115,7 @@ def test_a_later_restart_draws_for_the_images_that_stand() -> None:
     assert 2 * 20 + 20 < whole.forwards < 4 * 2 * 20 + 20
     for row in range(20):
         alone = attack(model, gray(), Untargeted(ZERO), threat, seed=3, index_B=torch.tensor([row]))
-        assert alone.x.item() == whole.x[row].item()
+        assert alone.x_adv.item() == whole.x_adv[row].item()
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
@@ -152,10 +152,10 @@ def test_one_step_of_fgsm_ends_on_the_edge() -> None:
     def model(x: Tensor) -> Tensor:
         return torch.stack([1 - x.flatten(1)[:, 0], x.flatten(1)[:, 0]], 1)
 
-    assert FGSM()(model, gray(), Untargeted(ZERO), Linf(0.3), seed=0).x.item() == pytest.approx(0.8)
-    assert FGSM(step_size=0.1)(model, gray(), Untargeted(ZERO), Linf(0.3), seed=0).x.item() == pytest.approx(0.6)
-    assert FGSM()(model, gray(), Untargeted(torch.tensor([1])), Linf(0.3), seed=0).x.item() == pytest.approx(0.2)
-    assert FGSM()(model, gray(), Untargeted(ZERO), L2(0.3), seed=0).x.item() == pytest.approx(0.8)
+    assert FGSM()(model, gray(), Untargeted(ZERO), Linf(0.3), seed=0).x_adv.item() == pytest.approx(0.8)
+    assert FGSM(step_size=0.1)(model, gray(), Untargeted(ZERO), Linf(0.3), seed=0).x_adv.item() == pytest.approx(0.6)
+    assert FGSM()(model, gray(), Untargeted(torch.tensor([1])), Linf(0.3), seed=0).x_adv.item() == pytest.approx(0.2)
+    assert FGSM()(model, gray(), Untargeted(ZERO), L2(0.3), seed=0).x_adv.item() == pytest.approx(0.8)
 
 
 @pytest.mark.parametrize(

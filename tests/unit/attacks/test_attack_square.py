@@ -176,7 +176,7 @@ def test_the_best_gain_never_falls_and_only_gains_are_kept(norm: str) -> None:
 def test_every_proposal_is_inside_the_threat(norm: str) -> None:
     threat, x0 = THREATS[norm], images(5)
     for answer, _ in walked(threat, x0, 60):
-        assert bool((threat.size(answer.x, x0) <= threat.eps * (1 + 1e-9)).all())
+        assert bool((threat.distance(answer.x, x0) <= threat.eps * (1 + 1e-9)).all())
         assert answer.x.min() >= 0
         assert answer.x.max() <= 1
 
@@ -185,7 +185,7 @@ def test_every_proposal_is_inside_the_threat(norm: str) -> None:
 def test_away_from_the_box_proposals_use_the_whole_radius(norm: str) -> None:
     """In L1 a point inside the ball stays there, so only the start and the box keep it from the edge."""
     threat, x0 = THREATS[norm], torch.full((5, 3, 12, 12), 0.5, dtype=torch.float64)
-    sizes = torch.stack([threat.size(answer.x, x0) for answer, _ in walked(threat, x0, 40)])
+    sizes = torch.stack([threat.distance(answer.x, x0) for answer, _ in walked(threat, x0, 40)])
     torch.testing.assert_close(sizes, torch.full_like(sizes, threat.eps), rtol=1e-6, atol=0)
 
 

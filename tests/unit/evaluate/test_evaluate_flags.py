@@ -528,7 +528,7 @@ def test_a_compiled_model_is_what_the_search_asks(monkeypatch: pytest.MonkeyPatc
     # three tries on the first images and three on three rows, then every forward of the search; successes are judged
     # by the model itself
     forwards = sum(int(str(attack["forwards"])) for attack in other.attacks)
-    judged = sum(int(str(attack["fell"])) + int(str(attack["denied"])) for attack in other.attacks)
+    judged = sum(int(str(attack["fell"])) + int(str(attack["rejected"])) for attack in other.attacks)
     assert sum(asked) == 2 * (IMAGES + 3) + forwards - judged
 
 

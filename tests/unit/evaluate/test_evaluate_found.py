@@ -52,7 +52,7 @@ def test_every_image_that_fell_is_there_inside_and_fools(
     assert sorted(found) == fell
     x0, x = dataset.test.images(torch.tensor(fell)), torch.stack([found[row] for row in fell])
     assert bool((model(x).argmax(1) != dataset.test.labels[torch.tensor(fell)]).all())
-    assert bool((threat.size(x, x0) <= threat.eps).all())
+    assert bool((threat.distance(x, x0) <= threat.eps).all())
     assert float(x.min()) >= 0
     assert float(x.max()) <= 1
 

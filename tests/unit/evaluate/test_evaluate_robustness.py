@@ -87,7 +87,7 @@ def check(found: Robustness, model: nn.Module, x: Tensor, y: Tensor, threat: Thr
     assert found.x.shape == x.shape
     assert float(found.x.min()) >= 0
     assert float(found.x.max()) <= 1
-    sizes = threat.size(found.x, x)
+    sizes = threat.distance(found.x, x)
     assert float(sizes.max()) <= threat.eps * (1 + 1e-6)
     with torch.no_grad():
         answers, clean = model(found.x).argmax(1), model(x).argmax(1)
@@ -121,7 +121,7 @@ def test_the_images_that_come_back_do_what_is_said(digits: DataSet, threat: Thre
 def test_the_last_attempt_of_an_attack_that_leaves_the_ball_is_brought_back(digits: DataSet, threat: Threat) -> None:
     model, (x, y) = Bent().eval(), in_hand(digits)
     found = robustness(model, x, y, threat, [Entry("fab", FAB(steps=10))])
-    sizes = threat.size(found.x, x)
+    sizes = threat.distance(found.x, x)
     assert float(sizes.max()) <= threat.eps * (1 + 1e-6)
     assert float(found.x.min()) >= 0
     assert float(found.x.max()) <= 1

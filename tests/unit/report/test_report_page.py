@@ -196,13 +196,13 @@ def write_costs(run: Path, rows: dict[str, Any], summary: dict[str, Any]) -> Pat
     return run
 
 
-def test_every_attack_says_what_it_left_and_what_was_denied(make: Any, known_interval: Any) -> None:
+def test_every_attack_says_what_it_left_and_what_was_rejected(make: Any, known_interval: Any) -> None:
     # of ten images one was wrong, two fell inside a smaller radius, three to pgd, one to square; three stand
     fell_to = ["clean", "pgd", "square", "pgd", "pgd", "pgd", "square", "", "", ""]
     forwards = [[0, 0]] * 3 + [[5, 0]] * 3 + [[5, 9]] * 4
     attacks = [
-        {"name": "pgd", "tried": 7, "fell": 4, "forwards": 35, "backwards": 28, "seconds": 1.25, "denied": 6},
-        {"name": "square", "tried": 4, "fell": 2, "forwards": 3600, "backwards": 0, "seconds": 2, "denied": 0},
+        {"name": "pgd", "tried": 7, "fell": 4, "forwards": 35, "backwards": 28, "seconds": 1.25, "rejected": 6},
+        {"name": "square", "tried": 4, "fell": 2, "forwards": 3600, "backwards": 0, "seconds": 2, "rejected": 0},
     ]
     summary = {"clean": known_interval(9, 10), "robust": known_interval(3, 10), "attacks": attacks}
     summary["search_precision"] = "fp16"
@@ -227,7 +227,7 @@ def test_alarms_of_a_training_are_shown_once(make: Any) -> None:
 def test_a_random_model_is_shown_by_its_expected_accuracy(make: Any) -> None:
     before, after = [1.0, 0.9, 0.5, 1.0], [0.8, 0.2, 0.5, 1.0]
     told = [asdict(expected_accuracy(shares)) for shares in (before, after)]
-    costs = {"tried": 4, "forwards": 80, "backwards": 80, "seconds": 1, "denied": 0}
+    costs = {"tried": 4, "forwards": 80, "backwards": 80, "seconds": 1, "rejected": 0}
     attacks = [{"name": "apgd-ce", "fell": 1, **costs}, {"name": "apgd-dlr", "fell": 0, **costs}]
     rows: dict[str, Any] = {
         "fell_to": ["", "apgd-ce", "", ""],

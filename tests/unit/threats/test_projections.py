@@ -131,7 +131,7 @@ def test_no_point_of_a_fine_grid_is_nearer(threat: Threat) -> None:
     grid = torch.tensor(np.array(list(itertools.product(ticks, ticks))))
     for x0, x in (([0.1, 0.8], [-2.0, 1.4]), ([0.0, 0.0], [0.9, 0.7]), ([0.9, 0.5], [3.0, -0.2]), ([1.0, 0.0], [0, 1])):
         origin, stray = torch.tensor([x0], dtype=torch.float64), torch.tensor([x], dtype=torch.float64)
-        allowed = grid[threat.size(grid, origin.expand_as(grid)) <= threat.eps]
+        allowed = grid[threat.distance(grid, origin.expand_as(grid)) <= threat.eps]
         nearest = (allowed - stray).norm(dim=1).min().item()
         found = (threat.project(stray, origin) - stray).norm().item()
         # the grid's own nearest point may miss the true one by half a cell's diagonal, never beat it

@@ -39,7 +39,7 @@ def test_noise_has_no_preferred_direction(threat: Threat, values: int) -> None:
 @pytest.mark.parametrize("values", [1, 2, 5])
 def test_noise_is_uniform_in_the_ball(threat: Threat, values: int) -> None:
     """The ball of half the volume holds half of the images: (size / eps)**d is uniform, with mean 1/2."""
-    size_B = threat.size(moves(threat, values) + 0.5, torch.full((IMAGES, values), 0.5, dtype=torch.float64))
+    size_B = threat.distance(moves(threat, values) + 0.5, torch.full((IMAGES, values), 0.5, dtype=torch.float64))
     volume_B = (size_B / threat.eps) ** values
     assert volume_B.max().item() <= 1 + 1e-9
     assert volume_B.mean().item() == pytest.approx(1 / 2, abs=5 * (1 / 12 / IMAGES) ** 0.5)

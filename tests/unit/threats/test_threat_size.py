@@ -26,10 +26,10 @@ def test_sizes_of_a_known_move(dtype: torch.dtype) -> None:
     x0 = torch.full((2, 1, 2, 3), 0.5, dtype=dtype)
     x = x0.clone()
     x[1, 0, 0, 0], x[1, 0, 1, 2] = 0.2, 0.9
-    assert Linf(1).size(x, x0).tolist() == pytest.approx([0, 0.4])
-    assert L2(1).size(x, x0).tolist() == pytest.approx([0, 0.5])
-    assert L1(1).size(x, x0).tolist() == pytest.approx([0, 0.7])
-    assert L1(1).size(x, x0).dtype == dtype
+    assert Linf(1).distance(x, x0).tolist() == pytest.approx([0, 0.4])
+    assert L2(1).distance(x, x0).tolist() == pytest.approx([0, 0.5])
+    assert L1(1).distance(x, x0).tolist() == pytest.approx([0, 0.7])
+    assert L1(1).distance(x, x0).dtype == dtype
 
 
 def test_sizes_in_float32_are_good_to_the_last_digits() -> None:
@@ -38,5 +38,5 @@ def test_sizes_in_float32_are_good_to_the_last_digits() -> None:
     x0 = torch.full((1, 3, 224, 224), 0.5)
     x = x0 + 1e-3 * torch.randn(x0.shape, generator=rng)
     exact = (x - x0).double().flatten()
-    assert L2(1).size(x, x0).item() == pytest.approx(math.sqrt((exact**2).sum().item()), rel=1e-7)
-    assert L1(1).size(x, x0).item() == pytest.approx(exact.abs().sum().item(), rel=1e-7)
+    assert L2(1).distance(x, x0).item() == pytest.approx(math.sqrt((exact**2).sum().item()), rel=1e-7)
+    assert L1(1).distance(x, x0).item() == pytest.approx(exact.abs().sum().item(), rel=1e-7)

@@ -43,7 +43,7 @@ class _Case:
     restart: int = 0
     steps: int = 0
     zeros: int = 0
-    denied: int = 0
+    rejected: int = 0
     seconds: float = 0.0
 
 
@@ -221,7 +221,7 @@ class ContinuousBatch:
         if self.walk.stops_at_success:
             success_B = items.goal.success(answer.z_BK) & active_B
             if self.walk.may_leave_threat:
-                success_B &= self.threat.size(answer.x, items.x0) <= self.threat.eps * (1 + _ROUNDING)
+                success_B &= self.threat.distance(answer.x, items.x0) <= self.threat.eps * (1 + _ROUNDING)
             new["hit"] = torch.where(success_B, rows["step"], rows["hit"])
             new["found"] = torch.where(per_image(success_B, answer.x), answer.x, rows["found"])
         for name, value in moved.items():
@@ -274,17 +274,17 @@ class ContinuousBatch:
             best = {slot: _earliest(steps) for slot, steps in hits.items()}
             rows = self._on_device([slot * self.num_branches + item for slot, item in best.items()])
             agreed, answers = self._ask_judge(rows)
-            denied: dict[int, list[int]] = {}
+            rejected: dict[int, list[int]] = {}
             for (slot, item), yes, answer in zip(best.items(), agreed, answers, strict=True):
                 if yes:
                     fallen[slot] = item, answer
                     continue
-                self._case(slot).denied += 1
+                self._case(slot).rejected += 1
                 hits[slot][item] = _NEVER
-                denied[slot] = hits[slot]
-            if denied:
-                self.rows["hit"][[slot * self.num_branches + best[slot] for slot in denied]] = _NEVER
-            hits = {slot: steps for slot, steps in denied.items() if max(steps) > _NEVER}
+                rejected[slot] = hits[slot]
+            if rejected:
+                self.rows["hit"][[slot * self.num_branches + best[slot] for slot in rejected]] = _NEVER
+            hits = {slot: steps for slot, steps in rejected.items() if max(steps) > _NEVER}
         return fallen
 
     def _ask_judge(self, rows: Tensor) -> tuple[list[bool], list[int]]:
@@ -314,18 +314,18 @@ class ContinuousBatch:
         best = self.rows.get("state.best", self.rows["state.x"])[rows]
         x0 = self.rows["x0"][rows]
         x = self.threat.project(torch.where(per_image(fell_B, best), self.rows["found"][rows], best), x0)
-        sizes = self.threat.size(x, x0).tolist()
+        sizes = self.threat.distance(x, x0).tolist()
         found = []
         for (slot, (_, answer)), x_one, size, fell in zip(chosen.items(), x.cpu(), sizes, fell_B.tolist(), strict=True):
             case = self._case(slot)
-            checks = case.denied + fell if self.judge is not None else 0
+            checks = case.rejected + fell if self.judge is not None else 0
             starts = (case.restart + 1) * self.num_branches * self.per_start
             forwards = starts + case.steps * self.per_step[0] + checks
             backwards, zeros = case.steps * self.per_step[1], case.zeros * self.per_step[1]
             x_one = x_one.clone()  # a view would keep the batch alive
             found.append(
                 ImageResult(
-                    case.place, fell, x_one, answer, size, forwards, backwards, zeros, case.denied, case.seconds
+                    case.place, fell, x_one, answer, size, forwards, backwards, zeros, case.rejected, case.seconds
                 )
             )
         return found

@@ -76,7 +76,7 @@ class Engine:
         suited = self.on(x0.device, x0[0].numel())
         for findings in suited.hunt(walk, model, WorkQueue(rng, classes, fetch), threat):
             for finding in findings:
-                x[finding.place] = finding.x
+                x[finding.place] = finding.x_adv
         return x
 
     def hunt(

@@ -32,19 +32,19 @@ class NonFiniteError(UsageError):
 
 @dataclass(frozen=True, slots=True)
 class ImageResult:
-    """What became of one image of a pool: `x` is what fooled the model, or the best attempt.
+    """What became of one image of a queue: `x_adv` is what fooled the model, or the best attempt.
 
-    `prediction` is the judge's answer to what fooled it, and -1 for an image that stands. `denied` counts successes of
+    `prediction` is the judge's answer to what fooled it, and -1 for an image that stands. `rejected` counts successes of
     the search that the judge did not share. Attacks that count by the batch share their counts out evenly.
     """
 
     place: int
     success: bool
-    x: Tensor
+    x_adv: Tensor
     prediction: int
-    size: float
+    distance: float
     forwards: float
     backwards: float
     zero_gradients: float
-    denied: int
+    rejected: int
     seconds: float

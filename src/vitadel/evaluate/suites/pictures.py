@@ -27,7 +27,7 @@ def adversaries(
     rows = torch.arange(min(_IMAGES, len(desk.images)))
     x = desk.images.images(rows).to(desk.device)
     goal = Untargeted(desk.images.labels[rows].to(desk.device))
-    found = attack(desk.model, x, goal, threat, seed=desk.seed, index_B=rows).x
+    found = attack(desk.model, x, goal, threat, seed=desk.seed, index_B=rows).x_adv
     change = ((found - x) / (2 * threat.eps) + 0.5).clamp(0, 1)
     names = desk.data.classes
     cells = [

@@ -97,7 +97,7 @@ class Transfer:
             label_B = desk.images.labels[rows]
             goal = Untargeted(label_B.to(x.device))
             found = attack(source, x, goal, threat, seed=desk.seed, index_B=rows)
-            return _answers(members, found.x, label_B)
+            return _answers(members, found.x_adv, label_B)
 
         return work
 
