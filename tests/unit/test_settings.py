@@ -24,33 +24,21 @@ from vitadel.threats import L1, L2, Linf
 from vitadel.train import Plan
 from vitadel.train.optimizers import SGD, AdamW, Lion
 
-# what the program computes or reads itself; nobody sets these numbers
+# what the program computes or reads itself, by package; nobody sets these numbers
 RECORDS = {
-    *("analyze.correlation.View", "analyze.perturbed.Striker", "analyze.similarity.Moments", "analyze.strikes.Field"),
-    *("analyze.surgery.Outcome", "analyze.verdict.Evidence"),
-    *(
-        "attacks.frozen.KeptBuffers",
-        "attacks.hunt.Hunt",
-        "attacks.pool.Finding",
-        "attacks.pool.Pool",
-        "attacks.result.AttackResult",
-    ),
-    *("attacks.result.Flag", "attacks.scaling.Factors", "attacks.scaling.Found"),
-    *("data.checking.CheckReport", "data.convert.Member", "data.shards.Index", "data.shards.Mapped"),
-    *("data.shards.Shard", "data.source.Statistics", "data.spec.Spec"),
-    *("evaluate.book.Book", "evaluate.cascade.Cascade", "evaluate.found.Found", "evaluate.metrics.McNemar"),
-    *("evaluate.metrics.Trend", "evaluate.ranks.Ranks", "evaluate.robustness.Robustness"),
-    *("evaluate.surveys.frame.Desk", "evaluate.surveys.frame.Measure", "evaluate.surveys.frame.Sheet"),
-    "intervals.Accuracy",
-    *("models.costs.Cost", "models.families.base.Block", "models.families.base.Geometry", "models.families.base.Layer"),
-    "objectives.moment.Moment",
-    *("recipes.augmentation_sets.AugmentationSet", "recipes.augmentation_sets.Published", "recipes.sweep.Numbers"),
-    "shifts.tables.Kind",
-    *("train.alarms.Alarm", "train.checkpoint.Progress", "train.meters.Nvml", "train.mixing.MixPlan"),
-    *("train.order.Pick", "numeric.Range"),
+    "analyze": "AttackRunner Evidence ImageAttacker Moments Outcome View Work",
+    "attacks": "AttackResult ContinuousBatch Factors Flag Found ImageResult KeptBuffers WorkQueue",
+    "core": "Accuracy Range Ranks",
+    "data": "CheckReport Index Mapped Member Shard Spec Statistics",
+    "evaluate": "Book Cascade Desk Found McNemar Measure Robustness Sheet Trend",
+    "models": "Block Cost Geometry Layer",
+    "objectives": "TrainingTime",
+    "recipes": "AugmentationSet Numbers Published",
+    "shifts": "Kind",
+    "train": "Alarm MixPlan Nvml Pick Progress",
 }
 # checked by the code that reads them from a file
-ELSEWHERE = {"models.spec.ModelSpec", "models.spec.Normalization"}
+ELSEWHERE = {"models": "ModelSpec Normalization"}
 
 # values for fields without a default
 _ATTACK, _THREAT, _RECIPE = PGD(steps=2), Linf(8 / 255), RECIPES["digits-adversarial"]()
@@ -114,8 +102,12 @@ def _numbers(declared: Any) -> Iterator[tuple[type, Range | None]]:
 
 
 def _settings() -> dict[str, type]:
-    passed_over = RECORDS | ELSEWHERE | {"analyze.measures.Work"}  # whose types are known to type checkers alone
-    return {name: kind for name, kind in _dataclasses() if name not in passed_over and not inspect.isabstract(kind)}
+    return {name: kind for name, kind in _dataclasses() if not _is_record(name) and not inspect.isabstract(kind)}
+
+
+def _is_record(name: str) -> bool:
+    package, *_, kind = name.split(".")
+    return any(kind in table.get(package, "").split() for table in (RECORDS, ELSEWHERE))
 
 
 FIELDS = [

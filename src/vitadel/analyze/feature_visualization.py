@@ -80,7 +80,9 @@ class FeatureVisualization:
     def __post_init__(self) -> None:
         check_ranges(self)
         if not self.starts or len(set(self.starts)) < len(self.starts):
-            raise UsageError(f"Accumulate.starts wants each start once, got {[one.value for one in self.starts]}.")
+            raise UsageError(
+                f"FeatureVisualization.starts wants each start once, got {[one.value for one in self.starts]}."
+            )
         if self.classes and self.coordinates:
             raise UsageError("Accumulate goes towards classes or towards coordinates, got both. Leave one of them out.")
 

@@ -68,11 +68,11 @@ class RestrictedAttention:
         found, layers = layers_of(model)
         attentive = _attentive(found, layers)
         if far := [count for count in self.ends if count > len(attentive)]:
-            raise UsageError(f"the model has {len(attentive)} such blocks; Restrict.ends asks for {far[0]}.")
+            raise UsageError(f"the model has {len(attentive)} such blocks; RestrictedAttention.ends asks for {far[0]}.")
         if self.ends and not _classed(layers):
             raise UsageError(
                 "the patches of this model have no class token beside them, so they cannot see it alone. "
-                "Leave Restrict.ends out."
+                "Leave RestrictedAttention.ends out."
             )
         if found.spec is not None:
             self._distances(_grid(found, found.spec.image_size))
@@ -152,7 +152,7 @@ class RestrictedAttention:
         if far := [distance for distance in self.distances if distance > most]:
             raise UsageError(
                 f"the model has {grid[0]} x {grid[1]} patches, so that none are farther apart than {most}; "
-                f"Restrict.distances asks for {far[0]}."
+                f"RestrictedAttention.distances asks for {far[0]}."
             )
         return self.distances or (*(distance for distance in _USUAL if distance < most), most)
 

@@ -93,7 +93,7 @@ class TORAGates:
 
     def _columns(self, depth: int) -> list[int]:
         if far := [block for block in self.blocks if block >= depth]:
-            raise UsageError(f"the model has {depth} blocks, counted from 0; Gates.blocks asks for {far[0]}.")
+            raise UsageError(f"the model has {depth} blocks, counted from 0; TORAGates.blocks asks for {far[0]}.")
         if self.blocks:
             return list(self.blocks)
         count = min(depth, _COLUMNS)

@@ -1,13 +1,16 @@
-"""Images shared out over the processes of a launch by torchrun or `accelerate launch`."""
+"""Images shared out over the processes of a launch by torchrun or `accelerate launch`.
+
+Torch is imported when it is needed: reports read run folders without it.
+"""
 
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-import torch
-from torch import distributed
+if TYPE_CHECKING:
+    import torch
 
 Agreed = TypeVar("Agreed")
 
@@ -22,6 +25,8 @@ class Ranks:
     @classmethod
     def of_launch(cls) -> "Ranks":
         """What the launcher says; alone without one."""
+        from torch import distributed
+
         ranks = cls(int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")))
         if ranks.world > 1 and not distributed.is_initialized():
             # the first to come waits for the last, however many more images fell to its share
@@ -34,6 +39,8 @@ class Ranks:
 
     def agree(self, make: Callable[[], Agreed]) -> Agreed:
         """What the first process makes, in all of them."""
+        from torch import distributed
+
         made: list[Agreed | None] = [make() if self.rank == 0 else None]
         if self.world > 1:
             distributed.broadcast_object_list(made)
@@ -42,11 +49,15 @@ class Ranks:
     def wait(self) -> None:
         """Until every process is here."""
         if self.world > 1:
+            from torch import distributed
+
             distributed.barrier()
 
 
-def best_device() -> torch.device:
+def best_device() -> "torch.device":
     """The GPU of this process, if there is one."""
+    import torch
+
     if not torch.cuda.is_available():
         return torch.device("cpu")
     return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())

@@ -89,6 +89,8 @@ class ModelSpec:
         """
         try:
             values: Any = parse_json(text)
+            if "normalisation" in values:  # as earlier versions spelled it
+                values["normalization"] = values.pop("normalisation")
             mean, std = (tuple(map(float, values["normalization"][key])) for key in ("mean", "std"))
             tuning = None if values.get("tuning") is None else Tuning(**values["tuning"])
             if not isinstance(values.get("options", {}), dict):

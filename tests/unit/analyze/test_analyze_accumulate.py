@@ -185,9 +185,9 @@ def test_mistakes(model: Model, x: Tensor) -> None:
         studied(nn.Flatten(), x, FeatureVisualization(coordinates=(0,)))
     with pytest.raises(UsageError, match="towards classes or towards coordinates, got both"):
         FeatureVisualization(classes=(1,), coordinates=(1,))
-    with pytest.raises(UsageError, match=r"Accumulate\.starts wants each start once"):
+    with pytest.raises(UsageError, match=r"FeatureVisualization\.starts wants each start once"):
         FeatureVisualization(starts=(Start.CODE, Start.CODE))
     with pytest.raises(UsageError, match="must be positive"):
         FeatureVisualization(eps=0.0)
-    with pytest.raises(UsageError, match=r"Accumulate\.steps must be at least 1"):
+    with pytest.raises(UsageError, match=r"FeatureVisualization\.steps must be at least 1"):
         FeatureVisualization(steps=0)

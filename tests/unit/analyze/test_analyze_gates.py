@@ -227,7 +227,7 @@ def test_models_without_gates_are_refused(x: Tensor) -> None:
         studied(gated(Tuning(tuning="single")), x)
     with pytest.raises(UsageError, match="made with tuning='head'"):
         studied(gated(Tuning(tuning="head")), x)
-    with pytest.raises(UsageError, match=r"has 3 blocks, counted from 0; Gates\.blocks asks for 3"):
+    with pytest.raises(UsageError, match=r"has 3 blocks, counted from 0; TORAGates\.blocks asks for 3"):
         studied(gated(), x, TORAGates(blocks=(0, 3)))
-    with pytest.raises(UsageError, match=r"Gates\.images must be at least 1, got 0"):
+    with pytest.raises(UsageError, match=r"TORAGates.images must be at least 1, got 0"):
         TORAGates(images=0)

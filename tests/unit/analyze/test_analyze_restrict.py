@@ -338,7 +338,7 @@ def test_what_cannot_be_studied_is_refused(x: Tensor) -> None:
             RestrictedAttention(distances=(1, 4)),
             r"has 4 x 4 patches, so that none are farther apart than 3; .* asks for 4",
         ),
-        ("vit", RestrictedAttention(ends=(4,)), r"has 3 such blocks; Restrict\.ends asks for 4"),
+        ("vit", RestrictedAttention(ends=(4,)), r"has 3 such blocks; RestrictedAttention\.ends asks for 4"),
         ("cait", RestrictedAttention(ends=(1,)), "have no class token beside them"),
         ("pooled", RestrictedAttention(ends=(1,)), "have no class token beside them"),
     ):
@@ -349,9 +349,9 @@ def test_what_cannot_be_studied_is_refused(x: Tensor) -> None:
     with pytest.raises(UsageError, match="Flatten has no layers Vitadel knows"):
         studied(wrap(nn.Flatten(), mean=(0.0,) * 3, std=(1.0,) * 3), x, y)
     for values, told in (
-        ({"distances": (-1,)}, r"Restrict\.distances\[0\] must not be negative, got -1"),
-        ({"draws": -1}, r"Restrict\.draws must not be negative"),
-        ({"ends": (0,)}, r"Restrict\.ends\[0\] must be at least 1, got 0"),
+        ({"distances": (-1,)}, r"RestrictedAttention\.distances\[0\] must not be negative, got -1"),
+        ({"draws": -1}, r"RestrictedAttention\.draws must not be negative"),
+        ({"ends": (0,)}, r"RestrictedAttention\.ends\[0\] must be at least 1, got 0"),
     ):
         with pytest.raises(UsageError, match=told):
             RestrictedAttention(**values)

@@ -369,6 +369,8 @@ def test_damaged_description_is_refused(tmp_path: Path, change: dict[str, object
 def test_description_survives_its_json() -> None:
     spec = ModelSpec("timm:test_vit", 5, 32, None, HALF, {"depth": 2, "drop_rate": 0.1, "qkv_bias": True})
     assert ModelSpec.from_json(spec.to_json()) == spec
+    # as files of earlier versions spell it
+    assert ModelSpec.from_json(spec.to_json().replace("normalization", "normalisation")) == spec
     with pytest.raises(UsageError, match="damaged"):
         ModelSpec.from_json("no json")
 

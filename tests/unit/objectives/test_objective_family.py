@@ -259,7 +259,7 @@ def test_an_attack_of_none_leaves_the_images_alone(model: Counting, batch: tuple
 def test_mistakes_are_named(values: dict[str, float], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         Adversarial(PGD(steps=1), Linf(0.1), **values)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="Trades.beta must not be negative"):
+    with pytest.raises(UsageError, match="TRADES.beta must not be negative"):
         TRADES(PGD_10, Linf(0.1), beta=-1)
     with pytest.raises(UsageError, match="steps_warmup needs an attack with steps"):
         Adversarial(FGSM(), Linf(0.1), steps_warmup=0.5)

@@ -34,9 +34,9 @@ def test_other_code_is_not_the_same_run(tmp_path: Path, monkeypatch: pytest.Monk
         carry_out(short(), tmp_path / "run", data_spec="digits[:32]")
 
 
-def test_the_code_of_a_run_is_that_of_the_rooms_that_decide_its_weights() -> None:
-    files = code_hashes("train", "draws.py")
-    assert {"train/loop.py", "train/plan.py", "draws.py"} <= files.keys()
+def test_the_code_of_a_run_is_that_of_the_packages_that_decide_its_weights() -> None:
+    files = code_hashes("train", "core")
+    assert {"train/loop.py", "train/config.py", "core/rng.py"} <= files.keys()
     assert not any(name.startswith(("cli", "report")) for name in files)
     assert all(len(value) == 12 for value in files.values())
 

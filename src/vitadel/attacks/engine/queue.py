@@ -34,8 +34,8 @@ class NonFiniteError(UsageError):
 class ImageResult:
     """What became of one image of a queue: `x_adv` is what fooled the model, or the best attempt.
 
-    `prediction` is the judge's answer to what fooled it, and -1 for an image that stands. `rejected` counts successes of
-    the search that the judge did not share. Attacks that count by the batch share their counts out evenly.
+    `prediction` is the judge's answer to what fooled it, and -1 for a robust image. `rejected` counts successes of the
+    search that the judge did not share. Attacks that count by the batch share their counts out evenly.
     """
 
     place: int
