@@ -23,10 +23,11 @@ from vitadel.attacks.gama import GAMA
 from vitadel.attacks.isolation import KeptBuffers, frozen, isolated
 from vitadel.attacks.oracle import Model, Oracle, as_logits, in_own_precision
 from vitadel.attacks.pgd import FGSM, PGD
-from vitadel.attacks.result import AttackResult, Flag
+from vitadel.attacks.result import AttackResult
 from vitadel.attacks.square import Square
 from vitadel.attacks.step_schedules import SCHEDULES, Schedule, constant, cosine, linear
 from vitadel.core.cuda_graph import generator_survives, warm_up
+from vitadel.core.flags import Flag
 
 ATTACKS: dict[str, type[Attack]] = {
     "fgsm": FGSM,

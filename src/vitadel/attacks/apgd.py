@@ -14,8 +14,8 @@ from torch import Tensor
 from vitadel.attacks import apgd_l1
 from vitadel.attacks.engine.iterative import IterativeAttack, Query, State, StepContext
 from vitadel.attacks.oracle import Oracle
-from vitadel.attacks.result import Flag
 from vitadel.attacks.targets import few_classes_for_dlr, few_targets, for_few_classes, target_loss, toward_each
+from vitadel.core.flags import Flag
 from vitadel.core.numeric import Count, Range, check_ranges
 from vitadel.goals import Goal
 from vitadel.threats import L1, L2, Threat, per_image

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from vitadel.attacks.oracle import Model, Oracle
-from vitadel.attacks.result import Flag
+from vitadel.core.flags import Flag
 
 # the share of exactly zero gradients from which on a gradient attack cannot be believed
 _ZERO_SHARE = 0.01

@@ -13,9 +13,9 @@ from torch.nn.functional import one_hot
 
 from vitadel.attacks.engine.iterative import IterativeAttack, Query, State, StepContext
 from vitadel.attacks.oracle import Oracle
-from vitadel.attacks.result import Flag
 from vitadel.attacks.targets import few_targets, toward_each
 from vitadel.core.errors import UsageError
+from vitadel.core.flags import Flag
 from vitadel.core.numeric import Count, Range, check_ranges
 from vitadel.goals import Goal, Toward, Untargeted
 from vitadel.losses import logit_difference

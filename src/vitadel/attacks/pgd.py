@@ -14,10 +14,10 @@ from torch import Tensor
 from vitadel.attacks.base import Attack
 from vitadel.attacks.engine.iterative import IterativeAttack, Query, State, StepContext
 from vitadel.attacks.oracle import Oracle
-from vitadel.attacks.result import Flag
 from vitadel.attacks.step_schedules import Schedule, constant
 from vitadel.attacks.targets import few_targets, toward_each
 from vitadel.core.errors import UsageError
+from vitadel.core.flags import Flag
 from vitadel.core.numeric import Count, Positive, Range, check_ranges
 from vitadel.core.rng import RandomStreams
 from vitadel.goals import Goal

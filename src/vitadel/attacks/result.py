@@ -1,18 +1,10 @@
 """What an attack leaves behind."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
 
-
-@dataclass(frozen=True, slots=True)
-class Flag:
-    """A reason to trust a number less: a code for programs, a sentence for people, the evidence for both."""
-
-    code: str
-    sentence: str
-    evidence: Mapping[str, float]
+from vitadel.core.flags import Flag
 
 
 @dataclass(frozen=True, slots=True)

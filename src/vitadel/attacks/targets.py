@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from vitadel.attacks.result import Flag
 from vitadel.core.errors import UsageError
+from vitadel.core.flags import Flag
 from vitadel.goals import Goal, Toward, Untargeted
 from vitadel.losses import TargetLoss, dlr, logit_difference, margin, targeted_dlr
 

@@ -17,8 +17,8 @@ from vitadel.attacks.base import Attack
 from vitadel.attacks.engine.iterative import IterativeAttack, Query, State, StepContext
 from vitadel.attacks.isolation import isolated
 from vitadel.attacks.oracle import Model, Oracle
-from vitadel.attacks.result import Flag
 from vitadel.core.errors import UsageError
+from vitadel.core.flags import Flag
 from vitadel.core.numeric import check_seed
 from vitadel.core.rng import RandomStreams
 from vitadel.goals import Goal, Untargeted

@@ -21,9 +21,9 @@ from vitadel.attacks.counting import is_finite, is_zero
 from vitadel.attacks.engine.iterative import IterativeAttack, StepContext
 from vitadel.attacks.engine.queue import ImageResult, NonFiniteError, WorkQueue
 from vitadel.attacks.oracle import Oracle
-from vitadel.attacks.result import Flag
 from vitadel.core.cuda_graph import CudaGraph, Rows
 from vitadel.core.errors import UsageError
+from vitadel.core.flags import Flag
 from vitadel.core.rng import RandomStreams
 from vitadel.goals import Goal
 from vitadel.threats import Threat, per_image

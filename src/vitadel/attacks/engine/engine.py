@@ -14,8 +14,8 @@ from vitadel.attacks.engine.iterative import IterativeAttack
 from vitadel.attacks.engine.precision import PRECISIONS
 from vitadel.attacks.engine.queue import ImageResult, WorkQueue
 from vitadel.attacks.oracle import Oracle
-from vitadel.attacks.result import Flag
 from vitadel.core.errors import UsageError, unknown
+from vitadel.core.flags import Flag
 from vitadel.core.numeric import Count, check_ranges
 from vitadel.core.rng import RandomStreams
 from vitadel.goals import Goal, Untargeted, top_other_classes

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from vitadel.attacks.base import Attack
 from vitadel.attacks.oracle import Oracle
-from vitadel.attacks.result import Flag
+from vitadel.core.flags import Flag
 from vitadel.core.rng import RandomStreams
 from vitadel.goals import Goal
 from vitadel.threats import Threat

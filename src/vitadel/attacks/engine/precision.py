@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from vitadel.attacks.oracle import Model, in_own_precision
-from vitadel.attacks.result import Flag
 from vitadel.core.errors import UsageError
+from vitadel.core.flags import Flag
 
 # what a search that meets numbers beyond its range goes on with
 FALLBACK = {"fp16": "bf16", "bf16": "float32"}
