@@ -14,8 +14,8 @@ LAYERS = [
     {"goals"},
     {"attacks"},
     {"objectives"},
-    {"train", "evaluate", "analyze"},
-    {"recipes", "report", "jobs"},
+    {"train", "evaluate"},
+    {"analyze", "recipes", "report", "jobs"},
     {"api"},
     {"cli"},
 ]
