@@ -6,10 +6,9 @@ import hashlib
 import importlib.abc
 import importlib.machinery
 import json
-import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -90,6 +89,10 @@ class _Recorder:
             self.record.functions = list(self.places)
         return result
 
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self.record.failed.append(report.nodeid)
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "call" and report.passed:
             self.record.seconds[report.nodeid] = 0.0
@@ -135,17 +138,15 @@ def _mark(node: ast.AST, module: str, name: str) -> None:
             child.body.insert(place, ast.copy_location(ast.Expr(call), child.body[0]))
 
 
-def read_records(
-    files: Sequence[Path], root: Path, kept: Path, run: Callable[[Path, Path], None]
-) -> dict[Path, FileRecord]:
-    """The record of every file: from disk where the file is as it was, made by `run(file, result)` otherwise."""
-    kept.mkdir(parents=True, exist_ok=True)
-    records = {}
-    for file in files:
-        result = kept / ("-".join(file.relative_to(root / "tests").with_suffix("").parts) + ".json")
-        if not result.exists() or FileRecord(**json.loads(result.read_text())).key != key_of(file, root / "tests"):
-            part = result.with_name(f".{result.name}.{os.getpid()}")
-            run(file, part)
-            os.replace(part, result)
-        records[file] = FileRecord(**json.loads(result.read_text()))
-    return records
+def place_of(file: Path, root: Path, kept: Path) -> Path:
+    """Where the record of a test file is kept."""
+    return kept / ("-".join(file.relative_to(root / "tests").with_suffix("").parts) + ".json")
+
+
+def read_record(file: Path, root: Path, kept: Path) -> FileRecord | None:
+    """The record of a test file; nothing if there is none, or only one of the file as it was before a change."""
+    place = place_of(file, root, kept)
+    if not place.exists():
+        return None
+    record = FileRecord(**json.loads(place.read_text()))
+    return record if record.key == key_of(file, root / "tests") else None

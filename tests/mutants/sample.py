@@ -1,11 +1,11 @@
 """How many small faults the tests notice: draws faults over the package, makes one at a time in a copy, runs tests.
 
-    python tests/mutants/sample.py --count 80 --seed 1
+    python tests/mutants/sample.py --count 80 --seed 1 --jobs 2
 
 A fault is tried on the tests of its own package and on the contract and golden tests, as far as these run the function
 that it lies in, until one fails; on those of other packages only if none of these runs it. A test that does not end
 counts as one that fails. Which tests run which function is recorded the first time, and again for a test file that has
-changed; delete build/mutants to record everything anew.
+changed, `--jobs` files at once; delete build/mutants to record everything anew.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from executed import PACKAGE, FileRecord, read_records, record_file  # type: ignore[import-not-found]
+from executed import PACKAGE, FileRecord, place_of, read_record, record_file  # type: ignore[import-not-found]
 from faults import Fault, faults_of  # type: ignore[import-not-found]
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -75,14 +75,18 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="which faults")
     parser.add_argument("--jobs", type=int, default=1, help="how many at once")
     parser.add_argument("--at", action="append", default=[], metavar="FILE:LINE", help="all faults of a line instead")
+    parser.add_argument(
+        "--record-only", nargs="*", type=Path, metavar="TEST_FILE", help="record test files (all), try no fault"
+    )
     arguments = parser.parse_args()
+    if arguments.record_only is not None:
+        prepare()
+        read_records([file.resolve() for file in arguments.record_only] or test_files(), arguments.jobs)
+        return 0
     places = {file: faults_of(file.read_bytes()) for file in sorted(SOURCE.rglob("*.py"))}
     mutants = at_lines(places, arguments.at) if arguments.at else drawn(places, arguments.count, arguments.seed)
     prepare()
-    records = read_records(sorted(TESTS.rglob("test_*.py")), ROOT, KEPT, record)
-    broken = [test for found in records.values() for test in found.failed]
-    if broken:
-        print(f"{len(broken)} tests fail without a fault and are left out: {', '.join(broken)}")
+    records = read_records(test_files(), arguments.jobs)
     survivors = tried(mutants, records, arguments.jobs)
     return summed_up(mutants, survivors)
 
@@ -126,13 +130,52 @@ def options(folder: Path) -> list[str]:
     return [*plain, f"--basetemp={folder}", f"--rootdir={ROOT}"]
 
 
-def record(file: Path, result: Path) -> None:
-    """Record one file in a process of its own."""
+def test_files() -> list[Path]:
+    return sorted(TESTS.rglob("test_*.py"))
+
+
+def read_records(files: Sequence[Path], jobs: int) -> dict[Path, FileRecord]:
+    """The record of every test file: from disk where the file is as it was, made now otherwise, `jobs` at once."""
+    KEPT.mkdir(parents=True, exist_ok=True)
+    records = {file: read_record(file, ROOT, KEPT) for file in files}
+    make_records([file for file, record in records.items() if record is None], jobs)
+    read = {file: record or read_record(file, ROOT, KEPT) for file, record in records.items()}
+    found = {file: record for file, record in read.items() if record is not None}
+    broken = [test for record in found.values() for test in record.failed]
+    if broken:
+        print(f"{len(broken)} tests fail without a fault and are left out: {', '.join(broken)}", flush=True)
+    return found
+
+
+def make_records(files: Sequence[Path], jobs: int) -> None:
+    """Record each test file in a process of its own; the largest first, so that no long one is left for the end."""
+    waiting = collections.deque(sorted(files, key=lambda file: -file.stat().st_size))
+    running: dict[int, Recording] = {}
     with tempfile.TemporaryDirectory() as folder:
-        words, start = options(Path(folder) / "tests"), time.perf_counter()
-        os.waitpid(forked(lambda: record_file(file, ROOT, words, result), Path(folder) / "out"), 0)
-        assert result.exists(), (Path(folder) / "out").read_text()[-2000:]
-        print(f"recorded {file.relative_to(ROOT)} in {time.perf_counter() - start:.0f} s", flush=True)
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                recording = Recording(waiting.popleft(), Path(folder))
+                running[recording.process] = recording
+            process, status = os.wait()
+            running.pop(process).finish(status)
+
+
+class Recording:
+    """One test file that is being recorded."""
+
+    def __init__(self, file: Path, folder: Path) -> None:
+        self.file, self.began = file, time.perf_counter()
+        self.place = place_of(file, ROOT, KEPT)
+        self.part, self.out = folder / self.place.name, folder / f"{self.place.stem}.out"
+        words = options(folder / self.place.stem)
+        self.process = forked(lambda: record_file(file, ROOT, words, self.part), self.out)
+
+    def finish(self, status: int) -> None:
+        if not self.part.exists():
+            raise RuntimeError(f"recording {self.file} ended with {status}:\n{self.out.read_text()[-2000:]}")
+        shutil.move(self.part, self.place)
+        took = time.perf_counter() - self.began
+        print(f"recorded {self.file.relative_to(ROOT)} in {took:.0f} s", flush=True)
 
 
 def forked(work: Callable[[], int | None], out: Path) -> int:
