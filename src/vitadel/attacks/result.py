@@ -24,3 +24,7 @@ class AttackResult:
     seconds: float
     zero_gradients: int
     flags: tuple[Flag, ...] = ()
+
+    def columns(self) -> dict[str, Tensor]:
+        """What a table of results keeps of every image: `success`, `prediction` and `distance`, each [B]."""
+        return {"success": self.success, "prediction": self.prediction, "distance": self.distance}

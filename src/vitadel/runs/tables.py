@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vitadel.core.errors import UsageError
 from vitadel.core.files import read_json, write_json, write_whole
@@ -115,6 +115,69 @@ class Rows:
     @property
     def _parts(self) -> Path:
         return self.folder / "parts"
+
+
+@dataclass(frozen=True, slots=True)
+class ResultFolder:
+    """The results of one evaluation or study, in `folder`: what was computed so far, and what it came to.
+
+    While work is under way there are tables (`tables/NAME/*.parquet`, keyed by the image index) and parts that are not
+    per image (`parts/NAME.json`), each file whole or absent, so an interruption costs what was not written yet.
+    """
+
+    folder: Path
+
+    def append(self, table: str, columns: Columns) -> None:
+        """Keep some rows of a table; the column `index` says of which images."""
+        import pyarrow as pa
+
+        first = min(int(str(index)) for index in columns["index"])
+        _write(pa.table(dict(columns)), self.table(table) / f"{first:09d}.parquet")
+
+    def read(self, table: str) -> dict[str, list[Any]]:
+        """All rows of a table so far as columns, in order of `index`; empty if there are none."""
+        return _read_parts(sorted(self.table(table).glob("*.parquet")))
+
+    def write_part(self, name: str, content: Mapping[str, object]) -> None:
+        """Keep a part, which is plain JSON."""
+        write_json(self._part(name), content)
+
+    def read_part(self, name: str) -> dict[str, Any] | None:
+        """A part as it was kept, None if it was not."""
+        path = self._part(name)
+        return read_json(path) if path.exists() else None
+
+    def table(self, name: str) -> Path:
+        """The folder of a table's files."""
+        return self.folder / "tables" / _file_name(name)
+
+    def _part(self, name: str) -> Path:
+        return self.folder / "parts" / f"{_file_name(name)}.json"
+
+
+def _file_name(name: str) -> str:
+    """A name that every file system can spell; two names never share one."""
+    safe = "".join(sign if sign.isalnum() or sign in "-_=." else "_" for sign in name)[:_LONGEST]
+    return safe if safe == name else f"{safe}-{zlib.crc32(name.encode()):08x}"
+
+
+def in_order(columns: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
+    """The columns with their rows in order of `index`."""
+    index = columns.get("index", [])
+    order = sorted(range(len(index)), key=index.__getitem__)
+    return {name: [values[place] for place in order] for name, values in columns.items()}
+
+
+def _read_parts(paths: Sequence[Path]) -> dict[str, list[Any]]:
+    columns: dict[str, list[Any]] = {}
+    for path in paths:
+        for name, values in _read_one(path).items():
+            columns.setdefault(name, []).extend(values)
+    if any(len(values) != len(columns.get("index", ())) for values in columns.values()):
+        raise UsageError(
+            f"the files in {paths[0].parent} differ in their columns. Delete them and run the same command again."
+        )
+    return in_order(columns)
 
 
 def _write(table: "pyarrow.Table", path: Path) -> None:

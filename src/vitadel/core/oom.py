@@ -1,0 +1,66 @@
+"""What happens when the device runs out of memory, in one place: half as many images at a time from there on."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NoReturn, TypeVar
+
+import torch
+from torch import Tensor
+
+from vitadel.core.errors import UsageError
+
+Result = TypeVar("Result")
+
+
+def in_batches(
+    index: Tensor | Sequence[int], batch_size: int, work: Callable[[Tensor], Result]
+) -> Iterator[tuple[Tensor, Result]]:
+    """Apply `work` to `batch_size` indices at a time; where they do not fit, to half as many from there on.
+
+    Args:
+        index: [n] indices, in the order in which they are worked on.
+        batch_size: How many at a time.
+        work: Takes [B] indices.
+
+    Yields:
+        The indices of each batch and what `work` returned for them.
+
+    Raises:
+        UsageError: If a single image does not fit.
+    """
+    remaining = torch.as_tensor(index, dtype=torch.int64)
+    while len(remaining):
+        part = remaining[:batch_size]
+        try:
+            result = work(part)
+        except torch.OutOfMemoryError:
+            if len(part) == 1:
+                refuse_single_image()
+            batch_size = len(part) // 2
+        else:
+            yield part, result
+            remaining = remaining[len(part) :]
+            continue
+        torch.cuda.empty_cache()  # outside the handler, whose exception keeps the failed attempt's tensors alive
+
+
+def halving(work: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """`work(x)`, computed in parts and concatenated if the whole batch does not fit into memory.
+
+    Args:
+        work: Takes [B, ...] and returns one row per row of it.
+        x: [B, ...] the batch.
+
+    Raises:
+        UsageError: If a single image does not fit.
+    """
+
+    def part(at: Tensor) -> Tensor:
+        return work(x[int(at[0]) : int(at[-1]) + 1])
+
+    results = [result for _, result in in_batches(torch.arange(len(x)), max(1, len(x)), part)]
+    return results[0] if len(results) == 1 else torch.cat(results)
+
+
+def refuse_single_image(detail: str = "") -> NoReturn:
+    """Raise the error for a single image that does not fit into memory."""
+    raise UsageError(f"out of memory with a single image{detail}. Use a smaller model or another device.") from None

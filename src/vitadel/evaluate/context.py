@@ -1,0 +1,380 @@
+"""What every suite and every study runs in: the model, the images, and the results so far.
+
+One primitive serves them all: for each image of this process's share that has no row in a table yet, compute and
+append. Batches are fetched ahead and halved when they do not fit into memory, rows are written at least every 20
+seconds, progress is reported, and an interrupted evaluation resumes because what has a row is not computed again:
+
+    ctx.map("clean", lambda batch: {"prediction": ctx.predict(batch.x)})
+    ctx.map("pgd", lambda batch: ctx.attack(PGD(), batch).columns())
+    robust = [not broken for broken in ctx.table("pgd")["success"]]
+
+Shape letters: B images, K classes.
+"""
+
+import json
+import time
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vitadel.attacks import Attack, AttackResult, Engine, as_logits, in_own_precision, isolated
+from vitadel.core.device import device_of
+from vitadel.core.distributed import Ranks
+from vitadel.core.errors import UsageError
+from vitadel.core.files import parse_json
+from vitadel.core.flags import Flag
+from vitadel.core.numeric import check_seed
+from vitadel.core.oom import halving, in_batches
+from vitadel.core.progress import Notify, silent
+from vitadel.data import DataSet, Split, batches
+from vitadel.evaluate.images import Images
+from vitadel.evaluate.store import MemoryStore, ResultStore, Row, TableRows, TableWriter, as_column, indices
+from vitadel.goals import Goal, Untargeted
+from vitadel.threats import Threat
+
+# pixel values, and images, that are read at a time
+_VALUES, _IMAGES = 40_000_000, 4096
+_FLAGS = "flags"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """Some images: `index` [B] int64 on the CPU, `x` [B, 3, H, W] and `y` [B] on the model's device."""
+
+    index: Tensor
+    x: Tensor
+    y: Tensor
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+
+Work = Callable[[Batch], Mapping[str, Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class Context:
+    """A model, images and the store that holds the results, complete when it is made.
+
+    Args:
+        model: The model that is evaluated.
+        images: The images with their labels.
+        data: The data set the images are a split of; None for tensors of a caller.
+        threat: The threat model, if there is one.
+        seed: Seeds all random numbers, together with the index of an image.
+        engine: How searches run: batch size, precision, compilation.
+        ranks: The processes that share the images.
+        store: Where the results are kept.
+        progress: Told how far the work is.
+        name: What progress reports call the work.
+    """
+
+    model: nn.Module
+    images: Images
+    data: DataSet | None = None
+    threat: Threat | None = None
+    seed: int = 0
+    engine: Engine = field(default_factory=Engine)
+    ranks: Ranks = field(default_factory=Ranks)
+    store: ResultStore = field(default_factory=MemoryStore)
+    progress: Notify = silent
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        check_seed(self.seed)
+
+    # ------------------------------------------------------------ what there is
+
+    @property
+    def device(self) -> torch.device:
+        return device_of(self.model)
+
+    @cached_property
+    def image_size(self) -> tuple[int, int]:
+        """Height and width of the images."""
+        height, width = self.images.images(torch.zeros(1, dtype=torch.int64)).shape[-2:]
+        return height, width
+
+    @property
+    def batch_size(self) -> int:
+        """How many images are computed at once: the engine's choice, or what suits the device."""
+        rows = self.engine.on(self.device, 3 * self.image_size[0] * self.image_size[1]).rows
+        assert rows is not None
+        return rows
+
+    def class_name(self, label: int) -> str:
+        """What the data set calls a class; its number if it has no name."""
+        names = () if self.data is None else self.data.classes
+        return names[label] if 0 <= label < len(names) else str(label)
+
+    def share(self, index: Iterable[int] | None = None) -> list[int]:
+        """The images of this process, of all or of those in `index`."""
+        return self.ranks.share(list(range(len(self.images)) if index is None else index))
+
+    def batch(self, index: Tensor | Sequence[int], x: Tensor | None = None) -> Batch:
+        """The images in `index` on the model's device; `x` are their pixels if they were read before."""
+        index = torch.as_tensor(index, dtype=torch.int64)
+        x = self.images.images(index) if x is None else x
+        return Batch(index, x.to(self.device), self.images.labels[index].to(self.device))
+
+    # ------------------------------------------------------------- per image
+
+    def map(self, table: str, work: Work, *, index: Iterable[int] | None = None, batch_size: int | None = None) -> None:
+        """For each image of this process's share without a row in `table`: compute and append.
+
+        Args:
+            table: The name of the table.
+            work: Takes a `Batch` and returns columns: for each name a tensor, an array or a sequence of B values. No
+                value may depend on what else is in the batch.
+            index: The images to work on, all if not given.
+            batch_size: How many at a time, `Context.batch_size` if not given.
+
+        Raises:
+            UsageError: If a single image does not fit into memory.
+        """
+        self.map_tables({table: work}, index=index, batch_size=batch_size)
+
+    def map_tables(
+        self, works: Mapping[str, Work], *, index: Iterable[int] | None = None, batch_size: int | None = None
+    ) -> None:
+        """As `map` for several tables, with every image read once for all of them."""
+        share = self.share(index)
+        missing = {table: _without(share, indices(self.store, table)) for table in works}
+        writers = {table: TableWriter(self.store, table) for table in works}
+        total = len(share) * len(works)
+        done = total - sum(map(len, missing.values()))
+        try:
+            for part, x in self._read_ahead(sorted(set[int]().union(*missing.values()))):
+                place = {index: number for number, index in enumerate(part)}
+                for table, work in works.items():
+                    todo = [index for index in part if index in missing[table]]
+                    for columns in self._computed(work, todo, x, place, batch_size or self.batch_size):
+                        writers[table].add(columns)
+                        done += len(columns["index"])
+                        self.progress(self._doing(table, works), done, total, {})
+        finally:  # an error or Ctrl-C costs nothing that was computed
+            for writer in writers.values():
+                writer.flush()
+
+    def _computed(
+        self, work: Work, index: Sequence[int], x: Tensor, place: Mapping[int, int], batch_size: int
+    ) -> Iterator[dict[str, Sequence[object]]]:
+        def timed(some: Tensor) -> dict[str, Sequence[object]]:
+            started = time.perf_counter()
+            columns = work(self.batch(some, x[[place[one] for one in some.tolist()]]))
+            plain = {name: as_column(values) for name, values in columns.items()}
+            return {"seconds": [(time.perf_counter() - started) / len(some)] * len(some), **plain}
+
+        for some, columns in in_batches(torch.tensor(index, dtype=torch.int64), batch_size, timed):
+            yield {"index": some.tolist(), **columns}
+
+    def _read_ahead(self, index: Sequence[int]) -> Iterator[tuple[list[int], Tensor]]:
+        """The images in `index`, as many at a time as are held in memory; those of files are read ahead."""
+        if not index:
+            return
+        many = max(1, min(_IMAGES, _VALUES // (3 * self.image_size[0] * self.image_size[1])))
+        order = torch.tensor(index, dtype=torch.int64).split(many)
+        if isinstance(self.images, Split):
+            yield from ((part.tolist(), x) for part, x, _ in batches(self.images, order, ahead=1))
+        else:
+            yield from ((part.tolist(), self.images.images(part)) for part in order)
+
+    def stream(
+        self,
+        table: str,
+        results: Callable[[list[int]], Iterator[tuple[int, Row]]],
+        *,
+        index: Iterable[int] | None = None,
+        before_write: Callable[[list[Row]], None] | None = None,
+        counts: Callable[[Row], Mapping[str, float]] = lambda row: {},
+    ) -> None:
+        """As `map`, for an engine that finishes images out of order.
+
+        Args:
+            table: The name of the table.
+            results: Takes the images without a row and yields the index and the row of each as soon as it is known.
+            index: The images to work on, all if not given.
+            before_write: Called with the rows before they are written, and may change them.
+            counts: Numbers of a row that are summed up for the progress report.
+        """
+        share = self.share(index)
+        known = TableRows(self.store.read(table))
+        missing = _without(share, set(known.index))
+        writer, done = TableWriter(self.store, table, before_write), len(share) - len(missing)
+        sums: dict[str, float] = {}
+        for row in known.by_index().values():
+            _add(sums, counts(row))
+        try:
+            for image, row in results(list(missing)) if missing else ():
+                _add(sums, counts(row))
+                writer.add({name: [value] for name, value in {"index": image, **row}.items()})
+                done += 1
+                self.progress(self._doing(table), done, len(share), sums)
+        finally:
+            writer.flush()
+
+    def table(self, name: str) -> TableRows:
+        """All rows of a table in order of `index`, those of other processes too, for which it waits."""
+        self.ranks.wait()
+        return TableRows(self.store.read(name))
+
+    def _doing(self, table: str, works: Mapping[str, Work] | None = None) -> str:
+        return f"{self.name} {table}".strip() if works is None or len(works) == 1 else self.name
+
+    # --------------------------------------------------------- not per image
+
+    def once(self, name: str, make: Callable[[], Mapping[str, object]]) -> dict[str, Any]:
+        """A part that is not per image: made by one process, read by all, and kept.
+
+        Args:
+            name: What it is called.
+            make: Returns plain JSON values, computed if the part is not there yet.
+
+        Returns:
+            What `make` returned, as JSON gives it back, and the `seconds` it took. Every process has to ask for it.
+        """
+        if self.ranks.rank == 0 and self._part(name) is None:
+            started = time.perf_counter()
+            made = dict(make())
+            self.store.write_part(name, {**made, "seconds": time.perf_counter() - started})
+        self.ranks.wait()
+        part = self._part(name)
+        assert part is not None, "written above"
+        return part
+
+    def _part(self, name: str) -> dict[str, Any] | None:
+        part = self.store.read_part(name)
+        if part is not None and not isinstance(part.get("seconds"), int | float):
+            where = self.store.folder
+            raise UsageError(f"{name} in {where} is no part of it. Delete its file and run the same command again.")
+        return part
+
+    def add_flags(self, flags: Iterable[Flag]) -> None:
+        """Keep reasons to trust the numbers less, so that neither an interruption nor another process loses them."""
+        for flag in flags:
+            known = self.store.read(_FLAGS)
+            if flag.sentence not in known.get("sentence", ()):
+                row = {
+                    "index": zlib.crc32(flag.sentence.encode()),
+                    "order": len(known.get("index", ())),
+                    "code": flag.code,
+                    "sentence": flag.sentence,
+                    "evidence": json.dumps(dict(flag.evidence)),
+                }
+                self.store.append(_FLAGS, {name: [value] for name, value in row.items()})
+
+    def flags(self) -> list[Flag]:
+        """All flags so far, in the order in which they were added."""
+        rows = TableRows(self.store.read(_FLAGS))
+        columns = (rows[name] for name in ("order", "index", "code", "sentence", "evidence"))
+        return [
+            Flag(code, sentence, _evidence(text)) for _, _, code, sentence, text in sorted(zip(*columns, strict=True))
+        ]
+
+    # ------------------------------------------------------------- the model
+
+    def logits(self, x: Tensor, *, model: nn.Module | None = None, seed: int = 0) -> Tensor:
+        """[B, K] logits in float32 on the CPU; refused if they are no finite logits.
+
+        Args:
+            x: [B, 3, H, W] in [0, 1].
+            model: Another model in the place of this one.
+            seed: Seeds what a randomized model draws.
+        """
+        z_BK = logits(self.model if model is None else model, x, seed=seed)
+        if z_BK.ndim != 2 or len(z_BK) != len(x):
+            self._refuse_outputs(z_BK, x)
+        if bad := int((~z_BK.isfinite()).any(1).sum()):
+            raise UsageError(f"the model returned NaN or infinite logits for {bad} of {len(x)} images.")
+        return z_BK
+
+    def predict(self, x: Tensor, *, model: nn.Module | None = None) -> Tensor:
+        """[B] predicted classes on the CPU; refused if the model has fewer classes than the labels need."""
+        z_BK = self.logits(x, model=model)
+        low, high = self._label_range
+        if high >= z_BK.shape[1] or low < 0:
+            self._refuse_outputs(z_BK, x)
+        return z_BK.argmax(1)
+
+    def attack(
+        self,
+        attack: Attack,
+        batch: Batch,
+        goal: Goal | None = None,
+        threat: Threat | None = None,
+        *,
+        model: nn.Module | None = None,
+    ) -> AttackResult:
+        """Attack a batch with random numbers seeded by the context's seed and the index of each image.
+
+        Args:
+            attack: The attack.
+            batch: The images.
+            goal: Untargeted on the labels if not given.
+            threat: The context's if not given.
+            model: Another model in the place of this one.
+        """
+        threat = self.threat if threat is None else threat
+        if threat is None:
+            raise UsageError("an attack needs a threat. Write for example threat=Linf(8/255).")
+        goal = Untargeted(batch.y, type(attack).default_loss) if goal is None else goal
+        return attack(
+            self.model if model is None else model, batch.x, goal, threat, seed=self.seed, index_B=batch.index
+        )
+
+    @cached_property
+    def _label_range(self) -> tuple[int, int]:
+        return int(self.images.labels.min()), int(self.images.labels.max())
+
+    def _refuse_outputs(self, z_BK: Tensor, x: Tensor) -> None:
+        low, high = self._label_range
+        raise UsageError(
+            f"the model returns outputs of shape {list(z_BK.shape)} for {len(x)} images, the data has labels from "
+            f"{low} to {high}. Is it the model for this data set?"
+        )
+
+
+@torch.no_grad()
+def logits(model: nn.Module, x: Tensor, *, seed: int = 0) -> Tensor:
+    """The model's logits in float32 on the CPU; a batch that does not fit into memory is computed in parts."""
+    device = device_of(model)
+
+    def forward(x: Tensor) -> Tensor:
+        with isolated(model, seed, device), torch.autocast(device.type, enabled=False):
+            return as_logits(model(in_own_precision(model, x.to(device)))).float().cpu()
+
+    return halving(forward, x)
+
+
+@contextmanager
+def callers_modes_off(model: nn.Module) -> Iterator[None]:
+    """Neither inference mode nor autocast of the caller reaches what is computed inside."""
+    with torch.inference_mode(False), torch.autocast(device_of(model).type, enabled=False):
+        yield
+
+
+def _without(share: Sequence[int], known: set[int]) -> dict[int, None]:
+    """Those that are not known, in order, and quickly looked up."""
+    return dict.fromkeys(index for index in share if index not in known)
+
+
+def _add(sums: dict[str, float], more: Mapping[str, float]) -> None:
+    for name, value in more.items():
+        sums[name] = sums.get(name, 0) + value
+
+
+def _evidence(text: str) -> dict[str, float]:
+    """The evidence of a flag as it was written, in a file that may be damaged since."""
+    try:
+        evidence = parse_json(text)
+    except ValueError as error:
+        raise UsageError(f"the flags in the run folder are damaged ({error}). Evaluate into a new --run.") from error
+    if not isinstance(evidence, dict):
+        raise UsageError(f"the flags in the run folder are damaged ({text!r:.60}). Evaluate into a new --run.")
+    return evidence
