@@ -11,6 +11,7 @@ from contextlib import suppress
 import typer
 
 from vitadel.cli import analyze, attack, catalog, data, demo, evaluate, report, sweep, train
+from vitadel.core.distributed import set_launch_environment
 from vitadel.core.errors import Stopped, UsageError
 
 # characters of an error, and how many of them are its beginning: what to write instead stands at its end
@@ -46,6 +47,7 @@ def main() -> None:
     """
     _prepare_output()
     try:
+        set_launch_environment()
         code = app(standalone_mode=False)
         sys.stdout.flush()
     except UsageError as error:

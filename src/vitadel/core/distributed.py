@@ -1,18 +1,34 @@
-"""Images shared out over the processes of a launch by torchrun or `accelerate launch`.
+"""The processes of one launch: which one this is, what they wait for, and how they share images.
 
-Torch is imported when it is needed: reports read run folders without it.
+Launched by `torchrun`, `accelerate launch`, `srun` or `mpirun`. Torch is imported when it is needed: reports read run
+folders without it.
 """
 
 import os
-from collections.abc import Callable
+import re
+import zlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
+
+from vitadel.core.errors import UsageError
 
 if TYPE_CHECKING:
     import torch
 
 Agreed = TypeVar("Agreed")
+
+# how launchers other than torchrun name what torchrun calls RANK, WORLD_SIZE and LOCAL_RANK. `srun` sets the first of
+# its names; a batch script outside of `srun` has the others only, and is one process
+_LAUNCHERS = (
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
+    ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
+)
+# the first node of a list such as `gpu[03-05,7],login`
+_FIRST_NODE = re.compile(r"([^\[,]*)(?:\[([0-9]+)[^\]]*\])?([^,]*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +43,16 @@ class Ranks:
         """What the launcher says; alone without one."""
         from torch import distributed
 
+        set_launch_environment()
         ranks = cls(int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")))
         if ranks.world > 1 and not distributed.is_initialized():
             # the first to come waits for the last, however many more images fell to its share
             distributed.init_process_group("gloo", timeout=timedelta(days=30))
         return ranks
 
-    def share(self, rows: list[int]) -> list[int]:
-        """This process's part of the rows; neighbors go to different processes."""
-        return [row for row in rows if row % self.world == self.rank]
+    def share(self, index: list[int]) -> list[int]:
+        """This process's part of the images in `index`; neighbors go to different processes."""
+        return [image for image in index if image % self.world == self.rank]
 
     def agree(self, make: Callable[[], Agreed]) -> Agreed:
         """What the first process makes, in all of them."""
@@ -52,6 +69,65 @@ class Ranks:
             from torch import distributed
 
             distributed.barrier()
+
+
+def set_launch_environment() -> None:
+    """Give a process of `srun` or `mpirun` the variables that torchrun sets, by which torch and accelerate go.
+
+    These are `RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `MASTER_ADDR` and `MASTER_PORT`; those that are set stay.
+
+    Raises:
+        UsageError: Nothing says on which node the first process runs.
+    """
+    found = os.environ
+    if "RANK" in found or "WORLD_SIZE" in found:
+        return
+    for rank, world, local in _LAUNCHERS:
+        in_batch_script = world == "SLURM_NTASKS" and "SLURM_JOB_ID" in found
+        if rank in found and world in found and not in_batch_script:
+            if (size := _number(world)) > 1:
+                place = {"RANK": str(_number(rank)), "WORLD_SIZE": str(size), "LOCAL_RANK": found.get(local, "0")}
+                meeting = {"MASTER_ADDR": _address(found), "MASTER_PORT": str(_port(found))}
+                found.update({**meeting, **{name: found[name] for name in meeting if name in found}, **place})
+            return
+
+
+def _number(name: str) -> int:
+    text = os.environ[name]
+    if not text.isdecimal():
+        raise UsageError(f"{name} should be a number, got {text!r}. It is set by the launcher; unset it without one.")
+    return int(text)
+
+
+def _address(found: Mapping[str, str]) -> str:
+    """The node of the first process."""
+    if "MASTER_ADDR" in found:
+        return found["MASTER_ADDR"]
+    nodes = found.get("SLURM_STEP_NODELIST") or found.get("SLURM_NODELIST")
+    if "SLURM_PROCID" in found and nodes:
+        first = _FIRST_NODE.match(nodes)
+        assert first is not None, "it matches any text"
+        several = any(sign in nodes for sign in ",[")
+        return "".join(part or "" for part in first.groups()) if several else "127.0.0.1"
+    local = next((found[name] for name in ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS") if name in found), None)
+    size = next((found[name] for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE") if name in found), None)
+    if local is not None and size is not None and local != size:
+        _refuse_unknown_node()
+    return "127.0.0.1"
+
+
+def _refuse_unknown_node() -> NoReturn:
+    raise UsageError(
+        "the processes run on several nodes and none is told where the first one is. "
+        "Export MASTER_ADDR with the name of its node."
+    )
+
+
+def _port(found: Mapping[str, str]) -> int:
+    """A port that all processes of a launch derive alike, and another launch most likely otherwise."""
+    names = ("SLURM_JOB_ID", "SLURM_STEP_ID", "OMPI_MCA_ess_base_jobid", "PMIX_NAMESPACE", "PMI_JOBID")
+    launch = [found[name] for name in names if name in found] or [str(os.getppid())]
+    return 20000 + zlib.crc32("/".join(launch).encode()) % 20000
 
 
 def best_device() -> "torch.device":

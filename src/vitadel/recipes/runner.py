@@ -13,8 +13,8 @@ from vitadel.core.progress import Notify, silent
 from vitadel.data import DataSet, Shards, Split
 from vitadel.evaluate import validation_scores
 from vitadel.recipes.recipe import Normalize, Recipe
-from vitadel.runs import code_hashes
-from vitadel.train import Check, Synthetic, begin_training, claim_together, fit
+from vitadel.runs import Run, code_hashes
+from vitadel.train import Check, Synthetic, begin_training, fit, launch_ranks
 
 # what decides a run's weights, apart from the recipe
 TRAINING_ROOMS = ("attacks", "core", "data", "goals", "losses", "models", "objectives", "threats", "train")
@@ -22,6 +22,7 @@ TRAINING_ROOMS = ("attacks", "core", "data", "goals", "losses", "models", "objec
 
 def carry_out(recipe: Recipe, folder: Path, *, data_spec: str | None = None, notify: Notify = silent) -> models.Model:
     """Train what `recipe` says into `folder`, or go on where an earlier call was stopped; the model to evaluate."""
+    ranks = launch_ranks()
     dataset = data.load(data_spec or recipe.data, preprocess=data.parse_preprocess(recipe.preprocess))
     train = _train(recipe, dataset)
     synthetic = _synthetic(recipe, dataset)
@@ -36,7 +37,7 @@ def carry_out(recipe: Recipe, folder: Path, *, data_spec: str | None = None, not
     # what cannot be trained or selected is refused before the folder is taken
     check = _check(recipe, dataset)
     begin_training(start, recipe.objective, train, recipe.plan, synthetic, seed=recipe.seed)
-    run = claim_together(folder, "train", parts, device=device_name())
+    run = Run.claim(folder, "train", parts, device=device_name(), ranks=ranks)
     model = fit(
         start,
         recipe.objective,

@@ -33,7 +33,7 @@ from vitadel.recipes.runner import TRAINING_ROOMS, carry_out
 from vitadel.runs import Run, code_hashes, describe, fingerprint
 from vitadel.runs.manifest import differences
 from vitadel.threats import Threat, check_size, spell
-from vitadel.train import Mixing, PILAugment, claim_together
+from vitadel.train import Mixing, PILAugment, launch_ranks
 
 # what decides which combination is best: the first of these that was measured. Test images come last: the best of
 # many by them would look better than it is
@@ -228,7 +228,7 @@ def carry_out_sweep(sweep: Sweep, folder: Path, *, notify: Notify = silent) -> d
     """
     members = sweep.members()
     sweep.refuse(members)
-    run = claim_together(folder, "sweep", sweep.parts(members), device=device_name())
+    run = Run.claim(folder, "sweep", sweep.parts(members), device=device_name(), ranks=launch_ranks())
     table = _table(sweep, [])
     for number, member in enumerate(members, 1):
         rows = [*_rows(table), _row(sweep, member, run, _prefixed(notify, f"{number}/{len(members)} {member.name}"))]

@@ -1,6 +1,5 @@
 """Loop, optimizer, schedules, averaging, checkpointing, distribution."""
 
-from vitadel.train.claim import claim_together
 from vitadel.train.config import Compile, Plan, Precision, Rule, ema_decay, learning_rate
 from vitadel.train.input.augment import Augment, Chain, ColorJitter, Erase, Flip, PadCrop, ResizedCrop, Rotate
 from vitadel.train.input.mixing import Mixing
@@ -10,7 +9,7 @@ from vitadel.train.loop import Check, fit
 from vitadel.train.monitor.alarms import Alarm, alarms
 from vitadel.train.monitor.meters import achieved_flops, forward_flops, peak_flops
 from vitadel.train.optimizers import SGD, AdamW, Decay, Lion, OptimizerChoice
-from vitadel.train.preparation import Synthetic, begin_training
+from vitadel.train.preparation import Synthetic, begin_training, launch_ranks
 
 __all__ = [
     "SGD",
@@ -39,10 +38,10 @@ __all__ = [
     "achieved_flops",
     "alarms",
     "begin_training",
-    "claim_together",
     "ema_decay",
     "fit",
     "forward_flops",
+    "launch_ranks",
     "learning_rate",
     "peak_flops",
 ]

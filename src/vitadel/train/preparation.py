@@ -6,6 +6,7 @@ import torch
 from accelerate import PartialState
 from accelerate.utils import convert_outputs_to_fp32
 
+from vitadel.core.distributed import Ranks, set_launch_environment
 from vitadel.core.errors import UsageError
 from vitadel.core.numeric import check_ranges, check_seed
 from vitadel.data import Shards, Split
@@ -24,6 +25,13 @@ class Synthetic:
 
     def __post_init__(self) -> None:
         check_ranges(self)
+
+
+def launch_ranks() -> Ranks:
+    """The processes of this launch, on the process group that accelerate sets up for training."""
+    set_launch_environment()
+    PartialState()
+    return Ranks.of_launch()
 
 
 def order_of(train: Split, synthetic: Synthetic | None, plan: Plan, seed: int, world: int) -> Order:

@@ -22,8 +22,9 @@ from vitadel.objectives import (
     Step,
     TORATraining,
 )
+from vitadel.runs import Run
 from vitadel.threats import Linf
-from vitadel.train import SGD, Mixing, PadCrop, Plan, claim_together, fit
+from vitadel.train import SGD, Mixing, PadCrop, Plan, fit, launch_ranks
 
 
 class BrokenOnce(Standard):
@@ -108,7 +109,7 @@ def main() -> None:
             raise Enough
 
     count_exchanges(Path(folder).parent)
-    run = claim_together(Path(folder), "train", {"seed": 0}, device="cpu")
+    run = Run.claim(Path(folder), "train", {"seed": 0}, device="cpu", ranks=launch_ranks())
     try:
         fit(model, objective, split, plan, run, seed=5, check=lambda net: {"clean": 0.0}, notify=kill)
     except Enough:
