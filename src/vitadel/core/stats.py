@@ -26,6 +26,21 @@ class Accuracy:
     low: float
     high: float
 
+    @property
+    def half_width(self) -> float:
+        """Half the width of the interval."""
+        return (self.high - self.low) / 2
+
+    @property
+    def percent(self) -> str:
+        """The share in percent, with one decimal."""
+        return f"{100 * self.accuracy:.1f}"
+
+    @property
+    def interval(self) -> str:
+        """The ends of the interval in percent."""
+        return f"{100 * self.low:.1f}\N{EN DASH}{100 * self.high:.1f}"
+
 
 def expected_accuracy(shares: Sequence[float]) -> Accuracy:
     """The mean of how often a random model is right per image, with the normal interval of that mean.

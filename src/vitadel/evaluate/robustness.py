@@ -113,17 +113,19 @@ def _judged(
             found[row] = x[row].float().cpu() if int(str(which)) < 0 else attempts[row][int(str(which))]
     find_flags, seconds = cascade.find_flags(), cascade.clean_seconds
     summary = summarize(name, name, entries, radius, rows, find_flags, cascade.precision, seconds)
-    clean, robust = (Accuracy(**summary[name]) for name in ("clean", "robust"))  # type: ignore[arg-type]
+    assert summary.clean is not None
+    assert summary.robust is not None
+    content = summary.to_json()
     return Robustness(
-        clean,
-        robust,
+        summary.clean,
+        summary.robust,
         [str(to) for to in rows["fell_to"]],
         [int(str(answer)) for answer in rows["prediction"]],
         [float(str(size)) for size in rows["size"]],
         found,
-        summary["attacks"],  # type: ignore[arg-type]
-        summary["flags"],  # type: ignore[arg-type]
-        float(str(summary["seconds"])),
+        content["attacks"],  # type: ignore[arg-type]
+        content["flags"],  # type: ignore[arg-type]
+        summary.seconds,
     )
 
 

@@ -196,7 +196,7 @@ class _Job:
             find_flags, precision, seconds = cascade.find_flags(), cascade.precision, cascade.clean_seconds
             threat, entries = cascade.threat, cascade.entries
             summary = summarize(cascade.name, self.suite, entries, threat, columns, find_flags, precision, seconds)
-            self.rows.close(summary if self.scaling is None else {**summary, "scaling": self.scaling})
+            self.rows.close(replace(summary, scaling=self.scaling).to_json())
 
     def _keep(self, row: int, x: Tensor, fell: bool) -> None:
         """What the report will show is kept as soon as it is found."""

@@ -1,17 +1,16 @@
-"""What a run shows: plain data that says what is to be seen and how it came about, and nothing of how it is drawn.
+"""Exhibits: the figures and tables of a study or a suite as plain data, which the report draws.
 
-    parts.close(findings("gates", "Gates", "Robustness wins late.", [Lines(...), Table(...)], {"share": [...]}))
+An exhibit says what is to be seen and how it was obtained, and nothing about how it is drawn. Studies and suites make
+them, `vitadel.runs.schema` stores them with the results, the report reads the same classes. Numbers are plain numbers;
+None, or one that is not finite, is a gap.
 
-The report reads exhibits from `study/result.json`: each carries its kind and a version. Numbers are plain numbers; one
-that is not finite is a gap. Pictures are arrays, or anything numpy takes for one, stored byte by byte.
+    Lines("Accuracy and steps", "PGD on 200 images.", [Line("PGD", [10, 20, 50], [0.4, 0.38, 0.37])], "steps", "share")
 """
 
-import base64
-import dataclasses
 import enum
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,9 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from vitadel.core.errors import UsageError
 
 Numbers = Sequence[float | None]
-Cell = str | float | None
-
-_VERSION = 1
+Cell = str | int | float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +40,9 @@ class Line:
 @dataclass(frozen=True, slots=True)
 class Lines:
     """Series over one axis; `references` are horizontal lines with names."""
+
+    kind: ClassVar[str] = "lines"
+    version: ClassVar[int] = 1
 
     title: str
     caption: str
@@ -70,6 +70,9 @@ class Heat:
     The scale goes from `low` to `high`, from the least to the greatest value if they are left out; with a `center` it
     is blue below and red above. `digits` prints every value into its cell with so many decimals.
     """
+
+    kind: ClassVar[str] = "heat"
+    version: ClassVar[int] = 1
 
     title: str
     caption: str
@@ -101,10 +104,16 @@ class Scale(enum.Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Picture:
-    """Bytes [H, W] or [H, W, 3], and over them a map [h, w] of any other size; one of them may be missing."""
+    """A picture, a map [h, w] of any other size over it, or both; `Picture.of` makes one from an image tensor.
 
-    pixels: ArrayLike | None
-    overlay: ArrayLike | None = None
+    Args:
+        pixels: Bytes [H, W] or [H, W, 3].
+        overlay: The map, drawn over the pixels with the colors of `Pictures.scale`.
+        note: A few words below the picture.
+    """
+
+    pixels: NDArray[np.uint8] | None
+    overlay: NDArray[np.float32] | None = None
     note: str = ""
 
     def __post_init__(self) -> None:
@@ -112,24 +121,32 @@ class Picture:
             raise UsageError("a Picture has neither pixels nor a map. Where there is none, write None in its place.")
         if self.pixels is not None:
             pixels = np.asarray(self.pixels)
-            if pixels.dtype != np.uint8 or pixels.ndim not in (2, 3):
+            if pixels.dtype != np.uint8 or pixels.ndim not in (2, 3) or pixels.shape[2:] not in ((), (3,)):
                 raise UsageError(
                     f"Picture.pixels are bytes [H, W] or [H, W, 3], got {pixels.dtype} of {list(pixels.shape)}. "
                     "Picture.of takes an image [3, H, W] with pixels in [0, 1]."
                 )
-        if self.overlay is not None and len(shape := np.shape(self.overlay)) != 2:
-            raise UsageError(f"Picture.overlay is a map [h, w], got {list(shape)}.")
+            object.__setattr__(self, "pixels", pixels)
+        if self.overlay is not None:
+            overlay = np.asarray(self.overlay)
+            if overlay.ndim != 2:
+                raise UsageError(f"Picture.overlay is a map [h, w], got {list(overlay.shape)}.")
+            object.__setattr__(self, "overlay", overlay.astype(np.float32))
 
     @classmethod
     def of(cls, image: ArrayLike, overlay: ArrayLike | None = None, note: str = "") -> "Picture":
         """A picture of an image [1 or 3, H, W] with pixels in [0, 1]."""
         levels = np.rint(255 * np.clip(np.asarray(image, np.float64), 0, 1)).astype(np.uint8)
-        return cls(levels[0] if len(levels) == 1 else levels.transpose(1, 2, 0), overlay, note)
+        pixels = levels[0] if len(levels) == 1 else levels.transpose(1, 2, 0)
+        return cls(pixels, None if overlay is None else np.asarray(overlay, np.float32), note)
 
 
 @dataclass(frozen=True, slots=True)
 class Pictures:
     """A grid of pictures, None where there is none; `low` and `high` are the ends of the scale of their maps."""
+
+    kind: ClassVar[str] = "pictures"
+    version: ClassVar[int] = 1
 
     title: str
     caption: str
@@ -161,6 +178,9 @@ class Bar:
 class Bars:
     """Bars in groups, one color per name."""
 
+    kind: ClassVar[str] = "bars"
+    version: ClassVar[int] = 1
+
     title: str
     caption: str
     groups: Sequence[str]
@@ -179,6 +199,9 @@ class Bars:
 class Table:
     """Rows of words and numbers; whole numbers stay whole, others get `digits` decimals."""
 
+    kind: ClassVar[str] = "table"
+    version: ClassVar[int] = 1
+
     title: str
     caption: str
     columns: Sequence[str]
@@ -190,50 +213,60 @@ class Table:
             _same_length(f"Table {self.title!r}", len(self.columns), row=row)
 
 
-Exhibit = Lines | Heat | Pictures | Bars | Table
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """One panel of `Histograms`: what it is of, and per series the share in every bin."""
+
+    name: str
+    shares: Sequence[Numbers]
+
+
+@dataclass(frozen=True, slots=True)
+class Histograms:
+    """Histograms side by side over the same bins, each of the same series: the first filled, the others outlined.
+
+    Args:
+        title: What is shown.
+        caption: How it was obtained, and how to read it.
+        panels: The histograms.
+        series: The names of the series.
+        edges: The edges of the bins, one more than there are bins.
+        x_label: What the bins are of.
+        y_label: What the shares are of.
+        log_x: Whether the bins lie on a logarithmic axis.
+        references: Vertical lines with names; those of one name are drawn alike.
+    """
+
+    kind: ClassVar[str] = "histograms"
+    version: ClassVar[int] = 1
+
+    title: str
+    caption: str
+    panels: Sequence[Histogram]
+    series: Sequence[str]
+    edges: Sequence[float]
+    x_label: str
+    y_label: str
+    log_x: bool = False
+    references: Sequence[tuple[str, float]] = ()
+
+    def __post_init__(self) -> None:
+        for panel in self.panels:
+            _same_length(f"Histogram {panel.name!r}", len(self.series), series=panel.shares)
+            for shares in panel.shares:
+                _same_length(f"Histogram {panel.name!r}", len(self.edges) - 1, shares=shares)
+
+
+Exhibit = Lines | Heat | Pictures | Bars | Table | Histograms
 
 
 def findings(
     study: str, title: str, summary: str, exhibits: Sequence[Exhibit], numbers: Mapping[str, object]
 ) -> dict[str, object]:
-    """The result of a study as plain JSON: the main finding in a sentence or two, the exhibits, and its raw numbers."""
-    ours = {"study": study, "title": title, "summary": summary, "exhibits": shown(exhibits)}
-    assert not ours.keys() & numbers.keys(), f"a study's own numbers may not be called {', '.join(ours)}"
-    plain = {key: _plain(value) for key, value in numbers.items()}
-    return {"study": study, "title": title, "summary": summary, **plain, "exhibits": ours["exhibits"]}
+    """The result of a study as plain JSON; see `vitadel.runs.schema.StudyRecord`."""
+    from vitadel.runs.schema import StudyRecord
 
-
-def shown(exhibits: Sequence[Exhibit]) -> list[dict[str, object]]:
-    """Exhibits as plain JSON, each with its kind and version."""
-    return [{"kind": type(one).__name__.lower(), "version": _VERSION, **_fields(one)} for one in exhibits]
-
-
-def _fields(value: object) -> dict[str, object]:
-    return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}  # type: ignore[arg-type]
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, Picture):
-        pixels, overlay = (None if one is None else np.asarray(one) for one in (value.pixels, value.overlay))
-        return {
-            "pixels": None if pixels is None else _packed(pixels),
-            "overlay": None if overlay is None else _packed(overlay.astype(np.float32)),
-            "note": value.note,
-        }
-    if isinstance(value, enum.Enum):
-        return value.value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): _plain(inner) for key, inner in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_plain(inner) for inner in value]
-    return _fields(value) if dataclasses.is_dataclass(value) else value
-
-
-def _packed(values: NDArray[np.generic]) -> dict[str, object]:
-    text = base64.b64encode(np.ascontiguousarray(values).tobytes()).decode()
-    return {"dtype": str(values.dtype), "shape": list(values.shape), "base64": text}
+    return StudyRecord(study, title, summary, exhibits, numbers).to_json()
 
 
 def _same_length(what: str, wanted: int, **parts: Sequence[object]) -> None:

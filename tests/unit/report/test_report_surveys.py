@@ -11,7 +11,8 @@ from vitadel.core.errors import UsageError
 from vitadel.core.files import read_json, write_json
 from vitadel.report import write_figures, write_report
 from vitadel.runs import Run
-from vitadel.runs.exhibits import Bar, Bars, Exhibit, Heat, Matrix, Table, shown
+from vitadel.runs.exhibits import Bar, Bars, Exhibit, Heat, Matrix, Table
+from vitadel.runs.typed_json import to_json
 
 HOSTILE = "<script>alert(1)</script>"
 MEASURES: list[dict[str, object]] = [
@@ -34,7 +35,7 @@ def exhibits(height: float) -> object:
         Bars("Per group", "Means.", ["noise"], [Bar("accuracy", [height])], "accuracy"),
         Table("In numbers", "As counted.", ["corruption", "accuracy"], [[HOSTILE, height]]),
     ]
-    return shown(told)
+    return to_json(told)
 
 
 def words(text: str) -> str:

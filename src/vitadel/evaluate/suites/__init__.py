@@ -3,13 +3,14 @@
 A survey is a frozen dataclass of settings; `survey` carries one out on a model and a data set into a run folder.
 """
 
-from vitadel.evaluate.suites.base import Desk, Measure, Outcome, Referring, Survey, refuse_survey, survey
+from vitadel.evaluate.suites.base import Desk, Outcome, Referring, Survey, refuse_survey, survey
 from vitadel.evaluate.suites.corruptions import Corruptions
 from vitadel.evaluate.suites.gray_level import GrayLevel
 from vitadel.evaluate.suites.natural import ImageNetA, ImageNetR, LabelSpace, NaturalAdversarial
 from vitadel.evaluate.suites.shape_bias import ShapeBias
 from vitadel.evaluate.suites.spatial import Spatial
 from vitadel.evaluate.suites.transfer import Transfer
+from vitadel.runs.schema import Measure
 
 _KINDS: tuple[type[Survey], ...] = (
     Corruptions,

@@ -8,7 +8,7 @@ draws the conclusion: one row per image, and the summary.
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
@@ -28,7 +28,8 @@ from vitadel.evaluate.metrics import Accuracy, accuracy, expected_accuracy
 from vitadel.evaluate.sanity_checks import sanity_flags
 from vitadel.evaluate.skipped import skipped_flags
 from vitadel.runs import Rows, Run
-from vitadel.runs.exhibits import Exhibit, shown
+from vitadel.runs.exhibits import Exhibit
+from vitadel.runs.schema import Measure, SuiteRecord, ThreatRecord
 from vitadel.threats import Threat, check_size, spell
 
 # seconds of answers that a kill may cost
@@ -66,27 +67,6 @@ class Referring(Protocol):
 
     def named_files(self, data: DataSet, split: str) -> Mapping[str, str]:
         """A hash of what each file or folder that the settings name holds; called before anything is written."""
-
-
-@dataclass(frozen=True, slots=True)
-class Measure:
-    """A number people quote. Exactly one measure of a survey is its main one."""
-
-    name: str
-    value: float
-    low: float | None = None
-    high: float | None = None
-    n: int | None = None
-    kind: str = "accuracy"
-    higher_is_better: bool = True
-    main: bool = False
-
-    @classmethod
-    def of(
-        cls, name: str, share: Accuracy, *, kind: str = "accuracy", higher_is_better: bool = True, main: bool = False
-    ) -> "Measure":
-        """A share with its interval."""
-        return cls(name, share.accuracy, share.low, share.high, share.n, kind, higher_is_better, main)
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,7 +289,6 @@ def refuse_survey(
 
 
 def _close(desk: Desk, settings: Survey, found: Outcome) -> None:
-    assert sum(measure.main for measure in found.measures) == 1, "a survey has one main measure"
     number = len(desk.images)
     own: dict[str, Sequence[object]] = {
         "row": list(range(number)),
@@ -318,25 +297,23 @@ def _close(desk: Desk, settings: Survey, found: Outcome) -> None:
     }
     desk.rows.add({**own, **found.columns})
     threat = found.threat
-    summary = {
-        "name": desk.name,
-        "suite": settings.name,
-        "n": number,
-        "clean": None if found.clean is None else asdict(found.clean),
-        "threat": None
-        if threat is None
-        else {"norm": spell(threat).partition(":")[0], "eps": threat.eps, "text": spell(threat)},
-        "robust": None,
-        "attacks": [],
-        "flags": [asdict(flag) for flag in (*_habits(desk, found), *skipped_flags(desk.images), *found.flags)],
-        "seconds": round(sum(map(_seconds, desk._sheets.values())), 3),
-        "title": settings.title,
-        "sentence": found.sentence,
-        "measures": [asdict(measure) for measure in found.measures],
-        "conventions": {"preprocess": desk.data.preprocess.name, "seed": desk.seed, **found.conventions},
-        "exhibits": shown(found.exhibits),
-    }
-    desk.rows.close(summary)
+    summary = SuiteRecord(
+        desk.name,
+        settings.name,
+        number,
+        clean=found.clean,
+        threat=None if threat is None else ThreatRecord.of(spell(threat), threat.eps),
+        robust=None,
+        attacks=(),
+        flags=(*_habits(desk, found), *skipped_flags(desk.images), *found.flags),
+        seconds=round(sum(map(_seconds, desk._sheets.values())), 3),
+        title=settings.title,
+        sentence=found.sentence,
+        measures=found.measures,
+        conventions={"preprocess": desk.data.preprocess.name, "seed": desk.seed, **found.conventions},
+        exhibits=found.exhibits,
+    )
+    desk.rows.close(summary.to_json())
 
 
 def share_of(right: Sequence[float]) -> Accuracy:

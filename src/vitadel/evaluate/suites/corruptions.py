@@ -24,9 +24,10 @@ from vitadel.core.errors import UsageError, unknown
 from vitadel.core.numeric import check_ranges
 from vitadel.data import DataSet, Released, open_released, wnids
 from vitadel.evaluate.metrics import ALEXNET, ALEXNET_CLEAN, Accuracy, accuracy
-from vitadel.evaluate.suites.base import Desk, Measure, Outcome, share_of
+from vitadel.evaluate.suites.base import Desk, Outcome, share_of
 from vitadel.evaluate.suites.pictures import picture
 from vitadel.runs.exhibits import Bar, Bars, Exhibit, Heat, Matrix, Picture, Pictures, Table
+from vitadel.runs.schema import Measure
 from vitadel.shifts import CORRUPTIONS, GROUPS, SEVERITIES, TABLES, Corruption, Quality, Severity
 
 _SMALLEST = 16

@@ -16,10 +16,11 @@ from vitadel.attacks import FGSM, PGD, Attack, Flag
 from vitadel.core.numeric import Count, Range, check_ranges
 from vitadel.data import DataSet
 from vitadel.evaluate.metrics import Accuracy
-from vitadel.evaluate.suites.base import Desk, Measure, Outcome, Work, share_of
+from vitadel.evaluate.suites.base import Desk, Outcome, Work, share_of
 from vitadel.evaluate.suites.pictures import adversaries
 from vitadel.goals import Untargeted
 from vitadel.runs.exhibits import Bar, Bars, Exhibit
+from vitadel.runs.schema import Measure
 from vitadel.threats import Linf
 
 _GRAY = 255

@@ -20,9 +20,10 @@ from vitadel.attacks import Flag
 from vitadel.core.errors import UsageError
 from vitadel.data import DataSet, Split, part_wnids, wnids
 from vitadel.evaluate.metrics import accuracy
-from vitadel.evaluate.suites.base import Desk, Measure, Outcome, Work, share_of
+from vitadel.evaluate.suites.base import Desk, Outcome, Work, share_of
 from vitadel.evaluate.suites.pictures import picture
 from vitadel.runs.exhibits import Bar, Bars, Picture, Pictures, Table
+from vitadel.runs.schema import Measure
 
 _PAGE = "answers"
 _WORST = 10  # classes in the table

@@ -24,9 +24,10 @@ from vitadel.core.errors import UsageError
 from vitadel.core.files import refuse_special
 from vitadel.data import SHAPES, STIMULI, DataSet, cues
 from vitadel.evaluate.metrics import Accuracy, accuracy
-from vitadel.evaluate.suites.base import Desk, Measure, Outcome, Work, answer
+from vitadel.evaluate.suites.base import Desk, Outcome, Work, answer
 from vitadel.evaluate.suites.pictures import picture
 from vitadel.runs.exhibits import Bar, Bars, Exhibit, Heat, Matrix, Picture, Pictures, Table
+from vitadel.runs.schema import Measure
 
 _PAGE = "decisions"
 _CLASSES = 1000

@@ -21,9 +21,10 @@ from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Count, CountOrZero, Degrees, NotNegative, check_ranges
 from vitadel.data import DataSet
 from vitadel.evaluate.metrics import Accuracy, accuracy, expected_accuracy
-from vitadel.evaluate.suites.base import Desk, Measure, Outcome, Sheet, Work, share_of
+from vitadel.evaluate.suites.base import Desk, Outcome, Sheet, Work, share_of
 from vitadel.evaluate.suites.pictures import picture
 from vitadel.runs.exhibits import Exhibit, Heat, Line, Lines, Matrix, Picture, Pictures
+from vitadel.runs.schema import Measure
 from vitadel.shifts.rotate_translate import RotateTranslate, moved
 
 _CLEAN = "clean"

@@ -22,9 +22,10 @@ from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Count, Positive, check_ranges
 from vitadel.data import DataSet
 from vitadel.evaluate.metrics import Accuracy
-from vitadel.evaluate.suites.base import Desk, Measure, Outcome, Work, answer, share_of
+from vitadel.evaluate.suites.base import Desk, Outcome, Work, answer, share_of
 from vitadel.goals import Untargeted
 from vitadel.runs.exhibits import Exhibit, Heat, Matrix, Table
+from vitadel.runs.schema import Measure
 from vitadel.threats import spell
 
 _CLEAN = "clean"

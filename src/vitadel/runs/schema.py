@@ -1,0 +1,244 @@
+"""The records of a run folder: what suites and studies write, and what reports and programs read.
+
+eval/<name>/summary.json  SuiteRecord
+study/result.json         StudyRecord
+
+Both directions go through `vitadel.runs.typed_json`, so that a record is declared once. `read_suite` and `read_study`
+refuse in one line what is not as it was written. The `schema` of a file, such as `suite/1`, says what it holds and in
+which version; files of the time before versions have the same fields and none.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from vitadel.core.errors import UsageError, quoted
+from vitadel.core.files import read_json
+from vitadel.core.flags import Flag
+from vitadel.core.stats import Accuracy
+from vitadel.runs.exhibits import Exhibit, Table
+from vitadel.runs.typed_json import from_json, to_json
+
+SUITE_SCHEMA, STUDY_SCHEMA = "suite/1", "study/1"
+
+# kinds of measures that are shares, lie in [0, 1] and are read in percent
+SHARES = frozenset({"accuracy", "error", "bias", "share"})
+# keys of a study's file that are not its own numbers
+_STUDY_KEYS = ("schema", "study", "title", "summary", "exhibits")
+
+
+@dataclass(frozen=True, slots=True)
+class ThreatRecord:
+    """A threat model as results name it.
+
+    Args:
+        norm: `linf`, `l2`, `l1`.
+        eps: The radius in pixel values of [0, 1]; None where no single number says it.
+        text: As it is written on the command line, such as `linf:8/255`.
+    """
+
+    norm: str
+    eps: float | None
+    text: str
+
+    @classmethod
+    def of(cls, text: str, eps: float | None) -> "ThreatRecord":
+        """The record of a threat from its text, such as `vitadel.threats.spell` gives."""
+        return cls(text.partition(":")[0], eps, text)
+
+
+@dataclass(frozen=True, slots=True)
+class AttackRecord:
+    """What one attack of a suite did, and what it cost.
+
+    Args:
+        name: The attack, such as `apgd-ce`.
+        tried: Images that were still robust when its turn came.
+        broken: Of those, images for which it found an adversarial example.
+        forwards: Forward passes, counted per image.
+        backwards: Backward passes, counted per image.
+        seconds: Time in the search.
+        zero_gradients: Input gradients that were exactly zero.
+        rejected: Successes of a search in reduced precision that the float32 model did not confirm.
+    """
+
+    name: str
+    tried: int
+    broken: int = field(metadata={"key": "fell"})
+    forwards: int
+    backwards: int
+    seconds: float
+    zero_gradients: int = 0
+    rejected: int = field(default=0, metadata={"was": ("denied",)})
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """A number people quote, such as an accuracy under corruptions. Exactly one measure of a suite is its main one.
+
+    Args:
+        name: What it is.
+        value: The number; None where these images do not define it.
+        low: The lower end of its 95% interval, None where there is no interval.
+        high: The upper end.
+        n: The images it counts.
+        kind: `accuracy`, `error`, `bias`, `share` (all in [0, 1]), or another unit such as `mCE`.
+        higher_is_better: Which way is better.
+        main: Whether it is the number that models are compared by.
+    """
+
+    name: str
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    n: int | None = None
+    kind: str = "accuracy"
+    higher_is_better: bool = True
+    main: bool = False
+
+    @classmethod
+    def of(
+        cls, name: str, share: Accuracy, *, kind: str = "accuracy", higher_is_better: bool = True, main: bool = False
+    ) -> "Measure":
+        """A share with its interval."""
+        return cls(name, share.accuracy, share.low, share.high, share.n, kind, higher_is_better, main)
+
+    @property
+    def is_share(self) -> bool:
+        """Whether the number lies in [0, 1] and is read in percent."""
+        return self.kind in SHARES
+
+
+@dataclass(frozen=True, slots=True)
+class SuiteRecord:
+    """The summary of one suite on one split: the numbers, counted from the rows beside it.
+
+    Args:
+        name: The folder of the rows, such as `autoattack-linf-8_255`.
+        suite: The suite, such as `autoattack`.
+        n: Images.
+        clean: Accuracy before any attack or perturbation; None where labels do not apply.
+        threat: The threat, None for a suite that does not attack.
+        robust: Accuracy after all attacks; an upper bound on the true one.
+        attacks: What each attack did, in their order.
+        search_precision: What the searches were computed in; every success was judged in float32.
+        flags: Reasons to doubt the numbers.
+        seconds: Time it took.
+        title: For people, where the suite has measures.
+        sentence: The main finding in a sentence.
+        measures: The numbers of a suite that perturbs images, one of them the main one.
+        conventions: What else determines the numbers, such as the preprocessing.
+        exhibits: What it shows.
+        scaling: What is known of the factors, where attacks rescaled the attention.
+        schema: Which fields the file has.
+    """
+
+    name: str
+    suite: str
+    n: int
+    clean: Accuracy | None
+    threat: ThreatRecord | None
+    robust: Accuracy | None
+    attacks: Sequence[AttackRecord]
+    flags: Sequence[Flag]
+    seconds: float
+    search_precision: str | None = field(default=None, metadata={"omit": True})
+    title: str = field(default="", metadata={"omit": True})
+    sentence: str = field(default="", metadata={"omit": True})
+    measures: Sequence[Measure] = field(default=(), metadata={"omit": True})
+    conventions: Mapping[str, object] | None = field(default=None, metadata={"omit": True})
+    exhibits: Sequence[Exhibit] = field(default=(), metadata={"omit": True})
+    scaling: Mapping[str, object] | None = field(default=None, metadata={"omit": True})
+    schema: str = SUITE_SCHEMA
+
+    def __post_init__(self) -> None:
+        mains = [measure for measure in self.measures if measure.main]
+        if self.measures and (len(mains) != 1 or mains[0].value is None):
+            raise UsageError(
+                f"a suite has one main measure with a value, got {len(mains)} in {self.name!r}. Run it again."
+            )
+
+    @property
+    def main(self) -> Measure | None:
+        """The measure that models are compared by; None for a suite of attacks."""
+        return next((measure for measure in self.measures if measure.main), None)
+
+    def to_json(self) -> dict[str, object]:
+        """The record as plain JSON."""
+        content: dict[str, object] = to_json(self)
+        return content
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, object], source: object = "the summary") -> "SuiteRecord":
+        """The record that a JSON object holds; a UsageError in one line if it is not as it was written."""
+        remedy = "Delete the file and run the same command again: it is counted from the rows"
+        _refuse_other(content, SUITE_SCHEMA, source)
+        return from_json(cls, content, source, f"{remedy}.")
+
+
+@dataclass(frozen=True, slots=True)
+class StudyRecord:
+    """The result of a study: the main finding in words, the exhibits, and the numbers behind them.
+
+    Args:
+        study: Which study, such as `lesion`.
+        title: For people.
+        summary: The main finding in a sentence or two.
+        exhibits: What it shows.
+        numbers: Its own results by name, for programs.
+        schema: Which fields the file has.
+    """
+
+    study: str
+    title: str
+    summary: str
+    exhibits: Sequence[Exhibit]
+    numbers: Mapping[str, object] = field(default_factory=dict)
+    schema: str = STUDY_SCHEMA
+
+    def __post_init__(self) -> None:
+        if taken := [key for key in self.numbers if key in _STUDY_KEYS]:
+            raise UsageError(f"a study's own numbers may not be called {', '.join(taken)}. Choose other names.")
+
+    @property
+    def tables(self) -> list[Table]:
+        """The exhibits that are tables."""
+        return [one for one in self.exhibits if isinstance(one, Table)]
+
+    def to_json(self) -> dict[str, object]:
+        """The record as plain JSON, with its numbers beside its other fields."""
+        content: dict[str, object] = to_json(self)
+        numbers, exhibits = content.pop("numbers"), content.pop("exhibits")
+        assert isinstance(numbers, dict)
+        return {**content, **numbers, "exhibits": exhibits}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, object], source: object = "the result") -> "StudyRecord":
+        """The record that a JSON object holds; a UsageError in one line if it is not as it was written."""
+        _refuse_other(content, STUDY_SCHEMA, source)
+        known = {key: content[key] for key in _STUDY_KEYS if key in content}
+        numbers = {key: value for key, value in content.items() if key not in _STUDY_KEYS}
+        remedy = "Run the study again, into a new --run"
+        if "exhibits" not in content and "study" in content:
+            raise UsageError(f"{source} is of an earlier version, whose studies had no exhibits. {remedy}.")
+        return from_json(cls, {**known, "numbers": numbers}, source, f"{remedy}.")
+
+
+def read_suite(path: Path) -> SuiteRecord:
+    """The record in a `summary.json`."""
+    return SuiteRecord.from_json(read_json(path), path)
+
+
+def read_study(path: Path) -> StudyRecord:
+    """The record in a `result.json`."""
+    return StudyRecord.from_json(read_json(path), path)
+
+
+def _refuse_other(content: Mapping[str, object], known: str, source: object) -> None:
+    """Refuse a file of another kind, or of a later version."""
+    kind, _, newest = known.partition("/")
+    name, _, version = str(content.get("schema", known)).partition("/")
+    if name != kind or not version.isdecimal():
+        raise UsageError(f"{source} holds no {kind}, but {quoted(content.get('schema'))}. Give the file of a {kind}.")
+    if int(version) > int(newest):
+        raise UsageError(f"{source} has version {version:.20}, and this Vitadel reads up to {newest}. Update it.")

@@ -1,0 +1,202 @@
+"""Dataclasses as JSON and back: one reader and one writer for every record, driven by the annotations of the fields.
+
+A record is a frozen dataclass whose fields are numbers, texts, sequences, mappings, enums, NumPy arrays and other
+records. `to_json` writes it, `from_json` reads it again and refuses, in one line, what does not fit the annotations.
+
+- A number that is not finite is written as null. A field that may be such a gap is annotated `float | None`.
+- An array is written byte by byte: `{"dtype": "uint8", "shape": [2, 2], "base64": "AAECAw=="}`.
+- A field with the metadata `key` is written under that name; `was` lists names of earlier versions, still read.
+- A field that has its default may be absent. One with the metadata `omit` is not written while it has its default.
+- A class with class variables `kind` and `version` writes them beside its fields; in a union of classes, `kind` says
+  which one to read.
+"""
+
+import base64
+import dataclasses
+import enum
+import functools
+import math
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar, Union, get_args, get_origin
+
+import numpy as np
+
+from vitadel.core.errors import UsageError, quoted, unknown
+
+T = TypeVar("T")
+
+_ARRAY_TYPES = ("uint8", "float32")
+_TAGS = ("kind", "version")
+_MISSING = object()
+
+
+class Mismatch(ValueError):
+    """A value of another type than its annotation; the message starts with the path to it."""
+
+
+def to_json(value: object) -> Any:
+    """`value` as what `json` can write: dicts, lists, numbers, texts, None.
+
+    Args:
+        value: A record, or any value that a field of one may have.
+    """
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return _object(value)
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, np.ndarray):
+        text = base64.b64encode(np.ascontiguousarray(value).tobytes()).decode()
+        return {"dtype": str(value.dtype), "shape": list(value.shape), "base64": text}
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): to_json(inner) for key, inner in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return [to_json(inner) for inner in value]
+    return value
+
+
+def from_json(kind: type[T], value: object, source: object, remedy: str) -> T:
+    """The record of class `kind` that a JSON value holds.
+
+    Args:
+        kind: A dataclass, or a union of dataclasses with a `kind` each.
+        value: What `json` read.
+        source: The file it was read from, for the error.
+        remedy: What to do about a file that does not fit, for the error.
+
+    Raises:
+        UsageError: A field is missing or of another type, or the record refuses its values; one line with the file,
+            the path to the field, and the remedy.
+    """
+    try:
+        return typing.cast("T", _read(kind, value, ""))
+    except Mismatch as error:
+        raise UsageError(f"{source}: {error}. {remedy}") from error
+    except UsageError as error:
+        raise UsageError(f"{source}: {error}") from error
+
+
+def _object(record: Any) -> dict[str, object]:
+    tagged = {f.name for f in dataclasses.fields(record)}.isdisjoint(_TAGS) and hasattr(record, "version")
+    content: dict[str, object] = {name: getattr(record, name) for name in _TAGS} if tagged else {}
+    for field in dataclasses.fields(record):
+        value = getattr(record, field.name)
+        if not (field.metadata.get("omit") and value == field.default):
+            content[field.metadata.get("key", field.name)] = to_json(value)
+    return content
+
+
+def _read(kind: Any, value: object, path: str) -> object:
+    origin = get_origin(kind)
+    if kind is object or kind is Any:
+        return value
+    if origin in (Union, types.UnionType):
+        return _read_union(get_args(kind), value, path)
+    if origin is np.ndarray:
+        return _read_array(kind, value, path)
+    if origin is tuple and get_args(kind)[-1] is not Ellipsis:
+        return _read_tuple(get_args(kind), value, path)
+    if origin in (tuple, list, Sequence):
+        entries = _expect(value, list, "a list", path)
+        return tuple(_read(get_args(kind)[0], entry, f"{path}[{i}]") for i, entry in enumerate(entries))
+    if origin in (dict, Mapping):
+        entries = _expect(value, dict, "an object", path)
+        return {key: _read(get_args(kind)[1], entry, f"{path}.{key}".lstrip(".")) for key, entry in entries.items()}
+    if dataclasses.is_dataclass(kind):
+        return _read_object(kind, value, path)
+    if issubclass(kind, enum.Enum):
+        return _read_enum(kind, value, path)
+    return _read_plain(kind, value, path)
+
+
+def _read_plain(kind: type, value: object, path: str) -> object:
+    if kind is float and type(value) is int:
+        return float(value)
+    names = {str: "text", bool: "true or false", int: "a whole number", float: "a number", types.NoneType: "null"}
+    if type(value) is not kind:  # not isinstance: a bool is no number
+        raise _mismatch(names[kind], value, path)
+    return value
+
+
+def _read_union(kinds: Sequence[Any], value: object, path: str) -> object:
+    if value is None and types.NoneType in kinds:
+        return None
+    kinds = [kind for kind in kinds if kind is not types.NoneType]
+    if len(kinds) == 1:
+        return _read(kinds[0], value, path)
+    if type(value) in kinds:  # a whole number stays one where both are allowed
+        return value
+    if not all(dataclasses.is_dataclass(kind) for kind in kinds):
+        return _read(float if float in kinds else kinds[0], value, path)
+    known = {kind.kind: kind for kind in kinds}
+    name, version = (_expect(value, dict, "an object", path).get(tag) for tag in _TAGS)
+    if name not in known:
+        raise unknown("kind of exhibit", str(name), known)
+    if type(version) is not int or version > known[name].version:
+        raise UsageError(
+            f"{path} has version {quoted(version)}, and this Vitadel reads up to {known[name].version}. Update it."
+        )
+    return _read(known[name], value, path)
+
+
+def _read_tuple(kinds: Sequence[Any], value: object, path: str) -> object:
+    entries = _expect(value, list, "a list", path)
+    if len(entries) != len(kinds):
+        raise Mismatch(f"{path} should have {len(kinds)} entries, got {len(entries)}")
+    return tuple(_read(kind, entry, f"{path}[{i}]") for i, (kind, entry) in enumerate(zip(kinds, entries, strict=True)))
+
+
+def _read_object(kind: Any, value: object, path: str) -> object:
+    content = _expect(value, dict, "an object", path)
+    hints, found = _hints(kind), dict[str, object]()
+    for field in dataclasses.fields(kind):
+        key = field.metadata.get("key", field.name)
+        names = (key, *field.metadata.get("was", ()))
+        entry = next((content[name] for name in names if name in content), _MISSING)
+        inner = f"{path}.{key}".lstrip(".")
+        if entry is not _MISSING:
+            found[field.name] = _read(hints[field.name], entry, inner)
+        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            raise Mismatch(f"{inner} is missing")
+    return kind(**found)
+
+
+def _read_enum(kind: type[enum.Enum], value: object, path: str) -> object:
+    try:
+        return kind(value)
+    except ValueError:
+        raise _mismatch("one of " + ", ".join(str(one.value) for one in kind), value, path) from None
+
+
+def _read_array(kind: Any, value: object, path: str) -> object:
+    content = _expect(value, dict, "an object", path)
+    (wanted,) = get_args(get_args(kind)[1])
+    dtype, shape, text = content.get("dtype"), content.get("shape"), content.get("base64")
+    if dtype not in _ARRAY_TYPES or dtype != np.dtype(wanted).name:
+        raise Mismatch(f"{path}.dtype should be {np.dtype(wanted).name}, got {quoted(dtype)}")
+    sides = _expect(shape, list, "a list", f"{path}.shape")
+    if not all(type(side) is int and side >= 0 for side in sides):
+        raise Mismatch(f"{path}.shape should be whole numbers, got {quoted(shape)}")
+    try:
+        data = base64.b64decode(_expect(text, str, "text", f"{path}.base64"), validate=True)
+        return np.frombuffer(data, dtype=wanted).reshape(sides)
+    except ValueError as error:
+        raise error if isinstance(error, Mismatch) else Mismatch(f"{path} is no array of {sides}: {error}") from None
+
+
+def _expect(value: object, kind: type, name: str, path: str) -> Any:
+    if not isinstance(value, kind):
+        raise _mismatch(name, value, path)
+    return value
+
+
+def _mismatch(wanted: str, value: object, path: str) -> Mismatch:
+    return Mismatch(f"{path or 'it'} should be {wanted}, got {quoted(value)}")
+
+
+@functools.cache
+def _hints(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
