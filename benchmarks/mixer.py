@@ -23,7 +23,7 @@ import torch
 from record import hardware, tell, versions
 from torch import Tensor
 
-from vitadel.data import Shards, Shuffle
+from vitadel.data import Permutation, Shards
 from vitadel.data.shards.writer import Block, write_shards
 
 BATCH = 820
@@ -82,7 +82,7 @@ def memory() -> dict[str, float]:
 
 def measure(reader: str, folder: Path, count: int, batches: int) -> dict[str, object]:
     """Read the same batches twice; the second time most of them are in the system's cache."""
-    shuffle, found = Shuffle(count, seed=0), {"mib_before": memory()}
+    shuffle, found = Permutation(count, seed=0), {"mib_before": memory()}
     forget(folder)
     read, rates = READERS[reader](folder), {}
     for state in ("from_disk", "from_cache"):

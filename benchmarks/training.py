@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from vitadel import models
 from vitadel.attacks import PGD
-from vitadel.data import Held, Split
+from vitadel.data import InMemory, Split
 from vitadel.models.families.base import Family
 from vitadel.models.families.vit import ViT
 from vitadel.models.families.xcit import XCiT
@@ -55,7 +55,7 @@ def images(name: str, count: int) -> Split:
     generator = torch.Generator().manual_seed(0)
     pixels = torch.randint(0, 256, (count, 3, size, size), dtype=torch.uint8, generator=generator)
     labels = torch.randint(0, classes, (count,), generator=generator)
-    return Split("train", tuple(map(str, range(count))), labels, Held(pixels))
+    return Split("train", tuple(map(str, range(count))), labels, InMemory(pixels))
 
 
 def plain_pgd(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:

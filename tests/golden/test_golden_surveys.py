@@ -6,7 +6,7 @@ import pytest
 from on_record import check  # type: ignore[import-not-found]
 from small import CLASSES, IMAGES, SIDE, images, labels, network  # type: ignore[import-not-found]
 
-from vitadel.data import DataSet, Held, Split, Squash
+from vitadel.data import DataSet, InMemory, Split, Squash
 from vitadel.evaluate import SUITES, evaluate, survey
 from vitadel.evaluate.suites import Corruptions, GrayLevel, NaturalAdversarial, Spatial, Transfer
 from vitadel.evaluate.suites.base import Survey
@@ -28,7 +28,7 @@ def model() -> Model:
 def dataset(model: Model) -> DataSet:
     pixels = (images() * 255).round().byte()
     ids = tuple(f"class/{number}.png" for number in range(IMAGES))
-    split = Split("test", ids, labels(model), Held(pixels))
+    split = Split("test", ids, labels(model), InMemory(pixels))
     return DataSet("made", tuple(f"class-{number}" for number in range(CLASSES)), Squash(SIDE), None, None, split)
 
 

@@ -279,7 +279,7 @@ def digits(count: int = 64) -> Split:
 
 
 def test_images_kept_on_the_device_are_those_of_the_computer() -> None:
-    split = digits().resident()
+    split = digits().load_into_memory()
     picks = list(Order(len(split), 16, seed=0).picks(range(6)))
     here = list(Loader(split, None, torch.device("cpu")).batches(picks))
     there = list(Loader(split, None, torch.device("cuda")).batches(picks))

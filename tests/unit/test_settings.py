@@ -61,7 +61,7 @@ GIVEN: dict[str, dict[str, Any]] = {
     "Recipe": {f.name: getattr(_RECIPE, f.name) for f in dataclasses.fields(_RECIPE)},
     "RotateTranslate": {"reach": 3.0},
     "SGD": {"lr": 0.1},
-    "Shuffle": {"count": 10, "seed": 0},
+    "Permutation": {"count": 10, "seed": 0},
     "Squash": {"size": 32},
     "Suite": {"name": "own", "about": ""},
     "Synthetic": {"images": None, "share": 0.5},

@@ -1,14 +1,23 @@
-"""Named splits with pinned indices and hashes; pixels in [0, 1], never normalized."""
+"""Data sets as splits with a fixed order and a hash; pixels in [0, 1], never normalized."""
 
 from vitadel.data.batching import batches, read_ahead
-from vitadel.data.completeness import CORRUPTED, missing, missing_corrupted
 from vitadel.data.dataset import DataSet
-from vitadel.data.integrity import CheckReport, Unreadable, check, readable, unreadable, without
+from vitadel.data.integrity import (
+    CORRUPTED,
+    CheckReport,
+    Unreadable,
+    check,
+    missing,
+    missing_corrupted,
+    readable,
+    unreadable,
+    without,
+)
 from vitadel.data.loading import load
-from vitadel.data.permutation import Shuffle
-from vitadel.data.pixels import Held
+from vitadel.data.permutation import Permutation
+from vitadel.data.pixels import InMemory
 from vitadel.data.preprocess import CenterCrop, Interpolation, Preprocess, Squash, parse_preprocess
-from vitadel.data.readers.corrupted_release import Released, open_released
+from vitadel.data.readers.corrupted_release import CorruptedRelease, open_released
 from vitadel.data.readers.cue_conflict import SHAPES, STIMULI, cues
 from vitadel.data.readers.folder import part_wnids, wnids
 from vitadel.data.shards.convert import convert
@@ -22,13 +31,13 @@ __all__ = [
     "STIMULI",
     "CenterCrop",
     "CheckReport",
+    "CorruptedRelease",
     "DataSet",
-    "Held",
+    "InMemory",
     "Interpolation",
+    "Permutation",
     "Preprocess",
-    "Released",
     "Shards",
-    "Shuffle",
     "Split",
     "Squash",
     "Unreadable",

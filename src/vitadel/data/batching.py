@@ -1,4 +1,4 @@
-"""Batches read ahead of their use."""
+"""Batches of a split, read in the background before they are needed."""
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
@@ -11,37 +11,37 @@ from vitadel.core.errors import UsageError
 from vitadel.data.split import Split
 
 Batch = tuple[Tensor, Tensor, Tensor]
-Asked = TypeVar("Asked")
-Got = TypeVar("Got")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 def batches(split: Split, order: Iterable[Tensor], *, ahead: int = 2) -> Generator[Batch, None, None]:
-    """(rows, images, labels) for each list of rows in `order`, with `ahead` batches of files decoded in the background.
+    """(index, images, labels) for each index tensor in `order`, with `ahead` batches decoded in the background.
 
     The background thread ends with the iterator: when it is used up, closed, or dropped after an error.
     """
     if ahead < 1:
         raise UsageError(f"batches(ahead=) must be at least 1, got {ahead}. The default is 2.")
 
-    def read(rows: Tensor) -> Batch:
-        return rows, split.images(rows), split.labels[rows.cpu()]
+    def read(index: Tensor) -> Batch:
+        return index, split.images(index), split.labels[index.cpu()]
 
-    if split.is_resident:
-        # pixels in memory cost next to nothing to fetch, and torch in a second thread halves the speed of the first
-        return (read(rows) for rows in order)
+    if split.is_in_memory:
+        # pixels in memory cost almost nothing to fetch, and torch in a second thread halves the speed of the first
+        return (read(index) for index in order)
     return read_ahead(order, read, ahead)
 
 
-def read_ahead(order: Iterable[Asked], read: Callable[[Asked], Got], ahead: int) -> Generator[Got, None, None]:
-    """`read` of each item in `order`, `ahead` of them begun before they are asked for.
+def read_ahead(order: Iterable[Item], read: Callable[[Item], Result], ahead: int) -> Generator[Result, None, None]:
+    """`read` of each item in `order`, up to `ahead` of them started before they are needed.
 
     One thread reads item after item, and ends with the iterator; threads that decode work inside `read`.
     """
     pool = ThreadPoolExecutor(1, "vitadel-batches")
-    waiting: deque[Future[Got]] = deque()
+    waiting: deque[Future[Result]] = deque()
     try:
-        for asked in order:
-            waiting.append(pool.submit(read, asked))
+        for item in order:
+            waiting.append(pool.submit(read, item))
             if len(waiting) > ahead:
                 yield waiting.popleft().result()
         while waiting:

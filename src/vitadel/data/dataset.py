@@ -1,6 +1,8 @@
-"""A data set: classes, splits, and what a manifest says of them."""
+"""A data set: its classes, its splits, and what a manifest records of them."""
 
+import difflib
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -8,15 +10,37 @@ import torch
 
 from vitadel.core.errors import UsageError, unknown
 from vitadel.data.preprocess import Preprocess
-from vitadel.data.source import Color, Statistics
 from vitadel.data.split import Split
 
+Color = tuple[float, float, float]
+
+# images over which mean and deviation are measured
 _MEASURED = 1000
+# classes that an error lists in full
+_LISTED = 100
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """Mean and standard deviation of the three channels, for pixels in [0, 1]."""
+
+    mean: Color
+    std: Color
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class DataSet:
-    """Images to train on, to choose a checkpoint by (holdout) and to report on (test)."""
+    """Images to train on (`train`), to choose a checkpoint by (`holdout`) and to report on (`test`).
+
+    Args:
+        spec: The text that named it, such as `cifar10:DIR`.
+        classes: Names of the classes; a label is an index into them.
+        preprocess: How pictures are brought to the size of the model's input.
+        train: Training images without the hold-out; None where the source has only test images.
+        holdout: A tenth of the training images, at most 1000; None where no class has two.
+        test: Images for reported numbers.
+        published: Mean and deviation as the field uses them for this data set, if it is a known one.
+    """
 
     spec: str
     classes: tuple[str, ...]
@@ -26,13 +50,18 @@ class DataSet:
     test: Split
     published: Statistics | None = None
 
+    def __repr__(self) -> str:
+        splits = "\n".join(f"  {split!r}" for split in self.splits.values())
+        return f"DataSet({self.spec!r}: {self.num_classes} classes, {self.preprocess.name}\n{splits})"
+
     @property
     def num_classes(self) -> int:
+        """How many classes a label can name."""
         return len(self.classes)
 
     @property
     def splits(self) -> dict[str, Split]:
-        """The splits there are, by name."""
+        """The splits that exist, by name."""
         named = {"train": self.train, "holdout": self.holdout, "test": self.test}
         return {name: split for name, split in named.items() if split is not None}
 
@@ -43,10 +72,15 @@ class DataSet:
 
     @property
     def std(self) -> Color:
-        """The channels' standard deviations, from where the means come from."""
+        """The channels' standard deviations, from the same source as the means."""
         return self._statistics.std
 
     def split(self, name: str) -> Split:
+        """The split called `train`, `holdout` or `test`.
+
+        Raises:
+            UsageError: The name is unknown, or this data set has no such split.
+        """
         if name not in ("train", "holdout", "test"):
             raise unknown("split", name, ("train", "holdout", "test"))
         if name not in self.splits:
@@ -69,10 +103,10 @@ class DataSet:
 
 
 def measure(split: Split) -> Statistics:
-    """Mean and deviation of the first 1000 images, summed in whole numbers so that no order of sums matters."""
+    """Mean and deviation of the first 1000 images, summed as integers so that the order of summation cannot matter."""
     total, squares, count = torch.zeros(3, dtype=torch.int64), torch.zeros(3, dtype=torch.int64), 0
-    for rows in torch.arange(min(_MEASURED, len(split))).split(50):
-        pixels = split.pixels.read(rows).to(torch.int64)
+    for index in torch.arange(min(_MEASURED, len(split))).split(50):
+        pixels = split.pixels.read(index).to(torch.int64)
         total += pixels.sum((0, 2, 3))
         squares += pixels.square().sum((0, 2, 3))
         count += pixels.numel() // 3
@@ -85,3 +119,50 @@ def measure(split: Split) -> Statistics:
 def _rounded(values: torch.Tensor) -> Color:
     red, green, blue = (round(value, 4) for value in values.tolist())
     return red, green, blue
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Source:
+    """All images that a reader finds, before hold-out, fixed order and prefix; a label is an index into `classes`."""
+
+    classes: tuple[str, ...]
+    train: Split | None
+    test: Split
+    statistics: Statistics | None
+
+    def choose(self, classes: Sequence[str], *, keep_labels: bool = False) -> "Source":
+        """The images of these classes alone, labeled 0, 1, ... in the order given, or as they were."""
+        check_classes(classes, self.classes)
+        numbers = torch.tensor([self.classes.index(name) for name in classes])
+        new_label = torch.full((len(self.classes),), -1, dtype=torch.int64)
+        new_label[numbers] = numbers if keep_labels else torch.arange(len(classes))
+        train = None if self.train is None else _relabeled(self.train, new_label)
+        names = self.classes if keep_labels else tuple(classes)
+        return Source(names, train, _relabeled(self.test, new_label), self.statistics)
+
+
+def check_classes(chosen: Sequence[str], known: Sequence[str]) -> None:
+    """Refuse a choice that is empty, repeats itself or names a class that does not exist."""
+    if not chosen:
+        raise UsageError("no class is chosen. Name at least one, or leave the choice out for all of them.")
+    for number, name in enumerate(chosen):
+        if name in chosen[:number]:
+            raise UsageError(f"class {name!r} is chosen twice. Name each class once: its place is its label.")
+    for name in sorted(set(chosen) - set(known)):
+        raise _unknown_class(name, known)
+
+
+def _unknown_class(name: str, known: Sequence[str]) -> UsageError:
+    if len(known) <= _LISTED:
+        return unknown("class", name, known)
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    return UsageError(f"unknown class {name!r}.{hint} There are {len(known)}, from {min(known)!r} to {max(known)!r}.")
+
+
+def _relabeled(split: Split, new_label: torch.Tensor) -> Split:
+    labels = new_label[split.labels]
+    part = split.take((labels >= 0).nonzero().flatten())
+    if not len(part):
+        raise UsageError(f"the {split.name} split has no image of the chosen classes. Choose others.")
+    return Split(part.name, part.ids, new_label[part.labels], part.pixels)

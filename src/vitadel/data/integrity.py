@@ -1,17 +1,33 @@
-"""Whether every image of a data set can be read."""
+"""Whether a data set on disk is whole: which images cannot be read, and what a released data set lacks."""
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from pathlib import Path
 
+import numpy as np
 import torch
 
-from vitadel.core.errors import UsageError
+from vitadel.core.errors import UsageError, reason
 from vitadel.data.dataset import DataSet
 from vitadel.data.pixels import threads
+from vitadel.data.readers.corrupted_release import cell_folder
+from vitadel.data.readers.cue_conflict import SHAPES, STIMULI
+from vitadel.data.readers.folder import part_wnids, wnids
+from vitadel.data.spec import Kind, parse_spec
 from vitadel.data.split import Split
 
+# images decoded between two reports of progress
 _AT_ONCE = 1024
+# validation images per class of ImageNet, and images in all of its offshoots
+_PER_CLASS = 50
+_IN_ALL = {Kind.IMAGENET_A: 7500, Kind.IMAGENET_R: 30000}
+_SEVERITIES = 5
+_CIFAR_TEST = 10000
+# the data sets of corrupted images, which are no data sets of their own: `corruptions:files=DIR` reads them
+CORRUPTED = ("imagenet-c", "cifar10-c", "cifar100-c")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +48,12 @@ class CheckReport:
 
     @property
     def ok(self) -> bool:
+        """Whether every image can be read."""
         return not self.unreadable
 
 
 def check(dataset: DataSet, *, progress: Callable[[int], None] | None = None) -> CheckReport:
-    """Decode every image of every split once; `progress` is told how many more are done."""
+    """Decode every image of every split once; `progress` is called with how many more are done."""
     counts: dict[str, dict[str, int]] = {}
     faults: list[Unreadable] = []
     for name, split in dataset.splits.items():
@@ -51,32 +68,113 @@ def readable(dataset: DataSet, name: str) -> DataSet:
     return without(dataset, name, [fault.id for fault in unreadable(dataset.split(name))])
 
 
-def without(dataset: DataSet, name: str, faulty: Sequence[str]) -> DataSet:
+def without(dataset: DataSet, name: str, ids: Sequence[str]) -> DataSet:
     """The data set with these images of one split left out and counted as unreadable."""
-    split, left_out = dataset.split(name), set(faulty)
-    rows = [row for row, one in enumerate(split.ids) if one not in left_out]
-    if not rows:
+    split, left_out = dataset.split(name), set(ids)
+    index = [i for i, one in enumerate(split.ids) if one not in left_out]
+    if not index:
         raise UsageError(f"not one of the {len(split)} images of split {name!r} of {dataset.spec} can be read.")
-    told = tuple(f"{one}: cannot be read" for one in split.ids if one in left_out)
-    rest = replace(split.take(torch.tensor(rows)), skipped=(*split.skipped, *told))
-    return replace(dataset, **{name: rest}) if told else dataset  # type: ignore[arg-type]
+    skipped = tuple(f"{one}: cannot be read" for one in split.ids if one in left_out)
+    rest = replace(split.take(torch.tensor(index)), skipped=(*split.skipped, *skipped))
+    return replace(dataset, **{name: rest}) if skipped else dataset  # type: ignore[arg-type]
 
 
 def unreadable(split: Split, progress: Callable[[int], None] | None = None) -> list[Unreadable]:
     """The images of a split that cannot be decoded."""
-    found: list[Unreadable] = []
+    faults: list[Unreadable] = []
     with ThreadPoolExecutor(threads(), "vitadel-check") as pool:
         for start in range(0, len(split), _AT_ONCE):
-            rows = range(start, min(start + _AT_ONCE, len(split)))
-            found += [fault for fault in pool.map(lambda row: _fault(split, row), rows) if fault is not None]
+            index = range(start, min(start + _AT_ONCE, len(split)))
+            faults += [fault for fault in pool.map(lambda i: _fault(split, i), index) if fault is not None]
             if progress is not None:
-                progress(len(rows))
-    return found
+                progress(len(index))
+    return faults
 
 
-def _fault(split: Split, row: int) -> Unreadable | None:
+def _fault(split: Split, i: int) -> Unreadable | None:
     try:
-        split.images(torch.tensor([row]))
+        split.images(torch.tensor([i]))
     except UsageError as error:
-        return Unreadable(split.name, split.ids[row], str(error))
+        return Unreadable(split.name, split.ids[i], str(error))
     return None
+
+
+def missing(dataset: DataSet) -> tuple[str, ...]:
+    """What the data set has less of than was released, a sentence each; nothing of those that have no fixed content."""
+    spec = parse_spec(dataset.spec)
+    if spec.first is not None or spec.listed is not None:
+        return ()  # a part was asked for
+    counts = Counter(dataset.test.labels.tolist())
+    match spec.kind:
+        case Kind.IMAGENET:
+            return tuple(_short(counts, dataset.classes, _PER_CLASS))
+        case Kind.IMAGENET_A | Kind.IMAGENET_R:
+            members = part_wnids(spec.kind.value)
+            absent = [f"class {one}: no images" for one in members if not counts[wnids().index(one)]]
+            return (*absent, *_in_all(len(dataset.test), _IN_ALL[spec.kind]))
+        case Kind.CUE_CONFLICT:
+            return tuple(_short(counts, SHAPES, STIMULI // len(SHAPES)))
+    return ()
+
+
+def missing_corrupted(kind: str, root: Path, names: Sequence[str]) -> tuple[str, ...]:
+    """What is missing of ImageNet-C, CIFAR-10-C or CIFAR-100-C in `root`; files are counted, not decoded."""
+    if not root.is_dir():
+        raise UsageError(f"there is no folder {str(root)!r}. Write {kind}:DIR.")
+    return tuple(_of_folders(root, names) if kind == "imagenet-c" else _of_arrays(root, names))
+
+
+def _short(counts: Counter[int], classes: Sequence[str], each: int) -> Iterator[str]:
+    for label, name in enumerate(classes):
+        if not counts[label]:
+            yield f"class {name}: no images"
+        elif counts[label] < each:
+            yield f"class {name}: {counts[label]} of {each} images"
+
+
+def _in_all(count: int, wanted: int) -> Iterator[str]:
+    if count < wanted:
+        yield f"{count} of {wanted} images"
+
+
+def _of_folders(root: Path, names: Sequence[str]) -> Iterator[str]:
+    for name in names:
+        for severity in range(1, _SEVERITIES + 1):
+            folder = cell_folder(root, name, severity)
+            if folder is None:
+                yield f"{name}/{severity}: no folder"
+                continue
+            counts = _files(folder)
+            if absent := [one for one in wnids() if one not in counts]:
+                yield f"{name}/{severity}: {len(absent)} classes, the first is {absent[0]}"
+            if few := [one for one in wnids() if 0 < counts.get(one, 0) < _PER_CLASS]:
+                yield f"{name}/{severity}: images of {len(few)} classes, the first is {few[0]} with {counts[few[0]]}"
+
+
+def _files(folder: Path) -> dict[str, int]:
+    """How many files each class folder has; an empty one counts as none."""
+    counts = {}
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir() and (count := sum(not name.startswith(".") for name in os.listdir(entry.path))):
+                counts[entry.name] = count
+    return counts
+
+
+def _of_arrays(root: Path, names: Sequence[str]) -> Iterator[str]:
+    wanted: dict[str, tuple[int, ...]] = {"labels": (_SEVERITIES * _CIFAR_TEST,)}
+    wanted |= dict.fromkeys(names, (_SEVERITIES * _CIFAR_TEST, 32, 32, 3))
+    for name, shape in wanted.items():
+        path = root / f"{name}.npy"
+        if not path.is_file():
+            yield f"{path.name}: no file"
+            continue
+        try:
+            array = np.load(path, mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
+            yield f"{path.name}: cannot be read ({reason(error)})"
+            continue
+        if not isinstance(array, np.ndarray):
+            yield f"{path.name}: an archive of several arrays"
+        elif array.shape != shape or (name != "labels" and array.dtype != np.uint8):
+            yield f"{path.name}: {array.dtype} of {list(array.shape)} instead of {list(shape)}"

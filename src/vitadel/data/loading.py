@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import torch
 
 from vitadel.core.errors import UsageError
-from vitadel.data.dataset import DataSet
-from vitadel.data.order import hold_out, pinned
+from vitadel.data.dataset import DataSet, Source
+from vitadel.data.partition import fixed_order, hold_out
 from vitadel.data.pixels import Arrays
 from vitadel.data.preprocess import Preprocess
 from vitadel.data.readers.cifar import CIFAR10, CIFAR100, read_cifar
@@ -14,13 +14,12 @@ from vitadel.data.readers.cue_conflict import read_stimuli
 from vitadel.data.readers.digits import read_digits
 from vitadel.data.readers.folder import read_folder, read_imagenet, read_imagenet_part
 from vitadel.data.readers.image_list import choose_images, is_image_list
-from vitadel.data.source import Source
 from vitadel.data.spec import Kind, Spec, parse_spec, read_list
 from vitadel.data.split import Split
 
-# resized pictures that were in memory anyway are kept resized up to this size, and beyond it resized when read
+# pictures that were in memory anyway are kept preprocessed up to this size; above it they are resized when read
 _KEPT = 256 * 2**20
-# their labels are places among the 1000 classes of ImageNet, whichever classes are chosen
+# their labels count among the 1000 classes of ImageNet, whichever classes are chosen
 _PARTS = (Kind.IMAGENET_A, Kind.IMAGENET_R)
 
 
@@ -32,13 +31,27 @@ def load(
     skip: bool = False,
     answers: int | None = None,
 ) -> DataSet:
-    """The data set that `spec` names, with its classes chosen, its hold-out split off and every order pinned.
+    """The data set that `spec` names, with its classes chosen, its hold-out split off and every order fixed.
 
     First the classes are chosen, then the hold-out leaves the training images, then each split is cut to its first
-    n: so [:n] never moves an image from one split to another. A list of images has an order of its own, which is kept.
-    With `skip`, images that a list names and nobody has, and files that have no place in a released data set, are left
-    out and counted in `Split.skipped`; otherwise they are refused. `answers` is how many classes a model to be judged
-    chooses among: if those are all there are, images of chosen classes keep the labels they have among all.
+    n: so [:n] never moves an image from one split to another. A list of images keeps its own order.
+
+    Args:
+        spec: `digits`, `cifar10:DIR`, `cifar100:DIR`, `imagenet:DIR`, `folder:DIR` and the like, with `@LIST` for
+            classes or images named in a file and `[:n]` for the first n images of every split.
+        preprocess: How pictures are brought to the size of the model's input, as `parse_preprocess` reads it.
+        classes: Names of the classes to keep, labeled 0, 1, ... in this order; by default all of them.
+        skip: Leave out and count in `Split.skipped`, instead of refusing, images of a list that do not exist and files
+            that do not belong to a released data set.
+        answers: How many classes the model to be evaluated has: if these are all classes of the source, images of
+            chosen classes keep the labels they have among all.
+
+    Raises:
+        UsageError: The text cannot be read, or the files are missing, damaged or of another layout.
+
+    Example:
+        data = load("cifar10:DIR[:1000]", preprocess=parse_preprocess("squash:32"))
+        x, y = data.test.tensors(256)
     """
     parsed = parse_spec(spec)
     lines = None if parsed.listed is None else read_list(parsed.listed)
@@ -104,11 +117,11 @@ def _read(spec: Spec, preprocess: Preprocess, chosen: Sequence[str] | None, skip
 
 
 def _finished(split: Split, first: int | None) -> Split:
-    return _cut(pinned(split), first)
+    return _cut(fixed_order(split), first)
 
 
 def _cut(split: Split, first: int | None) -> Split:
     if first is not None:
         split = split.take(torch.arange(min(first, len(split))))
     in_memory = isinstance(split.pixels, Arrays)
-    return split.resident() if in_memory and len(split) * split.pixels.bytes_per_image <= _KEPT else split
+    return split.load_into_memory() if in_memory and len(split) * split.pixels.bytes_per_image <= _KEPT else split

@@ -1,4 +1,4 @@
-"""Where the pixels of a split lie: held in memory, to be resized, or to be read from files."""
+"""Where the pixels of a split come from: from memory, or from files that are decoded when they are read."""
 
 import os
 import struct
@@ -28,25 +28,25 @@ _UNREADABLE = (
     Image.DecompressionBombError,
     Image.DecompressionBombWarning,  # where warnings are errors
 )
-# Pillow goes by the content, whatever a file is called, and has Ghostscript run what is PostScript
+# Pillow decides by the content, whatever a file is called, and would run Ghostscript on PostScript
 _FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 
 
 class Pixels(ABC):
-    """One picture per row; reading it gives the same values whatever else is read with it."""
+    """The pictures of a split by index; a picture has the same values whatever else is read with it."""
 
     @property
     @abstractmethod
     def bytes_per_image(self) -> int:
-        """What one image takes once it is held in memory."""
+        """What one image takes once it is in memory."""
 
     @abstractmethod
-    def read(self, rows: Tensor) -> Tensor:
-        """uint8 [B, 3, H, W] of the images in `rows`."""
+    def read(self, index: Tensor) -> Tensor:
+        """uint8 [B, 3, H, W] of the images at `index`, int64 [B]."""
 
     @abstractmethod
-    def take(self, rows: Tensor) -> "Pixels":
-        """The images in `rows` alone, in that order."""
+    def take(self, index: Tensor) -> "Pixels":
+        """The images at `index` alone, in that order."""
 
     @property
     @abstractmethod
@@ -54,17 +54,21 @@ class Pixels(ABC):
         """Height and width of what `read` gives."""
 
     @abstractmethod
-    def original(self, row: int) -> Image.Image:
-        """One picture in RGB at its own size, before any preprocess; what is held in memory has no other size."""
+    def original(self, i: int) -> Image.Image:
+        """One picture in RGB at its own size, before any preprocess; pixels in memory have no other size."""
 
-    def finished(self, row: int) -> Image.Image:
+    def finished(self, i: int) -> Image.Image:
         """One picture as `read` gives it."""
-        return _picture(self.read(torch.tensor([row]))[0])
+        return _picture(self.read(torch.tensor([i]))[0])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Held(Pixels):
-    """Finished pixels, uint8 [N, 3, H, W]."""
+class InMemory(Pixels):
+    """Preprocessed images held in memory.
+
+    Args:
+        pixels: uint8 [N, 3, H, W].
+    """
 
     pixels: Tensor
 
@@ -77,18 +81,18 @@ class Held(Pixels):
         height, width = self.pixels.shape[2:]
         return height, width
 
-    def read(self, rows: Tensor) -> Tensor:
-        return self.pixels[rows]
+    def read(self, index: Tensor) -> Tensor:
+        return self.pixels[index]
 
-    def take(self, rows: Tensor) -> "Held":
-        return Held(self.pixels[rows])
+    def take(self, index: Tensor) -> "InMemory":
+        return InMemory(self.pixels[index])
 
-    def original(self, row: int) -> Image.Image:
-        return _picture(self.pixels[row])
+    def original(self, i: int) -> Image.Image:
+        return _picture(self.pixels[i])
 
 
-class Prepared(Pixels):
-    """Pictures that pass through the preprocess each time they are read."""
+class Preprocessed(Pixels):
+    """Pictures that are preprocessed each time they are read, several at once in threads."""
 
     preprocess: Preprocess
 
@@ -101,28 +105,28 @@ class Prepared(Pixels):
         return self.preprocess.size, self.preprocess.size
 
     @abstractmethod
-    def picture(self, row: int) -> Tensor:
-        """uint8 [3, H, W] of one image."""
+    def picture(self, i: int) -> Tensor:
+        """uint8 [3, H, W] of one image, preprocessed."""
 
-    def area(self, row: int) -> int:
+    def area(self, i: int) -> int:
         """How many pixels the picture has before any preprocess."""
-        width, height = self.original(row).size
+        width, height = self.original(i).size
         return width * height
 
-    def read(self, rows: Tensor) -> Tensor:
-        numbers = rows.tolist()
-        out = torch.empty(len(numbers), 3, self.preprocess.size, self.preprocess.size, dtype=torch.uint8)
+    def read(self, index: Tensor) -> Tensor:
+        wanted = index.tolist()
+        out = torch.empty(len(wanted), 3, self.preprocess.size, self.preprocess.size, dtype=torch.uint8)
 
-        def fill(place: int) -> None:
-            out[place] = self.picture(numbers[place])
+        def fill(slot: int) -> None:
+            out[slot] = self.picture(wanted[slot])
 
-        workers = min(threads(self.area(numbers[0])), len(numbers)) if len(numbers) > 1 else 1
+        workers = min(threads(self.area(wanted[0])), len(wanted)) if len(wanted) > 1 else 1
         if workers < 2:
-            for place in range(len(numbers)):
-                fill(place)
+            for slot in range(len(wanted)):
+                fill(slot)
             return out
         with ThreadPoolExecutor(workers, "vitadel-decode") as pool:
-            done = [pool.submit(fill, place) for place in range(len(numbers))]
+            done = [pool.submit(fill, slot) for slot in range(len(wanted))]
             try:
                 for future in done:
                     future.result()
@@ -133,52 +137,52 @@ class Prepared(Pixels):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Arrays(Prepared):
+class Arrays(Preprocessed):
     """Pictures in memory at their own size, uint8 [N, 3, H, W]."""
 
     pictures: Tensor
     preprocess: Preprocess
 
     @classmethod
-    def of(cls, pictures: Tensor, preprocess: Preprocess) -> "Arrays | Held":
-        """The pictures as they are, if the preprocess would not change them."""
+    def of(cls, pictures: Tensor, preprocess: Preprocess) -> "Arrays | InMemory":
+        """The pictures with their preprocess; finished if the preprocess would not change them."""
         height, width = pictures.shape[2:]
-        return Held(pictures) if preprocess.keeps(width, height) else cls(pictures, preprocess)
+        return InMemory(pictures) if preprocess.keeps(width, height) else cls(pictures, preprocess)
 
-    def picture(self, row: int) -> Tensor:
-        return self.preprocess(self.original(row))
+    def picture(self, i: int) -> Tensor:
+        return self.preprocess(self.original(i))
 
-    def original(self, row: int) -> Image.Image:
-        return _picture(self.pictures[row])
+    def original(self, i: int) -> Image.Image:
+        return _picture(self.pictures[i])
 
-    def take(self, rows: Tensor) -> "Arrays":
-        return Arrays(self.pictures[rows], self.preprocess)
+    def take(self, index: Tensor) -> "Arrays":
+        return Arrays(self.pictures[index], self.preprocess)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Files(Prepared):
-    """Pictures in files, decoded by several threads: Pillow lets go of the interpreter while it works."""
+class Files(Preprocessed):
+    """Pictures in files, decoded in several threads: Pillow releases the interpreter lock while it decodes."""
 
     root: Path
     paths: tuple[str, ...]
     preprocess: Preprocess
 
-    def picture(self, row: int) -> Tensor:
-        with self._opened(row) as picture:
+    def picture(self, i: int) -> Tensor:
+        with self._opened(i) as picture:
             return self.preprocess(picture)
 
-    def original(self, row: int) -> Image.Image:
-        with self._opened(row) as picture:
+    def original(self, i: int) -> Image.Image:
+        with self._opened(i) as picture:
             return rgb(picture)
 
-    def area(self, row: int) -> int:
-        with self._opened(row) as picture:
+    def area(self, i: int) -> int:
+        with self._opened(i) as picture:
             return picture.width * picture.height
 
     @contextmanager
-    def _opened(self, row: int) -> Iterator[Image.Image]:
-        # a file is only decoded when its pixels are asked for, so what fails inside the block is the file's fault too
-        path = self.root / self.paths[row]
+    def _opened(self, i: int) -> Iterator[Image.Image]:
+        # Pillow decodes when pixels are first accessed, so an error inside the caller's block is about the file too
+        path = self.root / self.paths[i]
         refuse_special(path)
         try:
             with Image.open(path, formats=_FORMATS) as picture:
@@ -189,15 +193,15 @@ class Files(Prepared):
                 "`vitadel data check --json` lists every such file."
             ) from error
 
-    def take(self, rows: Tensor) -> "Files":
-        return Files(self.root, tuple(self.paths[row] for row in rows.tolist()), self.preprocess)
+    def take(self, index: Tensor) -> "Files":
+        return Files(self.root, tuple(self.paths[i] for i in index.tolist()), self.preprocess)
 
 
 def threads(area: int | None = None) -> int:
-    """How many threads decode pictures of so many pixels at once, or of any size.
+    """How many threads decode pictures of `area` pixels at once, or of any size.
 
-    Around the decoding itself a thread holds the interpreter, for about as long as 100 x 100 pixels take: of pictures
-    that small, several threads read fewer than one does.
+    Around the decoding itself a thread holds the interpreter lock for about as long as decoding 100 x 100 pixels takes:
+    for pictures that small, one thread is faster than several.
     """
     most = min(16, os.cpu_count() or 1)
     return most if area is None else max(1, min(most, area >> 14))

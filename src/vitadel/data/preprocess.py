@@ -22,7 +22,7 @@ _FORMS = "Write crop:SIZE[:RESIZE][:INTERPOLATION] or squash:SIZE[:INTERPOLATION
 
 
 class Interpolation(Enum):
-    """How pixels between pixels are found; both average over the area a shrunk pixel covers."""
+    """How pictures are resampled; both average over the area that a shrunk pixel covers (antialiasing)."""
 
     BILINEAR = "bilinear"
     BICUBIC = "bicubic"
@@ -49,10 +49,12 @@ class CenterCrop:
 
     @property
     def short_side(self) -> int:
+        """The length that the short side is resized to."""
         return round(self.size / 0.875) if self.resize is None else self.resize
 
     @property
     def name(self) -> str:
+        """As manifests and records have it."""
         return f"crop{self.size}-of-{self.short_side}-{self.interpolation.value}"
 
     def keeps(self, width: int, height: int) -> bool:
@@ -85,6 +87,7 @@ class Squash:
 
     @property
     def name(self) -> str:
+        """As manifests and records have it."""
         return f"squash{self.size}-{self.interpolation.value}"
 
     def keeps(self, width: int, height: int) -> bool:

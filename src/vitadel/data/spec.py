@@ -12,7 +12,7 @@ from vitadel.core.numeric import read_whole
 
 
 class Kind(Enum):
-    """Where a data set comes from."""
+    """The kinds of data sets, by the first word of their spec."""
 
     DIGITS = "digits"
     CIFAR10 = "cifar10"
@@ -26,7 +26,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A data set as named on a command line, taken apart."""
+    """The parts of a data set's spec; `listed` is the file after the @, `first` the number in [:n]."""
 
     kind: Kind
     folder: Path
@@ -36,12 +36,12 @@ class Spec:
 
 def parse_spec(text: str) -> Spec:
     """Read `digits`, `cifar10:DIR`, `imagenet:DIR@LIST[:256]` and the like."""
-    place, first = _cut_first(text)
-    word = re.split("[:@]", place, maxsplit=1)[0]
+    rest, first = _cut_first(text)
+    word = re.split("[:@]", rest, maxsplit=1)[0]
     kinds = {kind.value: kind for kind in Kind}
     if word not in kinds:
         raise unknown("data set", word, kinds)
-    folder, listed = _cut_list(place.removeprefix(word), text)
+    folder, listed = _cut_list(rest.removeprefix(word), text)
     if kinds[word] is Kind.DIGITS and folder:
         raise UsageError(f"digits comes with scikit-learn and takes no folder, got {quoted(text)}. Write digits.")
     if kinds[word] is not Kind.DIGITS:
@@ -66,7 +66,7 @@ def read_list(path: Path) -> tuple[str, ...]:
 def _cut_first(text: str) -> tuple[str, int | None]:
     if not text.endswith("]"):
         return text, None
-    place, _, inside = text[:-1].rpartition("[")
+    rest, _, inside = text[:-1].rpartition("[")
     if not re.fullmatch(r":[0-9]+", inside):
         raise UsageError(
             f"cannot read [{inside[:60]}] in the data set {quoted(text)}. Write [:256] for the first 256 images."
@@ -74,7 +74,7 @@ def _cut_first(text: str) -> tuple[str, int | None]:
     first = read_whole(inside[1:], f"the number of images in {quoted(text)}")
     if first < 1:
         raise UsageError(f"the data set {quoted(text)} takes no image at all. Write [:n] with n at least 1.")
-    return place, first
+    return rest, first
 
 
 def _cut_list(rest: str, text: str) -> tuple[str, Path | None]:

@@ -57,7 +57,7 @@ def _train(recipe: Recipe, dataset: DataSet) -> Split:
     """The training images, in memory if that is little; crops cut from the files need the files."""
     host = recipe.plan.host
     split = dataset.split("train")
-    return split if host is not None and host.resized_crop else split.resident_if_small()
+    return split if host is not None and host.resized_crop else split.load_if_small()
 
 
 def _synthetic(recipe: Recipe, dataset: DataSet) -> Synthetic | None:

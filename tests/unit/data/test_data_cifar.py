@@ -45,7 +45,7 @@ def test_cifar10_is_read_plane_by_plane(archive: Path) -> None:
     assert data.classes == NAMES
     assert (data.mean, data.std) == ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
     assert {name: len(split) for name, split in data.splits.items()} == {"train": 54, "holdout": 6, "test": 9}
-    assert data.test.is_resident
+    assert data.test.is_in_memory
     raw = batch(6, 9)[b"data"]
     assert isinstance(raw, np.ndarray)
     for row, name in enumerate(data.test.ids):
@@ -94,7 +94,7 @@ def test_larger_pictures_are_resized_when_read(archive: Path, monkeypatch: pytes
     kept = load(f"cifar10:{archive}", preprocess=Squash(40)).test
     monkeypatch.setattr("vitadel.data.loading._KEPT", 1)
     lazy = load(f"cifar10:{archive}", preprocess=Squash(40)).test
-    assert (kept.is_resident, lazy.is_resident) == (True, False)
+    assert (kept.is_in_memory, lazy.is_in_memory) == (True, False)
     assert torch.equal(lazy.images(torch.arange(9)), kept.images(torch.arange(9)))
 
 

@@ -8,7 +8,7 @@ import torch
 from sklearn.datasets import load_digits
 
 from vitadel.data import DataSet, Squash, load
-from vitadel.data.source import Statistics
+from vitadel.data.dataset import Statistics
 
 # A change of these numbers is a change of the data set: results before and after it do not compare.
 PINNED = {
@@ -95,7 +95,7 @@ def test_a_prefix_longer_than_the_split_is_the_split(digits: DataSet) -> None:
 
 def test_digits_are_resident_at_any_size() -> None:
     larger = load("digits[:3]", preprocess=Squash(16))
-    assert larger.test.is_resident
+    assert larger.test.is_in_memory
     assert larger.test.images(torch.tensor([2, 0])).shape == (2, 3, 16, 16)
 
 

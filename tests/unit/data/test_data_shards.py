@@ -149,12 +149,12 @@ def test_reading_every_row_leaves_resident_memory_as_it_was(tmp_path: Path) -> N
 def test_rows_that_do_not_exist_are_named(folder: Path) -> None:
     shards = Shards.read(folder)
     for rows in ([25], [-1], [0, 99]):
-        message = f"{folder} has rows 0 to 24, got {min(rows)} to {max(rows)}. Shuffle(len(shards), seed)"
+        message = f"{folder} has images 0 to 24, got index {min(rows)} to {max(rows)}. Permutation(len(shards), seed)"
         with pytest.raises(UsageError, match=re.escape(message)):
             shards.pixels(torch.tensor(rows))
         with pytest.raises(UsageError, match=re.escape(message)):
             shards.labels(torch.tensor(rows))
-    with pytest.raises(UsageError, match=re.escape("rows must be a list of int64 numbers, got torch.float32 of sha")):
+    with pytest.raises(UsageError, match=re.escape("index must be a list of int64 numbers, got torch.float32 of sha")):
         shards.images(torch.tensor([1.0]))
     with pytest.raises(UsageError, match=re.escape("got torch.int64 of shape (). Write torch.tensor([3, 5]).")):
         shards.images(torch.tensor(1))
@@ -198,7 +198,7 @@ def test_files_that_are_missing_or_damaged_are_named(folder: Path, name: str) ->
         np.save(path, np.asfortranarray(np.load(path)))
         refused(folder, f"as shards.json says, got uint8 [10, 4, 4, 3] in Fortran order. {AGAIN}")
     path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    refused(folder, f"tells of: {'its' if name[0] == 'i' else 'their'} hash differs. {AGAIN}")
+    refused(folder, f"describes: {'its' if name[0] == 'i' else 'their'} hash differs. {AGAIN}")
     path.write_bytes(whole)
     Shards.read(folder)
 

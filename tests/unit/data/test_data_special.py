@@ -17,7 +17,7 @@ from PIL import Image
 from vitadel.core.errors import UsageError
 from vitadel.core.files import refuse_special
 from vitadel.data import CenterCrop, Shards, Squash, check, convert, load
-from vitadel.data.completeness import missing_corrupted
+from vitadel.data.integrity import missing_corrupted
 from vitadel.data.preprocess import rgb
 from vitadel.data.readers.corrupted_release import _array, open_released
 from vitadel.data.shards.writer import write_shards

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch.utils.data import DataLoader
 
 from vitadel.core.errors import UsageError
 from vitadel.data import DataSet, Split, Squash, load
-from vitadel.data.order import hold_out, pinned
-from vitadel.data.pixels import Held, threads
+from vitadel.data.partition import fixed_order, hold_out
+from vitadel.data.pixels import InMemory, threads
 
 Paint = Callable[..., Path]
 
@@ -23,7 +24,7 @@ def numbered(counts: list[int]) -> Split:
     """A split with so many images of each class, and pixels that give the number of the image."""
     labels = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
     ids = tuple(f"train/{number:05d}" for number in range(len(labels)))
-    return Split("train", ids, labels, Held(torch.zeros(len(labels), 3, 1, 1, dtype=torch.uint8)))
+    return Split("train", ids, labels, InMemory(torch.zeros(len(labels), 3, 1, 1, dtype=torch.uint8)))
 
 
 def held_counts(counts: list[int]) -> list[int]:
@@ -65,7 +66,7 @@ def test_holdout_and_order_depend_on_names_alone() -> None:
     for ours, theirs in zip(hold_out(whole), hold_out(shuffled), strict=True):
         assert ours is not None
         assert theirs is not None
-        assert pinned(ours).sha256 == pinned(theirs).sha256
+        assert fixed_order(ours).sha256 == fixed_order(theirs).sha256
 
 
 def test_an_image_is_the_same_in_every_batch(digits: DataSet) -> None:
@@ -98,28 +99,28 @@ def test_files_are_decoded_alike_alone_and_together(pets: Path) -> None:
 
 def test_resident_holds_the_same_images(pets: Path) -> None:
     split = load(f"folder:{pets}", preprocess=Squash(4)).test
-    resident = split.resident()
-    assert (split.is_resident, resident.is_resident) == (False, True)
+    resident = split.load_into_memory()
+    assert (split.is_in_memory, resident.is_in_memory) == (False, True)
     assert resident.sha256 == split.sha256
     rows = torch.tensor([5, 2])
     expected = split.images(rows)
     for name in split.ids:
         (pets / name).unlink()
     assert torch.equal(resident.images(rows), expected)
-    assert resident.resident() is resident
+    assert resident.load_into_memory() is resident
 
 
 def test_small_splits_are_held_and_large_ones_left(pets: Path) -> None:
     split = load(f"folder:{pets}", preprocess=Squash(4)).test
-    assert split.resident_if_small(limit=8 * 48).is_resident
-    assert split.resident_if_small(limit=8 * 48 - 1) is split
+    assert split.load_if_small(limit=8 * 48).is_in_memory
+    assert split.load_if_small(limit=8 * 48 - 1) is split
 
 
 def test_resident_refuses_what_does_not_fit(pets: Path) -> None:
     split = load(f"folder:{pets}", preprocess=Squash(4)).test
-    assert split.resident(limit=8 * 48).is_resident
+    assert split.load_into_memory(limit=8 * 48).is_in_memory
     with pytest.raises(UsageError, match=r"holding the 8 images of split 'test' in memory takes 0.00 GiB, more than"):
-        split.resident(limit=8 * 48 - 1)
+        split.load_into_memory(limit=8 * 48 - 1)
 
 
 def test_a_split_can_be_sent_to_another_process(pets: Path) -> None:
@@ -132,13 +133,13 @@ def test_a_split_can_be_sent_to_another_process(pets: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        (torch.tensor([359]), "split 'test' has rows 0 to 358, got 359 to 359."),
-        (torch.tensor([-1, 4]), "split 'test' has rows 0 to 358, got -1 to 4."),
+        (torch.tensor([359]), "split 'test' has images 0 to 358, got index 359 to 359."),
+        (torch.tensor([-1, 4]), "split 'test' has images 0 to 358, got index -1 to 4."),
         (
             torch.tensor([0.5]),
-            "rows must be a list of int64 numbers, got torch.float32 of shape (1,). Write torch.tensor",
+            "index must be a list of int64 numbers, got torch.float32 of shape (1,). Write torch.tensor",
         ),
-        (torch.tensor(3), "rows must be a list of int64 numbers, got torch.int64 of shape ()."),
+        (torch.tensor(3), "index must be a list of int64 numbers, got torch.int64 of shape ()."),
     ],
 )
 def test_wrong_rows_are_named(digits: DataSet, rows: torch.Tensor, message: str) -> None:
@@ -168,3 +169,33 @@ def test_small_pictures_are_decoded_by_one_thread() -> None:
     """Several would wait for the interpreter, and for each other."""
     assert threads(32 * 32) == 1
     assert threads(500 * 375) == min(16, os.cpu_count() or 1, 11)
+
+
+def test_a_split_is_a_data_set_for_any_loop(digits: DataSet) -> None:
+    split = digits.test
+    x, y = split.tensors(5)
+    assert torch.equal(x, split.images(torch.arange(5)))
+    assert torch.equal(y, split.labels[:5])
+    assert len(split.tensors()[0]) == len(split.tensors(10**6)[0]) == len(split)
+    for i in (0, 4, -1):
+        image, label = split[i]
+        assert torch.equal(image, split.images(torch.tensor([i % len(split)]))[0])
+        assert type(label) is int
+        assert label == int(split.labels[i])
+    assert [y for _, y in split] == split.labels.tolist()
+    with pytest.raises(IndexError, match=re.escape("split 'test' has 359 images, got index 359")):
+        split[359]
+
+
+def test_the_data_loader_of_torch_takes_a_split(pets: Path) -> None:
+    split = load(f"folder:{pets}", preprocess=Squash(8)).test
+    parts = list(DataLoader(split, batch_size=3))
+    assert torch.equal(torch.cat([x for x, _ in parts]), split.tensors()[0])
+    assert torch.equal(torch.cat([y for _, y in parts]), split.labels)
+
+
+def test_data_sets_and_splits_print_in_a_few_lines(digits: DataSet) -> None:
+    lines = repr(digits).splitlines()
+    assert lines[0] == "DataSet('digits': 10 classes, squash8-bilinear"
+    assert lines[-1] == "  Split('test': 359 images of 8 x 8, 10 classes; in memory))"
+    assert len(lines) == 4

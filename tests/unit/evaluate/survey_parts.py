@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from vitadel.data import DataSet, Held, Split, Squash
+from vitadel.data import DataSet, InMemory, Split, Squash
 from vitadel.runs import Run
 
 
@@ -30,7 +30,7 @@ def grays(levels: Sequence[int], labels: Sequence[int] | None = None, *, size: i
     right = (gray / 255 * classes).long().clamp_max(classes - 1)
     labeled = right if labels is None else torch.tensor(labels)
     ids = tuple(f"gray/{number:03d}-{level}" for number, level in enumerate(levels))
-    split = Split("test", ids, labeled, Held(pixels))
+    split = Split("test", ids, labeled, InMemory(pixels))
     return DataSet("grays", tuple(map(str, range(classes))), Squash(size), None, None, split)
 
 

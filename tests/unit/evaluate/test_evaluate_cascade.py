@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from vitadel import data, models
 from vitadel.attacks import FGSM, PGD
 from vitadel.core.errors import UsageError
-from vitadel.data import DataSet, Held, Split, Squash
+from vitadel.data import DataSet, InMemory, Split, Squash
 from vitadel.evaluate import SUITES, Entry, Suite, evaluate, sanity_flags, validation_scores
 from vitadel.evaluate.cascade import _evidence
 from vitadel.goals import Untargeted, runner_up
@@ -315,7 +315,7 @@ def test_one_step_can_be_easier_than_no_step() -> None:
 
     pixels = torch.full((6, 3, 2, 2), 122, dtype=torch.uint8)  # 122 / 255 = 0.478
     pixels[:2] = 102  # 0.4: right, and after the step at 0.5 no more
-    split = Split("test", tuple("abcdef"), torch.zeros(6, dtype=torch.long), Held(pixels))
+    split = Split("test", tuple("abcdef"), torch.zeros(6, dtype=torch.long), InMemory(pixels))
     model = Valley().train()
     scores = validation_scores(model, split, FGSM(), Linf(0.1), seed=0, batch=4)
     assert scores == {"clean": 2 / 6, "fgsm": 4 / 6, "robust": 0.0}

@@ -13,7 +13,7 @@ from vitadel import models
 from vitadel.core.distributed import Ranks
 from vitadel.core.errors import UsageError
 from vitadel.core.progress import Notify
-from vitadel.data import DataSet, Held, Split, Squash
+from vitadel.data import DataSet, InMemory, Split, Squash
 from vitadel.evaluate import survey
 from vitadel.evaluate.suites import GrayLevel, Spatial, Transfer, base
 from vitadel.evaluate.suites.spatial import _blocks, likely_first
@@ -109,7 +109,7 @@ def blurred(count: int) -> DataSet:
     pixels = (torch.nn.functional.interpolate(coarse, size=16, mode="bilinear") * 255).byte()
     labels = Corner()(pixels / 255).argmax(1)
     labels[1::5] = 1 - labels[1::5]
-    split = Split("test", tuple(map(str, range(count))), labels, Held(pixels))
+    split = Split("test", tuple(map(str, range(count))), labels, InMemory(pixels))
     return DataSet("soft", ("0", "1"), Squash(16), None, None, split)
 
 
@@ -308,7 +308,7 @@ def test_transfer_crafts_once_per_source_and_asks_all(tmp_path: Path, three: lis
     pixels = torch.randint(0, 256, (12, 3, 8, 8), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
     first, second = (models.load(path) for path in three[:2])
     labels = first(pixels / 255).argmax(1).detach()
-    split = Split("test", tuple(map(str, range(12))), labels, Held(pixels))
+    split = Split("test", tuple(map(str, range(12))), labels, InMemory(pixels))
     data = DataSet("noise", tuple(map(str, range(10))), Squash(8), None, None, split)
     settings = Transfer(sources=(str(three[1]),), steps=3)
     threat = Linf(0.06)
@@ -364,7 +364,7 @@ def test_images_that_fool_a_model_more_often_than_its_own_attack_are_flagged(tmp
     pixels = torch.randint(0, 256, (12, 3, 8, 8), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
     first = models.load(three[0])
     labels = first(pixels / 255).argmax(1).detach()
-    split = Split("test", tuple(map(str, range(12))), labels, Held(pixels))
+    split = Split("test", tuple(map(str, range(12))), labels, InMemory(pixels))
     data = DataSet("noise", tuple(map(str, range(10))), Squash(8), None, None, split)
     settings, threat = Transfer(sources=tuple(map(str, three[:2]))), Linf(0.1)
     summary = survey(Masked(first), data, settings, claim(tmp_path / "masked"), threat=threat)
@@ -396,7 +396,7 @@ class Stripes(nn.Module):
 def test_a_source_of_smaller_images_costs_no_detail(tmp_path: Path, three: list[Path]) -> None:
     pixels = torch.zeros(6, 3, 16, 16, dtype=torch.uint8)
     pixels[:, :, :, ::2] = 255
-    split = Split("test", tuple(map(str, range(6))), torch.ones(6, dtype=torch.int64), Held(pixels))
+    split = Split("test", tuple(map(str, range(6))), torch.ones(6, dtype=torch.int64), InMemory(pixels))
     data = DataSet("stripes", tuple(map(str, range(10))), Squash(16), None, None, split)
     settings = Transfer(sources=(str(three[0]),))
     summary = survey(Stripes(), data, settings, claim(tmp_path / "run"), threat=Linf(1e-3))

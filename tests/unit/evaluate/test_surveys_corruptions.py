@@ -9,7 +9,7 @@ from PIL import Image
 from survey_parts import Bins, claim, grays  # type: ignore[import-not-found]
 
 from vitadel.core.errors import UsageError
-from vitadel.data import DataSet, Held, Split, Squash, load, wnids
+from vitadel.data import DataSet, InMemory, Split, Squash, load, wnids
 from vitadel.evaluate import survey
 from vitadel.evaluate.metrics import ALEXNET, mean_corruption_error, relative_corruption_error
 from vitadel.evaluate.suites import Corruptions
@@ -76,7 +76,7 @@ def test_the_benchmark_has_75_cells_and_95(tmp_path: Path) -> None:
 def imagenet(levels: list[int], labels: list[int]) -> DataSet:
     pixels = torch.tensor(levels).view(-1, 1, 1, 1).expand(-1, 3, 16, 16).to(torch.uint8).contiguous()
     ids = tuple(f"val/{wnids()[label]}/{number}.JPEG" for number, label in enumerate(labels))
-    split = Split("test", ids, torch.tensor(labels), Held(pixels))
+    split = Split("test", ids, torch.tensor(labels), InMemory(pixels))
     return DataSet("imagenet:x", wnids(), Squash(16), None, None, split)
 
 
@@ -223,7 +223,7 @@ def arrays(tmp_path: Path) -> tuple[DataSet, Path]:
     order = [5, 0, 3, 2, 1, 4]
     ids = tuple(f"test/{number:05d}" for number in order)
     split = Split(
-        "test", ids, torch.from_numpy(labels[order]), Held(torch.from_numpy(pictures[order]).permute(0, 3, 1, 2))
+        "test", ids, torch.from_numpy(labels[order]), InMemory(torch.from_numpy(pictures[order]).permute(0, 3, 1, 2))
     )
     return DataSet("cifar10:x", tuple(map(str, range(10))), Squash(32), None, None, split), root
 

@@ -10,7 +10,7 @@ from survey_parts import Bins, claim, grays  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
 from vitadel.core.errors import UsageError
-from vitadel.data import SHAPES, DataSet, Held, Split, Squash, load, part_wnids, wnids
+from vitadel.data import SHAPES, DataSet, InMemory, Split, Squash, load, part_wnids, wnids
 from vitadel.evaluate import SURVEYS, survey
 from vitadel.evaluate.suites import ImageNetA, ImageNetR, LabelSpace, NaturalAdversarial, ShapeBias
 from vitadel.evaluate.suites.shape_bias import decisions
@@ -47,7 +47,7 @@ class Said(nn.Module):
 def numbered(labels: list[int], classes: tuple[str, ...], ids: list[str] | None = None) -> DataSet:
     pixels = torch.zeros(len(labels), 3, 8, 8, dtype=torch.uint8)
     pixels[:, 0, 0, 0] = torch.arange(len(labels))
-    split = Split("test", tuple(ids or map(str, range(len(labels)))), torch.tensor(labels), Held(pixels))
+    split = Split("test", tuple(ids or map(str, range(len(labels)))), torch.tensor(labels), InMemory(pixels))
     return DataSet("numbered", classes, Squash(8), None, None, split)
 
 

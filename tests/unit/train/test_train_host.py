@@ -15,7 +15,7 @@ from torch import Tensor
 from vitadel.core.errors import UsageError
 from vitadel.core.rng import RandomStreams, fold_seed
 from vitadel.data import CenterCrop, Interpolation, Split, Squash, load
-from vitadel.data.pixels import Arrays, Held
+from vitadel.data.pixels import Arrays, InMemory
 from vitadel.recipes.augmentation_sets import AUGMENTATION_SETS, AugmentationSet
 from vitadel.train.input.augment import Chain, ColorJitter, Erase, Flip, ResizedCrop
 from vitadel.train.input.mixing import Mixing
@@ -47,7 +47,7 @@ def files(root: Path) -> Split:
 
 @pytest.fixture(scope="module")
 def held(files: Split) -> Split:
-    return files.resident()
+    return files.load_into_memory()
 
 
 def made(split: Split, augment: PILAugment, order: Sequence[Turn] = ORDER, **options: int) -> list[Tensor]:
@@ -181,7 +181,7 @@ def test_erasing_is_our_own_with_whole_pixel_values(held: Split) -> None:
 
 def test_images_that_are_not_square_keep_their_shape() -> None:
     pixels = torch.arange(360).remainder(251).to(torch.uint8).view(2, 3, 10, 6)
-    tall = Split("tall", ("a", "b"), torch.tensor([0, 1]), Held(pixels))
+    tall = Split("tall", ("a", "b"), torch.tensor([0, 1]), InMemory(pixels))
     assert torch.equal(made(tall, NOTHING, [torch.arange(2)])[0], tall.images(torch.arange(2)))
     for augment in (FULL, NOTHING):
         assert made(tall, augment, [torch.arange(2)])[0].shape == (2, 3, 10, 6)
@@ -212,7 +212,7 @@ def test_pictures_are_read_in_rgb_at_their_own_size(tmp_path: Path) -> None:
     assert (
         np.asarray(split.pixels.finished(0)) == split.pixels.read(torch.tensor([0]))[0].permute(1, 2, 0).numpy()
     ).all()
-    resident = split.resident().pixels
+    resident = split.load_into_memory().pixels
     assert (np.asarray(resident.original(0)) == np.asarray(split.pixels.finished(0))).all()
     pictures = torch.arange(2 * 3 * 4 * 6, dtype=torch.uint8).view(2, 3, 4, 6)
     arrays = Arrays(pictures, Squash(5))

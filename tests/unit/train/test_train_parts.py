@@ -8,7 +8,7 @@ from torch import nn
 
 from vitadel.core.errors import UsageError
 from vitadel.core.rng import RandomStreams
-from vitadel.data import Held, Split
+from vitadel.data import InMemory, Split
 from vitadel.train import SGD, AdamW, Lion, Mixing, OptimizerChoice, PadCrop, Plan, learning_rate
 from vitadel.train.preparation import order_of
 
@@ -131,7 +131,7 @@ def test_rates_that_cannot_be_are_refused() -> None:
     ],
 )
 def test_a_batch_is_shared_evenly(values: dict[str, object], world: int, message: str | None) -> None:
-    pixels = Held(torch.zeros(20, 3, 2, 2, dtype=torch.uint8))
+    pixels = InMemory(torch.zeros(20, 3, 2, 2, dtype=torch.uint8))
     train = Split("train", tuple(map(str, range(20))), torch.zeros(20, dtype=torch.int64), pixels)
     chosen = plan(**values)
     if message is None:

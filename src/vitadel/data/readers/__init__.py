@@ -1,1 +1,1 @@
-"""One reader per kind of source."""
+"""One reader per kind of source; each returns a `Source`."""

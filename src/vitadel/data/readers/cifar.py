@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from vitadel.core.errors import UsageError
+from vitadel.data.dataset import Source, Statistics
 from vitadel.data.pixels import Arrays
 from vitadel.data.preprocess import Preprocess
-from vitadel.data.source import Source, Statistics
 from vitadel.data.split import Split
 
 _BROKEN = (pickle.UnpicklingError, EOFError, TypeError, ValueError, LookupError, AttributeError, OverflowError)

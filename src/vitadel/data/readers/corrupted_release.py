@@ -20,30 +20,30 @@ from torch import Tensor
 
 from vitadel.core.errors import UsageError, reason
 from vitadel.core.files import refuse_special
-from vitadel.data.pixels import Files, Prepared
+from vitadel.data.pixels import Files, Preprocessed
 from vitadel.data.preprocess import Preprocess, Squash
 from vitadel.data.split import Split
 
 _SEVERITIES = 5
-_MARKED = 16  # images by which files are told from others
+_MARKED = 16  # images that such a hash covers
 _TEST = re.compile(r"test/(\d+)")
 
 
-class Released(Protocol):
-    """A folder of corrupted images."""
+class CorruptedRelease(Protocol):
+    """A folder of corrupted images as released."""
 
     @property
     def about(self) -> str:
-        """What a record says of it."""
+        """What a record says of where the images come from."""
 
     def cell(self, name: str, severity: int) -> Split:
-        """The images of one corruption at one severity, row by row those of the clean split."""
+        """The images of one corruption at one severity, in the order of the clean split."""
 
     def mark(self, name: str, severity: int) -> str:
-        """A hash by which other files in the place of these are noticed; it looks at the first few images alone."""
+        """A hash of the first few images, by which a replaced file is noticed."""
 
 
-def open_released(root: Path, clean: Split, preprocess: Preprocess) -> Released:
+def open_released(root: Path, clean: Split, preprocess: Preprocess) -> CorruptedRelease:
     """The corrupted images in `root` of the images in `clean`; what does not fit together is refused."""
     if not root.is_dir():
         raise UsageError(f"there is no folder {str(root)!r} of corrupted images.")
@@ -53,7 +53,7 @@ def open_released(root: Path, clean: Split, preprocess: Preprocess) -> Released:
 
 @dataclass(frozen=True, slots=True)
 class _Folders:
-    """ImageNet-C. A file is found by the class and the name of the image it was made from, never by its place."""
+    """ImageNet-C. A file is identified by class and name of the image it was made from."""
 
     root: Path
     clean: Split
@@ -88,7 +88,7 @@ class _Folders:
 
 
 def cell_folder(root: Path, name: str, severity: int) -> Path | None:
-    """Where ImageNet-C's images of one cell lie."""
+    """The folder of ImageNet-C's images of one corruption at one severity."""
     places = [root / name / str(severity), *sorted(root.glob(f"*/{name}/{severity}"))]
     return next((place for place in places if place.is_dir()), None)
 
@@ -104,13 +104,13 @@ class _Blocks:
 
     @classmethod
     def open(cls, root: Path, clean: Split, squash: Squash) -> "_Blocks":
-        found = [_TEST.fullmatch(one) for one in clean.ids]
-        if not all(found):
+        matches = [_TEST.fullmatch(one) for one in clean.ids]
+        if not all(matches):
             raise UsageError(
                 f"{root} holds arrays in the order of CIFAR's test images, and the clean images do not say their place "
                 f"in it: the first is {clean.ids[0]}. Use --data cifar10:DIR or cifar100:DIR and its test split."
             )
-        numbers = tuple(int(one[1]) for one in found if one is not None)
+        numbers = tuple(int(one[1]) for one in matches if one is not None)
         labels = _array(root / "labels.npy", (None,))
         if max(numbers) >= len(labels):
             raise UsageError(f"{root / 'labels.npy'} has {len(labels)} labels, and an image has number {max(numbers)}.")
@@ -133,34 +133,34 @@ class _Blocks:
                 f"{self.root / f'{name}.npy'} should hold five blocks of bytes, one image each per test image, got "
                 f"{pictures.dtype} of {list(pictures.shape)}. Unpack it again."
             )
-        rows = torch.tensor(self.numbers) + (severity - 1) * count
-        return Split(self.clean.name, self.clean.ids, self.clean.labels, _Mapped(pictures, rows, self.squash))
+        numbers = torch.tensor(self.numbers) + (severity - 1) * count
+        return Split(self.clean.name, self.clean.ids, self.clean.labels, _Mapped(pictures, numbers, self.squash))
 
     def mark(self, name: str, severity: int) -> str:
         """By the array's shape and some pictures: all these files have one size."""
         pixels = self.cell(name, severity).pixels
         assert isinstance(pixels, _Mapped)
-        some = pixels.pictures[pixels.rows[:_MARKED].numpy()]
+        some = pixels.pictures[pixels.numbers[:_MARKED].numpy()]
         about = repr((name, severity, pixels.pictures.shape)).encode()
         return hashlib.sha256(about + some.tobytes()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Mapped(Prepared):
-    """Pictures in a file that is mapped into memory, uint8 [N, H, W, 3]; row r is picture rows[r]."""
+class _Mapped(Preprocessed):
+    """Pictures in a file that is mapped into memory, uint8 [N, H, W, 3]; image i is picture numbers[i]."""
 
     pictures: NDArray[np.uint8]
-    rows: Tensor
+    numbers: Tensor
     preprocess: Preprocess
 
-    def picture(self, row: int) -> Tensor:
-        return self.preprocess(self.original(row))
+    def picture(self, i: int) -> Tensor:
+        return self.preprocess(self.original(i))
 
-    def original(self, row: int) -> Image.Image:
-        return Image.fromarray(np.array(self.pictures[int(self.rows[row])]))
+    def original(self, i: int) -> Image.Image:
+        return Image.fromarray(np.array(self.pictures[int(self.numbers[i])]))
 
-    def take(self, rows: Tensor) -> "_Mapped":
-        return _Mapped(self.pictures, self.rows[rows], self.preprocess)
+    def take(self, index: Tensor) -> "_Mapped":
+        return _Mapped(self.pictures, self.numbers[index], self.preprocess)
 
 
 def _array(path: Path, shape: Sequence[int | None]) -> NDArray[np.uint8]:

@@ -12,10 +12,10 @@ from pathlib import Path
 import torch
 
 from vitadel.core.errors import UsageError
+from vitadel.data.dataset import Source
 from vitadel.data.pixels import Files
 from vitadel.data.preprocess import Preprocess
 from vitadel.data.readers.folder import EXTENSIONS
-from vitadel.data.source import Source
 from vitadel.data.split import Split
 
 SHAPES = (
@@ -60,9 +60,9 @@ def list_stimuli(root: Path) -> tuple[list[str], list[str]]:
     """The stimuli below a folder, and what is there beside them, both as sorted paths relative to it."""
     ids: list[str] = []
     strangers: list[str] = []
-    for place, folders, names in os.walk(root):
+    for parent, folders, names in os.walk(root):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        inside = Path(place).relative_to(root).as_posix()
+        inside = Path(parent).relative_to(root).as_posix()
         for name in sorted(names):
             path = name if inside == "." else f"{inside}/{name}"
             if not name.startswith("."):
@@ -72,13 +72,14 @@ def list_stimuli(root: Path) -> tuple[list[str], list[str]]:
 
 def cues(stimulus: str) -> tuple[str, str]:
     """The classes of shape and texture, from the name of a stimulus."""
-    found = _NAME.fullmatch(stimulus.rpartition("/")[2])
-    assert found is not None, f"{stimulus} was read as a stimulus and is none"
-    return found[1], found[2]
+    match = _NAME.fullmatch(stimulus.rpartition("/")[2])
+    assert match is not None, f"{stimulus} was read as a stimulus and is none"
+    return match[1], match[2]
 
 
 def _is_stimulus(path: str) -> bool:
     *folders, name = path.split("/")
-    found = _NAME.fullmatch(name)
-    known = found is not None and found[1] in SHAPES and found[2] in SHAPES and name.lower().endswith(EXTENSIONS)
-    return known and found is not None and folders == [found[1]]
+    match = _NAME.fullmatch(name)
+    if match is None or not name.lower().endswith(EXTENSIONS):
+        return False
+    return match[1] in SHAPES and match[2] in SHAPES and folders == [match[1]]

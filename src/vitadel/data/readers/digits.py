@@ -3,10 +3,10 @@
 import numpy as np
 import torch
 
-from vitadel.data.order import divide
+from vitadel.data.dataset import Source, Statistics
+from vitadel.data.partition import train_and_test
 from vitadel.data.pixels import Arrays
 from vitadel.data.preprocess import Preprocess
-from vitadel.data.source import Source, Statistics
 from vitadel.data.split import Split
 
 # measured over the training split at its own size of 8 x 8 (tests/unit/data/test_data_digits.py)
@@ -22,6 +22,6 @@ def read_digits(preprocess: Preprocess) -> Source:
     pictures = torch.from_numpy(gray)[:, None].expand(-1, 3, -1, -1).contiguous()
     ids = tuple(f"digits/{number:05d}" for number in range(len(pictures)))
     labels = torch.from_numpy(bunch.target).to(torch.int64)
-    train, test = divide(Split("all", ids, labels, Arrays.of(pictures, preprocess)))
+    train, test = train_and_test(Split("all", ids, labels, Arrays.of(pictures, preprocess)))
     classes = tuple(str(digit) for digit in range(10))
     return Source(classes, train, test, _STATISTICS)

@@ -9,9 +9,9 @@ from typing import NoReturn
 import torch
 
 from vitadel.core.errors import UsageError
+from vitadel.data.dataset import Source, Statistics, check_classes
 from vitadel.data.pixels import Files
 from vitadel.data.preprocess import Preprocess
-from vitadel.data.source import Source, Statistics, check_classes
 from vitadel.data.split import Split
 
 EXTENSIONS = (".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".webp")
@@ -49,22 +49,22 @@ def read_imagenet_part(
 ) -> Source:
     """ImageNet-A or -R as released: a folder per wnid in `root`, or in the folder of that name within it.
 
-    A label is the place of the wnid among all 1000 and never that of a folder in a listing.
+    A label is the index of the wnid among all 1000, never that of a folder in a listing.
     """
-    place = root / name if _is_folder(root / name) else root
+    folder = root / name if _is_folder(root / name) else root
     members, known = part_wnids(name), wnids()
-    folders = _subfolders(place)
-    strangers = [folder for folder in folders if folder not in members]
+    folders = _subfolders(folder)
+    strangers = [one for one in folders if one not in members]
     if strangers and (not skip or len(strangers) == len(folders)):
         raise UsageError(
-            f"{place / strangers[0]} is not named after one of the 200 classes of {name}. Move it elsewhere, or give "
+            f"{folder / strangers[0]} is not named after one of the 200 classes of {name}. Move it elsewhere, or give "
             f"the folder that the archive {name}.tar unpacks to."
         )
     if chosen is not None:
         check_classes(chosen, members)
-    wanted = frozenset(folder for folder in folders if folder in (members if chosen is None else chosen))
-    test = _split("test", root, place, known, wanted, preprocess)
-    left_out = tuple(f"{folder}: not a class of {name}" for folder in strangers)
+    wanted = frozenset(one for one in folders if one in (members if chosen is None else chosen))
+    test = _split("test", root, folder, known, wanted, preprocess)
+    left_out = tuple(f"{one}: not a class of {name}" for one in strangers)
     return Source(known, None, replace(test, skipped=left_out), _IMAGENET)
 
 
@@ -130,7 +130,7 @@ def _source(
     chosen: Sequence[str] | None,
 ) -> Source:
     if chosen is not None:
-        check_classes(chosen, classes)  # before the walk through the files, which may take minutes
+        check_classes(chosen, classes)  # before listing the files, which may take minutes
     wanted = frozenset(classes if chosen is None else chosen)
     splits = [
         None if folder is None else _split(name, root, folder, classes, wanted, preprocess)
@@ -148,22 +148,22 @@ def _split(
     labels: list[int] = []
     for class_name in _subfolders(folder):
         if class_name in wanted:
-            found = _files(root, folder / class_name)
-            ids += found
-            labels += [label_of[class_name]] * len(found)
+            images = _files(root, folder / class_name)
+            ids += images
+            labels += [label_of[class_name]] * len(images)
     paths = tuple(ids)
     return Split(name, paths, torch.tensor(labels, dtype=torch.int64), Files(root, paths, preprocess))
 
 
 def _files(root: Path, folder: Path) -> list[str]:
     """The images at any depth below `folder`, as posix paths relative to `root`."""
-    found = []
-    for place, folders, names in os.walk(folder, onerror=_refuse):
+    images = []
+    for parent, folders, names in os.walk(folder, onerror=_refuse):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        inside = Path(place).relative_to(root).as_posix()
-        found += [f"{inside}/{n}" for n in names if n.lower().endswith(EXTENSIONS) and not n.startswith(".")]
-    if not found:
+        inside = Path(parent).relative_to(root).as_posix()
+        images += [f"{inside}/{n}" for n in names if n.lower().endswith(EXTENSIONS) and not n.startswith(".")]
+    if not images:
         raise UsageError(
             f"class folder {folder} has no images. Put some in, ending in {', '.join(EXTENSIONS)}, or remove it."
         )
-    return found
+    return images

@@ -1,4 +1,4 @@
-"""Images chosen by a list, in its order: how published subsets, such as RobustBench's 5000 of ImageNet, are told."""
+"""Images chosen by a list, in its order: how subsets such as RobustBench's 5000 images of ImageNet are published."""
 
 from collections import Counter
 from dataclasses import replace
@@ -7,8 +7,7 @@ from pathlib import Path
 import torch
 
 from vitadel.core.errors import UsageError
-from vitadel.data.source import Source
-from vitadel.data.split import Split
+from vitadel.data.dataset import Source
 
 
 def is_image_list(lines: tuple[str, ...]) -> bool:
@@ -18,24 +17,20 @@ def is_image_list(lines: tuple[str, ...]) -> bool:
 
 def choose_images(source: Source, lines: tuple[str, ...], file: Path, *, skip: bool) -> Source:
     """The test images that the lines name by the end of their path, CLASS/FILE, in the order of the lines."""
-    place = _places(source.test)
+    index_of = {_tail(name): i for i, name in enumerate(source.test.ids)}
     for line, count in Counter(lines).items():
         if count > 1:
-            raise UsageError(f"{file} names {line} {count} times. Name each image once: its line is its row.")
-    absent = [line for line in lines if _tail(line) not in place]
+            raise UsageError(f"{file} names {line} {count} times. Name each image once: its line is its index.")
+    absent = [line for line in lines if _tail(line) not in index_of]
     if absent and (not skip or len(absent) == len(lines)):
         raise UsageError(
             f"{len(absent)} of the {len(lines)} images that {file} names are missing, the first is {absent[0]}. "
             "Fetch them, or say --skip-unreadable to go on without them."
         )
-    rows = [place[_tail(line)] for line in lines if _tail(line) in place]
-    test = source.test.take(torch.tensor(rows, dtype=torch.int64))
+    index = [index_of[_tail(line)] for line in lines if _tail(line) in index_of]
+    test = source.test.take(torch.tensor(index, dtype=torch.int64))
     left_out = (*source.test.skipped, *(f"{line}: missing" for line in absent))
     return Source(source.classes, None, replace(test, skipped=left_out), source.statistics)
-
-
-def _places(split: Split) -> dict[str, int]:
-    return {_tail(one): row for row, one in enumerate(split.ids)}
 
 
 def _tail(path: str) -> str:

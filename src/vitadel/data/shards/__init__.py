@@ -1,1 +1,1 @@
-"""See the modules inside."""
+"""Folders of images by the million, such as generated ones: their format, its writer, conversion from .npz."""

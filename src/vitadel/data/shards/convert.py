@@ -1,7 +1,7 @@
 """From .npz archives of generated images to a folder of shards, in one pass and little memory.
 
-`np.load` reads a member of an archive whole: 154 GB for 50 million images. Here a member is a stream: its header says
-what follows, and what follows is read block by block. Nothing is ever unpickled.
+`np.load` reads a member of an archive whole: 154 GB for 50 million images. Here a member is read as a stream, block
+by block after its header. Nothing is ever unpickled.
 """
 
 import math
@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 
 from vitadel.core.errors import UsageError
 from vitadel.core.files import refuse_special
+from vitadel.core.progress import Notify, silent
 from vitadel.data.shards.format import MOST_CLASSES, Shards
-from vitadel.data.shards.writer import SHARD_IMAGES, Block, Notify, silent, write_shards
+from vitadel.data.shards.writer import SHARD_IMAGES, Block, write_shards
 
 # bytes of pixels read at once
 _BLOCK = 4 * 2**20
@@ -39,10 +40,21 @@ def convert(
     shard_images: int = SHARD_IMAGES,
     notify: Notify = silent,
 ) -> Shards:
-    """Write the images of all archives, one after the other, into an empty folder; without `num_classes`, there are as
-    many classes as the highest label asks for.
+    """Write the images of all archives, one after the other, into an empty folder, and open it.
 
-    Everything that headers and labels can tell is checked before the first image is written.
+    Headers and labels are checked before the first image is written.
+
+    Args:
+        archives: .npz files with images, uint8 [N, H, W, 3], and integer labels.
+        folder: Where the shards go; it must not exist or be empty.
+        image_key: The name of the images inside an archive.
+        label_key: The name of the labels.
+        num_classes: By default one more than the highest label.
+        shard_images: Images per file.
+        notify: Called with the progress.
+
+    Raises:
+        UsageError: An archive is damaged or does not fit, the folder is not empty, or the disk is full.
     """
     if shard_images < 1:
         raise UsageError(f"a shard must hold at least 1 image, got {shard_images}. The default is {SHARD_IMAGES}.")
@@ -150,10 +162,10 @@ class Archive:
 
 
 def _classes(archives: Sequence[Archive], asked: int | None) -> int:
-    """How many classes there are; every label is looked at."""
+    """How many classes there are; every label is read."""
     if asked is not None and not 1 <= asked <= MOST_CLASSES:
         raise UsageError(f"the number of classes must lie between 1 and {MOST_CLASSES}, got {asked}.")
-    limit, found = MOST_CLASSES if asked is None else asked, 0
+    limit, count = MOST_CLASSES if asked is None else asked, 0
     for archive in archives:
         highest = archive.highest_label()
         if highest >= limit:
@@ -161,8 +173,8 @@ def _classes(archives: Sequence[Archive], asked: int | None) -> int:
                 f"{archive.path} has the label {highest}, but {limit} classes have labels from 0 to {limit - 1}. "
                 f"Write a larger number of classes, at most {MOST_CLASSES}, or leave it out."
             )
-        found = max(found, highest + 1)
-    return asked or found
+        count = max(count, highest + 1)
+    return asked or count
 
 
 def _check_images(image: Member) -> None:
@@ -206,7 +218,7 @@ def _header(file: IO[bytes], path: Path, key: str) -> tuple[tuple[int, ...], boo
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Whatever can be wrong with an archive, said in one sentence."""
+    """Turn whatever can be wrong with an archive into a UsageError."""
     try:
         yield
     except (zipfile.BadZipFile, zlib.error, EOFError) as error:

@@ -1,4 +1,4 @@
-"""Images by the million in plain .npy files: read by row where they lie, never held in memory.
+"""Images by the million in plain .npy files, memory-mapped: read by index, never held in memory.
 
 shards.json        what the folder holds; written last, so a folder without it is unfinished
 images-00000.npy   uint8 [n, H, W, 3]
@@ -24,22 +24,22 @@ from torch import Tensor
 
 from vitadel.core.errors import UsageError
 from vitadel.core.files import parse_json, refuse_special
-from vitadel.data.rows import checked_rows
+from vitadel.data.split import checked_index
 
 MOST_CLASSES = 2**16
 INDEX = "shards.json"
-# there as long as a folder is being filled, and after a kill
+# exists while a folder is being filled, and after an interruption
 MARK = ".unfinished"
 _FORMAT = 1
 _MIB = 2**20
-# rows read before their pages are given back: many enough to fill a disk's queue, few enough to weigh nothing
+# images read before their pages are released: enough to fill a disk's queue, few enough to take little memory
 _AT_ONCE = 4096
 _AGAIN = "Convert the archives again, into a new folder."
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One pair of files as shards.json tells of it; the hash is of the first and last megabyte of the images."""
+    """One pair of files in shards.json; the hash is of the first and last megabyte of the images."""
 
     count: int
     sha256: str
@@ -47,7 +47,7 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """What shards.json says."""
+    """The content of shards.json."""
 
     image_size: int
     num_classes: int
@@ -92,20 +92,20 @@ class Index:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Mapped:
-    """The rows of one .npy file; the pages that were read are given back after each batch.
+    """The entries of one .npy file, memory-mapped; the pages that were read are released after each batch.
 
-    Pages of a mapped file count as memory of the process, and on a machine of many processes as memory used up. Given
-    back, they stay in the system's cache, which is what remembers a file as long as there is room.
+    Pages of a mapped file count as memory of the process. Released, they stay in the system's file cache for as long as
+    memory is left.
     """
 
-    rows: NDArray[np.unsignedinteger]
+    entries: NDArray[np.unsignedinteger]
     memory: mmap.mmap
     start: int
     scattered: bool
 
     @classmethod
     def open(cls, path: Path, dtype: np.dtype[np.unsignedinteger], shape: tuple[int, ...], *, scattered: bool) -> Self:
-        """Map a file that must hold just this; `scattered` if reading on from a row seldom meets the next."""
+        """Map a file that must hold just this; `scattered` if it is read in random order."""
         refuse_special(path)
         try:
             with path.open("rb") as file:
@@ -114,27 +114,27 @@ class Mapped:
         except OSError as error:
             raise UsageError(f"cannot read {path}: {error.strerror}. {_AGAIN}") from error
         if scattered:
-            _advise(memory, "MADV_RANDOM")  # else each row read brings its neighbors along
+            _advise(memory, "MADV_RANDOM")  # or each entry read would bring its neighbors along
         return cls(np.ndarray(shape, dtype, memory, start), memory, start, scattered)
 
-    def announce(self, rows: NDArray[np.int64]) -> None:
-        """Have the system fetch these rows all at once: waiting for one after the other takes six times as long."""
+    def prefetch(self, index: NDArray[np.int64]) -> None:
+        """Have the system fetch these entries all at once: waiting for one after the other takes six times as long."""
         if not self.scattered or not hasattr(mmap, "MADV_WILLNEED"):
             return
-        length = self.rows[:1].nbytes
-        for first in (rows * length + self.start).tolist():
+        length = self.entries[:1].nbytes
+        for first in (index * length + self.start).tolist():
             page = first - first % mmap.PAGESIZE
             self.memory.madvise(mmap.MADV_WILLNEED, page, first + length - page)
 
-    def take(self, rows: NDArray[np.int64]) -> NDArray[np.unsignedinteger]:
-        found = self.rows[rows]  # a copy
+    def take(self, index: NDArray[np.int64]) -> NDArray[np.unsignedinteger]:
+        entries = self.entries[index]  # a copy
         _advise(self.memory, "MADV_DONTNEED")
-        return found
+        return entries
 
 
 @dataclass(frozen=True, eq=False)
 class Shards:
-    """A folder of images and labels; row r is the same image for everyone who has the folder."""
+    """A folder of images and labels that `convert` wrote; index i is the same image wherever the folder is copied."""
 
     folder: Path
     index: Index
@@ -153,10 +153,10 @@ class Shards:
             images.append(Mapped.open(image_path, np.dtype("u1"), shape, scattered=True))
             labels.append(Mapped.open(label_path, index.label_dtype, shape[:1], scattered=False))
             if ends_sha256(image_path) != shard.sha256:
-                raise UsageError(f"{image_path} is not the file that {INDEX} tells of: its hash differs. {_AGAIN}")
+                raise UsageError(f"{image_path} is not the file that {INDEX} describes: its hash differs. {_AGAIN}")
             _digest_rest(label_path, labels[-1].start, digest.update)
         if digest.hexdigest() != index.labels_sha256:
-            raise UsageError(f"the labels in {folder} are not those {INDEX} tells of: their hash differs. {_AGAIN}")
+            raise UsageError(f"the labels in {folder} are not those {INDEX} describes: their hash differs. {_AGAIN}")
         return cls(folder, index, tuple(images), tuple(labels))
 
     def __len__(self) -> int:
@@ -170,18 +170,18 @@ class Shards:
     def image_size(self) -> int:
         return self.index.image_size
 
-    def pixels(self, rows: Tensor) -> Tensor:
+    def pixels(self, index: Tensor) -> Tensor:
         """uint8 [B, 3, H, W], on the CPU."""
-        found = self._gather(self.image_files, self._checked(rows))
-        return torch.from_numpy(found).permute(0, 3, 1, 2).contiguous()
+        pixels = self._gather(self.image_files, self._checked(index))
+        return torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous()
 
-    def images(self, rows: Tensor) -> Tensor:
+    def images(self, index: Tensor) -> Tensor:
         """float32 [B, 3, H, W] in [0, 1], on the CPU."""
-        return self.pixels(rows).to(torch.float32).div_(255)
+        return self.pixels(index).to(torch.float32).div_(255)
 
-    def labels(self, rows: Tensor) -> Tensor:
+    def labels(self, index: Tensor) -> Tensor:
         """int64 [B], on the CPU."""
-        return torch.from_numpy(self._gather(self.label_files, self._checked(rows)).astype(np.int64))
+        return torch.from_numpy(self._gather(self.label_files, self._checked(index)).astype(np.int64))
 
     def describe(self) -> dict[str, object]:
         """What a manifest needs to tell these images from others."""
@@ -190,27 +190,27 @@ class Shards:
 
     @cached_property
     def _starts(self) -> NDArray[np.int64]:
-        """The first row of each shard, and after them the number of all rows."""
+        """The index of the first image of each shard, and after them the number of all images."""
         return np.cumsum([0, *(shard.count for shard in self.index.shards)])
 
-    def _gather(self, files: Sequence[Mapped], rows: NDArray[np.int64]) -> NDArray[np.unsignedinteger]:
-        out = np.empty((len(rows), *files[0].rows.shape[1:]), files[0].rows.dtype)
-        order = np.argsort(rows, kind="stable")
-        for first in range(0, len(rows), _AT_ONCE):
-            places = order[first : first + _AT_ONCE]
-            edges = np.searchsorted(rows[places], self._starts)
+    def _gather(self, files: Sequence[Mapped], index: NDArray[np.int64]) -> NDArray[np.unsignedinteger]:
+        out = np.empty((len(index), *files[0].entries.shape[1:]), files[0].entries.dtype)
+        order = np.argsort(index, kind="stable")
+        for first in range(0, len(index), _AT_ONCE):
+            slots = order[first : first + _AT_ONCE]
+            edges = np.searchsorted(index[slots], self._starts)
             parts = [
-                (shard, places[edges[shard] : edges[shard + 1]]) for shard in np.flatnonzero(np.diff(edges)).tolist()
+                (shard, slots[edges[shard] : edges[shard + 1]]) for shard in np.flatnonzero(np.diff(edges)).tolist()
             ]
             for shard, part in parts:
-                files[shard].announce(rows[part] - self._starts[shard])
+                files[shard].prefetch(index[part] - self._starts[shard])
             for shard, part in parts:
-                out[part] = files[shard].take(rows[part] - self._starts[shard])
+                out[part] = files[shard].take(index[part] - self._starts[shard])
         return out
 
-    def _checked(self, rows: Tensor) -> NDArray[np.int64]:
-        hint = " Shuffle(len(shards), seed).at(positions) gives rows that exist."
-        return checked_rows(rows, len(self), str(self.folder), hint).numpy()
+    def _checked(self, index: Tensor) -> NDArray[np.int64]:
+        hint = " Permutation(len(shards), seed).at(positions) gives valid numbers."
+        return checked_index(index, len(self), str(self.folder), hint).numpy()
 
 
 def _check_finished(folder: Path) -> None:
@@ -232,13 +232,13 @@ def _checked_header(file: IO[bytes], path: Path, dtype: np.dtype[np.unsignedinte
     """Where the array begins in a file that must hold just this array."""
     try:
         npy.read_magic(file)
-        found = npy.read_array_header_1_0(file)
+        header = npy.read_array_header_1_0(file)
     except ValueError as error:
         raise UsageError(f"{path} is damaged: it is no .npy file ({error}). {_AGAIN}") from error
-    if found != (shape, False, dtype):
+    if header != (shape, False, dtype):
         raise UsageError(
             f"{path} should hold {dtype.name} {list(shape)} as {INDEX} says, "
-            f"got {found[2].name} {list(found[0])}{' in Fortran order' if found[1] else ''}. {_AGAIN}"
+            f"got {header[2].name} {list(header[0])}{' in Fortran order' if header[1] else ''}. {_AGAIN}"
         )
     start = file.tell()
     whole, size = start + math.prod(shape) * dtype.itemsize, os.fstat(file.fileno()).st_size
@@ -248,7 +248,7 @@ def _checked_header(file: IO[bytes], path: Path, dtype: np.dtype[np.unsignedinte
 
 
 def ends_sha256(path: Path) -> str:
-    """A hash of the first and the last megabyte: cheap, and enough to tell one shard from another."""
+    """A hash of the first and the last megabyte: fast, and enough to tell one shard from another."""
     with path.open("rb") as file:
         digest = hashlib.sha256(file.read(_MIB))
         file.seek(max(file.tell(), os.fstat(file.fileno()).st_size - _MIB))

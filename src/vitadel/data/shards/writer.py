@@ -1,10 +1,10 @@
-"""Filling a folder with shards, so that a kill at any moment leaves nothing that reads as complete."""
+"""Filling a folder with shards; interrupted at any moment, it does not read as complete."""
 
 import hashlib
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -14,18 +14,13 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from vitadel.core.errors import UsageError
+from vitadel.core.progress import Notify, silent
 from vitadel.data.shards.format import INDEX, MARK, Index, Shard, Shards, ends_sha256, paths
 
-# (what is being done, units done, units in all, numbers worth showing): as in runs, a room this one does not see
-Notify = Callable[[str, int, int, Mapping[str, float]], None]
 Block = tuple[NDArray[np.uint8], NDArray[np.integer]]
 
 SHARD_IMAGES = 1_000_000
 _OURS = re.compile(r"(images|labels)-\d{5,}\.npy|\.(shards\.json|(images|labels)-\d{5,}\.npy)\.part")
-
-
-def silent(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
-    """Tells nobody."""
 
 
 def write_shards(
@@ -40,7 +35,7 @@ def write_shards(
 ) -> Shards:
     """Write `count` images, which come in blocks of any length, into an empty folder, and open it.
 
-    A kill leaves a folder that does not read as shards, and that the next call clears and fills afresh.
+    An interruption leaves a folder that does not read as shards, which the next call clears and fills again.
     """
     draft = Index(image_size, num_classes, "", ())
     with _claimed(folder, need=count * (3 * image_size**2 + draft.label_dtype.itemsize)):
@@ -59,7 +54,7 @@ def write_shards(
 
 
 class _Stream:
-    """Blocks of whatever length, handed out in pieces no longer than asked for."""
+    """Blocks of any length, handed out in pieces of at most a given length."""
 
     def __init__(self, blocks: Iterator[Block], count: int, notify: Notify) -> None:
         self.blocks, self.count, self.notify, self.done = blocks, count, notify, 0
@@ -73,7 +68,7 @@ class _Stream:
         return images[:most], labels[:most]
 
     def finish(self) -> None:
-        """Ask once more: at its end, and only there, an archive finds out that its checksum is wrong."""
+        """Read past the last block: only at its end does an archive verify its checksum."""
         left = next(self.blocks, None)
         assert (left, self._rest) == (None, None)
 
@@ -111,7 +106,7 @@ def _whole(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def _claimed(folder: Path, *, need: int) -> Iterator[None]:
-    """An empty folder for this process alone; whatever stops the work leaves it empty again, except a kill."""
+    """An empty folder for this process alone, emptied again after any error."""
     try:
         _refuse_strangers(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -137,7 +132,7 @@ def _claimed(folder: Path, *, need: int) -> Iterator[None]:
 
 @contextmanager
 def _marked(folder: Path) -> Iterator[None]:
-    """The mark of unfinished work, held by this process; the system lets go of it on any end, but the mark stays."""
+    """A lock on the mark of unfinished work; the system releases the lock when the process ends, but the mark stays."""
     with (folder / MARK).open("ab") as mark:
         try:
             import fcntl

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from vitadel.attacks import Flag
 from vitadel.core.errors import UsageError, unknown
 from vitadel.core.numeric import check_ranges
-from vitadel.data import DataSet, Released, open_released, wnids
+from vitadel.data import CorruptedRelease, DataSet, open_released, wnids
 from vitadel.evaluate.metrics import ALEXNET, ALEXNET_CLEAN, Accuracy, accuracy
 from vitadel.evaluate.suites.base import Desk, Outcome, share_of
 from vitadel.evaluate.suites.pictures import picture
@@ -176,12 +176,12 @@ class Corruptions:
     def _work(self, desk: Desk, corruption: Corruption) -> Callable[[Tensor, Tensor], dict[str, list[object]]]:
         return lambda rows, x: desk.classify(rows, corruption(x, rows, seed=desk.seed))
 
-    def _released(self, data: DataSet, split: str) -> Released | None:
+    def _released(self, data: DataSet, split: str) -> CorruptedRelease | None:
         if self.files is None:
             return None
         return open_released(Path(self.files).expanduser(), data.split(split), data.preprocess)
 
-    def _reader(self, desk: Desk, released: Released, cell: Cell) -> Callable[[Tensor], Tensor]:
+    def _reader(self, desk: Desk, released: CorruptedRelease, cell: Cell) -> Callable[[Tensor], Tensor]:
         images = released.cell(*cell)
 
         def read(rows: Tensor) -> Tensor:

@@ -31,7 +31,7 @@ class Loader:
 
     def batches(self, picks: Iterable[Pick]) -> Generator[Batch, None, None]:
         """(pick, images, labels) in turn."""
-        if self.synthetic is None and self.real.is_resident:
+        if self.synthetic is None and self.real.is_in_memory:
             yield from self._from_memory(picks)
         else:
             yield from map(self._sent, read_ahead(picks, self._read, _AHEAD))

@@ -13,7 +13,7 @@ from torch import Tensor
 from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Count, CountOrZero, Range, Seed, check_ranges
 from vitadel.core.rng import fold_seed
-from vitadel.data import Shuffle
+from vitadel.data import Permutation
 from vitadel.train.input.repeated_augmentation import repeated
 
 # streams of one run's seed
@@ -85,8 +85,8 @@ class Order:
     def _mixed(self, step: int, rank: int, world: int) -> Pick:
         made = self.synthetic_per_batch
         kept = self.batch - made
-        real_B = Shuffle(self.real, fold_seed(self.seed, _REAL)).at(torch.arange(step * kept, (step + 1) * kept))
-        made_B = Shuffle(self.synthetic, fold_seed(self.seed, _SYNTHETIC)).at(
+        real_B = Permutation(self.real, fold_seed(self.seed, _REAL)).at(torch.arange(step * kept, (step + 1) * kept))
+        made_B = Permutation(self.synthetic, fold_seed(self.seed, _SYNTHETIC)).at(
             torch.arange(step * made, (step + 1) * made)
         )
         generator = torch.Generator().manual_seed(fold_seed(self.seed, _PLACES, step))

@@ -9,7 +9,7 @@ import torch
 from scipy import stats
 
 from vitadel.core.errors import UsageError
-from vitadel.data import Shuffle
+from vitadel.data import Permutation
 
 COUNTS = [1, 2, 3, 4, 5, 15, 16, 17, 255, 256, 257, 1000, 1023, 1024, 1025, 99_999]
 
@@ -17,7 +17,7 @@ COUNTS = [1, 2, 3, 4, 5, 15, 16, 17, 255, 256, 257, 1000, 1023, 1024, 1025, 99_9
 @pytest.mark.parametrize("seed", [0, 1, -7, 2**63 - 1])
 @pytest.mark.parametrize("count", COUNTS)
 def test_every_pass_holds_every_number_once(count: int, seed: int) -> None:
-    found = Shuffle(count, seed).at(torch.arange(3 * count)).view(3, count)
+    found = Permutation(count, seed).at(torch.arange(3 * count)).view(3, count)
     assert found.dtype == torch.int64
     assert torch.equal(found.sort(1).values, torch.arange(count).expand(3, -1))
 
@@ -25,7 +25,7 @@ def test_every_pass_holds_every_number_once(count: int, seed: int) -> None:
 def test_passes_and_seeds_differ() -> None:
     count = 1000
     orders = [
-        Shuffle(count, seed).at(torch.arange(first * count, (first + 1) * count))
+        Permutation(count, seed).at(torch.arange(first * count, (first + 1) * count))
         for seed in (0, 1, 2)
         for first in (0, 1, 2, 10**9)
     ]
@@ -34,7 +34,7 @@ def test_passes_and_seeds_differ() -> None:
 
 
 def test_a_position_is_a_function_of_itself_alone() -> None:
-    shuffle = Shuffle(1025, 3)
+    shuffle = Permutation(1025, 3)
     positions = torch.tensor([5000, 0, 1024, 1025, 7, 7, 2**62])
     whole = shuffle.at(positions)
     assert whole[4] == whole[5]
@@ -59,13 +59,13 @@ def test_a_position_is_a_function_of_itself_alone() -> None:
 )
 def test_orders_are_pinned(count: int, seed: int, first: int, expected: list[int]) -> None:
     """A change of these is a change of every recorded run."""
-    assert Shuffle(count, seed).at(torch.arange(first, first + 10)).tolist() == expected
+    assert Permutation(count, seed).at(torch.arange(first, first + 10)).tolist() == expected
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 5, 6, 7, 8, 9, 10, 13, 16])
 def test_pairs_of_a_handful_are_even(count: int) -> None:
     """Each pass is one drawn order; every ordered pair of different numbers must be as likely at any two places."""
-    orders = Shuffle(count, 11).at(torch.arange(20_000 * count)).view(-1, count)
+    orders = Permutation(count, 11).at(torch.arange(20_000 * count)).view(-1, count)
     pairs = list(itertools.combinations(range(count), 2))[:20]
     differ = ~torch.eye(count, dtype=torch.bool)
     for one, other in pairs:
@@ -77,7 +77,7 @@ def test_pairs_of_a_handful_are_even(count: int) -> None:
 @pytest.mark.parametrize("step", [1, 2, 64, 1000])
 def test_neighbors_in_a_long_order_are_unrelated(step: int) -> None:
     count, cells = 1_000_003, 16
-    found = Shuffle(count, 5).at(torch.arange(200_000))
+    found = Permutation(count, 5).at(torch.arange(200_000))
     cell = found * cells // count
     counts = torch.bincount(cell[:-step] * cells + cell[step:], minlength=cells**2)
     assert 0.001 < stats.chisquare(counts.numpy()).pvalue < 0.999
@@ -86,7 +86,7 @@ def test_neighbors_in_a_long_order_are_unrelated(step: int) -> None:
 
 def test_a_million_positions_take_little_time() -> None:
     started = time.perf_counter()
-    Shuffle(50_000_000, 0).at(torch.arange(1_000_000))
+    Permutation(50_000_000, 0).at(torch.arange(1_000_000))
     assert time.perf_counter() - started < 6  # measured: 0.7 s; the rest is for a machine that is busy
 
 
@@ -94,10 +94,10 @@ def test_mistakes_are_named() -> None:
     with pytest.raises(
         UsageError, match=re.escape("must lie in [1, 1152921504606846976], got 0. Write how many images there are")
     ):
-        Shuffle(0, 0)
+        Permutation(0, 0)
     with pytest.raises(UsageError, match=re.escape("got torch.int64 of shape (2,) with some below 0. Write torch.ar")):
-        Shuffle(5, 0).at(torch.tensor([0, -1]))
+        Permutation(5, 0).at(torch.tensor([0, -1]))
     with pytest.raises(UsageError, match=re.escape("positions must be a list of int64 numbers of at least 0, got tor")):
-        Shuffle(5, 0).at(torch.tensor([0.0]))
+        Permutation(5, 0).at(torch.tensor([0.0]))
     with pytest.raises(UsageError, match=re.escape("got torch.int64 of shape (1, 2). Write torch.arange(first, last)")):
-        Shuffle(5, 0).at(torch.tensor([[0, 1]]))
+        Permutation(5, 0).at(torch.tensor([[0, 1]]))

@@ -12,7 +12,7 @@ from vitadel.core.errors import UsageError
 from vitadel.data import (
     SHAPES,
     DataSet,
-    Held,
+    InMemory,
     Split,
     Squash,
     check,
@@ -209,7 +209,7 @@ def test_what_is_missing_of_the_offshoots_is_said(tmp_path: Path) -> None:
 def test_nothing_is_missing_of_what_has_every_image(tmp_path: Path, count: int, told: tuple[str, ...]) -> None:
     members = torch.tensor([wnids().index(one) for one in part_wnids("imagenet-a")])
     labels = members[torch.arange(count) % len(members)]
-    pixels = Held(torch.zeros(count, 3, 1, 1, dtype=torch.uint8))
+    pixels = InMemory(torch.zeros(count, 3, 1, 1, dtype=torch.uint8))
     split = Split("test", tuple(map(str, range(count))), labels, pixels)
     assert missing(DataSet(f"imagenet-a:{tmp_path}", wnids(), Squash(1), None, None, split)) == told
 

@@ -1,4 +1,4 @@
-"""The pinned order of images and the hold-out: decided by the images' names alone, never by a seed or a listing."""
+"""The fixed order of images and the hold-out: decided by the images' names alone, never by a seed or a listing."""
 
 import hashlib
 from collections import Counter
@@ -18,8 +18,8 @@ _TEST_SALT = "vitadel/test"
 _HOLDOUT_LIMIT = 1000
 
 
-def pinned(split: Split) -> Split:
-    """The split sorted by a salted hash of each image's identity, so that any prefix mixes the classes."""
+def fixed_order(split: Split) -> Split:
+    """The split sorted by a salted hash of each image's name, so that any prefix mixes the classes."""
     return split.take(torch.tensor(_by_hash(split.ids, _ORDER_SALT), dtype=torch.int64))
 
 
@@ -35,25 +35,25 @@ def hold_out(train: Split) -> tuple[Split, Split | None]:
     return train.take(rest), replace(train.take(drawn), name="holdout") if len(drawn) else None
 
 
-def divide(pool: Split) -> tuple[Split, Split]:
-    """Training and test images of a pool that came without such a division: a fifth of every class is for the test."""
+def train_and_test(pool: Split) -> tuple[Split, Split]:
+    """Training and test images of a source that has no such division: a fifth of every class is for the test."""
     counts = Counter(pool.labels.tolist())
     rest, drawn = _draw(pool, {label: _tenths(count, 2) for label, count in counts.items()}, _TEST_SALT)
     return replace(pool.take(rest), name="train"), replace(pool.take(drawn), name="test")
 
 
 def _draw(split: Split, quota: Mapping[int, int], salt: str, *, limit: int | None = None) -> tuple[Tensor, Tensor]:
-    """The rows left, and the rows drawn: `quota` of each class by lowest hash, at most `limit` shared evenly."""
+    """The index of those left, and of those drawn: `quota` of each class by lowest hash, at most `limit` in all."""
     labels = split.labels.tolist()
     seen: Counter[int] = Counter()
     ranked: list[tuple[int, int]] = []
-    for row in _by_hash(split.ids, salt):
-        ranked.append((seen[labels[row]], row))
-        seen[labels[row]] += 1
-    within = [(rank, row) for rank, row in ranked if rank < quota[labels[row]]]
+    for i in _by_hash(split.ids, salt):
+        ranked.append((seen[labels[i]], i))
+        seen[labels[i]] += 1
+    within = [(rank, i) for rank, i in ranked if rank < quota[labels[i]]]
     within.sort(key=lambda pair: pair[0])  # stable: images of one rank stay in the order of their hashes
     drawn = torch.zeros(len(split), dtype=torch.bool)
-    drawn[torch.tensor([row for _, row in within[:limit]], dtype=torch.int64)] = True
+    drawn[torch.tensor([i for _, i in within[:limit]], dtype=torch.int64)] = True
     return (~drawn).nonzero().flatten(), drawn.nonzero().flatten()
 
 
