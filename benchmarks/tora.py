@@ -139,7 +139,7 @@ def tell_costs(out: Path | None, chosen: Sequence[str], updates: int = 16) -> No
 
 def judged(model: models.Model, head: str, shown: Mapping[str, Tensor], y: Tensor) -> dict[str, object]:
     """How many of each kind of images a head has right, and how many AutoAttack leaves it."""
-    answering = models.answering(model, head)
+    answering = models.with_head(model, head)
     with torch.no_grad():
         count = {what: int((answering(pixels).argmax(1) == y).sum()) for what, pixels in shown.items()}
     if head != "joint":  # which the main table has

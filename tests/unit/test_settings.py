@@ -31,7 +31,7 @@ RECORDS = {
     "core": "Accuracy Range Ranks",
     "data": "CheckReport Index Mapped Member Shard Spec Statistics",
     "evaluate": "Book Cascade Desk Found McNemar Measure Robustness Sheet Trend",
-    "models": "Block Cost Geometry Layer",
+    "models": "Cost Geometry Layer",
     "objectives": "TrainingTime",
     "recipes": "AugmentationSet Numbers Published",
     "shifts": "Kind",

@@ -133,7 +133,7 @@ def open_model_and_data(
     if chosen is None:
         way = "crop" if spec.startswith(("imagenet:", "imagenet-a:", "imagenet-r:")) else "squash"
         chosen = f"{way}:{loaded.spec.image_size}"
-    dataset = data.load(spec, preprocess=data.parse_preprocess(chosen), skip=skip, answers=loaded.spec.answers)
+    dataset = data.load(spec, preprocess=data.parse_preprocess(chosen), skip=skip, answers=loaded.spec.output_classes)
     refuse_other_classes(loaded, dataset)
     return loaded.to(best_device()), dataset, name
 

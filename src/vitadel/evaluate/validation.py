@@ -14,7 +14,7 @@ from vitadel.evaluate.attack_suites import Entry
 from vitadel.evaluate.cascade import Cascade, halving
 from vitadel.evaluate.journal import Notebook
 from vitadel.goals import Untargeted
-from vitadel.models import Adapted, Model, answering
+from vitadel.models import Adapted, Model, with_head
 from vitadel.threats import Threat
 
 
@@ -68,5 +68,5 @@ def _one_step_away(model: nn.Module, split: Split, threat: Threat, seed: int, ba
 
 def _robust_head(model: nn.Module) -> Model | None:
     if isinstance(model, Model) and isinstance(model.net, Adapted) and "rob" in model.net.tuning.names:
-        return answering(model, "rob")
+        return with_head(model, "rob")
     return None

@@ -1,10 +1,10 @@
-"""Pixels in [0, 1] to logits: timm's networks with the normalization inside, and taps to see inside them."""
+"""Models from pixels in [0, 1] to logits: timm's networks with the normalization inside, and taps into them."""
 
 from vitadel.models import attention_scales
 from vitadel.models.build import own_models, timm_families
 from vitadel.models.costs import Cost, cost
 from vitadel.models.families import Layer, family_of
-from vitadel.models.loading import add_adapters, answering, is_foreign, load, run_of, save, save_adapters, tora
+from vitadel.models.loading import add_adapters, is_foreign, load, run_of, save, save_adapters, tora, with_head
 from vitadel.models.model import Model, identity, set_attention_scales, wrap
 from vitadel.models.spec import RAW_PIXELS, ModelSpec, Normalization, Option
 from vitadel.models.taps import Taps
@@ -23,7 +23,6 @@ __all__ = [
     "Taps",
     "Tuning",
     "add_adapters",
-    "answering",
     "attention_scales",
     "cost",
     "family_of",
@@ -39,6 +38,7 @@ __all__ = [
     "set_attention_scales",
     "timm_families",
     "tora",
+    "with_head",
     "wrap",
     "write_tensors",
 ]

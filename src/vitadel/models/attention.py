@@ -1,9 +1,9 @@
-"""Reaching into attention without rewriting it.
+"""Access to the tensors inside attention without rewriting it.
 
-Inside an attention module, queries, keys, values, logits and probabilities are local variables that no hook sees. But
-they all pass through two or three torch functions: the fused kernel, or product, softmax, product. While a mode of
-this kind is on and an attention module runs, those calls pass through here. The fused kernel stays on unless logits
-or probabilities themselves are asked for.
+Inside an attention module, queries, keys, values, logits and probabilities are local variables that no hook reaches.
+But they all pass through two or three torch functions: the fused kernel, or product, softmax, product. While this mode
+is active and an attention module runs, those calls are intercepted. The fused kernel is used unless logits or
+probabilities themselves are requested.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,31 +18,31 @@ _PRODUCTS = {torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.b
 _SOFTMAXES = {torch.softmax, torch.Tensor.softmax, F.softmax}
 
 
-class Desk(Protocol):
-    """Who is told of the tensors of attention `name`, and may change them."""
+class AttentionListener(Protocol):
+    """Receives the tensors inside attention modules by name, and may change them."""
 
-    def pass_by(self, name: str, value: Tensor) -> Tensor:
-        """The tensor to go on with."""
+    def on_tensor(self, name: str, value: Tensor) -> Tensor:
+        """The tensor to continue with: `value`, or what replaces it."""
 
-    def wanted(self, name: str) -> bool:
-        """Does anyone read or edit this tensor?"""
+    def wants(self, name: str) -> bool:
+        """Whether anyone reads or edits this tensor."""
 
     def factor(self, attention: str) -> Tensor | float | None:
-        """What to multiply the products of queries and keys with."""
+        """The factor of the products of queries and keys, if any."""
 
     def bias(self, attention: str) -> Sequence[Tensor]:
-        """What to add to the logits; a bool tensor keeps where it is true."""
+        """What to add to the logits; a bool tensor keeps the pairs where it is true."""
 
 
 class AttentionMode(TorchFunctionMode):
-    """Shows a desk the inside of whichever attention module runs; `enter` and `leave` say which that is.
+    """Passes the tensors inside an attention module to a listener, between `enter` and `leave`.
 
-    It is on only meanwhile: a mode costs every torch function that is called, and most are called elsewhere.
+    It is active only in between, because a mode slows down every call of a torch function.
     """
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, listener: AttentionListener) -> None:
         super().__init__()
-        self._desk = desk
+        self._listener = listener
         self._running: list[str] = []
         self._products = 0
 
@@ -58,7 +58,7 @@ class AttentionMode(TorchFunctionMode):
             self.__exit__(None, None, None)
 
     def leave_all(self) -> None:
-        """After what no hook sees, such as Ctrl-C inside an attention."""
+        """After an exception that no hook sees, such as Ctrl-C inside an attention module."""
         while self._running:
             self.leave()
 
@@ -80,19 +80,19 @@ class AttentionMode(TorchFunctionMode):
         if func in _SOFTMAXES:
             logits, *rest = args
             assert isinstance(logits, Tensor)
-            logits = self._desk.pass_by(f"{attention}.logits", self._biased(attention, logits))
+            logits = self._listener.on_tensor(f"{attention}.logits", self._biased(attention, logits))
             probs = func(logits, *rest, **kwargs)
             assert isinstance(probs, Tensor)
-            return self._desk.pass_by(f"{attention}.probs", probs)
+            return self._listener.on_tensor(f"{attention}.probs", probs)
         return func(*args, **kwargs)
 
     def _product(self, attention: str, left: Tensor, right: Tensor) -> Tensor:
         """The first product in an attention is queries times keys, the second takes the values."""
         self._products += 1
         if self._products == 1:
-            k = self._desk.pass_by(f"{attention}.k", right.transpose(-2, -1))
-            return self._scaled(attention, self._desk.pass_by(f"{attention}.q", left)) @ k.transpose(-2, -1)
-        return left @ self._desk.pass_by(f"{attention}.v", right)
+            k = self._listener.on_tensor(f"{attention}.k", right.transpose(-2, -1))
+            return self._scaled(attention, self._listener.on_tensor(f"{attention}.q", left)) @ k.transpose(-2, -1)
+        return left @ self._listener.on_tensor(f"{attention}.v", right)
 
     def _fused(
         self,
@@ -106,27 +106,27 @@ class AttentionMode(TorchFunctionMode):
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> Tensor:
-        q = self._scaled(attention, self._desk.pass_by(f"{attention}.q", query))
-        k = self._desk.pass_by(f"{attention}.k", key)
-        v = self._desk.pass_by(f"{attention}.v", value)
-        if not (self._desk.wanted(f"{attention}.logits") or self._desk.wanted(f"{attention}.probs")):
-            biases = [m for m in (attn_mask, *self._desk.bias(attention)) if m is not None]
+        q = self._scaled(attention, self._listener.on_tensor(f"{attention}.q", query))
+        k = self._listener.on_tensor(f"{attention}.k", key)
+        v = self._listener.on_tensor(f"{attention}.v", value)
+        if not (self._listener.wants(f"{attention}.logits") or self._listener.wants(f"{attention}.probs")):
+            biases = [m for m in (attn_mask, *self._listener.bias(attention)) if m is not None]
             mask = torch.stack(torch.broadcast_tensors(*(_additive(b, q) for b in biases))).sum(0) if biases else None
             return F.scaled_dot_product_attention(
                 q, k, v, attn_mask=mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa
             )
         logits = (q * (q.shape[-1] ** -0.5 if scale is None else scale)) @ k.transpose(-2, -1)
         logits = logits if attn_mask is None else logits + _additive(attn_mask, logits)
-        logits = self._desk.pass_by(f"{attention}.logits", self._biased(attention, logits))
-        probs = self._desk.pass_by(f"{attention}.probs", logits.softmax(-1))
+        logits = self._listener.on_tensor(f"{attention}.logits", self._biased(attention, logits))
+        probs = self._listener.on_tensor(f"{attention}.probs", logits.softmax(-1))
         return F.dropout(probs, dropout_p).to(v.dtype) @ v
 
     def _scaled(self, attention: str, q: Tensor) -> Tensor:
-        factor = self._desk.factor(attention)
+        factor = self._listener.factor(attention)
         return q if factor is None else q * factor
 
     def _biased(self, attention: str, logits: Tensor) -> Tensor:
-        for bias in self._desk.bias(attention):
+        for bias in self._listener.bias(attention):
             logits = logits + _additive(bias, logits)
         return logits
 

@@ -1,4 +1,4 @@
-"""From a spec to a network."""
+"""From a model's spec to its network."""
 
 import difflib
 import os
@@ -26,7 +26,7 @@ _TIMM_NAME = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_-]+)?")
 
 @dataclass(frozen=True, slots=True)
 class _Own:
-    """An architecture that timm does not have under one name."""
+    """An architecture that timm does not have, or not under one name."""
 
     about: str
     image_size: int
@@ -50,12 +50,12 @@ OWN: dict[str, _Own] = {
 
 
 def own_models() -> dict[str, str]:
-    """The names after `vitadel:`, and what they stand for."""
+    """Our own architectures: the names after `vitadel:`, with a description each."""
     return {name: own.about for name, own in OWN.items()}
 
 
 def timm_families() -> dict[str, str]:
-    """One timm name of each family Vitadel knows inside out, and how many names there are."""
+    """One name of timm per family that Vitadel supports, with a description each."""
     return {
         "vit_small_patch16_224": f"ViT, one of {len(timm.list_models('vit_*'))}; taps, patch surgery",
         "deit_small_patch16_224": f"DeiT, one of {len(timm.list_models('deit*'))}; taps, patch surgery",
@@ -70,7 +70,7 @@ def timm_families() -> dict[str, str]:
 
 
 def complete(name: str, options: Mapping[str, Option], num_classes: int | None = None) -> ModelSpec:
-    """The spec of `timm:NAME` or `vitadel:NAME` as its authors made it, but for options and number of classes."""
+    """The spec of `timm:NAME` or `vitadel:NAME` with its published geometry and normalization."""
     kind, _, arch = name.partition(":")
     if kind == "vitadel":
         size = _own(arch).image_size
@@ -86,7 +86,7 @@ def complete(name: str, options: Mapping[str, Option], num_classes: int | None =
 
 
 def outline(spec: ModelSpec) -> nn.Module:
-    """The network of this spec on the meta device: its shapes, for which no memory is needed.
+    """The network of this spec on the meta device: its shapes, without memory for weights.
 
     Raises:
         UsageError: There is no such network, its token grid does not tile the image, or it would not fit into memory.
@@ -104,7 +104,7 @@ def outline(spec: ModelSpec) -> nn.Module:
 
 
 def build(spec: ModelSpec, *, seed: int) -> nn.Module:
-    """A fresh network of this spec, its weights drawn from `seed`. Ask for its `outline` first: that may be refused."""
+    """A fresh network of this spec, its weights drawn from `seed`; call `outline` first, which may refuse it."""
     check_seed(seed)
     if spec.tuning is not None:
         frozen = build(_frozen(spec), seed=seed)
@@ -142,7 +142,7 @@ def _construct(spec: ModelSpec) -> nn.Module:
     check_options(spec.name, spec.options, family.architectures)
     try:
         net = timm.create_model(arch, pretrained=False, num_classes=spec.num_classes, **sizes, **spec.options)
-    except Exception as error:  # numbers that do not go together end in whatever timm or torch does first
+    except Exception as error:  # inconsistent sizes can raise anything in timm or torch
         asked = ", ".join(f"{key}={value}" for key, value in {**sizes, **spec.options}.items())
         raise UsageError(f"timm cannot build {arch} with {asked or 'its defaults'}: {reason(error)}.") from error
     assert isinstance(net, nn.Module)
@@ -155,7 +155,7 @@ def _refuse_options(name: str, options: Mapping[str, Option]) -> None:
 
 
 def _memory() -> float:
-    """The memory of this machine in bytes; without end where the system does not tell."""
+    """The memory of this machine in bytes; infinite where the system does not say."""
     try:
         return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     except (AttributeError, ValueError, OSError):

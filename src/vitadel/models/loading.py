@@ -1,6 +1,7 @@
-"""One way in for every model: by architecture, from a run folder, from a file of ours or of others."""
+"""Models by name: an architecture, a run folder, a checkpoint of ours, weights of others."""
 
 import copy
+import difflib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -21,8 +22,8 @@ from vitadel.models.tora import ANSWERS, Adapted, Tuning, adapt
 from vitadel.models.weights import check_keys, fingerprint, read_foreign, read_tensors, strip_prefix, write_tensors
 
 SPEC_KEY = "vitadel.model"
-BACKBONE_KEY = "vitadel.backbone"  # a file of adapters says on which frozen weights they were trained
-ZOO = Path(__file__).parents[1] / "zoo"  # in the package, so that it is installed: a link to zoo/
+BACKBONE_KEY = "vitadel.backbone"  # in a file of adapters: a hash of the frozen weights they belong to
+ZOO = Path(__file__).parents[1] / "zoo"  # a link to zoo/ inside the package, so that it is installed
 
 
 def load(
@@ -39,27 +40,40 @@ def load(
 ) -> Model:
     """A model on pixels in [0, 1], in evaluation mode.
 
-    `model` is `timm:NAME` or `vitadel:NAME`, either with `@FILE` for weights in a file (safetensors, or a `.pth` of
-    which only tensors are read), `zoo:NAME`, a run folder, or a checkpoint of ours; `MODEL+FILE` adds adapters that
-    `save_adapters` wrote, and `MODEL#HEAD` chooses the head that a model with adapters answers with.
+    Arguments that are left out keep their value: from the checkpoint if there is one, else from the architecture.
 
-    What is left out keeps its value: from the checkpoint if there is one, else from the architecture. Another
-    `num_classes` replaces the head by a fresh one, and is refused with `keep_head`; another `image_size` or
-    `patch_size` resamples patch kernel and positions, and weights of another geometry are refused where neither is
-    given. `normalization` defaults to timm's for the architecture; `RAW_PIXELS` is none. `options` are those that
-    describe an architecture. `seed` draws the weights that no file provides.
+    Args:
+        model: `timm:NAME` or `vitadel:NAME`, either with `@FILE` for weights in a file (safetensors, or a `.pth` of
+            which only tensors are read); `zoo:NAME`; a run folder; or a checkpoint of ours. `MODEL+FILE` adds adapters
+            that `save_adapters` wrote, `MODEL#HEAD` chooses the output head of a model with adapters.
+        num_classes: Another number than the weights have replaces the head by a fresh one.
+        image_size: Another size resamples position embeddings; weights of another geometry are refused if neither this
+            nor `patch_size` is given.
+        patch_size: Another size resamples the patch kernel, too.
+        normalization: Mean and standard deviation; by default timm's for the architecture. `RAW_PIXELS` is none.
+        options: Further arguments of the architecture's constructor, such as `{"depth": 6}`.
+        pretrained: Download timm's published weights.
+        keep_head: Refuse weights with another number of classes instead of replacing their head.
+        seed: Draws the weights that no file provides.
+
+    Raises:
+        UsageError: There is no such model, or its weights do not fit.
+
+    Example:
+        model = load("timm:vit_tiny_patch16_224", num_classes=10, image_size=32, patch_size=4)
+        logits = model(torch.rand(2, 3, 32, 32))
     """
     check_seed(seed)
     if (named := _with_head(str(model))) is not None:
         keep = {"num_classes": num_classes, "image_size": image_size, "patch_size": patch_size}
         more = {"normalization": normalization, "options": options, "pretrained": pretrained, "seed": seed}
-        return answering(load(named[0], keep_head=keep_head, **keep, **more), named[1])  # type: ignore[arg-type]
+        return with_head(load(named[0], keep_head=keep_head, **keep, **more), named[1])  # type: ignore[arg-type]
     if (added := _with_adapters(str(model))) is not None:
         if any(one is not None for one in (num_classes, image_size, patch_size, normalization, options)) or pretrained:
             raise UsageError(f"the adapters in {added[1]} fit one network as it is. Leave its classes and sizes out.")
         return add_adapters(load(added[0]), added[1])
     name, at, file = str(model).partition("@")
-    if at and not file:  # an unset variable in a script would train from nothing without a word
+    if at and not file:  # with an unset variable in a script, this would silently train from scratch
         raise UsageError(f"no file follows the @ in {model!r}. Write {name}@FILE, or leave out the @.")
     state: Mapping[str, Tensor] | None = None
     if name.startswith(("timm:", "vitadel:")):
@@ -89,7 +103,14 @@ def load(
 def save(
     model: Model, path: Path, about: Mapping[str, str] | None = None, *, tensors: Mapping[str, Tensor] | None = None
 ) -> None:
-    """A checkpoint that `load` can read without being told anything; of `tensors` if the model's own are elsewhere."""
+    """Write a checkpoint that `load` can read without further arguments.
+
+    Args:
+        model: A model made by `load`.
+        path: The safetensors file to write.
+        about: Further texts for its header.
+        tensors: The state dict to write, if not the model's own (as when weights are sharded over processes).
+    """
     if model.spec is None:
         raise UsageError("only models made by `load` know how to be built again; save this one's state dict instead.")
     values = model.net.state_dict() if tensors is None else tensors
@@ -97,9 +118,13 @@ def save(
 
 
 def tora(backbone: Model, tuning: Tuning | None = None, *, num_classes: int | None = None, seed: int = 0) -> Model:
-    """A model with the backbone's weights, copied and frozen, and adapters beside them that change nothing yet.
+    """A TORA-ViT: the backbone copied and frozen, with adapters that do not change its function yet.
 
-    New heads have as many classes as the old one, whose weights they start from, or `num_classes`, drawn from `seed`.
+    Args:
+        backbone: A ViT or DeiT with a class token, made by `load`.
+        tuning: What is added; by default both adapters with their gated fusion.
+        num_classes: Of the new heads, drawn from `seed`; by default those of the old head, whose weights they copy.
+        seed: Draws the new weights.
     """
     check_seed(seed)
     if backbone.spec is None or backbone.spec.tuning is not None:
@@ -114,7 +139,7 @@ def tora(backbone: Model, tuning: Tuning | None = None, *, num_classes: int | No
 
 
 def save_adapters(model: Model, path: Path, about: Mapping[str, str] | None = None) -> None:
-    """What was added to a frozen network, without it: a small file, to be added to the same network again."""
+    """Write the adapters alone, without the frozen network: a small file that `add_adapters` adds to it again."""
     net = _adapted(model)
     assert model.spec is not None
     added = {key: value for key, value in net.state_dict().items() if not key.startswith("backbone.")}
@@ -123,7 +148,7 @@ def save_adapters(model: Model, path: Path, about: Mapping[str, str] | None = No
 
 
 def add_adapters(backbone: Model, path: str | Path) -> Model:
-    """A frozen network with the adapters of a file; another network's are refused."""
+    """The network with the adapters of a file; adapters that were trained on other weights are refused."""
     state, about = read_tensors(Path(path))
     if SPEC_KEY not in about or BACKBONE_KEY not in about:
         raise UsageError(f"{path} holds no adapters. Write them with vitadel.models.save_adapters.")
@@ -140,14 +165,14 @@ def add_adapters(backbone: Model, path: str | Path) -> Model:
     return model
 
 
-def answering(model: Model, head: str) -> Model:
-    """The same weights, answering with one head: `joint`, `acc`, `rob` or `kept`."""
+def with_head(model: Model, head: str) -> Model:
+    """A model with adapters, with the same weights and another output head: `joint`, `acc`, `rob` or `kept`."""
     net = _adapted(model)
     assert model.spec is not None
     tuning = replace(net.tuning, answer=head)
-    shown = copy.copy(net)  # of its own, with the same modules inside
-    shown.tuning = tuning
-    return Model(shown, model.normalization, replace(model.spec, tuning=tuning))
+    shared = copy.copy(net)  # a new object with the same modules inside
+    shared.tuning = tuning
+    return Model(shared, model.normalization, replace(model.spec, tuning=tuning))
 
 
 def _adapted(model: Model) -> Adapted:
@@ -157,9 +182,9 @@ def _adapted(model: Model) -> Adapted:
 
 
 def run_of(model: str | Path) -> Path | None:
-    """The run folder that a model as `load` reads it was trained in; None if it came from elsewhere.
+    """The run folder in which a model, named as for `load`, was trained; None if it came from elsewhere.
 
-    With a file of adapters it is the run that made them, else that of the network below.
+    With a file of adapters it is the run that trained them, else that of the frozen network.
     """
     if (named := _with_head(str(model))) is not None:
         return run_of(named[0])
@@ -174,7 +199,7 @@ def run_of(model: str | Path) -> Path | None:
 
 
 def is_foreign(model: str | Path) -> bool:
-    """Whether a model as `load` reads it has weights from a file that says nothing of its normalization."""
+    """Whether a model, named as for `load`, has weights from a file that does not record its normalization."""
     if (named := _with_head(str(model))) is not None:
         return is_foreign(named[0])
     if (added := _with_adapters(str(model))) is not None:
@@ -194,13 +219,13 @@ def _with_adapters(text: str) -> tuple[str, str] | None:
 
 
 def _names_a_file(text: str) -> bool:
-    """Whether a # or a + belongs to a path: there is a file or folder of the whole name, or of what follows the @."""
+    """Whether a # or + is part of a path: a file or folder has the whole name, or the name after the @."""
     return os.path.exists(text) or ("@" in text and os.path.exists(text.partition("@")[2]))
 
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """The weights to fill a network with, None for fresh ones; and what the caller of `load` asked for."""
+    """The weights for a network, None for fresh ones, and which arguments the caller of `load` gave."""
 
     state: Mapping[str, Tensor] | None
     name: str
@@ -211,7 +236,7 @@ class _Source:
 
 
 def _assemble(spec: ModelSpec, source: _Source, *, seed: int) -> Model:
-    """Weights that do not fit are refused before memory is spent on a network that only a file's header asks for."""
+    """Build the network and fill it; weights that do not fit are refused before memory is allocated."""
     shapes = outline(spec)
     state = None if source.state is None else _fitted(spec, shapes, source.state, source)
     net = build(spec, seed=seed)
@@ -219,12 +244,12 @@ def _assemble(spec: ModelSpec, source: _Source, *, seed: int) -> Model:
         factors_M = state.pop(attention_scales.ATTENTION, None)
         net.load_state_dict({**net.state_dict(), **state})
         if factors_M is not None:
-            attention_scales.hold_factors(net, attention_scales.ATTENTION, factors_M)
+            attention_scales.set_factors(net, attention_scales.ATTENTION, factors_M)
     return Model(net, spec.normalization, replace(spec, patch_size=family_of(net).patch_size(net)))
 
 
 def _fitted(spec: ModelSpec, shapes: nn.Module, state: Mapping[str, Tensor], source: _Source) -> dict[str, Tensor]:
-    """The weights of `state` by the names and in the shapes of the network, without those that are to be fresh."""
+    """The weights of `state` with the names and shapes of the network, without those that stay freshly drawn."""
     wanted = shapes.state_dict()
     stripped = strip_prefix(state, wanted)
     factors_M = stripped.pop(attention_scales.ATTENTION, None)
@@ -237,7 +262,7 @@ def _fitted(spec: ModelSpec, shapes: nn.Module, state: Mapping[str, Tensor], sou
                 f"the head of {source.name} has {own} classes, not {len(value)}, and a fresh one would know nothing. "
                 f"Write --classes {own}."
             )
-        # old files lack BatchNorm's counter, which evaluation never reads
+        # old files lack the batch counter of BatchNorm, which evaluation never reads
         if (source.new_head and other_classes) or (key not in fitted and key.endswith("num_batches_tracked")):
             fresh.add(key)
     check_keys({**fitted, **{key: wanted[key] for key in fresh}}, wanted, source.name)
@@ -246,7 +271,7 @@ def _fitted(spec: ModelSpec, shapes: nn.Module, state: Mapping[str, Tensor], sou
 
 
 def _refuse_other_geometry(spec: ModelSpec, net: nn.Module, state: Mapping[str, Tensor], source: _Source) -> None:
-    """Refuse weights that contradict a size nobody asked for: resampled, they would answer worse without a word."""
+    """Refuse weights of another geometry if no size was given: resampling would silently make the model worse."""
     family = family_of(net)
     seen, built = family.geometry(state, net), family.geometry(net.state_dict(), net)
     resized = source.image_size or source.patch_size
@@ -256,7 +281,7 @@ def _refuse_other_geometry(spec: ModelSpec, net: nn.Module, state: Mapping[str, 
     if not (other_kernel or other_grid or other_window):
         return
     patch = family.patch_size(net)
-    # the kernel of a hybrid does not lie on the image; there a token is of as many pixels as in the network built
+    # a hybrid's kernel does not act on the image; there, a token covers as many pixels as in the network built
     pixels = seen.kernel if patch is not None else spec.image_size // (built.grid or spec.image_size)
     size = pixels * seen.grid if pixels and seen.grid else None
     looks = [
@@ -273,7 +298,7 @@ def _refuse_other_geometry(spec: ModelSpec, net: nn.Module, state: Mapping[str, 
 
 
 def _how_to_say(image_size: int | None, patch_size: int | None, window: int | None) -> str:
-    """The arguments that make a network of this geometry."""
+    """The arguments that give a network of this geometry."""
     if window is not None:
         return f"Choose an architecture with such windows, or options={{'window_size': {window}}} in Python."
     sizes = {"image_size": image_size, "patch_size": patch_size}
@@ -291,14 +316,14 @@ def _in_head(net: nn.Module, key: str) -> bool:
 
 def _checkpoint_path(text: str) -> Path:
     try:
-        return _found(text)
+        return _find(text)
     except OSError as error:  # a folder that may not be entered, or a name that is too long
         raise UsageError(
             f"cannot look at {error.filename}: {error.strerror}. Make it and its folders readable, or name another."
         ) from error
 
 
-def _found(text: str) -> Path:
+def _find(text: str) -> Path:
     if text.startswith("zoo:"):
         path = ZOO / f"{text.removeprefix('zoo:')}.safetensors"
         if not path.exists():
@@ -319,15 +344,23 @@ def _found(text: str) -> Path:
         return final
     if not path.exists():
         raise UsageError(
-            f"{text!r} is no model: no such file or folder. Give a run folder, a checkpoint, zoo:NAME or timm:NAME."
+            f"{text!r} is no model: no such file or folder.{_maybe_timm(text)} Give a run folder, a checkpoint, "
+            "zoo:NAME or timm:NAME."
         )
     if path.suffix != ".safetensors":
         raise UsageError(f"{path} does not say what it is. Name its architecture: timm:NAME@{path}.")
     return path
 
 
+def _maybe_timm(text: str) -> str:
+    """The hint for a name of timm without its prefix."""
+    bare = text.split(".", 1)[0]
+    near = [bare] if timm.is_model(bare) else difflib.get_close_matches(bare, timm.list_models(), n=1)
+    return f" Did you mean timm:{text if near == [bare] else near[0]}?" if near else ""
+
+
 def _was_selected(run: Path) -> bool:
-    """Whether a training had hold-out scores, as its log says, and so kept the best weights beside the last ones."""
+    """Whether a training had hold-out scores, as its log says, and so wrote the best weights as well as the last."""
     try:
         return b'"event": "holdout"' in (run / "log.jsonl").read_bytes()
     except OSError:

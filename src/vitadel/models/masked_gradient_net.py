@@ -1,6 +1,6 @@
-"""A network whose softmax hides its gradient: made to fool attacks that follow gradients, and to be found out.
+"""A network whose softmax masks its gradient: a test case that gradient-based attacks must detect.
 
-Shape letters: B images, N places in the image, Q queries, D numbers per place or query, H heads, d numbers per head.
+Shape letters: B images, N image tokens, Q queries, D channels, H heads, d channels per head.
 """
 
 import torch
@@ -9,14 +9,14 @@ from torch import Tensor, nn
 from vitadel.core.errors import UsageError
 
 SIDE = 8
-# the least power of ten at which the gradient vanishes on 99 % of the test digits
+# the smallest power of ten at which the gradient vanishes on 99% of the test digits
 SHARPNESS = 1e6
 
 
 class _Attention(nn.Module):
-    """Queries look for contents and learn only where they are: the values are made of positions alone.
+    """Cross-attention of learned queries to image tokens, whose values depend on the tokens' positions alone.
 
-    In training the sharp choice goes forward, and the gradient of the choice at sharpness 1 backward.
+    In training, the forward pass uses the sharp softmax and the backward pass the gradient at sharpness 1.
     """
 
     def __init__(self, dim: int, heads: int, sharpness: float) -> None:
@@ -44,7 +44,7 @@ class _Attention(nn.Module):
 
 
 def _gradient_only(logits: Tensor) -> Tensor:
-    """Zero, with the gradient of the softmax; spelled out, because taps take every softmax for the attention's."""
+    """Zero, with the gradient of the softmax; written out, because taps take any softmax for the attention's."""
     soft = (logits - logits.logsumexp(-1, keepdim=True)).exp()
     return soft - soft.detach()
 
@@ -63,12 +63,12 @@ class _Block(nn.Module):
 
 
 class MaskedGradientNet(nn.Module):
-    """Learned queries point at places in an image of 8 x 8 pixels; the class follows from the places alone.
+    """Learned queries select positions in an image of 8 x 8 pixels; the class depends on these positions alone.
 
-    The image enters the keys and nothing else, and `sharpness` multiplies every score until the softmax in float32
-    puts exactly 1 on one place and 0 on the others. The gradient of any loss at the pixels is then exactly zero,
-    however well the network classifies; scores scaled down again (`taps.scale`) bring it back. The queries of later
-    blocks depend on what earlier ones pointed at (tests/unit/models/test_pointer.py).
+    The image enters only the keys, and `sharpness` multiplies every score until the softmax in float32 is exactly 1 at
+    one position and 0 at the others. The gradient of any loss with respect to the pixels is then exactly zero, however
+    accurate the network is; scaling the scores down (`taps.scale`) restores it. The queries of later blocks depend on
+    the positions that earlier ones selected (tests/unit/models/test_pointer.py).
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class MaskedGradientNet(nn.Module):
         super().__init__()
         self.embed = nn.Conv2d(3, dim, 3, padding=1)
         self.norm_embed = nn.LayerNorm(dim)
-        # where a token is: as part of its key, and as all of its value
+        # position embeddings: one part of the keys, and all of the values
         self.key_places_ND = nn.Parameter(0.02 * torch.randn(SIDE * SIDE, dim))
         self.value_places_ND = nn.Parameter(torch.randn(SIDE * SIDE, dim))
         self.queries_QD = nn.Parameter(torch.randn(queries, dim))
@@ -95,7 +95,9 @@ class MaskedGradientNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if x.shape[2:] != (SIDE, SIDE):
-            raise UsageError(f"Pointer takes {SIDE} x {SIDE} images, got {x.shape[2]} x {x.shape[3]}. Resize them.")
+            raise UsageError(
+                f"vitadel:pointer takes {SIDE} x {SIDE} images, got {x.shape[2]} x {x.shape[3]}. Resize them."
+            )
         tokens_BND = self.norm_embed(self.embed(x).flatten(2).transpose(1, 2) + self.key_places_ND)
         x_BQD = self.queries_QD.expand(len(x), -1, -1)
         for block in self.blocks:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
 
 from vitadel.core.errors import UsageError
 from vitadel.models import attention_scales
@@ -12,12 +13,22 @@ from vitadel.models.spec import ModelSpec, Normalization
 from vitadel.models.taps import Taps
 from vitadel.models.weights import fingerprint
 
+_CHANNELS = 3
+
 
 class Model(nn.Module):
-    """A network and its normalization: a plain module that any attack library can use unchanged.
+    """A network with its normalization: a plain module that any attack library can use unchanged.
 
-    A network that keeps factors for its attention (`set_attention_scales`) answers with them; what taps scale comes on
-    top.
+    `load` and `wrap` make one. A network with attention scales (`set_attention_scales`) always applies them; factors
+    that taps add are multiplied with them.
+
+    Args:
+        net: The network, which takes normalized images.
+        normalization: What is applied to pixels in [0, 1] before the network.
+        spec: How to build the network again; None for one that Vitadel did not build.
+
+    Attributes:
+        taps: Named activations to read, edit, scale, mask and skip (`vitadel.models.taps`).
     """
 
     mean: Tensor
@@ -29,26 +40,39 @@ class Model(nn.Module):
         self.net = net
         self.normalization = normalization
         self.spec = spec
-        # the values live in the spec; as buffers they would be a second copy inside every state dict
+        # the values are in the spec; persistent buffers would be a second copy in every state dict
         self.register_buffer("mean", torch.tensor(normalization.mean).view(1, -1, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(normalization.std).view(1, -1, 1, 1), persistent=False)
         self.taps = Taps(self, net)
-        self.training = net.training  # a new module would call itself in training, whatever it holds
+        self.training = net.training  # nn.Module starts in training mode, whatever it contains
+
+    def __repr__(self) -> str:
+        known = [one.numel() for one in self.net.parameters() if not isinstance(one, UninitializedParameter)]
+        name = type(self.net).__name__ if self.spec is None else self.spec.name
+        lines = [f"Model({name}", f"  {sum(known):,} parameters"]
+        if self.spec is not None:
+            patches = f" in patches of {self.spec.patch_size}" if self.spec.patch_size else ""
+            size = self.spec.image_size
+            lines.append(f"  {size} x {size} images{patches}, {self.spec.output_classes} classes")
+        norm = self.normalization
+        lines.append("  no normalization" if norm.identity else f"  normalization: mean {norm.mean}, std {norm.std}")
+        return "\n".join(lines) + ")"
 
     @property
     def attention_scales(self) -> Tensor | None:
-        """One factor per attention, if the network keeps any."""
-        return attention_scales.held(self.net, attention_scales.ATTENTION)
+        """One factor per attention, if the network has them."""
+        return attention_scales.get(self.net, attention_scales.ATTENTION)
 
     @property
     def fixed_size(self) -> int | None:
-        """The side of the only images it takes; None if it takes images of any size, or is nobody's we know."""
+        """The side of the only images that the model takes; None if it takes any size, or if that is not known."""
         if self.spec is None:
             return None
         timms = getattr(self.net, "pretrained_cfg", None) or {}
         return self.spec.image_size if self.spec.patch_size is not None or timms.get("fixed_input_size") else None
 
     def forward(self, x: Tensor) -> Tensor:
+        """Logits [B, K] of images [B, 3, H, W] with pixels in [0, 1]."""
         if x.ndim != 4 or x.shape[1] != self.mean.shape[1]:
             raise UsageError(f"the model takes images of shape [B, {self.mean.shape[1]}, H, W], got {list(x.shape)}.")
         size = self.spec.image_size if self.spec is not None and self.spec.patch_size is not None else None
@@ -57,23 +81,37 @@ class Model(nn.Module):
                 f"the model takes {size} x {size} images, got {x.shape[-2]} x {x.shape[-1]}. "
                 f"Load the data at {size}, or the model with image_size={x.shape[-1]}."
             )
-        return attention_scales.answer(
+        return attention_scales.logits(
             self.net, self.taps, x if self.normalization.identity else (x - self.mean) / self.std
         )
 
 
 def identity(model: Model, name: str) -> dict[str, object]:
-    """What a manifest says of a model."""
+    """What a manifest records of a model: its name, spec, number of parameters and a hash of its weights."""
     parameters = sum(weights.numel() for weights in model.net.parameters())
     sha256 = fingerprint(model.net.state_dict())
     return {"name": name, "spec": model.spec, "parameters": parameters, "sha256": sha256}
 
 
 def set_attention_scales(model: Model, factors: float | Tensor | Sequence[float]) -> None:
-    """From now on the model answers with these factors on its attention's scores: one for all, or one for each."""
-    attention_scales.hold_factors(model.net, attention_scales.ATTENTION, factors)
+    """From now on the model multiplies its attention's scores with these factors: one for all, or one for each."""
+    attention_scales.set_factors(model.net, attention_scales.ATTENTION, factors)
 
 
-def wrap(net: nn.Module, *, mean: tuple[float, ...], std: tuple[float, ...]) -> Model:
-    """Any network that takes normalized images, as one that takes pixels in [0, 1]."""
-    return Model(net, Normalization(mean, std))
+def wrap(net: nn.Module, *, mean: float | Sequence[float], std: float | Sequence[float]) -> Model:
+    """A model on pixels in [0, 1] from any network that takes normalized images.
+
+    Args:
+        net: The network; it is not copied.
+        mean: The mean that its images are normalized with: one per channel, or one for all three.
+        std: The standard deviation, likewise.
+
+    Example:
+        model = wrap(torchvision.models.resnet18(), mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+    """
+    channels = next((len(value) for value in (mean, std) if not isinstance(value, int | float)), _CHANNELS)
+    return Model(net, Normalization(_per_channel(mean, channels), _per_channel(std, channels)))
+
+
+def _per_channel(value: float | Sequence[float], channels: int) -> tuple[float, ...]:
+    return (float(value),) * channels if isinstance(value, int | float) else tuple(value)

@@ -1,4 +1,4 @@
-"""Which options of timm's constructors a model may be built with, and within which bounds.
+"""Which arguments of timm's constructors are allowed as options of a model, and their bounds.
 
 `timm.create_model` also takes options that read files, unpickle them or open the network (`checkpoint_path`,
 `pretrained_cfg`, `hf_hub_id`, ...). The options of a model come from the headers of files too, so only those listed
@@ -86,7 +86,7 @@ _WORDS = {
     "weight_init",
 }
 _WORD = re.compile(r"[a-z0-9_]{0,32}")
-# what `load` has an argument for
+# options for which `load` has an argument
 _ELSEWHERE = {"img_size": "image_size", "patch_size": "patch_size", "num_classes": "num_classes"}
 
 

@@ -1,4 +1,4 @@
-"""What a model is, apart from its weights: enough to build it again."""
+"""What a model is apart from its weights: enough to build it again."""
 
 import json
 import math
@@ -16,13 +16,13 @@ Option = str | int | float | bool
 MOST = {"num_classes": 2**16, "kept_classes": 2**16, "image_size": 4096, "patch_size": 128}
 # timm's longest name has 60 characters
 _LONGEST_NAME = 200
-# pixels lie in [0, 1]; outside these bounds float32 makes nothing of them but zeros and infinities
+# beyond these bounds, pixels in [0, 1] become only zeros and infinities in float32
 _MOST_MEAN, _LEAST_STD, _MOST_STD = 1e6, 1e-6, 1e6
 
 
 @dataclass(frozen=True, slots=True)
 class Normalization:
-    """The shift and scale a model applies to pixels in [0, 1] before its first layer."""
+    """The mean that a model subtracts from pixels in [0, 1], and the standard deviation that it divides them by."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -38,6 +38,7 @@ class Normalization:
 
     @property
     def identity(self) -> bool:
+        """Whether it changes nothing."""
         return not any(self.mean) and set(self.std) == {1.0}
 
 
@@ -46,9 +47,17 @@ RAW_PIXELS = Normalization((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """The architecture by name, its geometry, its normalization, and what it was built with beyond the name.
+    """How to build a model: architecture, geometry, normalization.
 
-    With `tuning`, that architecture is frozen, with a head of `kept_classes`, and has adapters and heads of their own.
+    Args:
+        name: `timm:NAME` or `vitadel:NAME`.
+        num_classes: Outputs of the head, or of the heads that adapters have.
+        image_size: Side of the images in pixels.
+        patch_size: Side of a patch in pixels; None for networks without patches.
+        normalization: What is applied to pixels first.
+        options: Further arguments of the architecture's constructor, such as `depth`.
+        tuning: Adapters on a frozen network of this architecture (TORA-ViT); None for a plain model.
+        kept_classes: With `tuning`, outputs of the frozen network's own head.
     """
 
     name: str
@@ -73,19 +82,20 @@ class ModelSpec:
             raise UsageError(f"images have 3 channels, got a normalization of {len(self.normalization.mean)}.")
 
     @property
-    def answers(self) -> int:
-        """How many classes the model chooses among; the frozen network's own, if that one answers."""
+    def output_classes(self) -> int:
+        """How many logits the model returns: of the head that `tuning.answer` chooses, if it has several."""
         own = self.kept_classes if self.tuning is not None and self.tuning.answer == "kept" else None
         return self.num_classes if own is None else own
 
     def to_json(self) -> str:
+        """The text that a checkpoint has in its header."""
         return json.dumps(asdict(self), sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> "ModelSpec":
-        """Read what `to_json` wrote; the text comes from a file, so nothing about it is taken for granted.
+        """Read what `to_json` wrote, from a file that may be damaged.
 
-        The options are checked where a network is built, which is where it is known what its family takes.
+        The options are checked later, when the network is built and its family is known.
         """
         try:
             values: Any = parse_json(text)

@@ -5,8 +5,8 @@
     penalty = sum(a.square().mean() for a in seen.values())
 
 Names: `embed`, `blocks.i.attn.{q,k,v,logits,probs,out}`, `blocks.i.mlp.out`, `blocks.i.out`, `head.in`; families with
-class-attention blocks add the same under `class_blocks.i`. Nothing read is detached. On leaving the `with` block,
-also by an exception, the model is as it was. A tap that was asked for and never fired is an error.
+class-attention blocks add the same under `class_blocks.i`. Tensors are not detached. On leaving the `with` block, also
+by an exception, the model is as before. A tap that never fires raises a UsageError.
 
 Logits are what enters the softmax, probabilities what leaves it. The factor of `scale` multiplies the product of
 queries and keys and nothing else: position biases and window masks keep their weight.
@@ -24,7 +24,7 @@ from torch.utils.hooks import RemovableHandle
 
 from vitadel.core.errors import UsageError
 from vitadel.models.attention import AttentionMode
-from vitadel.models.families import Block, family_of
+from vitadel.models.families import Layer, family_of
 
 Edit = Callable[[Tensor], Tensor]
 _INSIDE = ("q", "k", "v", "logits", "probs")
@@ -32,7 +32,7 @@ _INSIDE = ("q", "k", "v", "logits", "probs")
 
 @dataclass(eq=False, slots=True)
 class _Request:
-    """What one `with` block asked for, and which of it has happened."""
+    """What one `with` block requested, and which of it has fired."""
 
     reads: frozenset[str] = frozenset()
     seen: dict[str, Tensor] = field(default_factory=dict)
@@ -53,7 +53,10 @@ class _Request:
 
 
 class Taps:
-    """The taps of one model. `with` blocks nest: a read sees what all open edits, factors and masks have made."""
+    """The taps of one model, as `model.taps`.
+
+    `with` blocks nest: a read returns tensors after the edits, factors and masks of all open blocks.
+    """
 
     def __init__(self, model: nn.Module, net: nn.Module) -> None:
         self._model = model
@@ -64,7 +67,7 @@ class Taps:
         self._called = False
 
     def __deepcopy__(self, memo: dict[int, object]) -> "Taps":
-        if self._open:  # the copy would keep this block's hooks for good
+        if self._open:  # the copy would keep the hooks of this block for ever
             raise UsageError("a model cannot be copied while its taps are in use. Copy it outside the `with` block.")
         return Taps(copy.deepcopy(self._model, memo), copy.deepcopy(self._net, memo))
 
@@ -75,57 +78,66 @@ class Taps:
         return [*(["embed"] if inner else []), *inner, *(["head.in"] if self._classifier() is not None else [])]
 
     def attentions(self) -> list[str]:
-        """The attention of every block, in the order in which `scale` counts them."""
+        """The names of all attentions, in the order in which `scale` takes factors."""
         return [f"{block.name}.attn" for block in self._blocks()]
 
     @contextmanager
     def read(self, pattern: str) -> Iterator[dict[str, Tensor]]:
-        """The tensors that match, by name, from the latest forward pass inside the block."""
+        """The tensors whose names match, from the latest forward pass inside the block.
+
+        Args:
+            pattern: A name, with * for any part: `blocks.*.attn.logits`.
+
+        Example:
+            with model.taps.read("blocks.*.attn.probs") as seen:
+                model(x)
+            attention = seen["blocks.0.attn.probs"]  # [B, heads, N, N]
+        """
         request = _Request(reads=frozenset(_matching(pattern, self.names(), "tap")))
-        with self._asked(request):
+        with self._open_request(request):
             yield request.seen
 
     @contextmanager
     def edit(self, pattern: str, fn: Edit) -> Iterator[None]:
-        """`fn(tensor)` takes the place of every tensor that matches."""
-        with self._asked(_Request(edits=dict.fromkeys(_matching(pattern, self.names(), "tap"), fn))):
+        """Replace every tensor whose name matches by `fn(tensor)`."""
+        with self._open_request(_Request(edits=dict.fromkeys(_matching(pattern, self.names(), "tap"), fn))):
             yield
 
     @contextmanager
     def scale(self, factors: float | Tensor | Sequence[float]) -> Iterator[None]:
-        """Multiply the products of queries and keys: one factor for all attentions, or one for each."""
+        """Multiply the products of queries and keys by one factor for all attentions, or by one for each."""
         names = self._attentions_or_refuse()
         each = _each(factors, len(names))
         if len(each) != len(names):
             raise UsageError(f"this model has {len(names)} attentions, got {len(each)} factors. Give one, or one each.")
-        with self._asked(_Request(factors=dict(zip(names, each, strict=True)))):
+        with self._open_request(_Request(factors=dict(zip(names, each, strict=True)))):
             yield
 
     @contextmanager
     def mask(self, masks: Tensor | Mapping[str, Tensor]) -> Iterator[None]:
-        """Add to the logits: a tensor for every attention, or tensors by pattern of attention names.
+        """Mask attention logits: a tensor for every attention, or tensors by pattern of attention names.
 
-        A bool mask keeps where it is true; any other is added. It must broadcast to the logits' shape, and no row may
-        forbid everything.
+        A bool mask keeps the pairs where it is true; any other is added. It must broadcast to the logits' shape, and
+        every query must keep a key.
         """
         known = self._attentions_or_refuse()
         by_pattern = masks if isinstance(masks, Mapping) else {"*": masks}
         biases = {name: mask for pattern, mask in by_pattern.items() for name in _matching(pattern, known, "attention")}
-        with self._asked(_Request(biases=biases)):
+        with self._open_request(_Request(biases=biases)):
             yield
 
     @contextmanager
     def skip(self, *patterns: str) -> Iterator[None]:
-        """Leave out whole blocks (`blocks.3`), their attention (`blocks.3.attn`) or their MLP (`blocks.3.mlp`)."""
+        """Skip whole blocks (`blocks.3`), their attention (`blocks.3.attn`) or their MLP (`blocks.3.mlp`)."""
         known = [f"{block.name}{part}" for block in self._blocks() for part in ("", ".attn", ".mlp")]
         names = {name for pattern in patterns for name in _matching(pattern, known, "part to skip")}
-        self._refuse_to_skip_shrinking(names)
-        with self._asked(_Request(skips=frozenset(names))):
+        self._refuse_to_skip_fixed(names)
+        with self._open_request(_Request(skips=frozenset(names))):
             yield
 
-    # what the attention mode asks of a desk
+    # AttentionListener
 
-    def pass_by(self, name: str, value: Tensor) -> Tensor:
+    def on_tensor(self, name: str, value: Tensor) -> Tensor:
         for request in self._open:
             if name in request.edits:
                 value = request.edits[name](value)
@@ -136,7 +148,7 @@ class Taps:
                 request.fired.add(name)
         return value
 
-    def wanted(self, name: str) -> bool:
+    def wants(self, name: str) -> bool:
         return any(name in request.reads or name in request.edits for request in self._open)
 
     def factor(self, attention: str) -> Tensor | float | None:
@@ -159,8 +171,8 @@ class Taps:
     # opening and closing
 
     @contextmanager
-    def _asked(self, request: _Request) -> Iterator[None]:
-        """Keep a request open."""
+    def _open_request(self, request: _Request) -> Iterator[None]:
+        """Serve a request while the `with` block runs, then check that all of it fired."""
         if torch.is_grad_enabled() and any(vars(m).get("grad_checkpointing") for m in self._net.modules()):
             raise UsageError(
                 "taps do not go with gradient checkpointing: the backward pass would run blocks again, without them. "
@@ -168,13 +180,13 @@ class Taps:
             )
         called, self._called = self._called, False
         self._open.append(request)
-        self._rewire()
+        self._set_hooks()
         try:
             yield
         finally:
             self._mode.leave_all()
             self._open.remove(request)
-            self._rewire()
+            self._set_hooks()
         if silent := sorted(request.names - request.fired):
             raise UsageError(self._why_silent(silent))
         self._called = self._called or called
@@ -190,35 +202,36 @@ class Taps:
             "does not see taps, so call the model itself."
         )
 
-    def _rewire(self) -> None:
-        """Hooks for exactly what is asked for now."""
+    def _set_hooks(self) -> None:
+        """Exactly the hooks that the open requests need."""
         for handle in self._handles:
             handle.remove()
         self._handles = []
         if not self._open:
             return
         self._handles.append(self._model.register_forward_pre_hook(self._note_call))
-        asked = {name for request in self._open for name in request.names}
+        names = {name for request in self._open for name in request.names}
         inside = any(request.inside_attention for request in self._open)
         for number, block in enumerate(self._blocks()):
-            if number == 0 and "embed" in asked:
+            if number == 0 and "embed" in names:
                 self._handles.append(block.module.register_forward_pre_hook(self._argument_hook("embed")))
             if inside:
                 self._handles += self._mark_attention(block)
-            self._handles += self._block_hooks(block, asked)
+            self._handles += self._block_hooks(block, names)
         classifier = self._classifier()
-        if classifier is not None and "head.in" in asked:
+        if classifier is not None and "head.in" in names:
             self._handles.append(classifier.register_forward_pre_hook(self._argument_hook("head.in")))
 
-    def _block_hooks(self, block: Block, asked: set[str]) -> list[RemovableHandle]:
+    def _block_hooks(self, block: Layer, names: set[str]) -> list[RemovableHandle]:
         parts = (("", block.module), (".attn", block.attention), (".mlp", block.mlp))
         return [
             module.register_forward_hook(self._output_hook(f"{block.name}{part}", block.stream if not part else None))
             for part, module in parts
-            if asked & {f"{block.name}{part}", f"{block.name}{part}.out"}
+            if module is not None and names & {f"{block.name}{part}", f"{block.name}{part}.out"}
         ]
 
-    def _mark_attention(self, block: Block) -> list[RemovableHandle]:
+    def _mark_attention(self, block: Layer) -> list[RemovableHandle]:
+        assert block.attention is not None
         name = f"{block.name}.attn"
         mixing = [block.mixing.register_forward_hook(self._mixing_hook(name))] if block.mixing is not None else []
         return [
@@ -228,7 +241,7 @@ class Taps:
         ]
 
     def _mixing_hook(self, attention: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]:
-        """A pair that a mask forbids weighs nothing after the heads are mixed either, which adds a bias to zeros."""
+        """Masked pairs must also be zero after the heads are mixed, which adds a bias to the zeros."""
 
         def hook(module: nn.Module, args: tuple[Tensor, ...], mixed_BNNH: Tensor) -> Tensor:
             mixed_BHNN = mixed_BNNH.permute(0, 3, 1, 2)
@@ -239,20 +252,20 @@ class Taps:
         return hook
 
     def _output_hook(self, part: str, stream: int | None) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]:
-        """What a skipped part puts out: a block its own input, a branch nothing."""
+        """Report a part's output; a skipped block returns its input, a skipped branch zeros."""
 
         def hook(module: nn.Module, args: tuple[Tensor, ...], out: Tensor) -> Tensor:
             for request in self._open:
                 if part in request.skips:
                     request.fired.add(part)
                     out = torch.zeros_like(out) if stream is None else args[stream]
-            return self.pass_by(f"{part}.out", out)
+            return self.on_tensor(f"{part}.out", out)
 
         return hook
 
     def _argument_hook(self, name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], tuple[Tensor, ...]]:
         def hook(module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-            return (self.pass_by(name, args[0]), *args[1:])
+            return (self.on_tensor(name, args[0]), *args[1:])
 
         return hook
 
@@ -261,11 +274,11 @@ class Taps:
 
     # what the network offers
 
-    def _blocks(self) -> Sequence[Block]:
+    def _blocks(self) -> Sequence[Layer]:
         return family_of(self._net).blocks(self._net)
 
-    def _refuse_to_skip_shrinking(self, names: set[str]) -> None:
-        fixed = [name for block in self._blocks() if block.shrinks for name in (block.name, f"{block.name}.attn")]
+    def _refuse_to_skip_fixed(self, names: set[str]) -> None:
+        fixed = [name for block in self._blocks() if block.fixed for name in (block.name, f"{block.name}.attn")]
         if refused := [name for name in fixed if name in names]:
             raise UsageError(
                 f"{', '.join(refused)} cannot be skipped: tokens become fewer there, and later blocks count on it. "
@@ -295,22 +308,22 @@ def _each(factors: float | Tensor | Sequence[float], count: int) -> list[Tensor 
 
 
 def _matching(pattern: str, known: Sequence[str], kind: str) -> list[str]:
-    """The names that match. A star stays within its part where that finds anything, else it crosses dots.
+    """The names that match. A star matches within a part of the name if that finds anything, else across dots.
 
-    So `blocks.*.out` are the blocks' outputs without their branches', and `*.logits` the logits of every attention; a
-    lone star is everything.
+    So `blocks.*.out` are the outputs of blocks without those of their branches, and `*.logits` the logits of every
+    attention; a star alone is everything.
     """
     names = list(known)
-    found = fnmatch.filter(names, pattern)
+    matches = fnmatch.filter(names, pattern)
     if pattern != "*":
-        found = [name for name in found if name.count(".") == pattern.count(".")] or found
-    if not found:
+        matches = [name for name in matches if name.count(".") == pattern.count(".")] or matches
+    if not matches:
         shown = f"{', '.join(names[:8])}, ..." if names else "none: its family has no blocks Vitadel knows"
         raise UsageError(f"no {kind} matches {pattern!r}. This model has {len(names)}: {shown}")
-    return found
+    return matches
 
 
 def is_compiled(module: nn.Module) -> bool:
     """Whether calls of this module run compiled code."""
-    # naming the class would import the whole compiler
+    # isinstance would import the whole compiler
     return type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None

@@ -2,20 +2,22 @@ r"""TORA-ViT: a frozen ViT, an accuracy and a robustness adapter after every blo
 
 A reconstruction: Li & Xu (2023, "Trade-off between Robustness and Accuracy of Vision Transformers") publish no code.
 The figures they give, 111.2 M parameters and 26.0 GMAC on ViT-B/16, leave one bottleneck of D / 16 and one Q, K and V
-per block. What they leave open is our choice:
+per block. What they do not specify is our choice:
 
 * Adapters are `z + up(gelu(down(norm(z))))`, with `up` starting at zero.
-* :math:`[ACC]_l` and :math:`[ROB]_l` start as the class token and take, besides what their adapter adds, what block l
-  adds to the class token: an adapter looks at one token at a time, so nothing of the image would reach them otherwise.
-* The gate is :math:`G_i = \mathrm{softmax}_i(Q K_i^\top)` over the two adapters, entry by entry, so that a row of it
-  weighs N tokens and not one: the sum is divided by N. What is fused is added to the stream, with V starting at zero.
-* New heads start as copies of the old one, where they have as many classes; of a distilled network, as the mean of two.
+* :math:`[ACC]_l` and :math:`[ROB]_l` are initialized with the class token. After block l they are updated by their
+  adapter and by the block's update of the class token: an adapter processes each token alone, so nothing of the image
+  would reach them otherwise.
+* The gate is :math:`G_i = \mathrm{softmax}_i(Q K_i^\top)` over the two adapters, entry by entry, so each of its rows
+  sums over N tokens: the result is divided by N. It is added to the residual stream, with V initialized to zero.
+* New heads are initialized as copies of the old one if they have as many classes; of a distilled network, as the mean
+  of its two.
 
-So at the start every head computes the frozen network's function, but for rounding: the added tokens change the order
+So before training every head computes the frozen network's function up to rounding: the added tokens change the order
 of sums, and logits differ by about 1e-7 of the largest in float32 and 1e-16 in float64
 (tests/unit/models/test_models_tora.py).
 
-Shape letters: B images, N tokens, D numbers per token, H heads, d numbers per head, A adapters.
+Shape letters: B images, N tokens, D channels, H heads, d channels per head, A adapters.
 """
 
 import copy
@@ -42,11 +44,15 @@ _CHOICES = {
 class Tuning:
     """What is added to a frozen network.
 
-    `tuning` is `tora`, or one of the paper's baselines: a `single` adapter after every block with one new head, or two
-    new heads and nothing else (`head`). The third baseline, AdapterFusion, is `gate="per-token"`. `softmax` says over
-    what the scores of the gate sum to one: the adapters, each adapter's tokens, or all of both. `reduction` divides the
-    width of a token to give that of an adapter. The model answers with the mean of the new heads, or with the head that
-    `answer` names: `acc`, `rob`, or `kept`, the frozen network's own.
+    Args:
+        tuning: `tora`, or a baseline of the paper: `single`, one adapter after every block with one new head, or
+            `head`, two new heads and nothing else. The third baseline, AdapterFusion, is `gate="per-token"`.
+        reduction: The width of a token divided by that of an adapter.
+        gate: `token-to-token` weights per pair of tokens, or `per-token` weights.
+        softmax: Over what the gate's weights sum to one: the adapters (`adapter`), each adapter's tokens (`token`), or
+            both (`joint`).
+        answer: The model's output: `joint`, the mean of the new heads, or one head: `acc`, `rob`, or `kept`, that of
+            the frozen network.
     """
 
     tuning: str = "tora"
@@ -72,7 +78,7 @@ class Tuning:
 
 
 class Adapter(nn.Module):
-    """A bottleneck beside the stream."""
+    """A residual bottleneck MLP."""
 
     def __init__(self, dim: int, width: int) -> None:
         super().__init__()
@@ -89,7 +95,7 @@ class Adapter(nn.Module):
 
 
 class Fusion(nn.Module):
-    """What both adapters found, weighed by how the stream scores them; one Q, K and V for both."""
+    """The gated sum of both adapters' outputs; one Q, K and V for both."""
 
     def __init__(self, dim: int, heads: int, gate: str, softmax: str) -> None:
         super().__init__()
@@ -98,13 +104,13 @@ class Fusion(nn.Module):
         self.q = nn.Linear(dim, dim)
         self.k = nn.Linear(dim, dim)
         self.v = nn.Linear(dim, dim)
-        self.gates = nn.Identity()  # where whoever wants to see the weights can look
+        self.gates = nn.Identity()  # an identity that passes the gate's weights, for hooks
         nn.init.zeros_(self.v.weight)
         nn.init.zeros_(self.v.bias)
 
-    def forward(self, z_BND: Tensor, found_ABND: Tensor) -> Tensor:
+    def forward(self, z_BND: Tensor, adapted_ABND: Tensor) -> Tensor:
         q_BHNd = self._split(self.q(z_BND)) * self.scale
-        k_ABHNd, v_ABHNd = self._split(self.k(found_ABND)), self._split(self.v(found_ABND))
+        k_ABHNd, v_ABHNd = self._split(self.k(adapted_ABND)), self._split(self.v(adapted_ABND))
         mixed = self._per_token if self.gate == "per-token" else self._token_to_token
         return mixed(q_BHNd, k_ABHNd, v_ABHNd).transpose(-3, -2).flatten(-2)
 
@@ -136,24 +142,24 @@ class Fusion(nn.Module):
 
 
 class Fused(nn.Module):
-    """What follows a block: an adapter beside each token of its own, and the fusion of what they found."""
+    """What follows a block: each adapter with its own token, and the fusion of their outputs."""
 
     def __init__(self, adapters: Mapping[str, nn.Module], fusion: nn.Module) -> None:
         super().__init__()
         self.adapters, self.fusion = nn.ModuleDict(adapters), fusion
 
     def forward(self, before_BND: Tensor, z_BND: Tensor, tokens: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """The stream that the next block sees, and the tokens, from the stream before and after the block."""
+        """The residual stream and the adapters' tokens for the next block, from the stream around this one."""
         added_B1D = z_BND[:, :1] - before_BND[:, :1]
-        found = {
+        adapted = {
             name: self.adapters[name](torch.cat([token + added_B1D, z_BND[:, 1:]], 1)) for name, token in tokens.items()
         }
-        fused_BND = self.fusion(z_BND, torch.stack(list(found.values())))
-        return z_BND + fused_BND, {name: one[:, :1].contiguous() for name, one in found.items()}
+        fused_BND = self.fusion(z_BND, torch.stack(list(adapted.values())))
+        return z_BND + fused_BND, {name: one[:, :1].contiguous() for name, one in adapted.items()}
 
 
 class Adapted(nn.Module):
-    """A frozen ViT and what was added to it."""
+    """A frozen ViT with adapters, gates and new heads."""
 
     def __init__(self, backbone: VisionTransformer, tuning: Tuning, num_classes: int) -> None:
         super().__init__()
@@ -174,7 +180,7 @@ class Adapted(nn.Module):
         fused = depth if tuning.tuning == "tora" else 0
         heads = backbone.blocks[0].attn.num_heads
         self.fusions = nn.ModuleList(Fusion(dim, heads, tuning.gate, tuning.softmax) for _ in range(fused))
-        # the same modules again by block, to be compiled together; in a plain list, so that weights are counted once
+        # the same modules grouped by block, to be compiled together; a plain list, so that weights are registered once
         self.fused = [
             Fused({name: self.adapters[name][at] for name in adapted}, fusion)  # type: ignore[index]
             for at, fusion in enumerate(self.fusions)
@@ -188,65 +194,65 @@ class Adapted(nn.Module):
             if name == "fusion":
                 yield from self.fusions.parameters()
             else:
-                for room in (self.tokens, self.adapters, self.heads):
-                    if name in room:
-                        part = room[name]
+                for group in (self.tokens, self.adapters, self.heads):
+                    if name in group:
+                        part = group[name]
                         yield from [part] if isinstance(part, nn.Parameter) else part.parameters()
 
     def train(self, mode: bool = True) -> "Adapted":
-        """What is frozen stays as it is in evaluation: dropout in it would be noise that nobody trains against."""
+        """The frozen network stays in evaluation mode, without dropout."""
         super().train(mode)
         self.backbone.eval()
         return self
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.chosen(self.answers(x))
+        return self.select(self.logits_by_head(x))
 
-    def chosen(self, answers: dict[str, Tensor]) -> Tensor:
-        """Of the logits of every head, what the model answers with."""
+    def select(self, logits: dict[str, Tensor]) -> Tensor:
+        """The model's output from the logits of every head, as `tuning.answer` says."""
         if self.tuning.answer != "joint":
-            return answers[self.tuning.answer]
-        return torch.stack([answers[name] for name in self.tuning.names]).mean(0)
+            return logits[self.tuning.answer]
+        return torch.stack([logits[name] for name in self.tuning.names]).mean(0)
 
-    def answers(self, x: Tensor) -> dict[str, Tensor]:
-        """The logits of every head, the kept one of the frozen network among them."""
+    def logits_by_head(self, x: Tensor) -> dict[str, Tensor]:
+        """The logits of every head; `kept` is that of the frozen network."""
         net = self.backbone
         z_BND = net.norm_pre(net.patch_drop(net._pos_embed(net.patch_embed(x))))
         tokens = {name: token.expand(len(x), -1, -1) for name, token in self.tokens.items()}
-        if self.tuning.tuning == "single":  # there the new token takes the class token's place in the stream
+        if self.tuning.tuning == "single":  # the new token replaces the class token
             z_BND = torch.cat([tokens["acc"], z_BND[:, 1:]], 1)
-        if self.fused and _has_slopes(x, self):
-            z_BND, tokens = _like_later(z_BND), {name: _like_later(token) for name, token in tokens.items()}
+        if self.fused and _needs_gradient(x, self):
+            z_BND, tokens = _with_gradient(z_BND), {name: _with_gradient(token) for name, token in tokens.items()}
         for at, block in enumerate(net.blocks):
             z_BND, tokens = self._after(at, z_BND, block(z_BND), tokens)
         z_BND = net.norm(z_BND)
-        read = {name: net.norm(token)[:, 0] for name, token in tokens.items()} if self.fusions else {}
+        final = {name: net.norm(token)[:, 0] for name, token in tokens.items()} if self.fusions else {}
         logits = {
-            name: head(self._before_head(read.get(name, z_BND[:, 0]), z_BND)) for name, head in self.heads.items()
+            name: head(self._before_head(final.get(name, z_BND[:, 0]), z_BND)) for name, head in self.heads.items()
         }
         return {**logits, "kept": net.forward_head(z_BND)}
 
     def _before_head(self, token_BD: Tensor, z_BND: Tensor) -> Tensor:
-        """What a head reads: a token, and beside it the distillation token of a network that has one."""
+        """The input of a head: a token, concatenated with the distillation token of a network that has one."""
         if hasattr(self.backbone, "head_dist"):
             return torch.cat([token_BD, z_BND[:, 1]], 1)
-        seen_BD: Tensor = self.backbone.fc_norm(token_BD)
-        return seen_BD
+        normed_BD: Tensor = self.backbone.fc_norm(token_BD)
+        return normed_BD
 
     def _after(
         self, at: int, before_BND: Tensor, z_BND: Tensor, tokens: dict[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The stream that the next block sees, and the tokens, after block number `at`."""
+        """The residual stream for the next block and the adapters' tokens, after block number `at`."""
         if not self.adapters:
             return z_BND, tokens
         if not self.fusions:
             return self.adapters["acc"][at](z_BND), tokens  # type: ignore[index]
-        answer: tuple[Tensor, dict[str, Tensor]] = self.fused[at](before_BND, z_BND, tokens)
-        return answer
+        result: tuple[Tensor, dict[str, Tensor]] = self.fused[at](before_BND, z_BND, tokens)
+        return result
 
 
 def adapt(backbone: nn.Module, tuning: Tuning, num_classes: int) -> Adapted:
-    """The network with what is added to it; the network itself is copied and frozen."""
+    """The network, copied and frozen, with adapters."""
     if not isinstance(backbone, VisionTransformer):
         raise UsageError(f"adapters are for timm's ViT and DeiT, got {type(backbone).__name__}.")
     return Adapted(copy.deepcopy(backbone), tuning, num_classes)
@@ -272,20 +278,20 @@ def _class_token(backbone: VisionTransformer) -> Tensor:
         return backbone.norm_pre(backbone._pos_embed(grid))[:, :1].clone()
 
 
-def _has_slopes(x: Tensor, net: Adapted) -> bool:
-    """Whether anybody asks for slopes, block by block: a network compiled as a whole sees for itself."""
+def _needs_gradient(x: Tensor, net: Adapted) -> bool:
+    """Whether a gradient is computed; irrelevant where the network is compiled as a whole."""
     if torch.compiler.is_compiling() or not torch.is_grad_enabled():
         return False
     return x.requires_grad or any(weight.requires_grad for weight in net.parts(*NAMES, "fusion"))
 
 
-def _like_later(x: Tensor) -> Tensor:
-    """With a slope, wanted or not, and in one piece: what differs in either from the other blocks is compiled apart."""
+def _with_gradient(x: Tensor) -> Tensor:
+    """Contiguous and with a gradient, as the inputs of later blocks: blocks would be recompiled for others."""
     return x.contiguous() if x.requires_grad else x.detach().contiguous().requires_grad_()
 
 
 def _head(backbone: VisionTransformer, num_classes: int) -> nn.Linear:
-    """One that answers as the old one; as the mean of two on two tokens side by side, if the network is distilled."""
+    """A new head with the old one's function; for a distilled network, the mean of both on two concatenated tokens."""
     old = [backbone.head, *([backbone.head_dist] if hasattr(backbone, "head_dist") else [])]
     head = nn.Linear(len(old) * backbone.embed_dim, num_classes)
     if all(isinstance(one, nn.Linear) and one.out_features == num_classes for one in old):

@@ -1,4 +1,4 @@
-"""Weights in files: our safetensors with the model's description inside, and the files of others."""
+"""Weights in files: our safetensors with the model's spec in the header, and the files of others."""
 
 import argparse
 import hashlib
@@ -15,31 +15,32 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from vitadel.core.errors import UsageError, reason
+from vitadel.core.files import refuse_special
 
 # where training scripts put the weights inside a .pth, averaged ones first: they are what papers report
 _CONTAINERS = ("state_dict_ema", "model_ema", "ema", "state_dict", "model_state_dict", "model", "net", "weights")
 
-# what averaging (torch.optim.swa_utils.AveragedModel) counts beside the weights
+# counters that torch.optim.swa_utils.AveragedModel keeps with the weights
 _COUNTERS = ("n_averaged",)
 # containers lie in one another two or three deep; a pickle can hold one that contains itself
 _MOST_CONTAINERS = 8
-# where a file of ours says what its tensors and the rest of its header were when it was written
+# the header's key for a hash of the tensors and of the rest of the header
 _HASH = "vitadel.sha256"
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> None:
-    """One safetensors file; `about` goes into its header, with a hash of everything by which damage is noticed."""
+    """Write one safetensors file; `about` goes into its header, with a hash of all by which damage is detected."""
     _refuse_meta(tensors)
     # copies, because safetensors refuses tensors that share memory
     copies = {key: value.detach().cpu().contiguous().clone() for key, value in tensors.items()}
     try:
         save_file(copies, path, {**about, _HASH: _hash(copies, about)})
-    except safetensors.SafetensorError as error:  # a full disk, which whoever writes files knows as an OSError
+    except safetensors.SafetensorError as error:  # a full disk, which callers handle as an OSError
         raise OSError(str(error)) from error
 
 
 def _hash(tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> str:
-    """A hash of all that a file says: the header's texts, and the names, types, shapes and values of its tensors."""
+    """A hash of the header's texts, and of the names, dtypes, shapes and values of the tensors."""
     digest = hashlib.sha256(repr(sorted(about.items())).encode(errors="surrogatepass"))
     for name in sorted(tensors):
         value = tensors[name]
@@ -49,7 +50,7 @@ def _hash(tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> str:
 
 
 def fingerprint(tensors: Mapping[str, Tensor]) -> str:
-    """A hash of names and values: the same exactly when the weights are."""
+    """A hash of names and values: equal exactly if the weights are."""
     _refuse_meta(tensors)
     digest = hashlib.sha256()
     for name in sorted(tensors):
@@ -59,18 +60,18 @@ def fingerprint(tensors: Mapping[str, Tensor]) -> str:
 
 
 def _bytes(value: Tensor) -> bytes:
-    """The values in order; a tensor of one value may claim a stride that forbids to see its bytes, so it is copied."""
+    """The values in order; copied, because a tensor of one value may have a stride that forbids a view of its bytes."""
     plain = value.flatten().clone(memory_format=torch.contiguous_format)
     return plain.view(torch.uint8).numpy().tobytes()
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """What `write_tensors` wrote, checked against the hash in it, or any other safetensors file."""
-    _refuse_special(path)
+    _check_file(path)
     try:
         with safetensors.safe_open(path, "pt") as file:
             tensors, about = {key: file.get_tensor(key) for key in file.keys()}, file.metadata() or {}  # noqa: SIM118
-    except FileNotFoundError:  # safetensors says so of a file one may not read, too
+    except FileNotFoundError:  # safetensors raises it for an unreadable file, too
         _refuse_unreadable(path, "checkpoint")
     except Exception as error:  # a damaged header can raise anything, and may name tensors that torch cannot make
         raise UsageError(
@@ -83,10 +84,10 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def read_foreign(path: Path) -> dict[str, Tensor]:
-    """The weights in somebody else's file, whichever container they sit in; no code in the file is ever run."""
+    """The weights in a file of others, in whichever container they are; code in the file is never run."""
     if path.suffix == ".safetensors":
         return read_tensors(path)[0]
-    _refuse_special(path)
+    _check_file(path)
     try:
         # argparse.Namespace is harmless and in half of all published checkpoints
         with torch.serialization.safe_globals([argparse.Namespace]):
@@ -112,7 +113,7 @@ def _refuse_meta(tensors: Mapping[str, Tensor]) -> None:
 
 
 def _weights_in(content: object, depth: int = 0) -> dict[str, Tensor]:
-    """The weights in the innermost container that holds any, else those that lie here; {} without any."""
+    """The weights in the innermost container that has any, else those at this level; {} without any."""
     if not isinstance(content, dict) or depth > _MOST_CONTAINERS:
         return {}
     for name in _CONTAINERS:
@@ -125,14 +126,14 @@ def _weights_in(content: object, depth: int = 0) -> dict[str, Tensor]:
 def _is_weight(key: object, value: object) -> bool:
     if not isinstance(key, str) or key in _COUNTERS or not isinstance(value, Tensor):
         return False
-    # sparse, quantized, complex or without values: nothing that a network here is filled with
+    # networks here have no sparse, quantized or complex weights, and none without values
     return value.layout is torch.strided and not (value.is_quantized or value.is_complex() or value.is_meta)
 
 
-def _refuse_special(path: Path) -> None:
-    """Reading from a named pipe would wait for ever, and a device may have no end."""
-    if os.path.exists(path) and not os.path.isfile(path):
-        raise UsageError(f"{path} is no regular file. Give the path of a file with weights.")
+def _check_file(path: Path) -> None:
+    refuse_special(path)
+    if os.path.isdir(path):
+        raise UsageError(f"{path} is a folder. Give the path of a file with weights.")
 
 
 def _refuse_unreadable(path: Path, what: str) -> NoReturn:
@@ -142,7 +143,7 @@ def _refuse_unreadable(path: Path, what: str) -> NoReturn:
 
 
 def strip_prefix(state: Mapping[str, Tensor], wanted: Iterable[str]) -> dict[str, Tensor]:
-    """Drop what wrappers put before the names (`module.`, `model.`, ...): the prefix that makes most names known."""
+    """Drop the prefix of wrappers (`module.`, `model.`, ...): the one that makes most names known."""
     known, hits = set(wanted), Counter({"": 0})
     for key in state:
         parts = key.split(".")
@@ -154,7 +155,7 @@ def strip_prefix(state: Mapping[str, Tensor], wanted: Iterable[str]) -> dict[str
 
 
 def check_keys(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor], source: str) -> None:
-    """Refuse weights that do not fit, with everything needed to see why."""
+    """Refuse weights that do not fit, with the names that are missing, unexpected or of another shape."""
     missing = [key for key in wanted if key not in state]
     unexpected = [key for key in state if key not in wanted]
     misfits = [
@@ -164,8 +165,8 @@ def check_keys(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor], source
     ]
     if missing or unexpected or misfits:
         lists = (("missing", missing), ("unexpected", unexpected), ("of another shape", misfits))
-        found = "; ".join(f"{len(keys)} {what}: {_few(keys)}" for what, keys in lists if keys)
-        raise UsageError(f"{source} does not fit this architecture: {found}. Check its name, num_classes and sizes.")
+        misfit = "; ".join(f"{len(keys)} {what}: {_few(keys)}" for what, keys in lists if keys)
+        raise UsageError(f"{source} does not fit this architecture: {misfit}. Check its name, num_classes and sizes.")
 
 
 def _few(keys: list[str]) -> str:

@@ -10,7 +10,7 @@ Activation = Callable[[Tensor], Tensor]
 
 
 class _Unit(nn.Module):
-    """Two 3 x 3 convolutions, each after BatchNorm and activation; the shortcut changes shape where they do."""
+    """Two 3 x 3 convolutions, each after BatchNorm and activation; a projection shortcut where the shape changes."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, active: Activation) -> None:
         super().__init__()
@@ -24,7 +24,7 @@ class _Unit(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         active = self.active(self.bn1(x))
-        # a projected shortcut starts from the activated input, an identity from the input itself
+        # a projection shortcut takes the activated input, an identity shortcut the input itself
         shortcut = x if self.shortcut is None else self.shortcut(active)
         return shortcut + self.conv2(self.active(self.bn2(self.conv1(active))))
 
@@ -52,9 +52,9 @@ class WideResNet(nn.Module):
         self.head = nn.Linear(channels, num_classes)
         self.active = active
         self.pretrained_cfg = {"classifier": "head"}
-        self._start()
+        self._init_weights()
 
-    def _start(self) -> None:
+    def _init_weights(self) -> None:
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 fan_out = module.kernel_size[0] * module.kernel_size[1] * module.out_channels

@@ -74,9 +74,9 @@ class AttentionScaling(Objective):
     def begin(self, model: nn.Module) -> None:
         """Factors of 1 to begin with, or those that the model brings along."""
         net = _model(model).net
-        if attention_scales.held(net, self._name) is None:
-            attention_scales.hold_factors(net, self._name, 1.0)
-        attention_scales.hold(net, attention_scales.RECORD, torch.zeros(2))
+        if attention_scales.get(net, self._name) is None:
+            attention_scales.set_factors(net, self._name, 1.0)
+        attention_scales.set_buffer(net, attention_scales.RECORD, torch.zeros(2))
         self.inner.begin(model)
 
     def at(self, moment: TrainingTime) -> Objective:
@@ -152,7 +152,7 @@ class _OnRescaled(Objective):
 
     def prepare(self, model: nn.Module, x: Tensor, y: Tensor, *, seed: int, index_B: Tensor | None = None) -> Examples:
         local: Any = undistributed(model)  # the model, or a copy of it with taps of its own
-        factors_M = attention_scales.held(local.net, attention_scales.ATTACK)
+        factors_M = attention_scales.get(local.net, attention_scales.ATTACK)
         assert factors_M is not None, "the loop calls `begin` first"
         return self.inner.prepare(RescaledModel(local, factors_M), x, y, seed=seed, index_B=index_B)
 
@@ -210,19 +210,19 @@ class _Search(Objective):
 
     def _keep(self, net: nn.Module, found: Tensor) -> tuple[Tensor, Tensor]:
         """Distance and factors that are kept now; the record says which epoch they are of."""
-        record = attention_scales.held(net, attention_scales.RECORD)
+        record = attention_scales.get(net, attention_scales.RECORD)
         assert record is not None, "the loop calls `begin` first"
         worth, value, factors_M = found[0], found[1], found[2:]
         better = int(record[0]) != self.epoch or self.scaling.keep == "last" or bool(value > record[1])
         if better and bool(worth.isfinite()):
-            attention_scales.hold(net, self.name, factors_M)
-            attention_scales.hold(
+            attention_scales.set_buffer(net, self.name, factors_M)
+            attention_scales.set_buffer(
                 net, attention_scales.RECORD, torch.stack([torch.full_like(value, self.epoch), value])
             )
         return record[1].clone(), self._kept(net).clone()
 
     def _kept(self, net: nn.Module) -> Tensor:
-        factors_M = attention_scales.held(net, self.name)
+        factors_M = attention_scales.get(net, self.name)
         assert factors_M is not None, "the loop calls `begin` first"
         return factors_M
 

@@ -51,7 +51,7 @@ class AttackModel(nn.Module):
         return self._recorded.setdefault(head, RecordedAnswers(self._answer))(pixels)
 
     def _answer(self, pixels: Tensor) -> Tensor:
-        return attention_scales.answer(self.net, self.taps, pixels)
+        return attention_scales.logits(self.net, self.taps, pixels)
 
 
 def _pairs(model: nn.Module, copied: nn.Module) -> list[tuple[list[Tensor], list[Tensor]]]:

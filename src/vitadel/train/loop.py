@@ -101,7 +101,7 @@ def fit(
     finally:  # what accelerate and `answer_as_asked` left on it
         for name in ("forward", "_is_accelerate_prepared"):
             model.__dict__.pop(name, None)
-    attention_scales.forget_training(job.deployed.net)
+    attention_scales.drop_training_buffers(job.deployed.net)
     return job.deployed
 
 

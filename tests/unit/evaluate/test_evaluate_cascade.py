@@ -333,7 +333,7 @@ def test_of_a_tora_model_the_robust_head_is_scored_too(digits: DataSet) -> None:
     assert list(scores) == ["clean", "rob_clean", "rob_fgsm", "fgsm", "robust"]
     x, y = images.images(torch.arange(40)), images.labels
     x_adv = FGSM().craft(model, x, Untargeted(y), Linf(0.2), seed=0)
-    head = models.answering(model, "rob")
+    head = models.with_head(model, "rob")
     with torch.no_grad():
         assert scores["rob_clean"] == int((head(x).argmax(1) == y).sum()) / 40
         assert scores["rob_fgsm"] == int((head(x_adv).argmax(1) == y).sum()) / 40

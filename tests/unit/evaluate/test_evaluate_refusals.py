@@ -270,7 +270,7 @@ def test_the_kept_head_of_a_frozen_network_has_classes_of_its_own() -> None:
     tuned = models.tora(base, num_classes=10)
     refuse_other_classes(tuned, digits)
     with pytest.raises(UsageError, match="answers with 20 classes"):
-        refuse_other_classes(models.answering(tuned, "kept"), digits)
+        refuse_other_classes(models.with_head(tuned, "kept"), digits)
 
 
 def test_the_kl_divergence_takes_no_target() -> None:

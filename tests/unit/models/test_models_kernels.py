@@ -103,7 +103,7 @@ def test_attention_that_does_more_than_the_kernel_keeps_its_own(
 ) -> None:
     attention = Attention(32, num_heads=2)
     change(attention)
-    assert not fused_qkv.suits(attention, patches)  # not on a CPU
-    monkeypatch.setattr(fused_qkv, "_has_kernels", lambda module: True)
-    assert fused_qkv.suits(attention, patches) == suits
-    assert not fused_qkv.suits(XCA(32, 2), patches)
+    assert not fused_qkv.has_kernel(attention, patches)  # not on a CPU
+    monkeypatch.setattr(fused_qkv, "_on_gpu_in_half", lambda module: True)
+    assert fused_qkv.has_kernel(attention, patches) == suits
+    assert not fused_qkv.has_kernel(XCA(32, 2), patches)

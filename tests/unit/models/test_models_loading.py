@@ -1,6 +1,7 @@
 """One way in: architectures, checkpoints, run folders, the zoo; what is kept and what is fresh."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 import timm
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitadel.core.errors import UsageError
 from vitadel.models import (
@@ -416,3 +417,30 @@ def test_moved_run_folder_loads_from_its_new_place(tmp_path: Path) -> None:
     save(small(seed=5), tmp_path / "a" / "checkpoints" / "final.safetensors")
     shutil.move(tmp_path / "a", tmp_path / "b")
     assert weights(load(tmp_path / "b")) == weights(small(seed=5))
+
+
+def test_a_model_prints_in_a_few_lines() -> None:
+    model = load("timm:test_vit", num_classes=10, image_size=32, patch_size=4)
+    count = sum(one.numel() for one in model.parameters())
+    assert repr(model).splitlines() == [
+        "Model(timm:test_vit",
+        f"  {count:,} parameters",
+        "  32 x 32 images in patches of 4, 10 classes",
+        f"  normalization: mean {model.normalization.mean}, std {model.normalization.std})",
+    ]
+    assert repr(wrap(nn.LazyLinear(10), mean=0.0, std=1.0)) == "Model(LazyLinear\n  0 parameters\n  no normalization)"
+
+
+def test_one_number_normalizes_all_channels() -> None:
+    net, x = nn.Flatten(), torch.rand(2, 3, 4, 4)
+    half = wrap(net, mean=0.5, std=0.5)
+    assert half.normalization == Normalization((0.5,) * 3, (0.5,) * 3)
+    assert torch.equal(half(x), wrap(net, mean=[0.5] * 3, std=(0.5, 0.5, 0.5))(x))
+    assert wrap(net, mean=[0.1, 0.2], std=1).normalization == Normalization((0.1, 0.2), (1.0, 1.0))
+
+
+@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "vit_tiny_patch16_224.augreg_in21k", "vit_tiny_patch16_244"])
+def test_a_name_of_timm_without_its_prefix_gets_a_hint(name: str) -> None:
+    meant = name.replace("244", "224")
+    with pytest.raises(UsageError, match=rf"or folder\. Did you mean timm:{re.escape(meant)}\? Give a run"):
+        load(name)

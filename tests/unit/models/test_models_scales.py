@@ -102,13 +102,13 @@ def _through_pickle(model: Model, path: Path) -> Model:
 
 def test_what_only_training_needs_is_in_no_file(tmp_path: Path) -> None:
     model = fresh()
-    attention_scales.hold_factors(model.net, attention_scales.ATTACK, FACTORS)
-    attention_scales.hold(model.net, attention_scales.RECORD, torch.zeros(2))
+    attention_scales.set_factors(model.net, attention_scales.ATTACK, FACTORS)
+    attention_scales.set_buffer(model.net, attention_scales.RECORD, torch.zeros(2))
     models.save(model, tmp_path / "model.safetensors")
     assert fingerprint(models.load(tmp_path / "model.safetensors").net.state_dict()) == fingerprint(
         fresh().net.state_dict()
     )
-    attention_scales.forget_training(model.net)
+    attention_scales.drop_training_buffers(model.net)
     assert model.net.state_dict().keys() == fresh().net.state_dict().keys()
 
 

@@ -383,9 +383,9 @@ def test_what_is_no_weight_is_passed_over(tmp_path: Path) -> None:
 def test_files_that_have_no_end_are_not_read(tmp_path: Path) -> None:
     for name in ("pipe.pth", "pipe.safetensors"):
         os.mkfifo(tmp_path / name)
-        with pytest.raises(UsageError, match=f"{name} is no regular file"):
+        with pytest.raises(UsageError, match=f"{name}: it is a named pipe"):
             load(f"timm:test_vit@{tmp_path / name}")
-    with pytest.raises(UsageError, match=r"pipe\.safetensors is no regular file"):
+    with pytest.raises(UsageError, match=r"pipe\.safetensors: it is a named pipe"):
         load(tmp_path / "pipe.safetensors")
 
 

@@ -13,7 +13,7 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from vitadel.core.errors import UsageError
-from vitadel.models import Model, Option, add_adapters, answering, load, save, save_adapters, tora
+from vitadel.models import Model, Option, add_adapters, load, save, save_adapters, tora, with_head
 from vitadel.models.tora import Adapted, Fusion, Tuning, adapt
 
 WAYS = [
@@ -83,7 +83,7 @@ def test_at_the_start_every_head_answers_as_the_frozen_network(
 ) -> None:
     net = backbone(**options)
     adapted = adapt(net, tuning, 5).double().eval()
-    answers = adapted.answers(x)
+    answers = adapted.logits_by_head(x)
     assert set(answers) == {*tuning.names, "kept"}
     expected = net(x).detach()
     for logits in (*answers.values(), adapted(x)):
@@ -99,13 +99,18 @@ def test_heads_of_a_distilled_network_start_as_the_mean_of_its_two(x: Tensor, tu
         "deit_tiny_distilled_patch16_224", img_size=16, patch_size=4, num_classes=5, depth=2
     ).double()
     adapted = adapt(net, Tuning(tuning=tuning), 5).double().eval()
-    for logits in adapted.answers(x).values():
+    for logits in adapted.logits_by_head(x).values():
         torch.testing.assert_close(logits, net.eval()(x), rtol=1e-9, atol=1e-9)
 
 
 def test_heads_with_other_classes_are_fresh_and_the_kept_one_stays(x: Tensor) -> None:
     adapted = adapt(backbone(), Tuning(), 7).double().eval()
-    assert {name: logits.shape[1] for name, logits in adapted.answers(x).items()} == {"acc": 7, "rob": 7, "kept": 5}
+    logits = adapted.logits_by_head(x)
+    assert {name: one.shape[1] for name, one in logits.items()} == {
+        "acc": 7,
+        "rob": 7,
+        "kept": 5,
+    }
 
 
 def test_a_frozen_model_s_answers_have_no_slope(x: Tensor) -> None:
@@ -166,7 +171,7 @@ def test_equal_adapters_make_the_gate_a_half_and_the_fusion_a_mean() -> None:
 
 def test_the_joint_answer_is_the_mean_of_the_two(x: Tensor) -> None:
     adapted = stirred(adapt(backbone(), Tuning(), 5))
-    answers = adapted.answers(x)
+    answers = adapted.logits_by_head(x)
     assert not torch.allclose(answers["acc"], answers["rob"])
     torch.testing.assert_close(adapted(x), (answers["acc"] + answers["rob"]) / 2)
     for name in ("acc", "rob", "kept"):
@@ -197,7 +202,7 @@ def test_parts_name_every_weight_that_learns_once() -> None:
 
 def test_the_image_reaches_both_heads_in_every_way(x: Tensor) -> None:
     for tuning in WAYS:
-        answers = stirred(adapt(backbone(), tuning, 5)).answers(x)
+        answers = stirred(adapt(backbone(), tuning, 5)).logits_by_head(x)
         assert all((logits[0] - logits[1]).abs().max() > 1e-3 for logits in answers.values())
 
 
@@ -265,7 +270,7 @@ def test_adapters_alone_are_a_small_file_for_one_network(base: Model, x: Tensor,
     assert (tmp_path / "added.safetensors").stat().st_size < 4 * added + 20_000
     text = f"{tmp_path}/base.safetensors+{tmp_path}/added.safetensors"
     assert torch.equal(load(text)(x.float()), model(x.float()))
-    assert torch.equal(load(f"{text}#rob")(x.float()), answering(model, "rob")(x.float()))
+    assert torch.equal(load(f"{text}#rob")(x.float()), with_head(model, "rob")(x.float()))
     with pytest.raises(UsageError, match="fit one network as it is. Leave its classes and sizes out"):
         load(text, num_classes=9)
     with pytest.raises(UsageError, match="holds adapters without their network. Write MODEL"):
@@ -283,16 +288,16 @@ def tora_base(seed: int) -> Model:
 
 def test_heads_share_their_weights_and_have_specs_of_their_own(base: Model, x: Tensor) -> None:
     model = tora(base)
-    views = {head: answering(model, head) for head in ("acc", "rob", "kept", "joint")}
+    views = {head: with_head(model, head) for head in ("acc", "rob", "kept", "joint")}
     assert len({view.spec.tuning.answer for view in views.values() if view.spec and view.spec.tuning}) == 4
     with torch.no_grad():
         model.net.get_parameter("heads.acc.bias").add_(1.0)
     assert torch.equal(views["acc"](x.float()), views["rob"](x.float()) + 1)
     assert torch.allclose(views["joint"](x.float()), views["rob"](x.float()) + 0.5)
     with pytest.raises(UsageError, match="unknown head 'best'"):
-        answering(model, "best")
+        with_head(model, "best")
     with pytest.raises(UsageError, match="has no adapters. Make them with vitadel.models.tora"):
-        answering(base, "acc")
+        with_head(base, "acc")
     with pytest.raises(UsageError, match="that has none yet"):
         tora(model)
 

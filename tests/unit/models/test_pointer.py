@@ -178,5 +178,5 @@ def test_all_taps_have_names_and_a_skipped_block_passes_the_queries_on(model: Mo
 
 
 def test_images_of_another_size_are_refused(model: Model) -> None:
-    with pytest.raises(UsageError, match="Pointer takes 8 x 8 images, got 8 x 16. Resize them."):
+    with pytest.raises(UsageError, match="vitadel:pointer takes 8 x 8 images, got 8 x 16. Resize them."):
         model(torch.rand(1, 3, 8, 16))

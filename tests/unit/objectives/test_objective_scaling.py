@@ -110,7 +110,7 @@ def test_the_attacks_factors_are_in_the_attack_alone(batch: tuple[Tensor, Tensor
     model, plain = fresh(), fresh()
     objective = AttentionScaling(ADVERSARIAL, scope=Scope.ATTACK)
     objective.begin(model)
-    attention_scales.hold_factors(model.net, attention_scales.ATTACK, [0.1, 3.0])
+    attention_scales.set_factors(model.net, attention_scales.ATTACK, [0.1, 3.0])
     now = objective.at(TrainingTime(1.0, 30.0))
     examples = now.prepare(model, *batch, seed=3)
     by_hand = ADVERSARIAL.prepare(RescaledModel(plain, [0.1, 3.0]), *batch, seed=3)

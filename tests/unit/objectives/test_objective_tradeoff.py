@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from vitadel.attacks import PGD
 from vitadel.core.errors import UsageError
 from vitadel.goals import Untargeted
-from vitadel.models import Adapted, Model, Option, Tuning, answering, load, tora
+from vitadel.models import Adapted, Model, Option, Tuning, load, tora, with_head
 from vitadel.objectives import AWP, Adversarial, Objective, Standard, TORATraining, TrainingTime
 from vitadel.threats import Linf
 
@@ -112,7 +112,7 @@ def test_turns_go_on_across_epochs_of_odd_length() -> None:
 
 def found_by(model: Model, x: Tensor, y: Tensor) -> Tensor:
     """What the attack finds when it differentiates the joint answer."""
-    return ATTACK.craft(answering(model, "joint"), x, Untargeted(y), THREAT, seed=3)
+    return ATTACK.craft(with_head(model, "joint"), x, Untargeted(y), THREAT, seed=3)
 
 
 def test_losses_by_hand(batch: tuple[Tensor, Tensor]) -> None:
@@ -121,7 +121,7 @@ def test_losses_by_hand(batch: tuple[Tensor, Tensor]) -> None:
     x_adv = found_by(model, x, y)
 
     def loss(head: str, images: Tensor) -> Tensor:
-        return F.cross_entropy(answering(model, head)(images), y, label_smoothing=0.1)
+        return F.cross_entropy(with_head(model, head)(images), y, label_smoothing=0.1)
 
     steps = {number: update(OBJECTIVE, number)(model, x, y, seed=3) for number in (0, 1, 6)}
     for step in steps.values():
@@ -241,7 +241,7 @@ def test_models_that_have_nothing_to_train_are_refused() -> None:
     with pytest.raises(UsageError, match="this Linear has none"):
         OBJECTIVE.begin(nn.Linear(2, 2))
     with pytest.raises(UsageError, match="this model answers with 'acc'. Leave out the head"):
-        OBJECTIVE.begin(answering(adapted(), "acc"))
+        OBJECTIVE.begin(with_head(adapted(), "acc"))
     with pytest.raises(UsageError, match="cannot take turns with another. Set objective.independent=0"):
         OBJECTIVE.begin(adapted(SINGLE))
     shallow = tora(base(depth=1))

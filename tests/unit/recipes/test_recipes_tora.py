@@ -149,7 +149,7 @@ def test_from_a_run_folder_to_adapters(backbone: Path, tmp_path: Path) -> None:
     models.save_adapters(model, tmp_path / "adapters.safetensors")
     again = models.load(f"{backbone}+{tmp_path / 'adapters.safetensors'}#rob")
     x = torch.rand(2, 3, 8, 8)
-    assert torch.equal(again(x), models.answering(model.eval(), "rob")(x))
+    assert torch.equal(again(x), models.with_head(model.eval(), "rob")(x))
 
 
 def test_every_stage_has_a_recording_of_its_own(

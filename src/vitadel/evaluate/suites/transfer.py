@@ -66,7 +66,7 @@ class Transfer:
         wanted = getattr(getattr(model, "spec", None), "answers", len(data.classes))
         for source, other in zip(self.sources, self._others(torch.device("cpu")), strict=True):
             assert other.spec is not None
-            if (known := other.spec.answers) != wanted:
+            if (known := other.spec.output_classes) != wanted:
                 raise UsageError(f"{source} has {known} classes and the model {wanted}: their answers do not compare.")
 
     def named_files(self, data: DataSet, split: str) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from vitadel.models.families.base import Block, Family, Geometry, Layer, check_grid
+from vitadel.models.families.base import Family, Geometry, Layer, check_grid
 from vitadel.models.families.cait import CaiT
 from vitadel.models.families.levit import LeViT
 from vitadel.models.families.masked_gradient_net import MaskedGradientFamily
@@ -26,7 +26,7 @@ OTHER = Family()
 
 
 def family_of(net: nn.Module) -> Family:
-    """The family a network belongs to; `OTHER` knows of no blocks and no patches."""
+    """The family a network belongs to; `OTHER`, without blocks and patches, if it is none of those known."""
     return next((family for family in FAMILIES if isinstance(net, family.architectures)), OTHER)
 
 
@@ -38,7 +38,6 @@ def family_of_timm_file(name: str) -> Family:
 __all__ = [
     "FAMILIES",
     "OTHER",
-    "Block",
     "Family",
     "Geometry",
     "Layer",

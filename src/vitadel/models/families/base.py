@@ -1,4 +1,4 @@
-"""What Vitadel must know of a family of architectures."""
+"""What Vitadel has to know about a family of architectures."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,33 +10,22 @@ from vitadel.core.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
-    """A residual block: its name among the taps, and the modules whose outputs are tapped.
-
-    `stream` says which of the block's arguments carries what the block adds to. A block that shrinks has nothing to add
-    the output of its attention to: neither can be skipped. `prefix` counts the tokens that stand before those of the
-    patches in what it gives, None if that has not one token for every patch; with a class token, that is the first.
-    Where `pairs`, the attention relates all tokens with all. `mixing` is the module, if any, that mixes what the heads
-    make of a pair after the softmax: it is given and gives [B, N, N, H].
-    """
-
-    name: str
-    module: nn.Module
-    attention: nn.Module
-    mlp: nn.Module
-    stream: int = 0
-    shrinks: bool = False
-    prefix: int | None = None
-    class_token: bool = False
-    pairs: bool = False
-    mixing: nn.Module | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Layer:
-    """A module whose output represents the image: a block with attention, or a unit or stage of convolutions.
+    """A module whose output represents the image: a residual block with attention, or a unit or stage of convolutions.
 
-    One that is `fixed` changes the shape of what it is given, and cannot be left out; the rest is as of blocks.
+    Args:
+        name: Its name among the taps, such as `blocks.3`.
+        module: The layer itself.
+        attention: Its attention, if it has one; None for convolutions.
+        mlp: Its MLP, if it has one.
+        stream: Which of the layer's arguments carries the residual stream.
+        fixed: It changes the shape of its input, so neither it nor its attention can be skipped.
+        prefix: Tokens in front of those of the patches in its output; None if the output does not have one token for
+            every patch.
+        class_token: Whether the first token is a class token.
+        pairs: Whether the attention relates all tokens with all.
+        mixing: The module, if any, that mixes the heads' probabilities after the softmax; it takes and returns
+            [B, N, N, H].
     """
 
     name: str
@@ -48,13 +37,17 @@ class Layer:
     prefix: int | None = None
     class_token: bool = False
     pairs: bool = False
+    mixing: nn.Module | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """What the shapes of weights say of the images they were trained on, None where they say nothing.
+    """What the shapes of weights imply about the images they were trained on; None where they imply nothing.
 
-    `kernel` is the side of the patch kernel, `grid` the tokens on a side, `window` those on a side of a window.
+    Args:
+        kernel: Side of the patch kernel.
+        grid: Tokens per side of the image.
+        window: Tokens per side of an attention window.
     """
 
     kernel: int | None = None
@@ -70,10 +63,10 @@ def numbered(
     prefix: int | None = None,
     class_token: bool = False,
     pairs: bool = False,
-) -> list[Block]:
-    """Blocks whose attention and MLP go by timm's usual names."""
+) -> list[Layer]:
+    """Residual blocks whose attention and MLP have timm's usual names, `attn` and `mlp`."""
     return [
-        Block(
+        Layer(
             f"{name}.{i}",
             module,
             module.get_submodule("attn"),
@@ -88,58 +81,60 @@ def numbered(
 
 
 class Family:
-    """The knowledge about one family; this base is the family of networks without blocks, the convolutional ones."""
+    """What is known about one family; this base is the family of networks without attention blocks.
+
+    Adding a family is one file with a subclass: its timm classes, its `blocks`, and how its weights are resampled.
+    """
 
     name = "convolutional"
     architectures: tuple[type[nn.Module], ...] = ()
-    # timm builds a network before it can be asked what it is; the file it comes from tells before
+    # the timm source files that define these architectures: known before a network is built
     timm_files: tuple[str, ...] = ()
 
-    def blocks(self, net: nn.Module) -> Sequence[Block]:
-        """The residual blocks with attention, in the order in which they run."""
+    def blocks(self, net: nn.Module) -> Sequence[Layer]:
+        """The residual blocks with attention and MLP, in the order in which they run."""
         return ()
 
     def layers(self, net: nn.Module) -> Sequence[Layer]:
-        """What represents the image step by step: the blocks, or without any the stages that timm knows of."""
+        """The layers in order: the blocks, or for networks without any, the stages that timm lists."""
+        if blocks := self.blocks(net):
+            return blocks
         stages, known = getattr(net, "feature_info", None) or (), dict(net.named_modules())
         names = dict.fromkeys(str(stage.get("module")) for stage in stages if isinstance(stage, dict))
-        return [
-            Layer(b.name, b.module, b.attention, b.mlp, b.stream, b.shrinks, b.prefix, b.class_token, b.pairs)
-            for b in self.blocks(net)
-        ] or [Layer(name, known[name], fixed=True) for name in names if name in known]
+        return [Layer(name, known[name], fixed=True) for name in names if name in known]
 
     def use_fused_kernels(self, net: nn.Module) -> None:
-        """Put in kernels made for this network's size, where there are any; no answer changes but by rounding."""
+        """Use our attention kernels where there are any for this size; logits change only by rounding."""
 
     def compile_units(self, net: nn.Module) -> Sequence[nn.Module]:
-        """What is worth compiling by itself: the blocks, which are alike, and whatever else has many layers."""
+        """The modules to compile separately: the blocks, which are alike, and other parts with many layers."""
         return [block.module for block in self.blocks(net)]
 
     def size_options(self, image_size: int | None, patch_size: int | None) -> dict[str, int]:
-        """What the constructor wants to hear about the geometry."""
+        """The constructor's arguments for image and patch size."""
         if patch_size is not None:
             raise UsageError(f"a {self.name} network has no patches, got patch_size={patch_size}. Leave it out.")
         return {}
 
     def set_patch(self, net: nn.Module, patch_size: int) -> None:
-        """Change the patch size of a built network, where the constructor could not be told."""
+        """Change the patch size of a built network, where the constructor has no argument for it."""
 
     def patch_size(self, net: nn.Module) -> int | None:
         """The side of a patch in pixels; None without patches."""
         return None
 
     def grid(self, net: nn.Module, image_size: int) -> tuple[int, int] | None:
-        """Rows and columns of tokens for an image of this size, found by running the embedding."""
+        """Rows and columns of tokens for an image of this size, measured by running the embedding."""
         return None
 
     def prepare(self, net: nn.Module) -> None:
-        """Take out of a network what would go wrong here; its answers stay the same."""
+        """Work around bugs of torch and timm that would give wrong gradients; logits stay the same."""
         for module in net.modules():
-            if isinstance(module, nn.BatchNorm2d) and _whole_slopes not in module._forward_hooks.values():
-                module.register_forward_hook(_whole_slopes)
+            if isinstance(module, nn.BatchNorm2d) and _contiguous_gradient not in module._forward_hooks.values():
+                module.register_forward_hook(_contiguous_gradient)
 
     def prune_unused_tokens(self, net: nn.Module) -> None:
-        """Let a network leave out what its head never reads: answers and slopes stay, taps of the last block do not."""
+        """Skip computing tokens that the head never reads; logits and gradients stay, taps of the last block do not."""
 
     def geometry(self, state: Mapping[str, Tensor], net: nn.Module) -> Geometry:
         """The geometry of weights for a network like `net`, which may have been built with another one."""
@@ -150,18 +145,18 @@ class Family:
         return dict(state)
 
 
-def _whole_slopes(module: nn.Module, args: tuple[Tensor, ...], out: Tensor) -> None:
-    """The slope of a single image reaches BatchNorm in the layout of its answer.
+def _contiguous_gradient(module: nn.Module, args: tuple[Tensor, ...], out: Tensor) -> None:
+    """Make the gradient of a single image contiguous before it reaches BatchNorm.
 
-    On a CPU, torch 2.15 takes that of one image which was transposed on its way, as after the stems of XCiT and LeViT,
-    for one laid out with its channels last, and mixes up its values: gradients are wrong, and attacks find nothing.
+    On a CPU, torch 2.15 takes the gradient of one image that was transposed on its way, as after the stems of XCiT and
+    LeViT, for one in channels-last layout and permutes its values: gradients are wrong, and attacks fail.
     """
     if len(out) == 1 and out.is_cpu and out.requires_grad:
         out.register_hook(Tensor.contiguous)
 
 
 class Patched(Family):
-    """The knowledge shared by families that cut the image into patches with one embedding module."""
+    """What families share that cut the image into patches with one embedding module, `patch_embed`."""
 
     def size_options(self, image_size: int | None, patch_size: int | None) -> dict[str, int]:
         options = {"img_size": image_size, "patch_size": patch_size}
@@ -169,7 +164,7 @@ class Patched(Family):
 
     def patch_size(self, net: nn.Module) -> int | None:
         embed = net.get_submodule("patch_embed")
-        if hasattr(embed, "backbone"):  # a hybrid cuts up what convolutions made of the image, and not the image
+        if hasattr(embed, "backbone"):  # a hybrid embeds patches of a feature map, not of the image
             return None
         size = embed.patch_size
         return int(size[0] if isinstance(size, tuple) else size)  # type: ignore[arg-type]
@@ -192,7 +187,7 @@ def check_grid(family: Family, net: nn.Module, image_size: int) -> None:
     patch = family.patch_size(net)
     if patch is None:
         return
-    # some embeddings refuse to run on an image they cannot cut up
+    # some embeddings refuse images that their patches do not tile
     grid = (image_size // patch, image_size // patch) if image_size % patch else family.grid(net, image_size)
     if grid is None:
         return

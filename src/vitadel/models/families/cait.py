@@ -6,7 +6,7 @@ from dataclasses import replace
 from timm.models.cait import Cait
 from torch import Tensor, nn
 
-from vitadel.models.families.base import Block, Geometry, Patched, numbered
+from vitadel.models.families.base import Geometry, Layer, Patched, numbered
 from vitadel.models.families.vit import embedding_geometry, fit_embedding
 
 
@@ -17,12 +17,12 @@ class CaiT(Patched):
     architectures = (Cait,)
     timm_files = ("cait",)
 
-    def blocks(self, net: nn.Module) -> Sequence[Block]:
+    def blocks(self, net: nn.Module) -> Sequence[Layer]:
         assert isinstance(net, Cait)
-        talking = numbered("blocks", net.blocks, prefix=0, pairs=True)
-        # a class block is called with (tokens, class token) and adds to the second
+        patch_blocks = numbered("blocks", net.blocks, prefix=0, pairs=True)
+        # a class-attention block is called with (tokens, class token) and adds to the second
         return [
-            *(replace(block, mixing=block.attention.get_submodule("proj_w")) for block in talking),
+            *(replace(block, mixing=block.module.get_submodule("attn.proj_w")) for block in patch_blocks),
             *numbered("class_blocks", net.blocks_token_only, stream=1, class_token=True),
         ]
 

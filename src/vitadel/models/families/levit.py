@@ -1,4 +1,4 @@
-"""LeViT: attention with position biases behind a convolutional stem, in stages joined by attention that shrinks."""
+"""LeViT: attention with position biases after a convolutional stem; between stages, attention downsamples."""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,22 +7,22 @@ from timm.models.levit import Attention, AttentionDownsample, Levit, LevitBlock,
 from torch import Tensor, nn
 
 from vitadel.core.errors import UsageError
-from vitadel.models.families.base import Block, Family
+from vitadel.models.families.base import Family, Layer
 
 
 class LeViT(Family):
     """timm's LeViT. Blocks are numbered through all stages, those between two stages among them.
 
-    A block between two stages has fewer queries than keys, and nothing is added to what its attention gives.
+    A block between two stages has fewer queries than keys, and no residual connection around its attention.
     """
 
     name = "levit"
     architectures = (Levit,)
     timm_files = ("levit",)
 
-    def blocks(self, net: nn.Module) -> Sequence[Block]:
+    def blocks(self, net: nn.Module) -> Sequence[Layer]:
         assert isinstance(net, Levit)
-        if net.use_conv:  # there the values stand left of the probabilities, where no tap looks for them
+        if net.use_conv:  # there the product is values times probabilities, in an order that taps do not recognize
             return ()
         modules = (module for module in net.stages.modules() if isinstance(module, LevitBlock | LevitDownsample))
         return [_block(f"blocks.{i}", module) for i, module in enumerate(modules)]
@@ -56,14 +56,14 @@ class LeViT(Family):
         return {key: value for key, value in state.items() if not key.endswith(".attention_bias_idxs")}
 
 
-def _block(name: str, module: nn.Module) -> Block:
-    shrinks = isinstance(module, LevitDownsample)
-    attention = module.get_submodule("attn_downsample" if shrinks else "attn")
-    return Block(name, module, attention, module.get_submodule("mlp"), shrinks=shrinks)
+def _block(name: str, module: nn.Module) -> Layer:
+    downsamples = isinstance(module, LevitDownsample)
+    attention = module.get_submodule("attn_downsample" if downsamples else "attn")
+    return Layer(name, module, attention, module.get_submodule("mlp"), fixed=downsamples)
 
 
-# In evaluation mode timm keeps the biases of the first call, with their graph, until `train` or `eval` is called: a
-# second backward pass and a deepcopy fail, weights that were changed in place or in their type are not noticed.
+# In evaluation mode timm caches the biases of the first call, with their graph, until `train` or `eval` is called: a
+# second backward pass and a deepcopy fail, and weights changed in place or in dtype are ignored.
 
 
 class _Attention(Attention):

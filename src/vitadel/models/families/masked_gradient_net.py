@@ -1,19 +1,19 @@
-"""Vitadel's own network with a hidden gradient."""
+"""Vitadel's own network that masks its gradient."""
 
 from collections.abc import Sequence
 
 from torch import nn
 
-from vitadel.models.families.base import Block, Family, numbered
+from vitadel.models.families.base import Family, Layer, numbered
 from vitadel.models.masked_gradient_net import MaskedGradientNet
 
 
 class MaskedGradientFamily(Family):
-    """Blocks whose first argument is the image's tokens, and whose second is what they add to."""
+    """A block takes the image's tokens and the residual stream, in this order."""
 
     name = "pointer"
     architectures = (MaskedGradientNet,)
 
-    def blocks(self, net: nn.Module) -> Sequence[Block]:
+    def blocks(self, net: nn.Module) -> Sequence[Layer]:
         assert isinstance(net, MaskedGradientNet)
         return numbered("blocks", net.blocks, stream=1)

@@ -13,7 +13,7 @@ _SHORTCUTS = ("downsample", "shortcut")
 
 
 class Residual(Family):
-    """No blocks with attention, but residual units, named as the network names them."""
+    """No blocks with attention; the layers are the residual units, under the network's own names."""
 
     architectures = (ResNet, ResNetV2, WideResNet)
 
@@ -29,5 +29,5 @@ class Residual(Family):
 
 
 def _unit(name: str, module: nn.Module) -> Layer:
-    """A unit whose shortcut is a layer of its own changes shape."""
+    """A unit with a projection shortcut changes the shape of its input."""
     return Layer(name, module, fixed=any(getattr(module, shortcut, None) is not None for shortcut in _SHORTCUTS))

@@ -7,7 +7,7 @@ from timm.layers import resize_rel_pos_bias_table
 from timm.models.swin_transformer import SwinTransformer, WindowAttention
 from torch import Tensor, nn
 
-from vitadel.models.families.base import Block, Geometry, Patched, numbered
+from vitadel.models.families.base import Geometry, Layer, Patched, numbered
 from vitadel.models.families.vit import KERNEL, fit_kernel, kernel_side
 
 _TABLE = "relative_position_bias_table"
@@ -20,12 +20,12 @@ class Swin(Patched):
     architectures = (SwinTransformer,)
     timm_files = ("swin_transformer",)
 
-    def blocks(self, net: nn.Module) -> Sequence[Block]:
+    def blocks(self, net: nn.Module) -> Sequence[Layer]:
         assert isinstance(net, SwinTransformer)
         return numbered("blocks", (block for stage in net.layers for block in stage.blocks))
 
     def geometry(self, state: Mapping[str, Tensor], net: nn.Module) -> Geometry:
-        """Windows are as large as the grid of tokens where that is smaller; only there does a table give it away."""
+        """The grid follows from the tables of stages where it is smaller than the window."""
         assert isinstance(net, SwinTransformer)
         sides = [_window(state.get(f"layers.{at}.blocks.0.attn.{_TABLE}")) for at in range(len(net.layers))]
         window = max((side for side in sides if side is not None), default=None)
@@ -48,7 +48,7 @@ class Swin(Patched):
 
 
 def _window(table: Tensor | None) -> int | None:
-    """The side of the windows whose distances, from corner to corner in both directions, have a row each."""
+    """The side of a window from its table, which has (2 * side - 1)^2 rows, one per relative position."""
     if table is None or table.ndim != 2 or table.numel() == 0:
         return None
     distances = math.isqrt(len(table))

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor, nn
 
-from vitadel.models.families.base import Block, Geometry
+from vitadel.models.families.base import Geometry, Layer
 from vitadel.models.families.vit import ViT
 from vitadel.models.tora import Adapted, Adapter
 
@@ -12,13 +12,13 @@ _FROZEN = "backbone."
 
 
 class TORAFamily(ViT):
-    """`blocks.i.out` is what block i gives, before adapters and fusion."""
+    """`blocks.i.out` is the output of the frozen block i, before adapters and fusion."""
 
     name = "adapted vit"
     architectures = (Adapted,)
     timm_files = ()
 
-    def blocks(self, net: nn.Module) -> Sequence[Block]:
+    def blocks(self, net: nn.Module) -> Sequence[Layer]:
         assert isinstance(net, Adapted)
         return super().blocks(net.backbone)
 
@@ -27,7 +27,7 @@ class TORAFamily(ViT):
         if not net.fused:
             return [*super().compile_units(net), *(one for one in net.modules() if isinstance(one, Adapter))]
         *all_but, last = net.fused
-        # nothing is learned by the last fusion, and compiled with its adapters it would get slopes of zero for none
+        # the last fusion gets no gradient; compiled together with its adapters it would get zeros instead of None
         return [*super().compile_units(net), *all_but, *last.adapters.values(), last.fusion]
 
     def use_fused_kernels(self, net: nn.Module) -> None:

@@ -10,8 +10,8 @@ from timm.models.vision_transformer import Block as TimmBlock
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-from vitadel.models.families.base import Block, Geometry, Patched, numbered
-from vitadel.models.families.fused_qkv import PackedAttention, suits
+from vitadel.models.families.base import Geometry, Layer, Patched, numbered
+from vitadel.models.families.fused_qkv import PackedAttention, has_kernel
 
 KERNEL = "patch_embed.proj.weight"
 POSITIONS = "pos_embed"
@@ -26,22 +26,22 @@ class ViT(Patched):
     architectures = (VisionTransformer,)
     timm_files: tuple[str, ...] = ("vision_transformer", "deit")
 
-    def blocks(self, net: nn.Module) -> Sequence[Block]:
+    def blocks(self, net: nn.Module) -> Sequence[Layer]:
         assert isinstance(net, VisionTransformer)
-        # timm also has blocks of several attentions side by side, for which there are no names
+        # timm also has parallel blocks with several attentions, for which there are no tap names
         if not all(hasattr(block, "attn") for block in net.blocks):
             return ()
-        classed = net.cls_token is not None
-        return numbered("blocks", net.blocks, prefix=net.num_prefix_tokens, class_token=classed, pairs=True)
+        has_class_token = net.cls_token is not None
+        return numbered("blocks", net.blocks, prefix=net.num_prefix_tokens, class_token=has_class_token, pairs=True)
 
     def prune_unused_tokens(self, net: nn.Module) -> None:
-        """After its last attention, a head on the class token needs no other: all else goes on with that one alone."""
-        if not isinstance(net, VisionTransformer):  # one with adapters, whose later parts read all tokens
+        """A head on the class token reads no other: after the last attention only that one is computed."""
+        if not isinstance(net, VisionTransformer):  # a network with adapters, which read all tokens
             return
         last = net.blocks[-1]
         reads_one = net.global_pool == "token" and net.num_prefix_tokens == 1 and net.attn_pool is None
         if reads_one and type(last) is TimmBlock:
-            # a branch of one token is added to all of them, which is right for the first, and only it is read again
+            # the attention branch of one token is broadcast to all; only the first, where that is right, is read later
             for module in (last.attn.proj, last.norm2, net.norm):
                 module.register_forward_pre_hook(_first_token)
 
@@ -49,7 +49,7 @@ class ViT(Patched):
         if not isinstance(net, VisionTransformer) or net.cls_token is None or net.num_prefix_tokens != 1:
             return
         for block in net.blocks:
-            if suits(block.attn, net.patch_embed.num_patches):
+            if has_kernel(block.attn, net.patch_embed.num_patches):
                 block.attn = PackedAttention(block.attn)
 
     def geometry(self, state: Mapping[str, Tensor], net: nn.Module) -> Geometry:
@@ -60,7 +60,7 @@ class ViT(Patched):
 
 
 def _prefix_tokens(net: nn.Module) -> int:
-    """How many tokens with a position stand before those of the patches."""
+    """How many tokens with a position embedding precede those of the patches."""
     return 0 if getattr(net, "no_embed_class", False) else int(getattr(net, "num_prefix_tokens", 1))
 
 
@@ -71,8 +71,8 @@ def _first_token(module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, .
 def fit_embedding(state: Mapping[str, Tensor], net: nn.Module, *, prefix_tokens: int) -> dict[str, Tensor]:
     """Patch kernel and position embedding resampled to the shapes `net` has; all else untouched.
 
-    Positions are interpolated on the token grid, prefix tokens aside. What has no square patches or no square grid is
-    left as it is, for whoever compares shapes to refuse.
+    Positions are interpolated on the token grid, without prefix tokens. Weights without square patches or a square grid
+    stay as they are; `check_keys` refuses them later.
     """
     fitted, wanted, seen = dict(state), net.state_dict(), embedding_geometry(state, prefix_tokens=prefix_tokens)
     if seen.kernel is not None and KERNEL in wanted:
@@ -86,7 +86,7 @@ def fit_embedding(state: Mapping[str, Tensor], net: nn.Module, *, prefix_tokens:
 
 
 def embedding_geometry(state: Mapping[str, Tensor], *, prefix_tokens: int) -> Geometry:
-    """The sides of patches and grid, as far as these weights have square ones."""
+    """The sides of the patch kernel and of the token grid, where these are square."""
     tokens = state[POSITIONS].shape[1] - prefix_tokens if POSITIONS in state and state[POSITIONS].ndim == 3 else 0
     side = math.isqrt(max(tokens, 0))
     return Geometry(kernel_side(state), side if side and side**2 == tokens else None)
@@ -100,12 +100,12 @@ def kernel_side(state: Mapping[str, Tensor]) -> int | None:
 
 
 def fit_kernel(kernel: Tensor, size: torch.Size) -> Tensor:
-    r"""A patch kernel of another size that answers a patch as `kernel` answers the same patch resized.
+    r"""A patch kernel of another size whose output on a patch is that of `kernel` on the same patch resized.
 
     Let :math:`U` enlarge the smaller patch to the larger (bicubic). Growing is the pseudo-inverse of Beyer et al. 2023
     (arXiv:2212.08013), with :math:`\langle Ux, w'\rangle = \langle x, w\rangle` for every patch. Shrinking is
     :math:`w' = U^\top w`, with :math:`\langle x, w'\rangle = \langle Ux, w\rangle` for every patch; the pseudo-inverse
-    would not even keep the answer to a constant one. Shrinking undoes growing
+    would not even keep the output on a constant one. Shrinking undoes growing
     (tests/unit/models/test_models_surgery.py).
     """
     old, new = kernel.shape[2:], size

@@ -8,8 +8,8 @@ from timm.models.xcit import Xcit
 from torch import nn
 
 from vitadel.core.errors import UsageError
-from vitadel.models.families.base import Block, Patched, numbered
-from vitadel.models.families.fused_qkv import PackedChannelAttention, suits_channels
+from vitadel.models.families.base import Layer, Patched, numbered
+from vitadel.models.families.fused_qkv import PackedChannelAttention, has_channel_kernel
 
 
 class XCiT(Patched):
@@ -19,7 +19,7 @@ class XCiT(Patched):
     architectures = (Xcit,)
     timm_files = ("xcit",)
 
-    def blocks(self, net: nn.Module) -> Sequence[Block]:
+    def blocks(self, net: nn.Module) -> Sequence[Layer]:
         assert isinstance(net, Xcit)
         return [
             *numbered("blocks", net.blocks, prefix=0),
@@ -32,9 +32,9 @@ class XCiT(Patched):
 
     def use_fused_kernels(self, net: nn.Module) -> None:
         assert isinstance(net, Xcit)
-        if not all(suits_channels(block.attn) for block in net.blocks):
+        if not all(has_channel_kernel(block.attn) for block in net.blocks):
             return
-        # channels last from the stem on, or every token of the stream lies scattered and its norms wait for memory
+        # channels last from the stem on, or tokens are not contiguous in memory and their norms are slow
         net.patch_embed.to(memory_format=torch.channels_last)
         for block in net.blocks:
             block.attn = PackedChannelAttention(block.attn)

@@ -1,1 +1,1 @@
-"""Fused kernels for shapes that the general ones are slow on."""
+"""Triton kernels for attention of sizes for which general kernels are slow."""

@@ -1,10 +1,10 @@
-r"""XCiT's attention between the channels of a head: one kernel forward, one back.
+r"""XCiT's attention between the channels of a head: one kernel forward, one backward.
 
-The products are of many tall, thin matrices, and between them queries and keys are normalized over tokens, against the
-grain of the memory: done one after the other, most of the time goes into moving the same numbers. Here one program
-does one head of one image; it reads queries and keys once to add up their products, and values once to mix them. With
-:math:`A = q^\top k`, lengths :math:`\lVert q_i \rVert` taken over tokens, temperature t, and the slope
-:math:`\dot o` of what comes out:
+The products are of many tall, thin matrices, and between them queries and keys are normalized over tokens, the strided
+dimension: as separate operations, most of the time is memory traffic. Here one program computes one head of one image;
+it reads queries and keys once to accumulate their products, and values once to mix them. With
+:math:`A = q^\top k`, norms :math:`\lVert q_i \rVert` over tokens, temperature t, and the gradient
+:math:`\dot o` of the output:
 
 .. math:: P_{i\cdot} = \mathrm{softmax}_j\; t\, \hat A_{ij}, \qquad
           \hat A_{ij} = \frac{A_{ij}}{\lVert q_i \rVert \lVert k_j \rVert}, \qquad o = v P^\top
@@ -13,7 +13,7 @@ does one head of one image; it reads queries and keys once to add up their produ
           M = \frac{t\, P \odot (\dot P - (P \odot \dot P) 1)}{\lVert q \rVert \lVert k \rVert^\top}, \qquad
           \dot q = k M^\top - q\, \mathrm{diag} \frac{(M \odot A) 1}{\lVert q \rVert^2}
 
-and :math:`\dot k` the same with both sides exchanged. The temperature is taken as given and gets no slope.
+and :math:`\dot k` by symmetry. The temperature is a constant and gets no gradient.
 
 Shape letters: B images, N tokens, H heads, D channels of a head.
 """
@@ -23,15 +23,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-# channels of a head that a tile has room for
+# the most channels of a head that fit a tile
 MOST_CHANNELS = 64
 _TOKENS, _WARPS = 64, 4
-_SHORTEST = tl.constexpr(1e-12)  # below it a length counts as this, as in torch's normalize
+_SHORTEST = tl.constexpr(1e-12)  # the least norm, as eps of torch.nn.functional.normalize
 
 
 @triton.jit
 def _added(x_at, y_at, x_step, y_step, N, D: tl.constexpr, TILE: tl.constexpr, TOKENS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Summed over tokens: the products of all channels of x and y [TILE, TILE], and the squares of either [TILE]."""
+    """Sums over tokens: products of all channels of x and y [TILE, TILE], and squares of each [TILE]."""
     channel = tl.arange(0, TILE)
     products = tl.zeros([TILE, TILE], tl.float32)
     x_squares, y_squares = tl.zeros([TILE], tl.float32), tl.zeros([TILE], tl.float32)
@@ -48,7 +48,7 @@ def _added(x_at, y_at, x_step, y_step, N, D: tl.constexpr, TILE: tl.constexpr, T
 
 @triton.jit
 def _weights(products, q_squares, k_squares, temperature, D: tl.constexpr, TILE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The attention [TILE, TILE], and the lengths of queries and keys by which it was divided."""
+    """The attention [TILE, TILE], and the norms of queries and keys."""
     q_length = tl.maximum(tl.sqrt(q_squares), _SHORTEST)
     k_length = tl.maximum(tl.sqrt(k_squares), _SHORTEST)
     s = products / q_length[:, None] / k_length[None, :] * temperature
@@ -81,7 +81,7 @@ def _forward(  # type: ignore[no-untyped-def]
 def _backward(  # type: ignore[no-untyped-def]
     qkv_at,
     temperature_at,
-    slope_at,
+    grad_at,
     back_at,
     N,
     H: tl.constexpr,
@@ -93,13 +93,13 @@ def _backward(  # type: ignore[no-untyped-def]
     packed, step = image * N * 3 * H * D + head * D, 3 * H * D
     q_at = qkv_at + packed
     k_at, v_at = q_at + H * D, q_at + 2 * H * D
-    o_at = slope_at + image * N * H * D + head * D
+    o_at = grad_at + image * N * H * D + head * D
     products, q_squares, k_squares = _added(q_at, k_at, step, step, N, D, TILE, TOKENS)
     temperature = tl.load(temperature_at + head).to(tl.float32)
     p, q_length, k_length = _weights(products, q_squares, k_squares, temperature, D, TILE)
     p_back, _, _ = _added(o_at, v_at, H * D, step, N, D, TILE, TOKENS)
     s_back = p * (p_back - tl.sum(p * p_back, 1)[:, None]) * temperature
-    # rounded first: what is taken off below then is just what the product with it puts on along q and along k
+    # rounded first, so that the projection subtracted below matches the product computed with the rounded matrix
     m = (s_back / q_length[:, None] / k_length[None, :]).to(qkv_at.dtype.element_ty)
     along = m.to(tl.float32) * products
     q_share, k_share = tl.sum(along, 1) / (q_length * q_length), tl.sum(along, 0) / (k_length * k_length)
@@ -128,7 +128,7 @@ def _sizes(qkv_BN3HD: Tensor) -> dict[str, int]:
 
 @torch.library.custom_op("vitadel::channel_attention", mutates_args=())
 def channel_attention(qkv_BN3HD: Tensor, temperature_H: Tensor) -> Tensor:
-    """[B, N, H, D]: what attention between channels makes of queries, keys and values that lie side by side."""
+    """[B, N, H, D]: attention between channels, of queries, keys and values packed in one tensor."""
     images, tokens, _, heads, channels = qkv_BN3HD.shape
     out = qkv_BN3HD.new_empty(images, tokens, heads, channels)
     _forward[(images * heads,)](qkv_BN3HD.contiguous(), temperature_H, out, tokens, **_sizes(qkv_BN3HD))
@@ -142,25 +142,25 @@ def _(qkv_BN3HD: Tensor, temperature_H: Tensor) -> Tensor:
 
 
 @torch.library.custom_op("vitadel::channel_attention_back", mutates_args=())
-def _back(qkv_BN3HD: Tensor, temperature_H: Tensor, slope_BNHD: Tensor) -> Tensor:
+def _back(qkv_BN3HD: Tensor, temperature_H: Tensor, grad_BNHD: Tensor) -> Tensor:
     images, tokens, _, heads, _ = qkv_BN3HD.shape
     back = torch.empty_like(qkv_BN3HD, memory_format=torch.contiguous_format)
-    given = qkv_BN3HD.contiguous(), temperature_H, slope_BNHD.contiguous()
+    given = qkv_BN3HD.contiguous(), temperature_H, grad_BNHD.contiguous()
     _backward[(images * heads,)](*given, back, tokens, **_sizes(qkv_BN3HD))
     return back
 
 
 @_back.register_fake
-def _(qkv_BN3HD: Tensor, temperature_H: Tensor, slope_BNHD: Tensor) -> Tensor:
+def _(qkv_BN3HD: Tensor, temperature_H: Tensor, grad_BNHD: Tensor) -> Tensor:
     return torch.empty_like(qkv_BN3HD, memory_format=torch.contiguous_format)
 
 
-def _remember(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
+def _setup_context(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
     ctx.save_for_backward(*inputs)
 
 
-def _pull_back(ctx, slope_BNHD: Tensor) -> tuple[Tensor, None]:  # type: ignore[no-untyped-def]
-    return _back(*ctx.saved_tensors, slope_BNHD), None
+def _backward_pass(ctx, grad_BNHD: Tensor) -> tuple[Tensor, None]:  # type: ignore[no-untyped-def]
+    return _back(*ctx.saved_tensors, grad_BNHD), None
 
 
-channel_attention.register_autograd(_pull_back, setup_context=_remember)
+channel_attention.register_autograd(_backward_pass, setup_context=_setup_context)

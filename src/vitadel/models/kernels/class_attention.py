@@ -1,11 +1,11 @@
-r"""Attention among the patches of a small image and one class token: one kernel forward, one back.
+r"""Attention among the patches of a small image and one class token: one kernel forward, one backward.
 
-General kernels work in tiles of 64 or 128 tokens. The 65 of a 32-pixel image in patches of 4 fill one tile and spill a
-single token into the next, so most of what they compute is thrown away. Here the M patches are a tile of their own, on
-the matrix units, and the class token is a vector beside it; one program does one head of one image, and nothing but
-:math:`q, k, v` and the result passes through the device's memory. The way back computes the attention anew.
+General kernels work in tiles of 64 or 128 tokens. The 65 of a 32-pixel image in patches of 4 need a second tile for a
+single token, so most of the arithmetic is wasted. Here the M patches are one tile, on the tensor cores, and the class
+token is a separate vector; one program computes one head of one image, and only :math:`q, k, v` and the result pass
+through the device's memory. The backward kernel recomputes the attention.
 
-With :math:`P = \mathrm{softmax}(s\,qk^\top)` and the slope :math:`\dot o` of what comes out:
+With :math:`P = \mathrm{softmax}(s\,qk^\top)` and the gradient :math:`\dot o` of the output:
 
 .. math:: \dot v = P^\top \dot o, \qquad \dot P = \dot o v^\top, \qquad
           \dot S = s\, P \odot (\dot P - (P \odot \dot P) 1), \qquad \dot q = \dot S k, \qquad \dot k = \dot S^\top q
@@ -59,7 +59,7 @@ def _forward(qkv_at, out_at, scale, H: tl.constexpr, M: tl.constexpr, D: tl.cons
 
 @triton.jit
 def _backward(  # type: ignore[no-untyped-def]
-    qkv_at, slope_at, back_at, scale, H: tl.constexpr, M: tl.constexpr, D: tl.constexpr
+    qkv_at, grad_at, back_at, scale, H: tl.constexpr, M: tl.constexpr, D: tl.constexpr
 ):
     image, head = (tl.program_id(0) // H).to(tl.int64), tl.program_id(0) % H
     patch, channel = tl.arange(0, M) + 1, tl.arange(0, D)
@@ -70,7 +70,7 @@ def _backward(  # type: ignore[no-untyped-def]
     q_class = tl.load(packed + channel).to(tl.float32)
     k_class = tl.load(packed + H * D + channel).to(tl.float32)
     v_class = tl.load(packed + 2 * H * D + channel).to(tl.float32)
-    slopes = slope_at + image * (M + 1) * H * D + head * D
+    slopes = grad_at + image * (M + 1) * H * D + head * D
     o = tl.load(slopes + patch[:, None] * (H * D) + channel[None, :])
     o_class = tl.load(slopes + channel).to(tl.float32)
     p, p_to, p_from, p_self = _weights(q, k, q_class, k_class, scale)
@@ -96,7 +96,7 @@ def _backward(  # type: ignore[no-untyped-def]
 
 @torch.library.custom_op("vitadel::class_attention", mutates_args=())
 def class_attention(qkv_BN3HD: Tensor, scale: float) -> Tensor:
-    """[B, N, H, D]: what attention makes of queries, keys and values that lie side by side."""
+    """[B, N, H, D]: attention of queries, keys and values packed in one tensor."""
     images, tokens, _, heads, channels = qkv_BN3HD.shape
     out = qkv_BN3HD.new_empty(images, tokens, heads, channels)
     _forward[(images * heads,)](
@@ -112,28 +112,28 @@ def _(qkv_BN3HD: Tensor, scale: float) -> Tensor:
 
 
 @torch.library.custom_op("vitadel::class_attention_back", mutates_args=())
-def _back(qkv_BN3HD: Tensor, slope_BNHD: Tensor, scale: float) -> Tensor:
+def _back(qkv_BN3HD: Tensor, grad_BNHD: Tensor, scale: float) -> Tensor:
     images, tokens, _, heads, channels = qkv_BN3HD.shape
     back = torch.empty_like(qkv_BN3HD, memory_format=torch.contiguous_format)
     _backward[(images * heads,)](
-        *(qkv_BN3HD.contiguous(), slope_BNHD.contiguous(), back, scale),
+        *(qkv_BN3HD.contiguous(), grad_BNHD.contiguous(), back, scale),
         **{"H": heads, "M": tokens - 1, "D": channels, "num_warps": 4, "num_stages": 1},
     )
     return back
 
 
 @_back.register_fake
-def _(qkv_BN3HD: Tensor, slope_BNHD: Tensor, scale: float) -> Tensor:
+def _(qkv_BN3HD: Tensor, grad_BNHD: Tensor, scale: float) -> Tensor:
     return torch.empty_like(qkv_BN3HD, memory_format=torch.contiguous_format)
 
 
-def _remember(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
+def _setup_context(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
     ctx.save_for_backward(inputs[0])
     ctx.scale = inputs[1]
 
 
-def _pull_back(ctx, slope_BNHD: Tensor) -> tuple[Tensor, None]:  # type: ignore[no-untyped-def]
-    return _back(ctx.saved_tensors[0], slope_BNHD, ctx.scale), None
+def _backward_pass(ctx, grad_BNHD: Tensor) -> tuple[Tensor, None]:  # type: ignore[no-untyped-def]
+    return _back(ctx.saved_tensors[0], grad_BNHD, ctx.scale), None
 
 
-class_attention.register_autograd(_pull_back, setup_context=_remember)
+class_attention.register_autograd(_backward_pass, setup_context=_setup_context)
