@@ -2,10 +2,10 @@
 
     python tests/mutants/sample.py --count 80 --seed 1 --jobs 2
 
-A fault is tried on the tests of its own package and on the contract and golden tests, as far as these run the function
-that it lies in, until one fails; on those of other packages only if none of these runs it. A test that does not end
-counts as one that fails. Which tests run which function is recorded the first time, and again for a test file that has
-changed, `--jobs` files at once; delete build/mutants to record everything anew.
+A fault is tried on the tests of its own package, on those that name its module, and on the contract and golden tests,
+as far as these run the function that it lies in, until one fails; on others only if none of these runs it. A test that
+does not end counts as one that fails. Which tests run which function is recorded the first time, and again for a test
+file that has changed, `--jobs` files at once; delete build/mutants to record everything anew.
 """
 
 import argparse
@@ -15,6 +15,7 @@ import contextlib
 import importlib
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -208,9 +209,10 @@ class Selection:
 def selected(mutant: Mutant, records: Mapping[Path, FileRecord]) -> Selection:
     """The tests that run the fewest functions come first: they look at this one the closest."""
     folders = [TESTS / "unit" / mutant.package, TESTS / mutant.package, *(TESTS / name for name in EVERYWHERE)]
-    if mutant.file.parent == SOURCE:  # a module that is a package of its own
-        folders.append(TESTS / "unit")
-    near = {file: record for file, record in records.items() if file.parent in folders}
+    named = re.compile(rf"\b{re.escape(mutant.module)}\b")
+    near = {
+        file: record for file, record in records.items() if file.parent in folders or named.search(file.read_text())
+    }
     function = f"{mutant.module}:{mutant.fault.function}"
     chosen = {file: tests for file, record in near.items() if (tests := record.runs(function))}
     if not chosen:  # a function that only other packages run
