@@ -73,7 +73,9 @@ def test_numbers_of_any_length_are_answered_at_once(text: str, message: str) -> 
     assert time.perf_counter() - started < 1
 
 
-@pytest.mark.parametrize(("text", "value"), [("12", 12), ("-3", -3), ("007", 7), (str(2**63 - 1), 2**63 - 1)])
+@pytest.mark.parametrize(
+    ("text", "value"), [("12", 12), ("-3", -3), ("007", 7), *((str(n), n) for n in (2**63 - 1, -(2**63)))]
+)
 def test_a_whole_number_has_ascii_digits(text: str, value: int) -> None:
     assert read_whole(text, "steps") == value
 

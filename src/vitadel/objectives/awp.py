@@ -106,7 +106,7 @@ def _move_weights(model: nn.Module, look: Callable[[nn.Module], Step], gamma: fl
 
 def _mean_over_ranks(grad: Tensor) -> Tensor:
     """All ranks move their weights alike, as one rank with the whole batch would."""
-    if not distributed.is_initialized() or distributed.get_world_size() == 1:
+    if not distributed.is_initialized():
         return grad
     grad = grad.contiguous()
     distributed.all_reduce(grad)

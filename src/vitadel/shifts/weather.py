@@ -42,10 +42,11 @@ def _gray(x: Tensor) -> Tensor:
 
 def fog(x: Tensor, draws: RandomStreams, thickness: float, decay: float) -> Tensor:
     """Plasma added, and everything scaled so that the brightest value an image has stays the brightest possible."""
-    size = 1 << (max(x.shape[-2:]) - 1).bit_length()
+    height, width = x.shape[-2:]
+    size = 1 << (max(height, width) - 1).bit_length()
     cloud = plasma(size, decay, uniform(draws, size * size - 1).to(x.dtype))
     brightest = x.amax((1, 2, 3), keepdim=True)
-    cloud = cloud[:, None, : x.shape[-2], : x.shape[-1]]
+    cloud = cloud[:, None, :height, :width]
     return cloud.mul(thickness).add(x).mul_(brightest).div_(brightest + thickness)
 
 

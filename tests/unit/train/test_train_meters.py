@@ -158,13 +158,15 @@ def test_hours_are_those_of_all_devices(monkeypatch: pytest.MonkeyPatch) -> None
     segments = [
         {"segment_pool_id": (0, 0), "total_size": 64 * 2**20, "allocated_size": 2**20},  # torch's own: counted above
         {"segment_pool_id": (0, 3), "total_size": 8 * 2**20, "allocated_size": 3 * 2**20},  # of a recording
+        {"segment_pool_id": (1, 0), "total_size": 2 * 2**20, "allocated_size": 2**20},  # of another one
+        {"total_size": 32 * 2**20, "allocated_size": 2**20},  # of no pool that torch tells of
     ]
     monkeypatch.setattr(torch.cuda, "memory_snapshot", lambda: segments)
     clock, gpu = Clock(), torch.device("cuda", 0)
     meter = Meter(gpu, 8, nvml=opened(Card()), clock=clock)
     clock.now += 3600
     read = meter.read()
-    assert (read["gpu_hours"], read["memory_mib"]) == (8.0, 12.0)
+    assert (read["gpu_hours"], read["memory_mib"]) == (8.0, 13.0)
     assert "cpu_hours" not in read
     assert resets == [gpu, gpu]  # the peak is that of the time since the last reading
 
