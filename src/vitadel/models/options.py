@@ -6,7 +6,6 @@ here are passed on: they describe an architecture, and their values are single n
 """
 
 import inspect
-import math
 import re
 from collections.abc import Mapping
 
@@ -15,39 +14,40 @@ from torch import nn
 from vitadel.core.errors import UsageError, unknown
 from vitadel.models.spec import Option
 
-_WHOLE = {
-    "depth": (1, 256),
-    "embed_dim": (1, 2**16),
-    "num_heads": (1, 2**10),
-    "head_dim": (1, 2**16),
-    "key_dim": (1, 2**16),
-    "reg_tokens": (0, 2**10),
-    "depth_token_only": (1, 64),
-    "cls_attn_layers": (1, 64),
-    "window_size": (1, 2**10),
-    "cardinality": (1, 2**10),
-    "base_width": (1, 2**12),
-    "stem_width": (1, 2**12),
-    "stem_chs": (1, 2**12),
-    "width_factor": (1, 2**6),
-    "block_reduce_first": (1, 2**6),
-    "output_stride": (8, 32),
+_MOST_BLOCKS, _LARGEST = 256, 65_536
+_BLOCKS = {"depth", "depth_token_only", "cls_attn_layers"}
+_SIZES = {
+    "base_width",
+    "block_reduce_first",
+    "cardinality",
+    "embed_dim",
+    "head_dim",
+    "key_dim",
+    "num_heads",
+    "output_stride",
+    "stem_chs",
+    "stem_width",
+    "width_factor",
+    "window_size",
 }
-_REAL = {
-    "mlp_ratio": (0.01, 64.0),
-    "mlp_ratio_token_only": (0.01, 64.0),
-    "attn_ratio": (0.01, 64.0),
-    "bottle_ratio": (0.01, 64.0),
-    "init_values": (0.0, 1e3),
-    "eta": (0.0, 1e3),
-    "ls_init_value": (0.0, 1e3),
-    "drop_rate": (0.0, 1.0),
-    "pos_drop_rate": (0.0, 1.0),
-    "patch_drop_rate": (0.0, 1.0),
-    "proj_drop_rate": (0.0, 1.0),
-    "attn_drop_rate": (0.0, 1.0),
-    "drop_path_rate": (0.0, 1.0),
-    "drop_block_rate": (0.0, 1.0),
+_COUNTS = {"reg_tokens"}
+_RATES = {
+    "attn_drop_rate",
+    "drop_block_rate",
+    "drop_path_rate",
+    "drop_rate",
+    "patch_drop_rate",
+    "pos_drop_rate",
+    "proj_drop_rate",
+}
+_FACTORS = {
+    "attn_ratio",
+    "bottle_ratio",
+    "eta",
+    "init_values",
+    "ls_init_value",
+    "mlp_ratio",
+    "mlp_ratio_token_only",
 }
 _SWITCHES = {
     "always_partition",
@@ -98,7 +98,7 @@ def check_options(name: str, options: Mapping[str, Option], architectures: tuple
         options: What the caller or a file asks for.
         architectures: The classes that may be built; the first one's constructor narrows what is allowed.
     """
-    known = {*_WHOLE, *_REAL, *_SWITCHES, *_WORDS}
+    known = _BLOCKS | _SIZES | _COUNTS | _RATES | _FACTORS | _SWITCHES | _WORDS
     if architectures:
         known &= set(inspect.signature(architectures[0]).parameters)
     for option, value in options.items():
@@ -116,18 +116,20 @@ def check_options(name: str, options: Mapping[str, Option], architectures: tuple
 
 
 def _check_value(option: str, value: object) -> None:
-    if option in _WHOLE:
-        low, high = _WHOLE[option]
-        wanted = f"a whole number from {low} to {high}"
-        fits = isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
-    elif option in _REAL:
-        least, most = _REAL[option]
-        wanted = f"a number from {least:g} to {most:g}"
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        fits = number and math.isfinite(value) and least <= value <= most  # type: ignore[arg-type,operator]
-    elif option in _SWITCHES:
+    if option in _SWITCHES:
         wanted, fits = "true or false", isinstance(value, bool)
-    else:
+    elif option in _WORDS:
         wanted, fits = "a word", isinstance(value, str) and _WORD.fullmatch(value) is not None
+    elif option in _RATES | _FACTORS:
+        most = 1 if option in _RATES else 1000
+        wanted, fits = f"a number from 0 to {most}", _is_number(value, float) and 0 <= value <= most  # type: ignore[operator]
+    else:
+        least, most = int(option not in _COUNTS), _MOST_BLOCKS if option in _BLOCKS else _LARGEST
+        wanted = f"a whole number from {least} to {most}"
+        fits = _is_number(value, int) and least <= value <= most  # type: ignore[operator]
     if not fits:
         raise UsageError(f"the option {option} wants {wanted}, got {value!r:.60}.")
+
+
+def _is_number(value: object, kind: type[int | float]) -> bool:
+    return isinstance(value, int | kind) and not isinstance(value, bool)

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import timm
 import torch
+from timm.models.cait import Cait
+from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
 from vitadel.core.errors import UsageError
@@ -28,6 +30,7 @@ from vitadel.models import (
 )
 from vitadel.models import write_tensors as write
 from vitadel.models.build import complete, outline
+from vitadel.models.options import check_options
 from vitadel.recipes import RECIPES, carry_out, override
 
 SMALL: dict[str, Option] = {"depth": 1, "embed_dim": 32, "num_heads": 2}
@@ -163,10 +166,17 @@ def test_every_network_is_built_without_published_weights(monkeypatch: pytest.Mo
         ({"depth": 10**30}, "depth wants a whole number"),
         ({"embed_dim": 1_000_000_000}, "embed_dim wants a whole number from 1 to 65536, got 1000000000"),
         ({"num_heads": 0}, "num_heads wants a whole number from 1"),
-        ({"mlp_ratio": float("nan")}, "mlp_ratio wants a number from 0.01 to 64, got nan"),
+        ({"mlp_ratio": float("nan")}, "mlp_ratio wants a number from 0 to 1000, got nan"),
         ({"mlp_ratio": float("inf")}, "mlp_ratio wants a number"),
         ({"mlp_ratio": -1.0}, "mlp_ratio wants a number"),
         ({"drop_rate": 1.5}, "drop_rate wants a number from 0 to 1, got 1.5"),
+        ({"drop_rate": -0.1}, "drop_rate wants a number from 0 to 1, got -0.1"),
+        ({"init_values": 1000.5}, "init_values wants a number from 0 to 1000, got 1000.5"),
+        ({"reg_tokens": -1}, "reg_tokens wants a whole number from 0 to 65536, got -1"),
+        ({"depth": 257}, "the option depth wants a whole number from 1 to 256, got 257"),
+        ({"embed_dim": 65_537}, "embed_dim wants a whole number from 1 to 65536, got 65537"),
+        ({"depth": 0}, "the option depth wants a whole number from 1 to 256, got 0"),
+        ({"global_pool": "a" * 33}, "global_pool wants a word"),
         ({"drop_path_rate": False}, "drop_path_rate wants a number"),
         ({"class_token": 1}, "class_token wants true or false, got 1"),
         ({"global_pool": "__import__('os')"}, "global_pool wants a word"),
@@ -183,6 +193,26 @@ def test_values_of_options_are_plain_and_bounded(tmp_path: Path, options: dict[s
             place()
         assert len(str(refused.value)) < 1000
         assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "option", "ends"),
+    [
+        (VisionTransformer, "depth", (1, 256)),
+        (Cait, "depth_token_only", (1, 256)),
+        (VisionTransformer, "embed_dim", (1, 65_536)),
+        (VisionTransformer, "reg_tokens", (0, 65_536)),
+        (VisionTransformer, "drop_rate", (0, 1, 0.0, 1.0)),
+        (VisionTransformer, "init_values", (0, 1000, 1e-5)),
+        (VisionTransformer, "global_pool", ("", "avg", "a" * 32)),
+        (VisionTransformer, "class_token", (True, False)),
+    ],
+)
+def test_the_ends_of_what_an_option_may_be(
+    architecture: type[nn.Module], option: str, ends: tuple[Option, ...]
+) -> None:
+    for value in ends:
+        check_options("timm:a_model", {option: value}, (architecture,))
 
 
 # names
