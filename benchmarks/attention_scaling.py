@@ -1,26 +1,25 @@
-"""What scaling attention does to attacks: the tables of the AAS paper, scored on the model and on the rescaled one.
+"""Attacks with scaled attention: the tables of Jain & Dutta 2024, scored on the model and on the rescaled one.
 
     python benchmarks/attention_scaling.py MODEL --data folder:DIR -n 1000 [--threat linf:8/255] [--out FILE.jsonl]
 
-First the factors: the same for all attentions over a grid, chosen by PGD-20, and those that AAS finds by three
-readings of its algorithm, on 256 images of the training split, as in the paper, or of another. Then every attack, one
-JSON line each: plain, the same once more with another seed (what a mere second try brings), with the best manual factor
-and with AAS. Per way: accuracy of the model itself under images made on the rescaled model (`original`), what is left
-if both tries count (`union`), and of the rescaled model attacked in its place (`rescaled`, the paper's protocol), each
-with its interval; and how likely chance alone is to make a scaled attack so much better than plain, and than the second
-try.
+First the factors: the same for all attentions over a grid, chosen by PGD-20, and those that AAS finds by three readings
+of its algorithm, on 256 images of the training split, as in the paper, or of another. Then every attack, one JSON line
+each: plain, the same with another seed (a second restart), with the best manual factor and with AAS. For each: accuracy
+of the model itself under examples made on the rescaled model (`original`), under both searches (`union`), and of the
+rescaled model under attack (`rescaled`, the paper's protocol), each with its interval; and p-values of the differences
+from the plain attack and from the second restart.
 
-With --saturation, instead: queries multiplied by growing factors, the model so made attacked for itself.
+With --saturation, instead: queries multiplied by growing factors, and the resulting model attacked.
 """
 
 import argparse
 from pathlib import Path
 
 import torch
-from record import bits, clock, hardware, load, tell, told, versions
+from record import accuracy_record, clock, hardware, load, pack_bits, versions, write_record
 from torch import Tensor, nn
 
-from vitadel import threats as threats
+from vitadel import threats
 from vitadel.attacks import FGSM, GAMA, PGD, SCALINGS, Engine, Factors, RescaledModel, Scaling, scaled, search_factors
 from vitadel.core.stats import chance_of
 from vitadel.evaluate import Entry, robustness
@@ -43,15 +42,15 @@ def attacks(steps: int) -> list[Entry]:
     ]
 
 
-class Bench:
+class Setup:
     """One model, one set of images, one threat."""
 
     def __init__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> None:
         self.model, self.x, self.y, self.threat = model, x, y, threat
         self.engine = Engine(precision="float32")
 
-    def stands(self, entry: Entry, model: nn.Module | None = None, seed: int = 0) -> tuple[Tensor, float, float]:
-        """Which images stand, how many gradients were zero, and what it took in seconds."""
+    def robust(self, entry: Entry, model: nn.Module | None = None, seed: int = 0) -> tuple[Tensor, float, float]:
+        """Which images are robust, the share of zero gradients, and the seconds."""
         device = next(self.model.parameters()).device
         started = clock(device)
         result = robustness(model or self.model, self.x, self.y, self.threat, [entry], seed=seed, engine=self.engine)
@@ -63,45 +62,45 @@ class Bench:
         return RescaledModel(self.model, factors.attentions, factors.logits)  # type: ignore[arg-type]
 
 
-def counted(stands: Tensor) -> tuple[int, int]:
-    return int(stands.sum()), len(stands)
+def counted(mask: Tensor) -> tuple[int, int]:
+    return int(mask.sum()), len(mask)
 
 
-def compare(bench: Bench, entry: Entry, ways: dict[str, Factors]) -> dict[str, object]:
-    """One attack, plain, again and by every way of scaling."""
-    plain, zero, seconds = bench.stands(entry)
-    again, _, _ = bench.stands(entry, seed=1)
+def compare(setup: Setup, entry: Entry, ways: dict[str, Factors]) -> dict[str, object]:
+    """One attack: plain, restarted, and with every kind of scaling."""
+    plain, zero, seconds = setup.robust(entry)
+    again, _, _ = setup.robust(entry, seed=1)
     record: dict[str, object] = {
         "attack": entry.name,
         "plain": {
-            **told(*counted(plain)),
+            **accuracy_record(*counted(plain)),
             "seconds": round(seconds, 2),
             "zero_gradients": round(zero, 6),
-            "stands": bits(plain),
+            "robust_bits": pack_bits(plain),
         },
-        "again": {"original": told(*counted(again)), "union": told(*counted(plain & again))},
+        "again": {"original": accuracy_record(*counted(again)), "union": accuracy_record(*counted(plain & again))},
     }
     for name, factors in ways.items():
-        original, _, seconds = bench.stands(Entry(entry.name, scaled(entry.attack, factors), entry.loss))
-        rescaled, _, _ = bench.stands(entry, bench.rescaled(factors))
+        original, _, seconds = setup.robust(Entry(entry.name, scaled(entry.attack, factors), entry.loss))
+        rescaled, _, _ = setup.robust(entry, setup.rescaled(factors))
         with torch.no_grad():
-            device = next(bench.model.parameters()).device
-            parts = zip(bench.x.split(500), bench.y.split(500), strict=True)
-            model = bench.rescaled(factors)
-            right = torch.cat([model(x.to(device)).argmax(1).cpu() == y for x, y in parts])
+            device = next(setup.model.parameters()).device
+            parts = zip(setup.x.split(500), setup.y.split(500), strict=True)
+            model = setup.rescaled(factors)
+            correct = torch.cat([model(x.to(device)).argmax(1).cpu() == y for x, y in parts])
         only = [int((first & ~second).sum()) for first, second in ((plain, original), (original, plain))]
-        objective = [int((plain & one).sum()) for one in (~original, ~again)]
+        new = [int((plain & one).sum()) for one in (~original, ~again)]
         record[name] = {
-            "original": told(*counted(original)),
-            "union": told(*counted(plain & original)),
-            "rescaled": told(*counted(rescaled)),
-            "rescaled_clean": told(*counted(right)),
+            "original": accuracy_record(*counted(original)),
+            "union": accuracy_record(*counted(plain & original)),
+            "rescaled": accuracy_record(*counted(rescaled)),
+            "rescaled_clean": accuracy_record(*counted(correct)),
             "seconds": round(seconds, 2),
-            "only_scaled_fells": only[0],
-            "only_plain_fells": only[1],
+            "only_scaled_breaks": only[0],
+            "only_plain_breaks": only[1],
             "chance_against_plain": chance_of(*only),
-            "new_by_scaling": objective[0],
-            "new_by_second_try": objective[1],
+            "new_by_scaling": new[0],
+            "new_by_second_try": new[1],
             "chance_against_second_try": chance_of(
                 int((plain & again & ~original).sum()), int((plain & ~again & original).sum())
             ),
@@ -110,34 +109,34 @@ def compare(bench: Bench, entry: Entry, ways: dict[str, Factors]) -> dict[str, o
 
 
 def find_ways(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> tuple[dict[str, Factors], dict[str, object]]:
-    """The factors to compare, and what finding them cost."""
+    """The factors to compare, and the cost of finding them."""
     device = next(model.parameters()).device
     x, y = x.to(device), y.to(device)
     manual = search_factors(model, x, y, threat, Scaling.manual(*GRID))
     ways = {"manual": manual.best}
     notes: dict[str, object] = {"manual": {f"{one.attentions[0]:g}": one.felled for one in manual.tried}}
     for name in READINGS:
-        found = search_factors(model, x, y, threat, SCALINGS[name]())
-        ways[name] = found.best
+        search = search_factors(model, x, y, threat, SCALINGS[name]())
+        ways[name] = search.best
         notes[name] = {
-            "factors": [float(f"{one:.4g}") for one in found.best.attentions],
-            "logits": found.best.logits,
-            "forwards": found.forwards,
-            "backwards": found.backwards,
-            "seconds": round(found.seconds, 2),
+            "factors": [float(f"{one:.4g}") for one in search.best.attentions],
+            "logits": search.best.logits,
+            "forwards": search.forwards,
+            "backwards": search.backwards,
+            "seconds": round(search.seconds, 2),
         }
     return ways, notes
 
 
-def saturate(bench: Bench, factor: float, steps: int) -> dict[str, object]:
-    factors = Factors((factor,) * len(bench.model.taps.attentions()))  # type: ignore[operator, union-attr]
-    model = bench.rescaled(factors)
-    stands, zero, _ = bench.stands(Entry("pgd", PGD(steps=steps)), model)
-    clean = robustness(model, bench.x, bench.y, bench.threat, [], engine=bench.engine).clean
+def saturate(setup: Setup, factor: float, steps: int) -> dict[str, object]:
+    factors = Factors((factor,) * len(setup.model.taps.attentions()))  # type: ignore[operator, union-attr]
+    model = setup.rescaled(factors)
+    robust, zero, _ = setup.robust(Entry("pgd", PGD(steps=steps)), model)
+    clean = robustness(model, setup.x, setup.y, setup.threat, [], engine=setup.engine).clean
     return {
         "factor": factor,
         "clean": round(clean.accuracy, 4),
-        f"pgd_{steps}": told(*counted(stands)),
+        f"pgd_{steps}": accuracy_record(*counted(robust)),
         "zero_gradients": round(zero, 6),
     }
 
@@ -166,17 +165,17 @@ def main() -> None:
         **hardware(device),
         "versions": versions("timm"),
     }
-    bench = Bench(model, x, y, threat)
+    setup = Setup(model, x, y, threat)
     if args.saturation:
         for factor in SATURATION:
-            tell({**about, **saturate(bench, factor, 20)}, args.out)
+            write_record({**about, **saturate(setup, factor, 20)}, args.out)
         return
     chosen = [one for one in attacks(args.steps) if args.only is None or one.name in args.only.split(",")]
     _, held_x, held_y = load(args.model, args.data, 256, device, args.held, first=args.n if args.held == "test" else 0)
     ways, notes = find_ways(model, held_x, held_y, threat)
-    tell({**about, "attack": None, "factors": notes}, args.out)
+    write_record({**about, "attack": None, "factors": notes}, args.out)
     for entry in chosen:
-        tell({**about, **compare(bench, entry, ways)}, args.out)
+        write_record({**about, **compare(setup, entry, ways)}, args.out)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,10 @@
-"""AAS-AT against what it wraps, for as many passes on CIFAR-10: does training with scaled attention pay?
+"""AAS-AT against its base recipe at an equal number of passes on CIFAR-10: does it pay off?
 
     python benchmarks/attention_training.py --data folder:DIR --work FOLDER [-n 1000] [--epochs 60] [--out FILE.jsonl]
 
-Trains cifar10-vit-tiny-short and cifar10-aas-short, the latter for as many epochs less as its searches cost, at the
-same time unless --at-once 1. One JSON line per model: accuracy on clean images, under PGD-100, under PGD-100 with AAS
-besides and under AutoAttack, with intervals; the gaps between the two largest scores of every attention; what training
-took. Killed, the same command goes on.
+Trains cifar10-vit-tiny-short and cifar10-aas-short, the latter for fewer epochs to pay for its searches, both at
+once unless --at-once 1. One JSON line per model: accuracy on clean images, under PGD-100, under PGD-100 and AAS,
+and under AutoAttack, with intervals; the gaps between the two largest scores of every attention; the cost of training. Interrupted, the same command resumes.
 """
 
 import argparse
@@ -14,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jobs import Job, evaluate, found, run_all, spent, train
-from record import hardware, tell, versions
+from jobs import Job, accuracies_of, evaluate, run_all, train, training_cost
+from record import hardware, versions, write_record
 
 from vitadel import data, models
 from vitadel.analyze.attention_gaps import gaps
@@ -38,7 +37,7 @@ def wrapped_epochs(epochs: int, period: int, updates: int) -> int:
 
 
 def jobs_of(args: argparse.Namespace, updates: int) -> list[Job]:
-    common = ("plan.understudy=true", *args.set)
+    common = ("plan.attack_model=true", *args.set)
     fewer = wrapped_epochs(args.epochs, args.period, updates)
     ways = {
         "base": ("cifar10-vit-tiny-short", f"plan.epochs={args.epochs}"),
@@ -83,25 +82,25 @@ def main() -> None:
     args = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     updates = max(1, len(data.load(args.data, preprocess=data.parse_preprocess("squash:32")).split("train")) // BATCH)
-    took = run_all(jobs_of(args, updates), args.work / "said", args.at_once, args.within)
+    took = run_all(jobs_of(args, updates), args.work / "logs", args.at_once, args.within)
     about = {"benchmark": "attention-training", "data": Path(args.data).name, "threat": THREAT, "at_once": args.at_once}
     for name in ("base", "aas"):
         run = args.work / name
-        if name not in took:  # its training says why
+        if name not in took:  # its log says why
             continue
         recipe = json.loads((run / "manifest.json").read_text())["parts"]["recipe"]
-        tell(
+        write_record(
             {
                 **about,
                 "way": name,
                 "epochs": recipe["plan"]["epochs"],
                 **hardware(device),
                 "versions": versions("timm"),
-                "pgd": found(Path(f"{run}-pgd")),
-                "pgd_scaled": found(Path(f"{run}-scaled")),
-                "adversarial": found(Path(f"{run}-adversarial")),
+                "pgd": accuracies_of(Path(f"{run}-pgd")),
+                "pgd_scaled": accuracies_of(Path(f"{run}-scaled")),
+                "adversarial": accuracies_of(Path(f"{run}-adversarial")),
                 "gaps": saturation(run, args.data, device),
-                "cost": spent(run),
+                "cost": training_cost(run),
             },
             args.out,
         )

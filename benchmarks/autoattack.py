@@ -1,11 +1,11 @@
-"""AutoAttack, standard: us against pyautoattack, which computes what the official code computes, in one run.
+"""AutoAttack, standard: Vitadel against pyautoattack, which computes what the official code computes, in one run.
 
     python benchmarks/autoattack.py MODEL --data folder:DIR -n 500 [--compile] [--out benchmarks/results/FILE.jsonl]
 
-Reports total time, time and robust accuracy per component, and the images on which the final verdicts differ. Both
-sides see the same images in memory and start warm; what compiling costs is reported apart.
+Reports total time, time and robust accuracy per component, and the images on which the results differ. Both
+attack the same images in memory after a warm-up; compilation time is reported separately.
 
-Where a machine is lent for minutes only, each side runs alone on a part of the images and the parts are put together:
+On machines with a short time limit, run each side alone on a part of the images and join the parts:
 
     python benchmarks/autoattack.py MODEL --data folder:DIR -n 5000 --side ours --out FILE.jsonl
     python benchmarks/autoattack.py MODEL --data folder:DIR -n 2500 --first 2500 --side peer --out FILE.jsonl
@@ -19,10 +19,10 @@ from pathlib import Path
 
 import torch
 from pyautoattack import AutoAttack
-from record import bits, clock, hardware, load, tell, versions
+from record import clock, hardware, load, pack_bits, versions, write_record
 from torch import Tensor, nn
 
-from vitadel import threats as threats
+from vitadel import threats
 from vitadel.attacks import Engine
 from vitadel.evaluate import robustness
 from vitadel.threats import Linf, Threat
@@ -30,17 +30,17 @@ from vitadel.threats import Linf, Threat
 NORMS = {"linf": "Linf", "l2": "L2", "l1": "L1"}
 
 
-class Ear(logging.Handler):
-    """Hears what the peer says after each component: robust accuracy and seconds so far."""
+class PeerLog(logging.Handler):
+    """Collects the peer's log lines after each component: robust accuracy and seconds so far."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.heard: dict[str, tuple[float, float]] = {}
+        self.components: dict[str, tuple[float, float]] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
-        found = re.search(r"after ([A-Z0-9-]+): ([\d.]+)% \(total time ([\d.]+) s\)", record.getMessage())
-        if found:
-            self.heard[found[1].lower()] = float(found[2]) / 100, float(found[3])
+        match = re.search(r"after ([A-Z0-9-]+): ([\d.]+)% \(total time ([\d.]+) s\)", record.getMessage())
+        if match:
+            self.components[match[1].lower()] = float(match[2]) / 100, float(match[3])
 
 
 Side = dict[str, object]
@@ -48,49 +48,49 @@ Side = dict[str, object]
 
 def run_peer(model: nn.Module, x: Tensor, y: Tensor, threat: Threat, norm: str, batch: int) -> tuple[Side, Tensor]:
     device = next(model.parameters()).device
-    ear, logger = Ear(), logging.getLogger("auto-attack")
-    logger.addHandler(ear)
+    log, logger = PeerLog(), logging.getLogger("auto-attack")
+    logger.addHandler(log)
     logger.setLevel(logging.DEBUG)
     peer = AutoAttack(model, norm=NORMS[norm], eps=threat.eps, device=device, seed=0)
     with torch.no_grad():  # warm: libraries set themselves up on first use
         model(x[:batch].to(device))
     started = clock(device)
-    found, *_ = peer.run_standard_evaluation(x.to(device), y.to(device), batch_size=batch)
+    x_adv, *_ = peer.run_standard_evaluation(x.to(device), y.to(device), batch_size=batch)
     seconds = clock(device) - started
     with torch.no_grad():
-        stands = torch.cat([model(part.to(device)).argmax(1).cpu() for part in found.split(batch)]) == y
+        robust_mask = torch.cat([model(part.to(device)).argmax(1).cpu() for part in x_adv.split(batch)]) == y
     before, components = 0.0, []
-    for name, (robust, so_far) in ear.heard.items():
+    for name, (robust, so_far) in log.components.items():
         components.append({"name": name, "robust": robust, "seconds": round(so_far - before, 2)})
         before = so_far
-    return {"seconds": round(seconds, 2), "components": components}, stands
+    return {"seconds": round(seconds, 2), "components": components}, robust_mask
 
 
-def run_us(model: nn.Module, x: Tensor, y: Tensor, threat: Threat, engine: Engine) -> tuple[Side, Tensor]:
+def run_ours(model: nn.Module, x: Tensor, y: Tensor, threat: Threat, engine: Engine) -> tuple[Side, Tensor]:
     device = next(model.parameters()).device
     started = clock(device)
     result = robustness(model, x, y, threat, engine=engine)
     seconds = clock(device) - started
-    stood, components = sum(to != "clean" for to in result.fell_to), []
+    robust, components = sum(to != "clean" for to in result.fell_to), []
     for attack in result.attacks:
-        stood -= int(str(attack["fell"]))
-        components.append({"name": attack["name"], "robust": stood / len(x), "seconds": attack["seconds"]})
-    told: Side = {
+        robust -= int(str(attack["fell"]))
+        components.append({"name": attack["name"], "robust": robust / len(x), "seconds": attack["seconds"]})
+    side: Side = {
         "seconds": round(seconds, 2),
-        "search_seconds": round(result.seconds, 2),  # without what compiling and setting up took
+        "search_seconds": round(result.seconds, 2),  # without compilation and set-up
         "components": components,
         "clean": result.clean.accuracy,
         "flags": [flag["code"] for flag in result.flags],
         "gpu_mib": round(torch.cuda.max_memory_allocated() / 2**20) if device.type == "cuda" else None,
     }
-    return told, torch.tensor([to == "" for to in result.fell_to])
+    return side, torch.tensor([to == "" for to in result.fell_to])
 
 
-def compare(ours: Side, our_stand: Tensor, peer: Side, their_stand: Tensor) -> dict[str, object]:
+def compare(ours: Side, our_robust: Tensor, peer: Side, their_robust: Tensor) -> dict[str, object]:
     theirs, mine = float(str(peer["seconds"])), float(str(ours["seconds"]))
     return {
-        "only_we_felled": int((their_stand & ~our_stand).sum()),
-        "only_peer_felled": int((our_stand & ~their_stand).sum()),
+        "only_ours_broke": int((their_robust & ~our_robust).sum()),
+        "only_peer_broke": int((our_robust & ~their_robust).sum()),
         "ratio": round(theirs / mine, 2),
         "ratio_without_setup": round(theirs / float(str(ours["search_seconds"])), 2),
     }
@@ -126,15 +126,15 @@ def main() -> None:
     sides: dict[str, tuple[Side, Tensor]] = {}
     if args.side != "peer":
         if device.type == "cuda":  # warm
-            run_us(model, x[:32], y[:32], Linf(1e-4), Engine(precision=args.precision))
-        sides["ours"] = run_us(model, x, y, threat, engine)
+            run_ours(model, x[:32], y[:32], Linf(1e-4), Engine(precision=args.precision))
+        sides["ours"] = run_ours(model, x, y, threat, engine)
     if args.side != "ours":
         sides["peer"] = run_peer(model, x, y, threat, args.threat.partition(":")[0], args.batch)
-    for name, (side, stands) in sides.items():
-        result[name] = {**side, "robust": float(stands.float().mean()), "stands": bits(stands)}
+    for name, (side, robust) in sides.items():
+        result[name] = {**side, "robust": float(robust.float().mean()), "robust_bits": pack_bits(robust)}
     if args.side == "both":
         result |= compare(*sides["ours"], *sides["peer"])
-    tell(result, args.out)
+    write_record(result, args.out)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""Every component of AutoAttack by itself, verdict by verdict: us against pyautoattack, in float32.
+"""Every component of AutoAttack separately, image by image: Vitadel against pyautoattack, in float32.
 
     python benchmarks/components.py MODEL --data digits -n 1000 --threat linf:24/255 [--only square]
 
-Each component attacks every image that is classified rightly. Random starts differ, so some verdicts do too; what
-counts is that few do, and that they do so both ways. One JSON line per component.
+Each component attacks every correctly classified image. Random starts differ, so some results do too; few should, in
+both directions. One JSON line per component.
 
 The peer's Square never moves its window to the last row and column, which costs it strength on small images. With
---mend-square its draws reach them, as in the paper, and the rest of it can be compared.
+--mend-square it reaches them, as in the paper, so that the rest can be compared.
 """
 
 import argparse
@@ -16,10 +16,10 @@ from pathlib import Path
 import torch
 from pyautoattack import AutoAttack
 from pyautoattack.square import SquareAttack
-from record import clock, hardware, load, tell, versions
+from record import clock, hardware, load, versions, write_record
 from torch import Tensor, nn
 
-from vitadel import threats as threats
+from vitadel import threats
 from vitadel.attacks import VERSIONS, Engine
 from vitadel.evaluate import Entry, robustness
 from vitadel.threats import Threat
@@ -28,7 +28,7 @@ NORMS = {"linf": "Linf", "l2": "L2", "l1": "L1"}
 
 
 def mend_square() -> None:
-    """Let the peer draw the last place too: it cuts off numbers below `high`, which is the last allowed one."""
+    """Include the last position: the peer truncates numbers below `high`, which is the last allowed one."""
 
     def random_int(self: SquareAttack, low: int = 0, high: int = 1, shape: Sequence[int] = (1,)) -> Tensor:
         return (low + (high - low + 1) * torch.rand(list(shape))).long().to(self.device)
@@ -36,12 +36,12 @@ def mend_square() -> None:
     SquareAttack.random_int = random_int
 
 
-def peer_fells(model: nn.Module, x: Tensor, y: Tensor, threat: Threat, norm: str, name: str, batch: int) -> Tensor:
+def broken_by_peer(model: nn.Module, x: Tensor, y: Tensor, threat: Threat, norm: str, name: str, batch: int) -> Tensor:
     peer = AutoAttack(model, norm=NORMS[norm], eps=threat.eps, device=x.device, seed=0)
     peer.attacks_to_run = [name]  # with the budgets of the standard version
-    found, *_ = peer.run_standard_evaluation(x, y, batch_size=batch)
+    x_adv, *_ = peer.run_standard_evaluation(x, y, batch_size=batch)
     with torch.no_grad():
-        return torch.cat([model(part).argmax(1) for part in found.split(batch)]) != y
+        return torch.cat([model(part).argmax(1) for part in x_adv.split(batch)]) != y
 
 
 def main() -> None:
@@ -62,8 +62,8 @@ def main() -> None:
     model, x, y = load(args.model, args.data, args.n, device, args.split)
     x, y = x.to(device), y.to(device)
     with torch.no_grad():
-        right = torch.cat([model(part).argmax(1) for part in x.split(args.batch)]) == y
-    x, y = x[right], y[right]
+        correct = torch.cat([model(part).argmax(1) for part in x.split(args.batch)]) == y
+    x, y = x[correct], y[correct]
     threat = threats.read(args.threat)
     for stage in VERSIONS["standard"](threat):
         if args.only not in (None, stage.name):
@@ -74,7 +74,7 @@ def main() -> None:
         ours, our_seconds = torch.tensor([to != "" for to in result.fell_to]), clock(device) - started
         started = clock(device)
         norm = args.threat.partition(":")[0]
-        theirs = peer_fells(model, x, y, threat, norm, stage.name, args.batch).cpu()
+        theirs = broken_by_peer(model, x, y, threat, norm, stage.name, args.batch).cpu()
         their_seconds = clock(device) - started
         record: dict[str, object] = {
             "benchmark": "components",
@@ -87,14 +87,14 @@ def main() -> None:
             "peer_square_mended": args.mend_square,
             **hardware(device),
             "versions": versions("timm", "pyautoattack"),
-            "fell": {"ours": int(ours.sum()), "peer": int(theirs.sum())},
+            "broken": {"ours": int(ours.sum()), "peer": int(theirs.sum())},
             "only_ours": int((ours & ~theirs).sum()),
             "only_peer": int((theirs & ~ours).sum()),
             "differ": round(float((ours != theirs).float().mean()), 5),
             "seconds": {"ours": round(our_seconds, 2), "peer": round(their_seconds, 2)},
             "ratio": round(their_seconds / our_seconds, 2),
         }
-        tell(record, args.out)
+        write_record(record, args.out)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,9 @@
-"""What a study of representations costs beside plain inference, on the same images in the same batches.
+"""The cost of the study `correlation` relative to plain inference, on the same images in the same batches.
 
     python benchmarks/correlation.py timm:vit_small_patch16_224 [--settings per=token] [-n 128] [--batch 32]
 
-Weights are drawn unless MODEL names a file (timm:NAME@FILE), images are noise: neither changes the cost. Inference and
-study take turns `--rounds` times; the ratio is that of the fastest rounds. One JSON line; seconds on a CPU are of its
-own time, which others who use it do not lengthen.
+Weights are random unless MODEL names a file (timm:NAME@FILE), images are noise: neither changes the cost. Inference and
+study alternate `--rounds` times; the ratio is that of the fastest rounds. One JSON line; on a CPU, seconds are CPU time.
 """
 
 import argparse
@@ -12,7 +11,7 @@ import time
 from pathlib import Path
 
 import torch
-from record import clock, hardware, tell, versions
+from record import clock, hardware, versions, write_record
 from torch import Tensor
 
 from vitadel import models
@@ -22,12 +21,12 @@ from vitadel.threats import Linf
 
 
 def busy(device: torch.device) -> float:
-    """Seconds of work: of the processor, which others may be using too, or of the device until it is done."""
+    """CPU time, or the time until the device has finished."""
     return time.process_time() if device.type == "cpu" else clock(device)
 
 
 class Noise:
-    """Images that are drawn once and handed out from memory."""
+    """Random images, in memory."""
 
     def __init__(self, n: int, size: int) -> None:
         self.labels = torch.zeros(n, dtype=torch.int64)
@@ -61,8 +60,8 @@ def main() -> None:
                 model(images.images(rows).to(device)).cpu()
 
     def look() -> str:
-        told = study.carry_out(Bench(model, images, Parts(), Linf(0.1), batch=args.batch))
-        return str(told["measure"])
+        result = study.carry_out(Bench(model, images, Parts(), Linf(0.1), batch=args.batch))
+        return str(result["measure"])
 
     measure = look()
     plain: list[float] = []
@@ -85,7 +84,7 @@ def main() -> None:
         "seconds": {"inference": round(min(plain), 3), "study": round(min(whole), 3)},
         "ratio": round(min(whole) / min(plain), 3),
     }
-    tell(record, args.out)
+    write_record(record, args.out)
 
 
 if __name__ == "__main__":

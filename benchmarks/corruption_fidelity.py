@@ -1,4 +1,4 @@
-"""Do our corruptions make the images that imagecorruptions-imaug makes? Pixels, statistics, and what a model says.
+"""Corruptions against those of imagecorruptions-imaug: pixels, statistics, and accuracy of a model.
 
     python benchmarks/corruption_fidelity.py MODEL --data imagenet:DIR -n 200 [--out benchmarks/results/FILE.jsonl]
 
@@ -10,7 +10,7 @@ photographs; each draws its own random numbers. Compared are
   peer's, and the mean difference over images with its standard error;
 - the accuracy of MODEL on both, the images that only one of the two kept right, and how likely chance alone makes them
   so uneven (exact McNemar, two-sided).
-Corruptions that --out has lines for already are left alone, so a killed run goes on where it was.
+Corruptions that --out has lines for already are left alone, so an interrupted run resumes.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from record import hardware, tell, versions
+from record import hardware, versions, write_record
 from torch import Tensor
 
 from vitadel import data, models
@@ -85,15 +85,15 @@ def one_severity(
 ) -> dict[str, object]:
     cell = Corruption(name, severity, "imagenet", frost=photos if name == "frost" else None)
     ours, theirs = cell(x, torch.arange(len(x)), seed=0), by_peer(peer, x, name, severity)
-    found: dict[str, object] = {"severity": severity}
+    record: dict[str, object] = {"severity": severity}
     if name in FIXED:
         apart = ((ours - theirs).abs() * 255).round()
-        found["largest"] = int(apart.max())
-        found["beyond_one"] = round((apart > 1).double().mean().item(), 6)
-    found["pixels"] = compare_statistics(ours, theirs, x)
+        record["largest"] = int(apart.max())
+        record["beyond_one"] = round((apart > 1).double().mean().item(), 6)
+    record["pixels"] = compare_statistics(ours, theirs, x)
     if judged:
-        found["accuracy"] = compare_verdicts(*verdicts(right, ours, theirs, labels))
-    return found
+        record["accuracy"] = compare_verdicts(*verdicts(right, ours, theirs, labels))
+    return record
 
 
 def done_in(out: Path | None, same: dict[str, object]) -> set[str]:
@@ -144,7 +144,7 @@ def main() -> None:
                 for severity in args.severities
             ]
             known = {**hardware(torch.device("cpu")), "versions": versions("imagecorruptions-imaug", "numpy", "timm")}
-            tell({**same, "corruption": name, **known, "clean": clean, "severities": cells}, args.out)
+            write_record({**same, "corruption": name, **known, "clean": clean, "severities": cells}, args.out)
 
 
 if __name__ == "__main__":

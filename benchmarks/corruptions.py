@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from record import clock, hardware, tell, versions
+from record import clock, hardware, versions, write_record
 from torch import Tensor
 from torch.nn.functional import interpolate
 
@@ -85,10 +85,10 @@ def theirs(peer: Any, name: str, x: Tensor) -> Run:
 def kept(record: Path) -> dict[str, Any]:
     """The last line of a file of records that has the peer's times."""
     lines = [json.loads(line) for line in record.read_text().splitlines()]
-    found = [line for line in lines if line["benchmark"] == "corruptions" and line["peer"] == "in this run"]
-    if not found:
+    records = [line for line in lines if line["benchmark"] == "corruptions" and line["peer"] == "in this run"]
+    if not records:
         raise SystemExit(f"{record} holds no run of this benchmark with the peer")
-    return found[-1]
+    return records[-1]
 
 
 def totals(table: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
@@ -140,7 +140,7 @@ def main() -> None:
             table[name]["peer_ms"] = earlier["corruptions"][name]["peer_ms"]
         if "peer_ms" in table[name]:
             table[name]["times"] = round(table[name]["peer_ms"] / table[name]["ours_ms"], 2)
-    tell(
+    write_record(
         {
             "benchmark": "corruptions",
             "data": Path(args.data.partition(":")[2]).name if args.data else "smooth noise",

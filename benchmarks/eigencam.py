@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from record import clock, hardware, tell, versions
+from record import clock, hardware, versions, write_record
 from torch import Tensor
 
 from vitadel import data, models
@@ -101,7 +101,7 @@ def main() -> None:
             "pass_ms": round(passing / len(x) * 1e3, 1),
             "apart": float(f"{float(apart_B.max()):.2g}"),
         }
-    tell(
+    write_record(
         {
             "benchmark": "eigencam",
             "data": args.data.rpartition("/")[2],

@@ -1,10 +1,10 @@
-"""Gaps between the two largest pre-softmax scores of a model, before and under attention scaling: the paper's Figure 2.
+"""Gaps between the two largest pre-softmax scores of a model, without and with attention scaling: Figure 2 of Jain & Dutta
+2024.
 
-    python benchmarks/gaps.py timm:vit_tiny_patch16_224@FILE --data imagenet:DIR -n 500 \
-        --preprocess crop:224:249:bicubic [--scalings aas-paper,0.01] [--out FILE.jsonl] [--figure FILE.png]
+    python benchmarks/gaps.py timm:vit_tiny_patch16_224@FILE --data imagenet:DIR -n 500         --preprocess crop:224:249:bicubic [--scalings aas-paper,0.01] [--out FILE.jsonl] [--figure FILE.png]
 
-One JSON line per way of scaling: per attention the median and the largest gap, and the share of rows beyond the lines
-where exp(-gap) leaves float16 and float32. Factors are found on the images themselves, without labels or attacks.
+One JSON line per scaling: per attention the median and the largest gap, and the share of rows above the
+limits at which exp(-gap) underflows in float16 and float32. Factors are found on the images themselves, without labels or attacks.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import torch
-from record import hardware, tell, versions
+from record import hardware, versions, write_record
 
 from vitadel import data, models
 from vitadel.analyze.attention_gaps import EDGES, LINES, gaps
@@ -31,10 +31,10 @@ def factors_of(model: models.Model, images: data.Split, way: str) -> tuple[float
     return find_factors(model, images.images(rows), images.labels[rows], SCALINGS[way]()).best.attentions
 
 
-def draw(found: dict[str, list[dict[str, Any]]], file: Path) -> None:
+def draw(scores: dict[str, list[dict[str, Any]]], file: Path) -> None:
     """One row of histograms per way, one column per block."""
-    figure, axes = plt.subplots(len(found), len(SHOWN), figsize=(3.2 * len(SHOWN), 2.1 * len(found)), sharex="col")
-    for row, (way, attentions) in zip(axes.reshape(len(found), -1), found.items(), strict=True):
+    figure, axes = plt.subplots(len(scores), len(SHOWN), figsize=(3.2 * len(SHOWN), 2.1 * len(scores)), sharex="col")
+    for row, (way, attentions) in zip(axes.reshape(len(scores), -1), scores.items(), strict=True):
         for axis, at in zip(row, SHOWN, strict=True):
             counts = attentions[at]["all"]["counts"]
             axis.stairs([100 * one / sum(counts) for one in counts[1:-1]], EDGES, fill=True, color="#0072b2")
@@ -45,7 +45,7 @@ def draw(found: dict[str, list[dict[str, Any]]], file: Path) -> None:
             axis.title.set_fontsize(8)
             axis.spines[["top", "right"]].set_visible(False)
         row[0].set_ylabel("% of rows", fontsize=8)
-    for axis in axes.reshape(len(found), -1)[-1]:
+    for axis in axes.reshape(len(scores), -1)[-1]:
         axis.set_xlabel("largest minus second score", fontsize=8)
     figure.tight_layout()
     figure.savefig(file, dpi=140)
@@ -65,11 +65,11 @@ def main() -> None:
     model = models.load(args.model).eval().to(device)
     split = data.load(args.data, preprocess=data.parse_preprocess(args.preprocess)).split("test")
     images = split.take(torch.arange(min(args.n, len(split))))
-    found: dict[str, list[dict[str, Any]]] = {}
+    scores: dict[str, list[dict[str, Any]]] = {}
     for way in ("as it is", *args.scalings.split(",")):
         factors = None if way == "as it is" else factors_of(model, images, way)
         seen: Any = gaps(model, images, factors, batch=32, notify=silent, what=way)
-        found[way] = seen["attentions"]
+        scores[way] = seen["attentions"]
         record: dict[str, object] = {
             "benchmark": "gaps",
             "model": args.model.partition("@")[0],
@@ -87,12 +87,12 @@ def main() -> None:
                     "max": float(f"{one['all']['max']:.4g}"),
                     "beyond": [float(f"{share / one['all']['rows']:.4g}") for share in one["all"]["beyond"]],
                 }
-                for one in found[way]
+                for one in scores[way]
             ],
         }
-        tell(record, args.out)
+        write_record(record, args.out)
     if args.figure is not None:
-        draw(found, args.figure)
+        draw(scores, args.figure)
 
 
 if __name__ == "__main__":

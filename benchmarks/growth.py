@@ -1,10 +1,10 @@
-"""How the cost of `autoattack` grows: with the number of images and with the number of classes.
+"""Cost of AutoAttack by number of images and number of classes.
 
     python benchmarks/growth.py MODEL --data folder:DIR --images 250,500,1000 --out benchmarks/results/growth.jsonl
     python benchmarks/growth.py MODEL --data folder:DIR --classes 10,100,1000 -n 250 --out ...
 
-A model with more classes is the same model with rows of its head repeated, each a little weaker: the new classes never
-win, but every loss, rank and projection has to look at them. One JSON line per point.
+A model with more classes is the same model with rows of its head repeated, each with smaller logits: the new classes are never
+predicted, but every loss, rank and projection includes them. One JSON line per point.
 """
 
 import argparse
@@ -12,10 +12,10 @@ import resource
 from pathlib import Path
 
 import torch
-from record import clock, hardware, load, tell, versions
+from record import clock, hardware, load, versions, write_record
 from torch import Tensor, nn
 
-from vitadel import threats as threats
+from vitadel import threats
 from vitadel.attacks import Engine
 from vitadel.evaluate import robustness
 
@@ -68,7 +68,7 @@ def main() -> None:
             "gpu_mib": round(torch.cuda.max_memory_allocated() / 2**20) if device.type == "cuda" else None,
             "resident_mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
         }
-        tell(record, args.out)
+        write_record(record, args.out)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Many commands at once, each when what it needs is there: small networks leave most of a GPU idle."""
+"""Run several commands at once, each after those it depends on: small networks leave most of a GPU idle."""
 
 import json
 import subprocess
@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from record import told
+from record import accuracy_record
 
 VITADEL = (sys.executable, "-m", "vitadel")
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A command of vitadel, what it is called, the jobs whose results it reads, and as how many it counts."""
+    """A command of vitadel, its name, the jobs that it depends on, and as how many jobs it counts."""
 
     name: str
     command: Sequence[str]
@@ -24,10 +24,10 @@ class Job:
 
 
 def run_all(jobs: Sequence[Job], folder: Path, at_once: int, within: float | None = None) -> Mapping[str, float]:
-    """Seconds by name, for those that ended well; what a command says is in `folder`/NAME.txt.
+    """Seconds by name, for those that succeeded; the output of a command is in `folder`/NAME.txt.
 
-    The commands go on where they were stopped, so this does too. What needs something that failed is not begun. After
-    `within` seconds what still runs is stopped, and what waits is left for another time.
+    The commands resume, so this does too. A job that depends on a failed one is not started. After `within` seconds
+    running jobs are terminated and waiting ones are left for another call.
     """
     ends = float("inf") if within is None else time.monotonic() + within
     folder.mkdir(parents=True, exist_ok=True)
@@ -52,9 +52,9 @@ def run_all(jobs: Sequence[Job], folder: Path, at_once: int, within: float | Non
             if running and sum(weights[name] for name in running) + job.weight > at_once:
                 continue
             waiting.remove(job)
-            with (folder / f"{job.name}.txt").open("wb") as said:
+            with (folder / f"{job.name}.txt").open("wb") as output:
                 command = [*VITADEL, *job.command]
-                process = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT)  # noqa: S603 - our own
+                process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)  # noqa: S603 - our own
             running[job.name] = process, time.monotonic()
         time.sleep(0.2)
     return took
@@ -69,26 +69,26 @@ def evaluate(model: str, data: str, suite: str, threat: str, run: Path) -> list[
     return ["evaluate", model, "--data", data, "--suite", suite, "--threat", threat, "--run", str(run), "--json"]
 
 
-def found(run: Path) -> dict[str, object]:
-    """What an evaluation or an attack found: accuracy on clean images, and what each attack in turn left of it.
+def accuracies_of(run: Path) -> dict[str, object]:
+    """Clean accuracy of an evaluation, and the robust accuracy after each attack.
 
-    Of an attack with scaled attention: on the model itself, not by the protocol of the paper, on the rescaled one.
+    With scaled attention: on the model itself, not by the protocol of the paper, on the rescaled one.
     """
     for file in run.glob("eval/*/summary.json"):
         summary = json.loads(file.read_text())
         if summary["suite"].endswith("paper-protocol"):
             continue
-        n, stand = summary["n"], summary["clean"]["correct"]
-        left: dict[str, object] = {"n": n, "clean": told(stand, n)}
+        n, robust = summary["n"], summary["clean"]["correct"]
+        left: dict[str, object] = {"n": n, "clean": accuracy_record(robust, n)}
         for attack in summary["attacks"]:
-            stand -= attack["fell"]
-            left[attack["name"]] = told(stand, n)
+            robust -= attack["fell"]
+            left[attack["name"]] = accuracy_record(robust, n)
         return left
     return {}
 
 
-def spent(run: Path) -> dict[str, object]:
-    """What training took, by the last line of its log."""
+def training_cost(run: Path) -> dict[str, object]:
+    """The cost of a training, from the last line of its log."""
     if not (run / "log.jsonl").exists():
         return {}
     lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]

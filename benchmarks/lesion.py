@@ -1,10 +1,10 @@
-"""What lesions cost: ours, which shares the beginnings of forward passes, against a whole pass for every lesion.
+"""Cost of the study `lesion`, which shares the first layers of forward passes, against a whole pass for every lesion.
 
     python benchmarks/lesion.py timm:vit_small_patch16_224 [--settings kinds=block,draws=0] [-n 32] [--batch 16]
 
-Weights are drawn unless MODEL names a file (timm:NAME@FILE), images are noise, labels are what the intact model
-answers. Both count right answers for all lesions, and the counts must be equal. One JSON line: seconds, on a CPU of its
-own time, and forward passes' worth of blocks.
+Weights are random unless MODEL names a file (timm:NAME@FILE), images are noise, labels are the predictions of the intact
+model. Both count correct predictions for all lesions, and the counts must be equal. One JSON line: seconds (CPU time on a
+CPU), and forward passes' worth of blocks.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from record import clock, hardware, tell, versions
+from record import clock, hardware, versions, write_record
 from torch import Tensor
 
 from vitadel import models
@@ -24,33 +24,33 @@ ENDINGS = {"block": "", "attention": ".attn", "mlp": ".mlp"}
 
 
 def busy(device: torch.device) -> float:
-    """Seconds of work: of the processor, which others may be using too, or of the device until it is done."""
+    """CPU time, or the time until the device has finished."""
     return time.process_time() if device.type == "cpu" else clock(device)
 
 
-def one_by_one(model: models.Model, x: Tensor, y: Tensor, told: dict[str, Any], batch: int) -> dict[str, int]:
-    """Right answers of every lesion that the study tells of, each by forward passes of its own."""
-    lesions = [[f"{one['layer']}{ENDINGS[one['kind']]}"] for one in told["single"]]
+def one_by_one(model: models.Model, x: Tensor, y: Tensor, result: dict[str, Any], batch: int) -> dict[str, int]:
+    """Correct predictions under every lesion of the study, each by forward passes of its own."""
+    lesions = [[f"{one['layer']}{ENDINGS[one['kind']]}"] for one in result["single"]]
     lesions += [
-        [f"{name}{ENDINGS[one['kind']]}" for name in layers] for one in told["random"] for layers in one["layers"]
+        [f"{name}{ENDINGS[one['kind']]}" for name in layers] for one in result["random"] for layers in one["layers"]
     ]
-    right: dict[str, int] = {}
+    correct: dict[str, int] = {}
     with torch.no_grad():
         for names in lesions:
-            if (key := "+".join(names)) in right:
+            if (key := "+".join(names)) in correct:
                 continue
             with model.taps.skip(*names):
-                answers = [model(part).argmax(1) for part in x.split(batch)]
-            right[key] = int((torch.cat(answers) == y).sum())
-    return right
+                predictions = [model(part).argmax(1) for part in x.split(batch)]
+            correct[key] = int((torch.cat(predictions) == y).sum())
+    return correct
 
 
-def ours(told: dict[str, Any]) -> dict[str, int]:
-    right = {f"{one['layer']}{ENDINGS[one['kind']]}": one["correct"] for one in told["single"]}
-    for one in told["random"]:
+def ours(result: dict[str, Any]) -> dict[str, int]:
+    correct = {f"{one['layer']}{ENDINGS[one['kind']]}": one["correct"] for one in result["single"]}
+    for one in result["random"]:
         for layers, share in zip(one["layers"], one["accuracies"], strict=True):
-            right["+".join(f"{name}{ENDINGS[one['kind']]}" for name in layers)] = round(share * told["n"])
-    return right
+            correct["+".join(f"{name}{ENDINGS[one['kind']]}" for name in layers)] = round(share * result["n"])
+    return correct
 
 
 def main() -> None:
@@ -69,9 +69,9 @@ def main() -> None:
     with torch.no_grad():
         y = torch.cat([model(part).argmax(1) for part in x.split(args.batch)])
     started = busy(device)
-    told: Any = study(model, x, y, read_study(f"lesion:{args.settings}"), batch=args.batch)
+    result: Any = study(model, x, y, read_study(f"lesion:{args.settings}"), batch=args.batch)
     shared, started = busy(device) - started, busy(device)
-    peer = one_by_one(model, x, y, told, args.batch)
+    peer = one_by_one(model, x, y, result, args.batch)
     whole = busy(device) - started
     record: dict[str, object] = {
         "benchmark": "lesion",
@@ -81,13 +81,13 @@ def main() -> None:
         "batch": args.batch,
         **hardware(device),
         "versions": versions("timm"),
-        "same_counts": ours(told) == peer,
-        "cost": told["cost"],
-        "forwards_per_block": round(told["cost"]["forwards"] / told["cost"]["layers"], 3),
+        "same_counts": ours(result) == peer,
+        "cost": result["cost"],
+        "forwards_per_block": round(result["cost"]["forwards"] / result["cost"]["layers"], 3),
         "seconds": {"shared": round(shared, 2), "one_by_one": round(whole, 2)},
         "ratio": round(whole / shared, 2),
     }
-    tell(record, args.out)
+    write_record(record, args.out)
 
 
 if __name__ == "__main__":

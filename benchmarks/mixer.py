@@ -1,11 +1,11 @@
-"""How fast generated images are read in random order, and how much memory that takes as their number grows.
+"""Speed and memory of reading generated images in random order, as their number grows.
 
     python benchmarks/mixer.py --gigabytes 1,20 --folder /tmp/mixer --out benchmarks/results/mixer.jsonl
 
 For each size it writes shards of random pixels, then reads batches of 820 images (the synthetic 80 percent of 1024)
-in a fresh process: once from the disk, the system's cache emptied of them before, and once more from the cache. The
-peer is what one would write without shards: the same rows of the same files by np.load(mmap_mode="r"). Memory is what
-Linux says of the process. The folder of each size is removed after it was read. One JSON line per size.
+in a fresh process: once from disk, with the page cache cleared, and once from the cache. The peer is the
+same rows of the same files by np.load(mmap_mode="r"). Memory is that of the process according to Linux. The folder of each
+size is removed afterwards. One JSON line per size.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from record import hardware, tell, versions
+from record import hardware, versions, write_record
 from torch import Tensor
 
 from vitadel.data import Permutation, Shards
@@ -33,7 +33,7 @@ Read = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 def write(folder: Path, count: int) -> None:
-    """Random pixels; the label of row r is r modulo 10, so that a reader can be caught reading another row."""
+    """Random pixels; the label of row r is r modulo 10, so that reading a wrong row is detected."""
 
     def blocks(length: int = 10_000) -> Iterator[Block]:
         pixels = np.random.default_rng(0).integers(0, 256, (length, SIZE, SIZE, 3), dtype=np.uint8)
@@ -45,7 +45,7 @@ def write(folder: Path, count: int) -> None:
 
 
 def forget(folder: Path) -> None:
-    """Take the files out of the system's cache; they are on the disk already."""
+    """Remove the files from the page cache."""
     for path in folder.iterdir():
         with path.open("rb") as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
@@ -82,19 +82,19 @@ def memory() -> dict[str, float]:
 
 def measure(reader: str, folder: Path, count: int, batches: int) -> dict[str, object]:
     """Read the same batches twice; the second time most of them are in the system's cache."""
-    shuffle, found = Permutation(count, seed=0), {"mib_before": memory()}
+    permutation, sizes = Permutation(count, seed=0), {"mib_before": memory()}
     forget(folder)
     read, rates = READERS[reader](folder), {}
     for state in ("from_disk", "from_cache"):
         started, busy = time.perf_counter(), time.process_time()
         for number in range(batches):
-            rows = shuffle.at(torch.arange(number * BATCH, (number + 1) * BATCH))
+            rows = permutation.at(torch.arange(number * BATCH, (number + 1) * BATCH))
             _, y = read(rows)
             assert torch.equal(y, rows % CLASSES)
         rates[f"images_per_s_{state}"] = round(batches * BATCH / (time.perf_counter() - started))
         rates[f"images_per_cpu_s_{state}"] = round(batches * BATCH / (time.process_time() - busy))
-        found[f"mib_{state}"] = memory()
-    return {**rates, **found}
+        sizes[f"mib_{state}"] = memory()
+    return {**rates, **sizes}
 
 
 def main() -> None:
@@ -122,14 +122,14 @@ def main() -> None:
             **hardware(torch.device("cpu")),
             "versions": {**versions(), "numpy": np.__version__},
             "write_s": round(time.perf_counter() - started, 1),
-            "load": round(os.getloadavg()[0], 1),  # more than `cores`: others were at work, and the rates too low
+            "load": round(os.getloadavg()[0], 1),  # above `cores`, the rates are too low
         }
         for reader in READERS:
             words = ["--folder", str(folder), "--batches", str(args.batches), "--measure", reader, str(count)]
             done = subprocess.run([sys.executable, __file__, *words], check=True, stdout=subprocess.PIPE)  # noqa: S603
             record[reader] = json.loads(done.stdout)
         shutil.rmtree(folder)
-        tell(record, args.out)
+        write_record(record, args.out)
 
 
 if __name__ == "__main__":

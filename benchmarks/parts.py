@@ -1,9 +1,9 @@
-"""Puts the parts of an AutoAttack benchmark together: ours in one piece, the peer's in several, over the same images.
+"""Join the parts of an AutoAttack benchmark: ours in one run, the peer's in several, over the same images.
 
     python benchmarks/parts.py benchmarks/results/FILE.jsonl -n 5000 [--model vit-s4] [--out FILE]
 
-The peer attacks batch after batch and lets none learn from another, so its times add up. The line written says how many
-parts it was made of; parts of other hardware or versions are refused.
+The peer attacks batch after batch, so its time is additive. The record states the number of parts; parts from other
+hardware or versions are refused.
 """
 
 import argparse
@@ -13,14 +13,21 @@ from typing import Any
 
 import torch
 from autoattack import compare
-from record import tell, verdicts
+from record import unpack_bits, write_record
 from torch import Tensor
 
+# records of earlier versions call the mask "stands"
+MASKS = ("robust_bits", "stands")
 SAME = ("model", "threat", "device", "cores")
 
 
-def together(parts: list[dict[str, Any]], n: int) -> tuple[dict[str, object], Tensor]:
-    """The peer's parts as one: seconds added up, accuracies weighted, verdicts joined."""
+def mask_of(side: dict[str, Any], n: int) -> Tensor:
+    """Which of n images are robust."""
+    return unpack_bits(next(side[key] for key in MASKS if key in side), n)
+
+
+def join(parts: list[dict[str, Any]], n: int) -> tuple[dict[str, object], Tensor]:
+    """The peer's parts as one: seconds added up, accuracies weighted, masks joined."""
     parts = sorted(parts, key=lambda part: int(part["first"]))
     covered = [i for part in parts for i in range(part["first"], part["first"] + part["n"])]
     if covered != list(range(n)):
@@ -31,9 +38,9 @@ def together(parts: list[dict[str, Any]], n: int) -> tuple[dict[str, object], Te
         robust = sum(one["robust"] * part["n"] for one, part in zip(each, parts, strict=True)) / n
         seconds = round(sum(one["seconds"] for one in each), 2)
         components.append({"name": each[0]["name"], "robust": round(robust, 5), "seconds": seconds})
-    stands = torch.cat([verdicts(part["peer"]["stands"], part["n"]) for part in parts])
+    robust = torch.cat([mask_of(part["peer"], part["n"]) for part in parts])
     seconds = round(sum(part["peer"]["seconds"] for part in parts), 2)
-    return {"seconds": seconds, "components": components, "parts": len(parts)}, stands
+    return {"seconds": seconds, "components": components, "parts": len(parts)}, robust
 
 
 def main() -> None:
@@ -52,13 +59,13 @@ def main() -> None:
         odd += [key for key in ("python", "torch", "timm") if part["versions"][key] != whole["versions"][key]]
         if odd:
             raise SystemExit(f"the part from image {part['first']} was made with another {', '.join(odd)}")
-    peer, their_stand = together(parts, args.n)
-    ours, our_stand = whole["ours"], verdicts(whole["ours"]["stands"], args.n)
+    peer, their_robust = join(parts, args.n)
+    ours, our_robust = whole["ours"], mask_of(whole["ours"], args.n)
     result = {key: whole[key] for key in (*SAME, "n", "engine")}
     result |= {"benchmark": "autoattack-parts", "versions": parts[0]["versions"]}
-    result["ours"] = {key: value for key, value in ours.items() if key != "stands"}
-    result["peer"] = {**peer, "robust": float(their_stand.float().mean())}
-    tell(result | compare(ours, our_stand, peer, their_stand), args.out)
+    result["ours"] = {key: value for key, value in ours.items() if key not in MASKS}
+    result["peer"] = {**peer, "robust": float(their_robust.float().mean())}
+    write_record(result | compare(ours, our_robust, peer, their_robust), args.out)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""PGD-100 on one batch of images: us against torchattacks and foolbox, in one run, at equal steps and step size.
+"""PGD-100 on one batch of images: Vitadel against torchattacks and foolbox, at equal steps and step size.
 
     python benchmarks/pgd.py MODEL --data folder:DIR -n 512 [--out benchmarks/results/FILE.jsonl]
 
-All three start at random points of the ball, so verdicts agree up to chance; the number of images on which they differ
-is reported. Peers run in the model's float32, all steps on all images: that is what they do.
+All three start at random points of the ball, so results agree up to chance; the number of images on which they differ
+is reported. The others run in float32, all steps on all images, as they always do.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from pathlib import Path
 import foolbox
 import torch
 import torchattacks
-from record import clock, hardware, load, tell, versions
+from record import clock, hardware, load, versions, write_record
 from torch import Tensor, nn
 
 from vitadel.attacks import PGD, Engine
@@ -31,15 +31,15 @@ def ours(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 
 def with_torchattacks(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     attack = torchattacks.PGD(model, eps=EPS, alpha=STEP, steps=STEPS)
-    found = attack(x, y)
+    x_adv = attack(x, y)
     with torch.no_grad():
-        return ((model(x).argmax(1) == y) & (model(found).argmax(1) == y)).cpu()
+        return ((model(x).argmax(1) == y) & (model(x_adv).argmax(1) == y)).cpu()
 
 
 def with_foolbox(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     attack = foolbox.attacks.LinfPGD(abs_stepsize=STEP, steps=STEPS)
-    *_, fooled = attack(foolbox.PyTorchModel(model, bounds=(0, 1)), x, y, epsilons=EPS)
-    return (~fooled).cpu()
+    *_, success = attack(foolbox.PyTorchModel(model, bounds=(0, 1)), x, y, epsilons=EPS)
+    return (~success).cpu()
 
 
 def timed(
@@ -48,8 +48,8 @@ def timed(
     run(model, x[:8], y[:8])  # warm
     device = next(model.parameters()).device
     started = clock(device)
-    standing = run(model, x, y)
-    return clock(device) - started, standing
+    robust = run(model, x, y)
+    return clock(device) - started, robust
 
 
 def main() -> None:
@@ -62,10 +62,10 @@ def main() -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model, x, y = load(args.model, args.data, args.n, device)
     x, y = x.to(device), y.to(device)
-    times, verdicts = {}, {}
+    times, masks = {}, {}
     for name, run in (("ours", ours), ("torchattacks", with_torchattacks), ("foolbox", with_foolbox)):
-        seconds, standing = timed(run, model, x, y)
-        times[name], verdicts[name] = round(seconds, 3), standing
+        seconds, robust = timed(run, model, x, y)
+        times[name], masks[name] = round(seconds, 3), robust
     result: dict[str, object] = {
         "benchmark": "pgd-100",
         "model": Path(args.model).stem,
@@ -74,11 +74,11 @@ def main() -> None:
         **hardware(device),
         "versions": versions("timm", "torchattacks", "foolbox"),
         "seconds": times,
-        "robust": {name: float(standing.float().mean()) for name, standing in verdicts.items()},
-        "differ": {name: int((standing != verdicts["ours"]).sum()) for name, standing in verdicts.items()},
+        "robust": {name: float(robust.float().mean()) for name, robust in masks.items()},
+        "differ": {name: int((robust != masks["ours"]).sum()) for name, robust in masks.items()},
         "ratio": {name: round(seconds / times["ours"], 2) for name, seconds in times.items() if name != "ours"},
     }
-    tell(result, args.out)
+    write_record(result, args.out)
 
 
 if __name__ == "__main__":

@@ -1,19 +1,19 @@
-"""A network whose gradients are exactly zero: what do gradient attacks, Square and scaled attacks find on it?
+"""Gradient attacks, Square and attacks with scaled attention on a network whose gradients are exactly zero.
 
     vitadel train digits-pointer --run runs/pointer
     python benchmarks/planted_masking.py runs/pointer [--threat linf:24/255] [--out FILE.jsonl]
 
-Scored on the network itself. Of each scaling: the images it fells, its share of what Square fells, and the share of the
-images that Square leaves.
+Scored on the network itself. Of each scaling: the images it breaks, its share of those that Square breaks, and the
+number of images it breaks that Square does not.
 """
 
 import argparse
 from pathlib import Path
 
 import torch
-from record import hardware, load, tell, versions
+from record import hardware, load, versions, write_record
 
-from vitadel import threats as threats
+from vitadel import threats
 from vitadel.attacks import AAS, APGD, FGSM, PGD, SCALINGS, Square
 from vitadel.goals import Untargeted
 from vitadel.losses import margin
@@ -31,35 +31,35 @@ def main() -> None:
     model, x, y = load(args.model, args.data, args.n, device)
     threat, goal = threats.read(args.threat), Untargeted(y)
     with torch.no_grad():
-        right_B = model(x).argmax(1) == y
+        correct_B = model(x).argmax(1) == y
     square = Square(queries=5000)(model, x, Untargeted(y, margin), threat, seed=0)
-    of_square_B = square.success & right_B
-    felled: dict[str, object] = {"square-5000": int(of_square_B.sum())}
+    of_square_B = square.success & correct_B
+    broken: dict[str, object] = {"square-5000": int(of_square_B.sum())}
     zero: dict[str, float] = {}
     for name, attack in (("fgsm", FGSM()), ("pgd-100", PGD(steps=100)), ("apgd-ce", APGD())):
         plain = attack(model, x, goal, threat, seed=0)
-        felled[name] = int((plain.success & right_B).sum())
+        broken[name] = int((plain.success & correct_B).sum())
         zero[name] = plain.zero_gradients / plain.backwards
     ways = {}
     for name, make in SCALINGS.items():
-        ready, found = AAS(PGD(steps=100), make()).prepared(model, x, y, threat)
-        success_B = ready(model, x, goal, threat, seed=0).success & right_B
+        ready, search = AAS(PGD(steps=100), make()).prepared(model, x, y, threat)
+        success_B = ready(model, x, goal, threat, seed=0).success & correct_B
         ways[name] = {
-            "factors": list(found.best.attentions),
-            "felled": int(success_B.sum()),
+            "factors": list(search.best.attentions),
+            "broken": int(success_B.sum()),
             "of_square": round(float((success_B & of_square_B).sum() / of_square_B.sum()), 4),
             "that_square_leaves": int((success_B & ~of_square_B).sum()),
         }
-    tell(
+    write_record(
         {
             "benchmark": "planted-masking",
             "model": "vitadel:pointer",
             "threat": args.threat,
             "n": len(x),
-            "right": int(right_B.sum()),
+            "correct": int(correct_B.sum()),
             **hardware(device),
             "versions": versions("timm"),
-            "felled": felled,
+            "broken": broken,
             "zero_gradients": zero,
             "pgd-100 with": ways,
         },

@@ -1,4 +1,4 @@
-"""Draws how the cost of `autoattack` grows, from kept records.
+"""Plot the cost of AutoAttack by number of images and classes, from records.
 
 python benchmarks/plot_growth.py benchmarks/results/h200-2026-11-15.jsonl --out docs/growth.png
 """
@@ -16,16 +16,16 @@ import matplotlib.pyplot as plt
 
 def points(lines: list[dict[str, Any]], threat: str) -> list[tuple[int, float, float]]:
     """(images, seconds, MiB) of our uncompiled runs with ten classes, the last run of each number of images."""
-    found: dict[int, tuple[float, float]] = {}
+    measured: dict[int, tuple[float, float]] = {}
     for line in lines:
         if line.get("model") != "vit-s4" or line.get("threat") != threat:
             continue
         if line["benchmark"] == "growth" and line["classes"] == 10:
-            found[line["n"]] = line["seconds"], line["gpu_mib"]
+            measured[line["n"]] = line["seconds"], line["gpu_mib"]
         elif line["benchmark"] == "autoattack" and "ours" in line and not line["engine"]["compile"]:
-            # records before parts were possible kept the memory beside our numbers
-            found[line["n"]] = line["ours"]["seconds"], line["ours"].get("gpu_mib") or line["gpu_mib"]
-    return [(n, *found[n]) for n in sorted(found)]
+            # older records hold the memory one level higher
+            measured[line["n"]] = line["ours"]["seconds"], line["ours"].get("gpu_mib") or line["gpu_mib"]
+    return [(n, *measured[n]) for n in sorted(measured)]
 
 
 def main() -> None:
@@ -42,9 +42,9 @@ def main() -> None:
     grown = [line for line in lines if line["benchmark"] == "growth" and line["n"] == 250]
     last = {line["classes"]: sum(line["components"].values()) for line in grown if line["threat"] == "linf:16/255"}
     classes.semilogx(list(last), list(last.values()), "o-", color="#c8553d", label="linf:16/255, 250 images")
-    times.set(xlabel="images", ylabel="seconds", title="time grows with the images")
-    memory.set(xlabel="images", ylabel="GiB on the GPU", title="memory does not", ylim=(0, 10))
-    classes.set(xlabel="classes", ylabel="seconds of search", title="nor does time with the classes", ylim=(0, 9))
+    times.set(xlabel="images", ylabel="seconds", title="time by images")
+    memory.set(xlabel="images", ylabel="GiB on the GPU", title="memory by images", ylim=(0, 10))
+    classes.set(xlabel="classes", ylabel="seconds of search", title="time by classes", ylim=(0, 9))
     for axes in (times, memory, classes):
         axes.grid(alpha=0.25, which="both")
         axes.spines[["top", "right"]].set_visible(False)

@@ -1,4 +1,4 @@
-"""What every benchmark shares: the images, the record of hardware and versions, and the line it prints."""
+"""Shared by all benchmarks: images, hardware and versions, and the JSON line of a record."""
 
 import importlib.metadata
 import json
@@ -20,13 +20,13 @@ from vitadel.core.stats import accuracy
 def load(
     model: str, spec: str, n: int, device: torch.device, split_name: str = "test", first: int = 0
 ) -> tuple[nn.Module, Tensor, Tensor]:
-    """A frozen model on `device`, and n images of a split's pinned order, from `first` on, with labels, on the CPU."""
+    """A frozen model on `device`, and n images of a split, from `first` on, with labels, on the CPU."""
     net = models.load(model).eval().requires_grad_(False).to(device)
     assert net.spec is not None
     squash = data.parse_preprocess(f"squash:{net.spec.image_size}")
     split = data.load(spec, preprocess=squash).split(split_name)
-    rows = torch.arange(first, min(first + n, len(split)))
-    return net, split.images(rows), split.labels[rows]
+    index = torch.arange(first, min(first + n, len(split)))
+    return net, split.images(index), split.labels[index]
 
 
 def hardware(device: torch.device) -> dict[str, object]:
@@ -35,7 +35,7 @@ def hardware(device: torch.device) -> dict[str, object]:
 
 
 def commit() -> str:
-    """The commit that was measured; a copy without its history is told by the environment."""
+    """The commit that was measured; a copy without its history is given by the environment."""
     known = os.environ.get("VITADEL_COMMIT") or runs.surroundings()["commit"]
     return str(known)[:12] if known else "unknown"
 
@@ -45,36 +45,36 @@ def versions(*packages: str) -> dict[str, str]:
     for package in packages:
         try:
             known[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:  # carried along unpacked, without its metadata
+        except importlib.metadata.PackageNotFoundError:  # unpacked without its metadata
             known[package] = "unknown"
     return known
 
 
 def clock(device: torch.device) -> float:
-    """Now, with the device's work done."""
+    """The time, after the device has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
 
 
-def told(correct: int, n: int) -> dict[str, float]:
-    """An accuracy and its interval, as records have it."""
+def accuracy_record(correct: int, n: int) -> dict[str, float]:
+    """An accuracy and its interval."""
     one = accuracy(correct, n)
     return {"accuracy": round(one.accuracy, 4), "low": round(one.low, 4), "high": round(one.high, 4)}
 
 
-def bits(verdict: Tensor) -> str:
-    """One bit per image, the first image first, in hexadecimal: verdicts small enough to keep in a record."""
-    return np.packbits(verdict.numpy()).tobytes().hex()
+def pack_bits(mask: Tensor) -> str:
+    """One bit per image, the first image first, in hexadecimal."""
+    return np.packbits(mask.numpy()).tobytes().hex()
 
 
-def verdicts(written: str, n: int) -> Tensor:
-    """The verdicts of n images that `bits` wrote down."""
-    return torch.from_numpy(np.unpackbits(np.frombuffer(bytes.fromhex(written), np.uint8), count=n)).bool()
+def unpack_bits(text: str, n: int) -> Tensor:
+    """The mask of n images that `pack_bits` wrote."""
+    return torch.from_numpy(np.unpackbits(np.frombuffer(bytes.fromhex(text), np.uint8), count=n)).bool()
 
 
-def tell(result: dict[str, object], out: Path | None) -> None:
-    """One JSON line on standard output, and at the end of the file that keeps the records."""
+def write_record(result: dict[str, object], out: Path | None) -> None:
+    """One JSON line on standard output, and appended to the file of records."""
     line = json.dumps({"at": datetime.now(UTC).strftime("%Y-%m-%dT%H:%MZ"), **result})
     sys.stdout.write(line + "\n")
     if out is not None:

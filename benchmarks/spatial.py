@@ -1,10 +1,9 @@
-"""The worst of 2511 turns and shifts: forward passes of the suite against those of the plain grid, same verdicts.
+"""The worst of 2511 rotations and translations: forward passes of the suite against the whole grid, same results.
 
     python benchmarks/spatial.py MODEL --data SPEC -n 200 [--settings shifts=9,turns=31,mapped=32] [--grid 20]
 
-The suite stops at the first move that fools the model and tries likely moves first. The plain grid asks about every
-move of every image; with --grid its verdicts on the first so many images are compared with the suite's, and its time
-is measured on them. Prints one JSON line.
+The suite stops at the first misclassified transformation and tries likely ones first. The whole grid evaluates every
+transformation of every image; with --grid N its results on the first N images are compared with the suite's, and timed. Prints one JSON line.
 """
 
 import argparse
@@ -12,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 import torch
-from record import clock, hardware, tell, versions
+from record import clock, hardware, versions, write_record
 
 from vitadel import data, models
 from vitadel.cli.settings import with_settings
@@ -25,17 +24,17 @@ from vitadel.shifts.rotate_translate import moved
 
 @torch.no_grad()
 def whole_grid(model: torch.nn.Module, split: data.Split, settings: Spatial, rows: int, batch: int) -> list[float]:
-    """1 for every image that is right under all moves, each of them asked about."""
+    """1 for every image that is classified correctly under all transformations."""
     device = next(model.parameters()).device
     moves = settings.threat(min(split.pixels.image_size)).moves()
-    stands = []
+    robust = []
     for row in range(rows):
         x, right = split.images(torch.tensor([row])).to(device), True
         for part in moves.split(batch):
-            answers = model(moved(x.expand(len(part), -1, -1, -1), part)).argmax(1).cpu()
-            right = right and bool((answers == split.labels[row]).all())
-        stands.append(float(right))
-    return stands
+            predictions = model(moved(x.expand(len(part), -1, -1, -1), part)).argmax(1).cpu()
+            right = right and bool((predictions == split.labels[row]).all())
+        robust.append(float(right))
+    return robust
 
 
 def main() -> None:
@@ -77,7 +76,7 @@ def main() -> None:
     clean, conventions = summary["clean"], summary["conventions"]
     assert isinstance(clean, dict)
     assert isinstance(conventions, dict)
-    tell(
+    write_record(
         {
             "benchmark": "spatial",
             "model": args.model.partition("@")[0],

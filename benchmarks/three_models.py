@@ -4,9 +4,9 @@
     python benchmarks/three_models.py ... --vit MODEL --robust MODEL --cnn MODEL
 
 The normal two are trained here, by one recipe, unless they are given. Suites: AutoAttack, corruptions, gray level,
-turns and shifts, transfer to and from one another; then the studies, on fewer images. One JSON line per model and suite
-with all its measures. What a model cannot be asked (attention of a CNN) is refused by the command, and said. Killed,
-the same command goes on.
+rotations and translations, transfer between them; then the studies, on fewer images. One JSON line per model and suite
+with all its measures. Studies that a model does not support (attention of a CNN) are refused, and the log says so.
+Interrupted, the same command resumes.
 """
 
 import argparse
@@ -15,9 +15,8 @@ import subprocess
 from pathlib import Path
 
 import torch
-from jobs import VITADEL, Job, evaluate, run_all, train
-from jobs import found as found_by_attacks
-from record import hardware, tell, versions
+from jobs import VITADEL, Job, accuracies_of, evaluate, run_all, train
+from record import hardware, versions, write_record
 
 RECIPE = "cifar10-vit-tiny-standard-short"
 SUITES = ("adversarial", "corruptions", "gray-level", "spatial")
@@ -27,9 +26,9 @@ ATTACKING = ("perturbations", "semantics", "saliency", "convergence")
 
 
 def jobs_of(args: argparse.Namespace) -> tuple[dict[str, str], list[Job]]:
-    """The models by name, and all there is to do."""
+    """The models by name, and all jobs."""
     given = {"vit": args.vit, "robust": args.robust, "cnn": args.cnn}
-    found = {name: model or str(args.work / name) for name, model in given.items()}
+    models = {name: model or str(args.work / name) for name, model in given.items()}
     convolutional = ("model.start=timm:resnet10t", "model.patch_size=null")
     jobs = []
     for name, settings in {"vit": (), "cnn": convolutional}.items():
@@ -37,23 +36,23 @@ def jobs_of(args: argparse.Namespace) -> tuple[dict[str, str], list[Job]]:
             epochs = f"plan.epochs={args.epochs}"
             jobs.append(Job(name, train(RECIPE, args.data, args.work / name, epochs, *settings, *args.set)))
     trained = tuple(job.name for job in jobs)
-    for name, model in found.items():
-        others = [other for other in found if other != name]
+    for name, model in models.items():
+        others = [other for other in models if other != name]
         ready = tuple(one for one in trained if one == name)
         images = f"{args.data}[:{args.n}]"
         for suite in SUITES:
             run = f"{name}-{suite}"
             jobs.append(Job(run, evaluate(model, images, suite, THREAT, args.work / run), ready))
-        sources = f"transfer:sources={'+'.join(found[other] for other in others)}"
+        sources = f"transfer:sources={'+'.join(models[other] for other in others)}"
         transfer = evaluate(model, images, sources, THREAT, args.work / f"{name}-transfer")
         jobs.append(Job(f"{name}-transfer", transfer, trained))
         for study in STUDIES if args.studied else ():
-            asked = f"{study}:classifiers={found[others[0]]}+{found[others[1]]}" if study == "semantics" else study
-            command = ["analyze", asked, model, "--data", f"{args.data}[:{args.studied}]", "--json"]
+            text = f"{study}:classifiers={models[others[0]]}+{models[others[1]]}" if study == "semantics" else study
+            command = ["analyze", text, model, "--data", f"{args.data}[:{args.studied}]", "--json"]
             threat = ["--threat", THREAT] if study in ATTACKING else []
             run = f"{name}-{study}"
             jobs.append(Job(run, [*command, *threat, "--run", str(args.work / run)], trained))
-    return found, jobs
+    return models, jobs
 
 
 def main() -> None:
@@ -71,18 +70,18 @@ def main() -> None:
     parser.add_argument("--at-once", type=int, default=1)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    found, jobs = jobs_of(args)
-    took = run_all(jobs, args.work / "said", args.at_once, args.within)
+    models, jobs = jobs_of(args)
+    took = run_all(jobs, args.work / "logs", args.at_once, args.within)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    for name, suite in [(name, suite) for name in found for suite in (*SUITES, "transfer")]:
+    for name, suite in [(name, suite) for name in models for suite in (*SUITES, "transfer")]:
         for file in (args.work / f"{name}-{suite}").glob("eval/*/summary.json"):
             summary = json.loads(file.read_text())
-            told = {key: summary[key] for key in ("n", "clean", "measures") if key in summary}
+            measured = {key: summary[key] for key in ("n", "clean", "measures") if key in summary}
             if summary.get("attacks"):
-                told["left"] = found_by_attacks(args.work / f"{name}-{suite}")
+                measured["left"] = accuracies_of(args.work / f"{name}-{suite}")
             about = {"benchmark": "three-models", "data": Path(args.data).name, "model": name, "suite": suite}
             cost = {"seconds": round(took.get(f"{name}-{suite}", 0.0), 1), "at_once": args.at_once}
-            tell({**about, **cost, **hardware(device), "versions": versions("timm"), **told}, args.out)
+            write_record({**about, **cost, **hardware(device), "versions": versions("timm"), **measured}, args.out)
     folders = [str(args.work / job.name) for job in jobs if job.name in took]
     page = ["report", *folders, "--out", str(args.work / "report.html")]
     subprocess.run([*VITADEL, *page], check=True)  # noqa: S603 - our own command

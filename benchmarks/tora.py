@@ -6,12 +6,12 @@
 
 Trains a normal ViT, or takes the one that --backbone names, freezes it, and trains TORA at five lambda, its baselines
 and, to compare costs, all weights of the same ViT. One JSON line per way and head: clean, FGSM, PGD-20 and AutoAttack,
-with intervals; trained parameters, memory, device hours. Killed, the same command goes on. Of several jobs at once the
-hours are those of a shared device.
+with intervals; trained parameters, memory, device hours. Interrupted, the same command resumes. Of several jobs at once
+the hours are those of a shared device.
 
 With --costs, instead: the speed of each way by itself in either phase of training, and its memory, on random images.
-With --heads: how often each answer is right on clean images and on the same attacked as in training, through the joint
-answer; and each head under AutoAttack on itself.
+With --heads: accuracy of each output on clean images and on adversarial ones as in training, through the joint
+output; and each head under AutoAttack on itself.
 With --equal-time FILE, which --costs wrote, every way gets the epochs that take as long as --epochs of TORA.
 """
 
@@ -22,8 +22,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from jobs import Job, evaluate, found, run_all, spent, train
-from record import hardware, tell, told, versions
+from jobs import Job, accuracies_of, evaluate, run_all, train, training_cost
+from record import accuracy_record, hardware, versions, write_record
 from torch import Tensor
 from training import built, images, run_ours
 
@@ -34,7 +34,7 @@ from vitadel.evaluate import robustness
 from vitadel.goals import Untargeted
 from vitadel.threats import Linf
 
-# recipe, values of lambda, and the heads beside the joint answer
+# recipe, values of lambda, and the heads beside the joint output
 TUNINGS: dict[str, tuple[str, tuple[float, ...], tuple[str, ...]]] = {
     "tora": ("cifar10-tora-short", (0.1, 0.3, 0.5, 0.7, 0.9), ("acc", "rob")),
     "single-adapter": ("cifar10-single-adapter-short", (0.1, 0.5, 0.9), ()),
@@ -51,7 +51,7 @@ AS_TORA = (
     "objective.eps_warmup=0",
     "plan.warmup_epochs=1",
     "plan.compile=blocks",
-    "plan.understudy=true",
+    "plan.attack_model=true",
     "plan.min_lr=0",
     "selection.threat.eps=4/255",
 )
@@ -95,7 +95,7 @@ def trainings(args: argparse.Namespace) -> dict[str, tuple[Job, tuple[str, ...]]
 
 
 def evaluations(name: str, heads: tuple[str, ...], args: argparse.Namespace) -> list[Job]:
-    """The joint answer and every head under all attacks, and where the gates of TORA look."""
+    """The joint output and every head under all attacks, and where the gates of TORA look."""
     made = []
     if name.startswith("tora"):
         gates = ["analyze", "gates", str(args.work / name), "--data", f"{args.data}[:{args.adversarial_n}]", "--json"]
@@ -117,8 +117,8 @@ def sizes(model: models.Model) -> dict[str, int]:
     }
 
 
-def tell_costs(out: Path | None, chosen: Sequence[str], updates: int = 16) -> None:
-    """Each way by itself, on what it would be trained on but for the pictures."""
+def record_costs(out: Path | None, chosen: Sequence[str], updates: int = 16) -> None:
+    """Speed and memory of each way alone, on random images."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     ways = {name: recipe for name, (recipe, _, _) in TUNINGS.items()} | {"all-weights": ALL_WEIGHTS}
     for name, known in ways.items():
@@ -134,21 +134,21 @@ def tell_costs(out: Path | None, chosen: Sequence[str], updates: int = 16) -> No
         about = {"benchmark": "tora-costs", "way": name, "batch": plan.batch, **hardware(device)}
         rates = {"phase_1": round(first, 1), "phase_2": round(second, 1)}
         cost = {"images_per_second": rates, "memory_mib": round(mib), **sizes(model)}
-        tell({**about, "versions": versions("timm"), **cost}, out)
+        write_record({**about, "versions": versions("timm"), **cost}, out)
 
 
 def judged(model: models.Model, head: str, shown: Mapping[str, Tensor], y: Tensor) -> dict[str, object]:
-    """How many of each kind of images a head has right, and how many AutoAttack leaves it."""
+    """Accuracy of a head on each kind of images, and under AutoAttack."""
     answering = models.with_head(model, head)
     with torch.no_grad():
         count = {what: int((answering(pixels).argmax(1) == y).sum()) for what, pixels in shown.items()}
     if head != "joint":  # which the main table has
         count["autoattack"] = robustness(answering, shown["clean"], y, THREAT).robust.correct
-    return {what: told(one, len(y)) for what, one in count.items()}
+    return {what: accuracy_record(one, len(y)) for what, one in count.items()}
 
 
-def tell_heads(args: argparse.Namespace) -> None:
-    """Whether a head has learned what images show, or what an attack on the joint answer left in them."""
+def record_heads(args: argparse.Namespace) -> None:
+    """Whether a head classifies the image, or the perturbation of an attack on the joint output."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     images = data.load(f"{args.data}[:{args.n}]", preprocess=Squash(32)).test
     x, y = images.images(torch.arange(len(images))).to(device), images.labels.to(device)
@@ -165,7 +165,7 @@ def tell_heads(args: argparse.Namespace) -> None:
             "n": len(y),
             **hardware(device),
         }
-        tell({**about, "versions": versions("timm"), "right": right}, args.out)
+        write_record({**about, "versions": versions("timm"), "right": right}, args.out)
 
 
 def main() -> None:
@@ -186,17 +186,17 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     if args.costs is not None:
-        tell_costs(args.out, args.costs)
+        record_costs(args.out, args.costs)
         return
     if args.heads is not None and args.data:
-        tell_heads(args)
+        record_heads(args)
         return
     if not args.data or not args.work:
         parser.error("--data and --work are needed, or --costs, or --heads and --data")
     ways = trainings(args)
     jobs = [job for job, _ in ways.values()]
     jobs += [one for name, (_, heads) in ways.items() for one in evaluations(name, heads, args)]
-    took = run_all(jobs, args.work / "said", args.at_once, args.within)
+    took = run_all(jobs, args.work / "logs", args.at_once, args.within)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     about = {"benchmark": "tora", "data": Path(args.data).name, "threat": THREAT, "at_once": args.at_once}
     for name, (_, heads) in ways.items():
@@ -204,12 +204,12 @@ def main() -> None:
         if name not in took:
             continue
         planned = int(json.loads((run / "manifest.json").read_text())["parts"]["recipe"]["plan"]["epochs"])
-        cost = {"epochs": planned, **sizes(models.load(run)), **spent(run)}
+        cost = {"epochs": planned, **sizes(models.load(run)), **training_cost(run)}
         for head in ("joint", *heads):
-            quick = found(args.work / f"{name}-{head}-quick")
+            quick = accuracies_of(args.work / f"{name}-{head}-quick")
             if not quick:
                 continue
-            tell(
+            write_record(
                 {
                     **about,
                     "way": name,
@@ -217,7 +217,7 @@ def main() -> None:
                     **hardware(device),
                     "versions": versions("timm"),
                     "quick": quick,
-                    "adversarial": found(args.work / f"{name}-{head}-adversarial"),
+                    "adversarial": accuracies_of(args.work / f"{name}-{head}-adversarial"),
                     "cost": cost,
                 },
                 args.out,

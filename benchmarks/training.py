@@ -1,4 +1,4 @@
-"""Adversarial training: our loop against a plain one, images per second, in one run.
+"""Adversarial training: images per second of Vitadel against a plain loop, in one run.
 
     python benchmarks/training.py vit-s4 --objective pgd --batch 1024 [--out benchmarks/results/FILE.jsonl]
     python benchmarks/training.py xcit-s12-16 --objective trades --batch 128
@@ -8,7 +8,7 @@
 The plain loop is written the way public code does it: float32 with TF32 allowed, `.backward()` through the weights at
 every attack step, and in TRADES the clean images classified again at every step. Ours is `fit` as `vitadel train` calls
 it: bf16, compiled, its log read back. Both see the same random images, and both are timed after a warm-up; what
-compiling takes is reported apart. Utilization is that of the model's own arithmetic, recomputation not counted.
+compilation takes is reported separately. Utilization is that of the model's own arithmetic, recomputation not counted.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from record import clock, hardware, tell, versions
+from record import clock, hardware, versions, write_record
 from torch import Tensor, nn
 
 from vitadel import models
@@ -110,7 +110,7 @@ def run_plain(name: str, objective: str, batch: int, updates: int, device: torch
 
 def run_ours(model: models.Model, split: Split, objective: Objective, plan: Plan) -> tuple[list[float], float, float]:
     """Images per second of every log line after the first, seconds until that, and MiB."""
-    gc.collect()  # what an earlier model recorded is held until then, and would be counted as this one's
+    gc.collect()  # CUDA graphs of an earlier model are kept until then, and would count as this one's
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         run = Run.claim(Path(folder) / "run", "train", {}, device="")
@@ -122,7 +122,7 @@ def run_ours(model: models.Model, split: Split, objective: Objective, plan: Plan
 
 
 def leave_out(part: str) -> None:
-    """Do without our kernels, or without recorded passes."""
+    """Disable our kernels, or CUDA graphs."""
     if part == "kernels":
         ViT.use_fused_kernels = XCiT.use_fused_kernels = Family.use_fused_kernels  # type: ignore[method-assign]
     else:
@@ -140,7 +140,7 @@ def measure(args: argparse.Namespace, name: str, batch: int, device: torch.devic
         optimizer=AdamW(lr=1e-4),
         precision=Precision[args.precision.upper()],
         compile=Compile[args.compile.upper()],
-        attack_model=not args.no_understudy,
+        attack_model=not args.no_attack_model,
         checkpoint_activations=args.checkpoint_activations,
         log_every_steps=args.updates,
         checkpoint_every_steps=10**6,
@@ -190,10 +190,10 @@ def main() -> None:
     parser.add_argument("--batch", default="1024", help="one or several, with commas")
     parser.add_argument("--updates", type=int, default=8)
     parser.add_argument("--compile", choices=[one.name.lower() for one in Compile], default="best")
-    parser.add_argument("--no-understudy", action="store_true")
+    parser.add_argument("--no-attack-model", action="store_true")
     parser.add_argument("--checkpoint-activations", action="store_true")
     parser.add_argument("--precision", choices=[one.name.lower() for one in Precision], default="bf16")
-    parser.add_argument("--without", choices=("kernels", "recording"), action="append", default=[])
+    parser.add_argument("--without", choices=("kernels", "cuda-graphs"), action="append", default=[])
     parser.add_argument("--skip-plain", action="store_true")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
@@ -202,7 +202,7 @@ def main() -> None:
         leave_out(part)
     for name in args.models.split(","):
         for batch in map(int, args.batch.split(",")):
-            tell(measure(args, name, batch, device), args.out)
+            write_record(measure(args, name, batch, device), args.out)
 
 
 if __name__ == "__main__":
