@@ -2,9 +2,10 @@
 
     python benchmarks/attention_training.py --data folder:DIR --work FOLDER [-n 1000] [--epochs 60] [--out FILE.jsonl]
 
-Trains cifar10-vit-tiny-short and cifar10-aas-short, the latter for fewer epochs to pay for its searches, both at
-once unless --at-once 1. One JSON line per model: accuracy on clean images, under PGD-100, under PGD-100 and AAS,
-and under AutoAttack, with intervals; the gaps between the two largest scores of every attention; the cost of training. Interrupted, the same command resumes.
+Trains cifar10-vit-tiny-short and cifar10-aas-short, the latter for fewer epochs to pay for its searches, both at once
+unless --at-once 1. One JSON line per model: accuracy on clean images, under PGD-100, under PGD-100 and AAS, and under
+AutoAttack, with intervals; the gaps between the two largest scores of every attention; the cost of training.
+Interrupted, the same command resumes.
 """
 
 import argparse

@@ -3,7 +3,8 @@
     python benchmarks/correlation.py timm:vit_small_patch16_224 [--settings per=token] [-n 128] [--batch 32]
 
 Weights are random unless MODEL names a file (timm:NAME@FILE), images are noise: neither changes the cost. Inference and
-study alternate `--rounds` times; the ratio is that of the fastest rounds. One JSON line; on a CPU, seconds are CPU time.
+study alternate `--rounds` times; the ratio is that of the fastest rounds. One JSON line; on a CPU, seconds are CPU
+time.
 """
 
 import argparse

@@ -1,10 +1,10 @@
-"""Gaps between the two largest pre-softmax scores of a model, without and with attention scaling: Figure 2 of Jain & Dutta
-2024.
+"""Gaps between the two largest pre-softmax scores, without and with attention scaling (Jain & Dutta 2024, Figure 2).
 
-    python benchmarks/gaps.py timm:vit_tiny_patch16_224@FILE --data imagenet:DIR -n 500         --preprocess crop:224:249:bicubic [--scalings aas-paper,0.01] [--out FILE.jsonl] [--figure FILE.png]
+    python benchmarks/gaps.py timm:vit_tiny_patch16_224@FILE --data imagenet:DIR -n 500 \
+        --preprocess crop:224:249:bicubic [--scalings aas-paper,0.01] [--out FILE.jsonl] [--figure FILE.png]
 
-One JSON line per scaling: per attention the median and the largest gap, and the share of rows above the
-limits at which exp(-gap) underflows in float16 and float32. Factors are found on the images themselves, without labels or attacks.
+One JSON line per scaling: per attention the median and the largest gap, and the share of rows above the limits at which
+exp(-gap) underflows in float16 and float32. Factors are found on the images themselves, without labels or attacks.
 """
 
 import argparse

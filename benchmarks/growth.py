@@ -3,8 +3,8 @@
     python benchmarks/growth.py MODEL --data folder:DIR --images 250,500,1000 --out benchmarks/results/growth.jsonl
     python benchmarks/growth.py MODEL --data folder:DIR --classes 10,100,1000 -n 250 --out ...
 
-A model with more classes is the same model with rows of its head repeated, each with smaller logits: the new classes are never
-predicted, but every loss, rank and projection includes them. One JSON line per point.
+A model with more classes is the same model with rows of its head repeated, each with smaller logits: the new classes
+are never predicted, but every loss, rank and projection includes them. One JSON line per point.
 """
 
 import argparse

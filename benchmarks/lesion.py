@@ -2,9 +2,9 @@
 
     python benchmarks/lesion.py timm:vit_small_patch16_224 [--settings kinds=block,draws=0] [-n 32] [--batch 16]
 
-Weights are random unless MODEL names a file (timm:NAME@FILE), images are noise, labels are the predictions of the intact
-model. Both count correct predictions for all lesions, and the counts must be equal. One JSON line: seconds (CPU time on a
-CPU), and forward passes' worth of blocks.
+Weights are random unless MODEL names a file (timm:NAME@FILE), images are noise, labels are the predictions of the
+intact model. Both count correct predictions for all lesions, and the counts must be equal. One JSON line: seconds (CPU
+time on a CPU), and forward passes' worth of blocks.
 """
 
 import argparse

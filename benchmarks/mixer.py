@@ -2,10 +2,10 @@
 
     python benchmarks/mixer.py --gigabytes 1,20 --folder /tmp/mixer --out benchmarks/results/mixer.jsonl
 
-For each size it writes shards of random pixels, then reads batches of 820 images (the synthetic 80 percent of 1024)
-in a fresh process: once from disk, with the page cache cleared, and once from the cache. The peer is the
-same rows of the same files by np.load(mmap_mode="r"). Memory is that of the process according to Linux. The folder of each
-size is removed afterwards. One JSON line per size.
+For each size it writes shards of random pixels, then reads batches of 820 images (the synthetic 80 percent of 1024) in
+a fresh process: once from disk, with the page cache cleared, and once from the cache. The peer is the same rows of the
+same files by np.load(mmap_mode="r"). Memory is that of the process according to Linux. The folder of each size is
+removed afterwards. One JSON line per size.
 """
 
 import argparse

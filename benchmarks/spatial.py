@@ -3,7 +3,8 @@
     python benchmarks/spatial.py MODEL --data SPEC -n 200 [--settings shifts=9,turns=31,mapped=32] [--grid 20]
 
 The suite stops at the first misclassified transformation and tries likely ones first. The whole grid evaluates every
-transformation of every image; with --grid N its results on the first N images are compared with the suite's, and timed. Prints one JSON line.
+transformation of every image; with --grid N its results on the first N images are compared with the suite's, and timed.
+Prints one JSON line.
 """
 
 import argparse
