@@ -17,7 +17,7 @@ from torch import Tensor
 
 from vitadel import models
 from vitadel.analyze import Bench, Parts
-from vitadel.cli.analyze import read_study
+from vitadel.api.analyze import as_study
 from vitadel.threats import Linf
 
 
@@ -52,7 +52,7 @@ def main() -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = models.load(args.model).to(device)
     assert model.spec is not None
-    images, study = Noise(args.n, model.spec.image_size), read_study(f"correlation:{args.settings}")
+    images, study = Noise(args.n, model.spec.image_size), as_study(f"correlation:{args.settings}")
     study.refuse(model)
 
     def infer() -> None:

@@ -15,7 +15,7 @@ import torch
 from record import clock, hardware, versions, write_record
 
 from vitadel import data, models
-from vitadel.cli.settings import with_settings
+from vitadel.api.evaluate import as_suites
 from vitadel.core.distributed import best_device
 from vitadel.evaluate import survey
 from vitadel.evaluate.suites import Spatial
@@ -52,7 +52,8 @@ def main() -> None:
     device = best_device()
     model = models.load(args.model).eval().to(device)
     assert model.spec is not None
-    settings = with_settings(Spatial(), "spatial", args.settings)
+    (settings,) = as_suites(f"spatial:{args.settings}")
+    assert isinstance(settings, Spatial)
     preprocess = data.parse_preprocess(args.preprocess or f"squash:{model.spec.image_size}")
     images = data.load(f"{args.data}[:{args.n}]", preprocess=preprocess)
     with tempfile.TemporaryDirectory() as folder:

@@ -1,3 +1,103 @@
-"""Vitadel: train, attack, evaluate and explain robust Vision Transformers."""
+"""Vitadel: train, attack, evaluate and explain robust Vision Transformers.
+
+    import vitadel as vd
+
+    model = vd.load_model("timm:vit_tiny_patch16_224", pretrained=True)
+    result = vd.robustness(model, x, y, "linf:8/255")
+
+Everything is imported when it is first used (PEP 562), so `import vitadel` is fast. Four packages share their name with
+a function: `vd.evaluate(...)` runs an evaluation, and `from vitadel.evaluate import SUITES` works as well.
+"""
+
+import importlib
+import inspect
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vitadel import attacks, core, data, goals, losses, models, objectives, recipes, runs, shifts, threats
+    from vitadel.api.analyze import analyze
+    from vitadel.api.data import load_data
+    from vitadel.api.evaluate import evaluate
+    from vitadel.api.models import load_model
+    from vitadel.api.report import report
+    from vitadel.api.robustness import robustness
+    from vitadel.api.sweep import sweep
+    from vitadel.api.train import train
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "analyze",
+    "attacks",
+    "core",
+    "data",
+    "evaluate",
+    "goals",
+    "load_data",
+    "load_model",
+    "losses",
+    "models",
+    "objectives",
+    "recipes",
+    "report",
+    "robustness",
+    "runs",
+    "shifts",
+    "sweep",
+    "threats",
+    "train",
+]
+
+# each function and the module of `vitadel.api` that defines it
+_FUNCTIONS = {
+    "analyze": "analyze",
+    "evaluate": "evaluate",
+    "load_data": "data",
+    "load_model": "models",
+    "report": "report",
+    "robustness": "robustness",
+    "sweep": "sweep",
+    "train": "train",
+}
+_ONLY_FUNCTIONS = ("load_data", "load_model", "robustness", "sweep")
+
+
+def _function(name: str) -> Any:
+    return getattr(importlib.import_module(f"vitadel.api.{_FUNCTIONS[name]}"), name)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ONLY_FUNCTIONS:
+        return _function(name)
+    if name in __all__:
+        return importlib.import_module(f"vitadel.{name}")
+    raise AttributeError(f"module 'vitadel' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]
+
+
+class _CallablePackage(ModuleType):
+    """A package that can be called as the function of its name."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return _function(self.__name__.rpartition(".")[2])(*args, **kwargs)
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(_function(self.__name__.rpartition(".")[2]))
+
+
+class _FrontDoor(ModuleType):
+    """This module: a package that the import system attaches becomes callable where a function has its name."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in _FUNCTIONS and isinstance(value, ModuleType):
+            value.__class__ = _CallablePackage
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _FrontDoor

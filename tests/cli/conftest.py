@@ -83,9 +83,9 @@ def start() -> Start:
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run folder of the digits recipe, trained for a moment."""
-    from vitadel.recipes import RECIPES, carry_out, override
+    from vitadel.recipes import RECIPES, override, train_recipe
 
     folder = tmp_path_factory.mktemp("trained") / "run"
     settings = ["plan.epochs=2", "plan.warmup_epochs=1", "plan.log_every_steps=5"]
-    carry_out(override(RECIPES["digits-standard"](), settings), folder, data_spec="digits[:256]")
+    train_recipe(override(RECIPES["digits-standard"](), settings), folder, data_spec="digits[:256]")
     return folder

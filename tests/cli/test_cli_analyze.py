@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from vitadel.analyze import STUDIES
-from vitadel.cli.analyze import read_study
+from vitadel.api.analyze import as_study
 from vitadel.core.errors import UsageError
 from vitadel.models import Option, load, save, tora
 from vitadel.runs import Run
@@ -85,7 +85,7 @@ def test_mistakes(vitadel: Command, trained: Path, tmp_path: Path) -> None:
     assert "ResNet has no attention" in told("masking", "timm:test_resnet", "--classes", "10")
     assert "unknown threat 'lnf'" in told("masking", trained, "--threat", "lnf:8/255")
     assert "unknown split 'validation'" in told("masking", trained, "--split", "validation")
-    assert "unknown study 'maskin'" in vitadel("studies", "maskin")[2]
+    assert "unknown study 'msking'. Did you mean 'masking'" in vitadel("studies", "msking")[2]
     assert not (tmp_path / "run").exists()
 
 
@@ -165,7 +165,7 @@ def test_settings_of_every_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(STUDIES, "every", Settings)
 
     def read(text: str) -> object:
-        return read_study(f"every:{text}")
+        return as_study(f"every:{text}")
 
     assert read("") == Settings()
     assert read("count=4,share=1/4,deep=true") == Settings(count=4, share=0.25, deep=True)
@@ -181,7 +181,7 @@ def test_settings_of_every_kind(monkeypatch: pytest.MonkeyPatch) -> None:
         "share=half": "every:share",
         "names=a+": "every:names wants a word, got nothing",
         "deeper=true": "unknown setting of every 'deeper'. Did you mean 'deep'?",
-        "deep": "unknown setting of every 'deep'",
+        "deep": "the setting 'deep' of every has no value. Write every:deep=VALUE",
     }.items():
         with pytest.raises(UsageError) as raised:
             read(text)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from vitadel import models
-from vitadel.cli.arguments import ModelOptions, open_model_and_data
+from vitadel.api.job import Job
 from vitadel.data import parse_preprocess
 from vitadel.runs import Run
 
@@ -223,13 +223,13 @@ def test_images_are_prepared_as_the_run_did_however_its_model_is_named(tmp_path:
         f"base+{tmp_path}/adapters.safetensors#rob",
     ):
         text = f"{tmp_path}/{place}"
-        _, data, called = open_model_and_data(text, "digits[:4]", None, ModelOptions())
-        assert data.preprocess == parse_preprocess("crop:8:12"), text
-        assert called == ("tora-recipe" if place == "tora" else text)
-        told = open_model_and_data(text, "digits[:4]", "crop:8", ModelOptions())[1]
-        assert told.preprocess == parse_preprocess("crop:8")
-    copied = open_model_and_data(str(tmp_path / "copied.safetensors"), "digits[:4]", None, ModelOptions())[1]
-    assert copied.preprocess == parse_preprocess("squash:8")
+        job = Job.prepare(text, "digits[:4]")
+        assert job.data.preprocess == parse_preprocess("crop:8:12"), text
+        assert job.name == ("tora-recipe" if place == "tora" else text)
+        chosen = Job.prepare(text, "digits[:4]", preprocess="crop:8")
+        assert chosen.data.preprocess == parse_preprocess("crop:8")
+    copied = Job.prepare(tmp_path / "copied.safetensors", "digits[:4]")
+    assert copied.data.preprocess == parse_preprocess("squash:8")
 
 
 def test_what_a_file_does_not_say_is_said_and_recorded(vitadel: Command, tmp_path: Path) -> None:
@@ -239,21 +239,21 @@ def test_what_a_file_does_not_say_is_said_and_recorded(vitadel: Command, tmp_pat
     sizes = ("--classes", 10, "--image-size", 16, "--patch-size", 4)
     judge = ("evaluate", text, "--data", "digits[:8]", "--suite", "clean", *map(str, sizes), "--run")
     assert vitadel(*judge[:2], "--data", "digits[:8]", "--classes", "10", "--run", tmp_path / "a")[0] == 2
-    code, out, _ = vitadel(*judge, tmp_path / "assumed")
+    code, _, err = vitadel(*judge, tmp_path / "assumed")
     assert code == 0
     assert (
         f"assumed: the weights in {text} take images of 16 x 16 in patches of 4, with mean 0.5, 0.5, 0.5 and std "
         "0.5, 0.5, 0.5 in [0, 1], as is usual for this architecture; the file does not say. Otherwise write "
-        "--image-size, --patch-size, --mean, --std.\n"
-    ) in out
+        "--image-size, --patch-size, --mean, --std (image_size=..., ... in Python).\n"
+    ) in err
     half = {"is": "Normalization", "mean": [0.5] * 3, "std": [0.5] * 3}
     parts = parts_of(tmp_path / "assumed")
     assert parts["assumed"] == {"normalization": half}
     assert parts["model"]["spec"]["normalization"] == half
     said = ("--mean", "0,0,0", "--std", "1,1,255/255")
-    code, out, _ = vitadel(*judge, tmp_path / "said", *said)
+    code, _, err = vitadel(*judge, tmp_path / "said", *said)
     assert code == 0
-    assert "assumed" not in out
+    assert "assumed" not in err
     parts = parts_of(tmp_path / "said")
     assert "assumed" not in parts
     assert parts["model"]["spec"]["normalization"] == {"is": "Normalization", "mean": [0.0] * 3, "std": [1.0] * 3}
@@ -268,9 +268,9 @@ def test_a_study_says_what_it_assumes_too(vitadel: Command, tmp_path: Path) -> N
     torch.save(net.state_dict(), tmp_path / "w.pth")
     words = ("analyze", "correlation", f"timm:test_vit@{tmp_path / 'w.pth'}", "--data", "digits[:8]")
     sizes = ("--classes", "10", "--image-size", "8", "--patch-size", "4")
-    code, out, _ = vitadel(*words, *sizes, "--run", tmp_path / "run")
+    code, _, err = vitadel(*words, *sizes, "--run", tmp_path / "run")
     assert code == 0
-    assert out.startswith("assumed: the weights in timm:test_vit@")
+    assert err.startswith("assumed: the weights in timm:test_vit@")
     assert "assumed" in parts_of(tmp_path / "run")
 
 

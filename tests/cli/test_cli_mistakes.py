@@ -32,7 +32,9 @@ def test_words_that_mean_nothing(vitadel: Command, trained: Path, tmp_path: Path
     evaluate = ("evaluate", trained, "--data", "digits[:8]", *run)
     assert "unknown threat 'lnf'. Did you mean 'linf'" in mistake(vitadel(*evaluate, "--threat", "lnf:8/255"))
     assert "is too large a number" in mistake(vitadel(*evaluate, "--threat", "l2:1e400"))
-    assert "Invalid value for '--seed'" in mistake(vitadel(*evaluate, "--seed", "99999999999999999999999"))
+    assert "the seed must lie in [-9223372036854775808, 9223372036854775807], got 999" in mistake(
+        vitadel(*evaluate, "--seed", "99999999999999999999999")
+    )
     assert "write 8/255, not 8" in mistake(vitadel(*evaluate, "--threat", "linf:8"))
     assert "is no model: no such file or folder" in mistake(vitadel("evaluate", "runs/nope", "--data", "digits", *run))
     assert "timm has no model" in mistake(vitadel("evaluate", "timm:vit_tinny", "--data", "digits", *run))
@@ -210,7 +212,7 @@ def test_control_c_is_130_and_keeps_what_was_done(
     words = ("evaluate", trained, "--data", "digits[:8]", "--batch", "4", "--run", tmp_path / "run")
     code, _, err = vitadel(*words)
     assert code == 130
-    assert err.splitlines()[-1] == "vitadel: stopped. What was finished is kept: the same command goes on from there."
+    assert err.splitlines()[-1] == "vitadel: stopped. Finished work is kept: the same command resumes."
     rows = Rows(tmp_path / "run" / "eval" / "quick-linf-8_255")
     assert rows.page("clean").finished() == {0, 1, 2, 3}
     assert rows.finished() == set()
@@ -228,7 +230,18 @@ def test_every_flag_is_meant() -> None:
         for name, sub in command.commands.items()  # type: ignore[attr-defined]
         if name != "data"
     }
-    judge = ["--batch", "--classes", "--compile", "--data", "--json", "--precision", "--preprocess", "--run", "--seed"]
+    judge = [
+        "--batch-size",
+        "--num-classes",
+        "--device",
+        "--compile",
+        "--data",
+        "--json",
+        "--precision",
+        "--preprocess",
+        "--run",
+        "--seed",
+    ]
     judge += ["--keep-images", "--split", "--threat", "--image-size", "--patch-size", "--mean", "--std"]
     assert {name: [o for o in options if o != "--help"] for name, options in found.items()} == {
         "demo": ["--json", "--out"],
@@ -239,7 +252,7 @@ def test_every_flag_is_meant() -> None:
         "evaluate": sorted([*judge, "--scaling", "--skip-unreadable", "--suite"]),
         "report": ["--baseline", "--out", "--tables"],
         "recipes": ["--json"],
-        "models": ["--classes", "--image-size", "--json", "--patch-size"],
+        "models": ["--image-size", "--json", "--num-classes", "--patch-size"],
         "attacks": ["--json"],
         "scalings": ["--json"],
         "suites": ["--json"],

@@ -78,7 +78,7 @@ def test_progress_that_cannot_be_printed_ends_nothing(
 
 def test_what_an_encoding_lacks_is_spelled_out(monkeypatch: pytest.MonkeyPatch) -> None:
     raw = io.BytesIO()
-    monkeypatch.setattr("vitadel.cli.catalog._show_by_source", lambda about: show.line("caf\u00e9 \udce9"))
+    monkeypatch.setattr("vitadel.cli.show.items", lambda found: show.line("caf\u00e9 \udce9"))
     assert ended(monkeypatch, io.TextIOWrapper(raw, encoding="ascii"), "recipes") == 0
     assert raw.getvalue() == b"caf\\xe9 \\udce9\n"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from vitadel.attacks import AutoAttack, Scaling
-from vitadel.cli.arguments import read_attack, read_scaling
+from vitadel.attacks.parsing import parse_attack, parse_scaling
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -16,7 +16,6 @@ Command = Callable[..., tuple[int, str, str]]
 @pytest.mark.parametrize(
     ("text", "scaling"),
     [
-        (None, None),
         ("aas", Scaling()),
         ("aas-literal", Scaling.literal()),
         ("aas:loss=margin,blocks=4,step_size=1/2", Scaling(loss="margin", blocks=4, step_size=0.5)),
@@ -27,8 +26,8 @@ Command = Callable[..., tuple[int, str, str]]
         ("manual", Scaling.manual()),
     ],
 )
-def test_spellings(text: str | None, scaling: Scaling | None) -> None:
-    assert read_scaling(text) == scaling
+def test_spellings(text: str, scaling: Scaling) -> None:
+    assert parse_scaling(text) == scaling
 
 
 def test_model_and_rescaled_model_are_told_apart(vitadel: Command, trained: Path, tmp_path: Path) -> None:
@@ -106,4 +105,4 @@ def test_catalog(vitadel: Command) -> None:
 
 
 def test_settings_that_are_words_are_read_as_words() -> None:
-    assert read_attack("autoattack:version=plus").attack == AutoAttack("plus")
+    assert parse_attack("autoattack:version=plus") == AutoAttack("plus")

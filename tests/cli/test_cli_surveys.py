@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitadel.cli.evaluate import read_suites
+from vitadel.api.evaluate import as_suites
 from vitadel.core.errors import UsageError
 from vitadel.evaluate import SUITES
 from vitadel.evaluate.suites import Corruptions, GrayLevel, Transfer
@@ -148,28 +148,28 @@ def test_what_there_is(vitadel: Command) -> None:
 
 
 def test_commas_stand_between_suites_and_between_settings() -> None:
-    assert read_suites("quick") == [SUITES["quick"]]
-    assert read_suites("clean,corruptions:severities=1+3,jpeg=85,gray-level") == [
+    assert as_suites("quick") == [SUITES["quick"]]
+    assert as_suites("clean,corruptions:severities=1+3,jpeg=85,gray-level") == [
         SUITES["clean"],
         Corruptions(severities=(1, 3), jpeg=85),
         GrayLevel(),
     ]
-    assert read_suites("transfer:steps=3,sources=timm:a@b.pth+runs/x,clean") == [
+    assert as_suites("transfer:steps=3,sources=timm:a@b.pth+runs/x,clean") == [
         Transfer(sources=("timm:a@b.pth", "runs/x"), steps=3),
         SUITES["clean"],
     ]
     for text, message in {
         "corrupt": "unknown suite 'corrupt'. Did you mean 'corruptions'?",
         "": "unknown suite ''",
-        "quick:steps=3": "the suite quick is a cascade and has no settings",
-        "quick,steps=3": "the suite quick is a cascade and has no settings",
+        "quick:steps=3": "the suite quick is a cascade of attacks and has no settings",
+        "quick,steps=3": "the suite quick is a cascade of attacks and has no settings",
         "corruptions:severity=3": "unknown setting of corruptions 'severity'. Did you mean 'severities'?",
         "corruptions:jpeg=x": "corruptions:jpeg wants a whole number, got 'x'",
         "imagenet-a:label_space=some": "unknown imagenet-a:label_space 'some'. Known: all, subset",
         "clean,clean": "the suite clean is named twice",
     }.items():
         with pytest.raises(UsageError) as raised:
-            read_suites(text)
+            as_suites(text)
         assert message in str(raised.value)
 
 

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 import pytest
 import torch
 
-from vitadel.recipes import RECIPES, carry_out, override
+from vitadel.recipes import RECIPES, override, train_recipe
 from vitadel.runs import Run
 
 RECORD = Path(__file__).with_name("digits_adversarial.json")
@@ -18,7 +18,7 @@ SETTINGS = ["plan.epochs=6", "plan.warmup_epochs=1", "plan.log_every_steps=1", "
 
 
 def losses(folder: Path) -> list[float]:
-    carry_out(override(RECIPES["digits-adversarial"](), SETTINGS), folder, data_spec="digits[:160]")
+    train_recipe(override(RECIPES["digits-adversarial"](), SETTINGS), folder, data_spec="digits[:160]")
     return [float(str(entry["loss"])) for entry in Run.open(folder).read_log("step")]
 
 

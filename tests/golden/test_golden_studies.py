@@ -7,8 +7,8 @@ from on_record import check  # type: ignore[import-not-found]
 from small import filled, images, labels, network  # type: ignore[import-not-found]
 
 from vitadel.analyze import Masking, PerturbationSemantics, semantics, study
+from vitadel.api.analyze import as_study
 from vitadel.attacks import PGD, Scaling
-from vitadel.cli.analyze import read_study
 from vitadel.models import tora
 
 RECORD = Path(__file__).with_name("studies.json")
@@ -41,12 +41,12 @@ MASKING = Masking(
 )
 def test_studies(text: str) -> None:
     model = network()
-    check(RECORD, text, study(model, images(), labels(model), read_study(text), threat=THREAT))
+    check(RECORD, text, study(model, images(), labels(model), as_study(text), threat=THREAT))
 
 
 def test_gates() -> None:
     model = filled(tora(network()).double())
-    check(RECORD, "gates", study(model, images(), labels(model), read_study("gates:images=3"), threat=THREAT))
+    check(RECORD, "gates", study(model, images(), labels(model), as_study("gates:images=3"), threat=THREAT))
 
 
 def test_masking() -> None:

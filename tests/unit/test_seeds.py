@@ -17,7 +17,7 @@ from vitadel.evaluate import SUITES, evaluate, robustness, survey, validation_sc
 from vitadel.evaluate.suites import GrayLevel
 from vitadel.goals import Untargeted
 from vitadel.objectives import Adversarial, Standard
-from vitadel.recipes import RECIPES, carry_out
+from vitadel.recipes import RECIPES, train_recipe
 from vitadel.runs import Run
 from vitadel.shifts import Corruption
 from vitadel.threats import Linf
@@ -49,7 +49,7 @@ def entries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Callable[[Any
 
     def from_recipe(seed: Any) -> object:
         short = replace(recipe, plan=plan, seed=seed)
-        return carry_out(short, tmp_path_factory.mktemp("seeds") / "recipe", data_spec="digits[:4]")
+        return train_recipe(short, tmp_path_factory.mktemp("seeds") / "recipe", data_spec="digits[:4]")
 
     return {
         "attack": lambda seed: FGSM()(Flat(), X, Untargeted(Y), EPS, seed=seed),

@@ -1,4 +1,4 @@
-"""The command line: the only room that prints, reads argv or exits.
+"""The command line: parses text, calls `vitadel.api`, prints. Only this package reads `sys.argv` or exits.
 
 Nothing heavy is imported until a command runs, so that `vitadel --help` answers at once.
 """
@@ -7,48 +7,63 @@ import io
 import os
 import sys
 from contextlib import suppress
+from typing import Annotated
 
 import typer
 
+from vitadel import __version__
 from vitadel.cli import analyze, attack, catalog, data, demo, evaluate, report, sweep, train
+from vitadel.cli.help import Command, application
+from vitadel.cli.parsing import with_new_names
 from vitadel.core.distributed import set_launch_environment
 from vitadel.core.errors import Stopped, UsageError
 
-# characters of an error, and how many of them are its beginning: what to write instead stands at its end
+# characters of an error, and how many of them are its beginning: what to write instead is at its end
 _LONGEST, _BEGINNING = 1500, 1000
 
-app = typer.Typer(
-    help="Train, attack, evaluate and explain robust Vision Transformers.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-app.command()(demo.demo)
-app.command()(train.train)
-app.command()(sweep.sweep)
-app.command()(attack.attack)
-app.command()(evaluate.evaluate)
-app.command()(analyze.analyze)
-app.command()(report.report)
-app.command()(catalog.recipes)
-app.command()(catalog.models)
-app.command()(catalog.attacks)
-app.command()(catalog.scalings)
-app.command()(catalog.suites)
-app.command()(catalog.studies)
-app.command()(sweep.sweeps)
+app = application("Train, attack, evaluate and explain robust Vision Transformers.")
+_CATALOGS = "What there is to choose from"
+app.command(cls=Command)(demo.demo)
+app.command(cls=Command)(train.train)
+app.command(cls=Command)(evaluate.evaluate)
+app.command(cls=Command)(attack.attack)
+app.command(cls=Command)(analyze.analyze)
+app.command(cls=Command)(sweep.sweep)
+app.command(cls=Command)(report.report)
+app.command(cls=Command, rich_help_panel=_CATALOGS)(catalog.recipes)
+app.command(cls=Command, rich_help_panel=_CATALOGS)(catalog.models)
+app.command(cls=Command, rich_help_panel=_CATALOGS)(catalog.attacks)
+app.command(cls=Command, rich_help_panel=_CATALOGS)(catalog.scalings)
+app.command(cls=Command, rich_help_panel=_CATALOGS)(catalog.suites)
+app.command(cls=Command, rich_help_panel=_CATALOGS)(catalog.studies)
+app.command(cls=Command, rich_help_panel=_CATALOGS)(catalog.sweeps)
 app.add_typer(data.app, name="data")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        sys.stdout.write(f"vitadel {__version__}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Train, attack, evaluate and explain robust Vision Transformers."""
 
 
 def main() -> None:
     """Run a command; a user's mistake is one line and exit code 2, Ctrl-C is 130, a traceback is our bug.
 
-    Output that nobody takes, as after `| head`, ends the command without a word and with exit code 1.
+    A closed pipe at the output, as after `| head`, ends the command silently and with exit code 1.
     """
     _prepare_output()
     try:
         set_launch_environment()
-        code = app(standalone_mode=False)
+        code = app(with_new_names(sys.argv[1:]), prog_name="vitadel", standalone_mode=False)
         sys.stdout.flush()
     except UsageError as error:
         _fail(str(error), 2)
@@ -69,7 +84,7 @@ def main() -> None:
             sys.exit(2)
         _fail(f"{error.format_message()} See `vitadel --help`.", 2)
     if code == 130:
-        _fail("stopped. What was finished is kept: the same command goes on from there.", 130)
+        _fail("stopped. Finished work is kept: the same command resumes.", 130)
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -1,4 +1,4 @@
-"""`vitadel data`: look at data before trusting it, and bring it into the form that training reads."""
+"""`vitadel data`: describe and check data sets, and convert generated images for training."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,36 +7,44 @@ from typing import Annotated
 import typer
 
 from vitadel.cli import show
-from vitadel.cli.arguments import JsonOption
+from vitadel.cli.help import Command, application
+from vitadel.cli.options import JsonOption
 
-# entries of a kind, such as missing ones, that are printed
-_TOLD = 20
+# problems of a kind, such as missing images, that are printed
+_PRINTED = 20
 
-app = typer.Typer(help="Describe, check and convert data.", no_args_is_help=True)
+app = application("Describe, check and convert data.")
 
-SpecArgument = Annotated[str, typer.Argument(help="digits, cifar10:DIR, folder:DIR, ...; [:n] takes the first n")]
-PreprocessOption = Annotated[str, typer.Option("--preprocess", help="crop:SIZE[:RESIZE][:bicubic] or squash:SIZE")]
+SpecArgument = Annotated[
+    str,
+    typer.Argument(
+        help="digits, cifar10:DIR, imagenet:DIR, folder:DIR, ...; with [:n] its first n images.", metavar="DATA"
+    ),
+]
+PreprocessOption = Annotated[
+    str, typer.Option("--preprocess", help="crop:SIZE[:RESIZE][:bicubic] or squash:SIZE.", metavar="HOW")
+]
 
 
-@app.command()
+@app.command(cls=Command)
 def describe(spec: SpecArgument, preprocess: PreprocessOption = "squash:32", json: JsonOption = False) -> None:
-    """Say what a data set, or shards:DIR, is: classes, splits, hashes."""
+    """Describe a data set, or shards:DIR: classes, splits, hashes."""
     from vitadel import data
 
     if spec.startswith("shards:"):
-        _tell(spec, data.Shards.read(Path(spec.removeprefix("shards:")).expanduser()).describe(), json)
+        _show(spec, data.Shards.read(Path(spec.removeprefix("shards:")).expanduser()).describe(), json)
         return
     dataset = data.load(spec, preprocess=data.parse_preprocess(preprocess))
     if json:
-        show.as_json(dataset.describe())
+        show.json_object(dataset.describe())
         return
     rows = [[name, str(len(split)), split.sha256[:16]] for name, split in dataset.splits.items()]
     show.table(f"{spec}: {dataset.num_classes} classes, {dataset.preprocess.name}", ["split", "images", "sha256"], rows)
 
 
-@app.command()
+@app.command(cls=Command)
 def check(spec: SpecArgument, preprocess: PreprocessOption = "squash:32", json: JsonOption = False) -> None:
-    """Read every image once and say what is missing of a released data set; exit code 2 if anything is wrong.
+    """Read every image once and list what is missing; exit code 2 if anything is wrong.
 
     imagenet-c:DIR, cifar10-c:DIR and cifar100-c:DIR are checked too: counted, not decoded.
     """
@@ -51,7 +59,7 @@ def check(spec: SpecArgument, preprocess: PreprocessOption = "squash:32", json: 
     found, missing = data.check(dataset), data.missing(dataset)
     if json:
         bad = [{"split": item.split, "id": item.id, "reason": item.reason} for item in found.unreadable]
-        show.as_json({"counts": found.counts, "unreadable": bad, "missing": list(missing)})
+        show.json_object({"counts": found.counts, "unreadable": bad, "missing": list(missing)})
     else:
         rows = [
             [name, str(sum(counts.values())), str(min(counts.values())), str(max(counts.values()))]
@@ -61,9 +69,9 @@ def check(spec: SpecArgument, preprocess: PreprocessOption = "squash:32", json: 
     if found.unreadable:
         first = found.unreadable[0]
         if not json:
-            _tell_some("cannot be read", [one.id for one in found.unreadable])
+            _show_some("cannot be read", [one.id for one in found.unreadable])
         raise UsageError(f"{len(found.unreadable)} images cannot be read, the first is {first.id} ({first.reason}).")
-    _tell_missing(spec, missing, json)
+    _show_missing(spec, missing, json)
 
 
 def _check_corrupted(kind: str, folder: Path, json: bool) -> None:
@@ -72,40 +80,46 @@ def _check_corrupted(kind: str, folder: Path, json: bool) -> None:
 
     missing = data.missing_corrupted(kind, folder, list(CORRUPTIONS))
     if json:
-        show.as_json({"missing": list(missing)})
-    _tell_missing(f"{kind}:{folder}", missing, json)
+        show.json_object({"missing": list(missing)})
+    _show_missing(f"{kind}:{folder}", missing, json)
     if not json:
         show.line(f"{kind}:{folder}: nothing is missing")
 
 
-def _tell_missing(spec: str, missing: Sequence[str], json: bool) -> None:
+def _show_missing(spec: str, missing: Sequence[str], json: bool) -> None:
     from vitadel.core.errors import UsageError
 
     if not missing:
         return
     if not json:
-        _tell_some("missing", missing)
+        _show_some("missing", missing)
     raise UsageError(f"{spec} is not complete: {len(missing)} entries are missing, the first is {missing[0]}.")
 
 
-def _tell_some(what: str, entries: Sequence[str]) -> None:
-    for sentence in entries[:_TOLD]:
-        show.line(f"{what}: {sentence}")
-    if len(entries) > _TOLD:
-        show.line(f"{what}: {len(entries) - _TOLD} more; --json names all")
+def _show_some(what: str, entries: Sequence[str]) -> None:
+    for entry in entries[:_PRINTED]:
+        show.line(f"{what}: {entry}")
+    if len(entries) > _PRINTED:
+        show.line(f"{what}: {len(entries) - _PRINTED} more; --json names all")
 
 
-@app.command()
+@app.command(cls=Command)
 def convert(
-    archives: Annotated[list[Path], typer.Argument(help=".npz files of images and labels", metavar="ARCHIVE...")],
-    out: Annotated[Path, typer.Option("--out", help="an empty folder for the shards")],
-    classes: Annotated[int | None, typer.Option("--classes", help="default: the highest label and one")] = None,
-    shard_images: Annotated[int, typer.Option("--shard-images", help="images in one file")] = 1_000_000,
-    image_key: Annotated[str, typer.Option("--image-key", help="name of the images, uint8 [N, H, W, 3]")] = "image",
-    label_key: Annotated[str, typer.Option("--label-key", help="name of the labels, whole numbers [N]")] = "label",
+    archives: Annotated[list[Path], typer.Argument(help=".npz files of images and labels.", metavar="ARCHIVE...")],
+    out: Annotated[Path, typer.Option("--out", help="An empty folder for the shards.", metavar="DIR")],
+    num_classes: Annotated[
+        int | None, typer.Option("--num-classes", help="By default the highest label plus one.", metavar="N")
+    ] = None,
+    shard_images: Annotated[int, typer.Option("--shard-images", help="Images in one file.", metavar="N")] = 1_000_000,
+    image_key: Annotated[
+        str, typer.Option("--image-key", help="Name of the images, uint8 [N, H, W, 3].", metavar="KEY")
+    ] = "image",
+    label_key: Annotated[
+        str, typer.Option("--label-key", help="Name of the labels, integers [N].", metavar="KEY")
+    ] = "label",
     json: JsonOption = False,
 ) -> None:
-    """Write generated images from .npz archives into a folder that training reads row by row."""
+    """Write generated images from .npz archives into a folder that training reads image by image."""
     from vitadel import data
 
     with show.progress(quiet=json) as notify:
@@ -114,15 +128,15 @@ def convert(
             out,
             image_key=image_key,
             label_key=label_key,
-            num_classes=classes,
+            num_classes=num_classes,
             shard_images=shard_images,
             notify=notify,
         )
-    _tell(str(out), shards.describe(), json)
+    _show(str(out), shards.describe(), json)
 
 
-def _tell(title: str, described: dict[str, object], json: bool) -> None:
+def _show(title: str, described: dict[str, object], json: bool) -> None:
     if json:
-        show.as_json(described)
+        show.json_object(described)
     else:
         show.table(title, list(described), [[str(value) for value in described.values()]])

@@ -9,19 +9,29 @@ from vitadel.cli import show
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="run folders of train, evaluate and attack", metavar="RUN...")],
-    out: Annotated[Path, typer.Option("--out", help="the page to write")] = Path("report.html"),
+    runs: Annotated[
+        list[Path], typer.Argument(help="Folders of trainings, evaluations and studies.", metavar="RUN...")
+    ],
+    out: Annotated[Path, typer.Option("--out", help="The page to write.", metavar="FILE")] = Path("report.html"),
     baseline: Annotated[
-        str | None, typer.Option("--baseline", help="the model, by its name in the page, to measure differences from")
+        str | None,
+        typer.Option(
+            "--baseline",
+            help="The model, by its name in the page, that differences are measured from.",
+            metavar="MODEL",
+        ),
     ] = None,
     tables: Annotated[
         Path | None,
-        typer.Option("--tables", help="folder for the comparison as LaTeX, Markdown, CSV and JSON, and its figures"),
+        typer.Option(
+            "--tables",
+            help="Folder for the comparison as LaTeX, Markdown, CSV and JSON, and its figures.",
+            metavar="DIR",
+        ),
     ] = None,
 ) -> None:
     """Write one HTML page, complete in itself, from one or more runs."""
-    from vitadel.report import write_report, write_tables
+    from vitadel.api.report import report
 
-    written = [] if tables is None else write_tables(runs, tables, baseline=baseline)
-    for path in (write_report(runs, out, baseline=baseline), *written):
+    for path in report(list(runs), out, baseline=baseline, tables=tables):
         show.line(str(path))

@@ -1,38 +1,74 @@
-"""How results and progress reach the person at the terminal."""
+"""How results reach the person at the terminal."""
 
 import json
-import os
+import shutil
 import sys
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+import textwrap
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Protocol
 
-from vitadel.core.progress import Notify
+from vitadel.core.distributed import is_first_process
+from vitadel.core.progress import Notify, progress_bars, silent, write_stderr
 
-# seconds between plain lines where there is no terminal
-_QUIET = 10.0
+if TYPE_CHECKING:
+    from vitadel.api.catalog import Item, Page, Setting
+    from vitadel.api.results import ShortTable
+
+# columns of a terminal beyond which text is hard to read, and of a name before its text goes below it
+_WIDEST, _LONGEST_NAME = 110, 28
 
 
-def as_json(value: object) -> None:
+class Result(Protocol):
+    """What the functions of `vitadel.api` return."""
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain JSON values."""
+
+    def tables(self) -> "list[ShortTable]":
+        """Short tables."""
+
+
+def progress(*, quiet: bool = False) -> AbstractContextManager[Notify]:
+    """Bars on a terminal, plain lines elsewhere, nothing if `quiet`."""
+    return nullcontext(silent) if quiet else progress_bars()
+
+
+def result(found: Result, *, as_json: bool) -> None:
+    """A result as JSON or as tables."""
+    if as_json:
+        json_object(found.to_dict())
+        return
+    for one in found.tables():
+        table(one.title, one.columns, one.rows)
+        for note in one.notes:
+            line(note)
+
+
+def json_object(value: object) -> None:
     """One JSON object on standard output, and nothing else."""
-    if _speaks():
+    if is_first_process():
         sys.stdout.write(json.dumps(value, indent=2) + "\n")
 
 
 def line(text: str) -> None:
-    if _speaks():
+    """One line on standard output."""
+    if is_first_process():
         sys.stdout.write(text + "\n")
 
 
 def note(text: str) -> None:
     """One line beside the result, on standard error."""
-    if _speaks():
-        _to_stderr(f"{text}\n")
+    if is_first_process():
+        write_stderr(f"{text}\n")
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table of text; the first column is left-aligned, the others are if they hold no numbers."""
-    if not _speaks():
+    if not is_first_process():
+        return
+    if not columns:
+        line(title)
         return
     from rich.console import Console
     from rich.table import Table
@@ -48,80 +84,50 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> 
     Console().print(drawn)
 
 
-@contextmanager
-def progress(*, quiet: bool = False) -> Iterator[Notify]:
-    """A bar with rate and time left on a terminal, a plain line now and then elsewhere, nothing if `quiet`."""
-    if quiet or not _speaks():
-        yield lambda what, done, total, numbers: None
-    elif sys.stderr.isatty():
-        with _bars() as notify:
-            yield notify
-    else:
-        yield _Lines().notify
+def items(found: "Iterable[Item]") -> None:
+    """A list of names with what they are, by group."""
+    listed = list(found)
+    for number, group in enumerate(dict.fromkeys(item.group for item in listed)):
+        if group:
+            line(("\n" if number else "") + _wrapped(group))
+        _definitions([(item.name, item.about) for item in listed if item.group == group])
 
 
-@contextmanager
-def _bars() -> Iterator[Notify]:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+def page(found: "Page") -> None:
+    """Everything about one item: title, text, settings, details."""
+    line(_wrapped(found.title))
+    if found.text:
+        line("\n" + found.text)
+    if found.settings:
+        line("\nSettings" + (f" ({found.usage})" if found.usage else ""))
+        _settings(found.settings)
+    if found.details:
+        line("\n" + found.details)
 
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[numbers]}", markup=False),
+
+def _settings(settings: "Sequence[Setting]") -> None:
+    """Each setting with its value, and indented below it what it means."""
+    for one in settings:
+        line(_wrapped(f"{one.name} = {one.value}", "  ", "      "))
+        if one.about:
+            line(_wrapped(one.about, "      "))
+
+
+def _definitions(pairs: Sequence[tuple[str, str]]) -> None:
+    """Names with their text in a second column; under a long name the text begins on the next line."""
+    width = min(max((len(name) for name, _ in pairs), default=0), _LONGEST_NAME)
+    indent = " " * (width + 4)
+    for name, text in pairs:
+        if len(name) > width:
+            line(f"  {name}")
+            line(_wrapped(text, indent))
+        else:
+            line(_wrapped(text, f"  {name:<{width}}  ", indent))
+
+
+def _wrapped(text: str, first: str = "", later: str | None = None) -> str:
+    width = min(shutil.get_terminal_size().columns, _WIDEST)
+    later = first if later is None else later
+    return textwrap.fill(
+        text, width, initial_indent=first, subsequent_indent=later, break_long_words=False, break_on_hyphens=False
     )
-    with Progress(*columns, console=Console(stderr=True, emoji=False)) as bars:
-        tasks = {}
-
-        def notify(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
-            if total == 0:
-                bars.console.print(what, markup=False, highlight=False)
-                return
-            if what not in tasks:
-                tasks[what] = bars.add_task(what, total=total, completed=done, rate="", numbers="")
-            speed = bars.tasks[tasks[what]].speed
-            rate = f"{speed:.1f}/s" if speed else ""
-            bars.update(tasks[what], completed=done, total=total, rate=rate, numbers=_spelled(numbers))
-
-        yield notify
-
-
-class _Lines:
-    """Progress for logs: at the end of each task, and every few seconds before."""
-
-    def __init__(self) -> None:
-        self._last = time.monotonic()
-        self._begun: dict[str, tuple[float, int]] = {}
-
-    def notify(self, what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
-        if total == 0:
-            _to_stderr(f"{what}\n")
-            return
-        now = time.monotonic()
-        start, first = self._begun.setdefault(what, (now, done))
-        if done < total and now - self._last < _QUIET:
-            return
-        self._last = now
-        rate = (done - first) / (now - start) if now > start else 0.0
-        left = f", {(total - done) / rate:.0f} s left" if rate and done < total else ""
-        speed = f" {rate:.1f}/s" if rate else ""
-        _to_stderr(f"{what}: {done}/{total}{speed}{left} {_spelled(numbers)}".rstrip() + "\n")
-
-
-def _to_stderr(text: str) -> None:
-    """Progress that nobody can read, on a closed pipe or a full disk, is no reason to end the work."""
-    with suppress(OSError):
-        sys.stderr.write(text)
-        sys.stderr.flush()
-
-
-def _speaks() -> bool:
-    """Of several processes started by a launcher, only the first one talks."""
-    return os.environ.get("RANK", "0") == "0"
-
-
-def _spelled(numbers: Mapping[str, float]) -> str:
-    return " ".join(f"{name}={value:.4g}" for name, value in numbers.items())

@@ -1,43 +1,39 @@
-"""`vitadel train`: carry out a recipe."""
+"""`vitadel train`: a recipe into a run folder."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from vitadel.cli import show
-from vitadel.cli.arguments import JsonOption, RunOption
+from vitadel.cli.options import JsonOption, RunOption
+from vitadel.cli.parsing import command_line
 
 
 def train(
-    recipe: Annotated[str, typer.Argument(help="a name from `vitadel recipes`")],
+    recipe: Annotated[str, typer.Argument(help="A name from `vitadel recipes`.", metavar="RECIPE")],
     run: RunOption,
-    data: Annotated[str | None, typer.Option("--data", help="instead of the recipe's data")] = None,
-    settings: Annotated[list[str] | None, typer.Option("--set", help="path=value, such as plan.epochs=3")] = None,
+    data: Annotated[str | None, typer.Option("--data", help="Data in place of the recipe's.", metavar="DATA")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="A setting to change, such as plan.epochs=3; repeatable.", metavar="PATH=VALUE"),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Train a model by a recipe; killed at any moment, the same command goes on."""
-    from vitadel.core.errors import unknown
-    from vitadel.recipes import RECIPES, carry_out, override
+    """Train a model by a recipe; interrupted at any moment, the same command resumes."""
+    from vitadel.api.train import train
     from vitadel.runs import Run
 
-    if recipe not in RECIPES:
-        raise unknown("recipe", recipe, RECIPES)
-    chosen = override(RECIPES[recipe](), settings or [])
     with show.progress(quiet=json) as notify:
-        carry_out(chosen, run, data_spec=data, notify=notify)
+        train(recipe, run, data=data, overrides=settings or [], progress=notify, command=command_line())
     done = Run.open(run)
     scores = [{key: entry.get(key) for key in ("step", "clean", "robust")} for entry in done.read_log("holdout")]
     if damaged := done.damaged_log_lines:
         show.note(f"{damaged} lines of {done.folder / 'log.jsonl'} are damaged and left out")
     if json:
-        show.as_json({"run": str(run), "holdout": scores, "checkpoints": _names(done.checkpoints)})
+        checkpoints = sorted(path.name for path in done.checkpoints.glob("*.safetensors"))
+        show.json_object({"run": str(run), "holdout": scores, "checkpoints": checkpoints})
         return
     for score in scores[-1:]:
-        told = [f"{name} {value:.1%}" for name, value in score.items() if name != "step" and isinstance(value, float)]
-        show.line(f"hold-out after step {score['step']}: {', '.join(told)}")
+        shares = [f"{name} {value:.1%}" for name, value in score.items() if name != "step" and isinstance(value, float)]
+        show.line(f"hold-out after step {score['step']}: {', '.join(shares)}")
     show.line(f"{recipe} is trained: {run}")
-
-
-def _names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.glob("*.safetensors"))

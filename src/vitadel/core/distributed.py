@@ -130,6 +130,11 @@ def _port(found: Mapping[str, str]) -> int:
     return 20000 + zlib.crc32("/".join(launch).encode()) % 20000
 
 
+def is_first_process() -> bool:
+    """Whether this process prints: of several that a launcher started, only the first one does."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 def best_device() -> "torch.device":
     """The GPU of this process, if there is one."""
     import torch

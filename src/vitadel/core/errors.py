@@ -16,7 +16,7 @@ class UsageError(Exception):
 
 
 class Stopped(Exception):
-    """The system asked for an end, and what was done is safe."""
+    """The system sent a signal to stop, and everything finished so far is on disk."""
 
 
 def quoted(value: object) -> str:
@@ -28,18 +28,25 @@ def quoted(value: object) -> str:
     return text if len(text) <= _QUOTED else f"{text[: _QUOTED - 3]}..."
 
 
-def unknown(kind: str, got: str, known: Iterable[str]) -> UsageError:
-    """The error for a name that is not in a table: names it, guesses what was meant, lists the table."""
+def unknown(kind: str, got: str, known: Iterable[str], *, meant: str | None = None) -> UsageError:
+    """The error for a name that is not in a table: names it, guesses what was meant, lists the table.
+
+    Args:
+        kind: What the names of the table are names of.
+        got: The name that is not among them.
+        known: The table.
+        meant: What the caller knows to be meant; by default the most similar name.
+    """
     names = sorted(known)
-    near = difflib.get_close_matches(got[:_QUOTED], names, n=1)
+    near = [meant] if meant else difflib.get_close_matches(got[:_QUOTED], names, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return UsageError(f"unknown {kind} {quoted(got)}.{hint} Known: {', '.join(names)}.")
 
 
 def reason(error: Exception) -> str:
-    """One line of what a library says of a file that it could not read.
+    """One line with the reason why a library could not read a file.
 
-    torch and numpy advise to let a refused file run its code; of theirs only the fact is kept.
+    torch and numpy suggest to load a refused file with pickle, which would run its code; that advice is left out.
     """
     text = " ".join(str(error).split())
     if asked := _GLOBAL.search(text):

@@ -1,10 +1,107 @@
-"""How long work tells its caller where it stands."""
+"""Progress of long work: a callback that reports it, and bars or lines that show it."""
 
-from collections.abc import Callable, Mapping
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 
-# (what is being done, units done, units in all, numbers worth showing); of 0 units in all, it is a message to be shown
+from vitadel.core.distributed import is_first_process
+
+# (what is being done, units done, units in all, numbers worth showing); with 0 units in all, a message to be shown
 Notify = Callable[[str, int, int, Mapping[str, float]], None]
+
+# seconds between plain lines where there is no terminal
+_BETWEEN_LINES = 10.0
 
 
 def silent(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
-    """Tells nobody."""
+    """Report nothing."""
+
+
+def prefixed(notify: Notify, prefix: str) -> Notify:
+    """A callback that reports the same with `prefix` before what is being done."""
+
+    def report(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
+        notify(f"{prefix}{what}", done, total, numbers)
+
+    return report
+
+
+def write_stderr(text: str) -> None:
+    """Write to standard error; a closed pipe or a full disk there does not end the work."""
+    with suppress(OSError):
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
+
+@contextmanager
+def progress_bars(*, lines: bool = True) -> Iterator[Notify]:
+    """Show progress on standard error for as long as the context lasts.
+
+    On a terminal each task has a bar with its rate and the time left.
+
+    Args:
+        lines: Without a terminal, whether to print a plain line every ten seconds, or nothing.
+    """
+    if not is_first_process():
+        yield silent
+    elif sys.stderr is not None and sys.stderr.isatty():
+        with _bars() as notify:
+            yield notify
+    else:
+        yield _Lines().notify if lines else silent
+
+
+@contextmanager
+def _bars() -> Iterator[Notify]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[numbers]}", markup=False),
+    )
+    with Progress(*columns, console=Console(stderr=True, emoji=False)) as bars:
+        tasks = {}
+
+        def notify(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
+            if total == 0:
+                bars.console.print(what, markup=False, highlight=False)
+                return
+            if what not in tasks:
+                tasks[what] = bars.add_task(what, total=total, completed=done, rate="", numbers="")
+            speed = bars.tasks[tasks[what]].speed
+            rate = f"{speed:.1f}/s" if speed else ""
+            bars.update(tasks[what], completed=done, total=total, rate=rate, numbers=_formatted(numbers))
+
+        yield notify
+
+
+class _Lines:
+    """Progress for logs: a line at the end of each task, and every few seconds before."""
+
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+        self._begun: dict[str, tuple[float, int]] = {}
+
+    def notify(self, what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
+        if total == 0:
+            write_stderr(f"{what}\n")
+            return
+        now = time.monotonic()
+        start, first = self._begun.setdefault(what, (now, done))
+        if done < total and now - self._last < _BETWEEN_LINES:
+            return
+        self._last = now
+        rate = (done - first) / (now - start) if now > start else 0.0
+        left = f", {(total - done) / rate:.0f} s left" if rate and done < total else ""
+        speed = f" {rate:.1f}/s" if rate else ""
+        write_stderr(f"{what}: {done}/{total}{speed}{left} {_formatted(numbers)}".rstrip() + "\n")
+
+
+def _formatted(numbers: Mapping[str, float]) -> str:
+    return " ".join(f"{name}={value:.4g}" for name, value in numbers.items())

@@ -4,7 +4,7 @@ from vitadel.models import attention_scales
 from vitadel.models.build import own_models, timm_families
 from vitadel.models.costs import Cost, cost
 from vitadel.models.families import Layer, family_of
-from vitadel.models.loading import add_adapters, is_foreign, load, run_of, save, save_adapters, tora, with_head
+from vitadel.models.loading import add_adapters, is_foreign, load, run_of, save, save_adapters, tora, with_head, zoo
 from vitadel.models.model import Model, identity, set_attention_scales, wrap
 from vitadel.models.spec import RAW_PIXELS, ModelSpec, Normalization, Option
 from vitadel.models.taps import Taps
@@ -41,4 +41,5 @@ __all__ = [
     "with_head",
     "wrap",
     "write_tensors",
+    "zoo",
 ]

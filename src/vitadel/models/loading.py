@@ -198,6 +198,18 @@ def run_of(model: str | Path) -> Path | None:
     return run if within else None
 
 
+def zoo() -> dict[str, str]:
+    """The models that come with the package, by the NAME of `zoo:NAME`, each with a line about it."""
+    return {path.stem: _about(path.with_suffix(".md")) for path in sorted(ZOO.glob("*.safetensors"))}
+
+
+def _about(card: Path) -> str:
+    """The first paragraph of a model card."""
+    text = card.read_text(encoding="utf-8") if card.exists() else ""
+    paragraphs = [part for part in text.split("\n\n") if part.strip() and not part.startswith("#")]
+    return " ".join(paragraphs[0].split()) if paragraphs else ""
+
+
 def is_foreign(model: str | Path) -> bool:
     """Whether a model, named as for `load`, has weights from a file that does not record its normalization."""
     if (named := _with_head(str(model))) is not None:

@@ -13,8 +13,6 @@ from vitadel.models.spec import ModelSpec, Normalization
 from vitadel.models.taps import Taps
 from vitadel.models.weights import fingerprint
 
-_CHANNELS = 3
-
 
 class Model(nn.Module):
     """A network with its normalization: a plain module that any attack library can use unchanged.
@@ -33,6 +31,9 @@ class Model(nn.Module):
 
     mean: Tensor
     std: Tensor
+    # the text it was loaded by, and whether nothing said how it normalizes
+    source: str | None = None
+    normalization_is_assumed: bool = False
 
     def __init__(self, net: nn.Module, normalization: Normalization, spec: ModelSpec | None = None) -> None:
         super().__init__()
@@ -109,9 +110,4 @@ def wrap(net: nn.Module, *, mean: float | Sequence[float], std: float | Sequence
     Example:
         model = wrap(torchvision.models.resnet18(), mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
     """
-    channels = next((len(value) for value in (mean, std) if not isinstance(value, int | float)), _CHANNELS)
-    return Model(net, Normalization(_per_channel(mean, channels), _per_channel(std, channels)))
-
-
-def _per_channel(value: float | Sequence[float], channels: int) -> tuple[float, ...]:
-    return (float(value),) * channels if isinstance(value, int | float) else tuple(value)
+    return Model(net, Normalization.of(mean, std))

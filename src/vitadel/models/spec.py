@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -35,6 +35,13 @@ class Normalization:
                 f"a normalization needs one mean and one positive std per channel, "
                 f"got {self.mean!r:.100} and {self.std!r:.100}."
             )
+
+    @classmethod
+    def of(cls, mean: float | Sequence[float], std: float | Sequence[float]) -> "Normalization":
+        """From one number per channel, or one for all of them."""
+        channels = next((len(value) for value in (mean, std) if not isinstance(value, int | float)), 3)
+        each = ((value,) * channels if isinstance(value, int | float) else value for value in (mean, std))
+        return cls(*(tuple(map(float, one)) for one in each))
 
     @property
     def identity(self) -> bool:

@@ -6,7 +6,7 @@ from vitadel.recipes import attention_scaling, cifar10, digits, heavy_augmentati
 from vitadel.recipes.overrides import override
 from vitadel.recipes.provenance import Leaf, leaves
 from vitadel.recipes.recipe import ModelChoice, Normalize, Recipe, Selection, SyntheticChoice
-from vitadel.recipes.runner import carry_out
+from vitadel.recipes.runner import train_recipe
 
 RECIPES: dict[str, Callable[[], Recipe]] = {
     "digits-standard": digits.digits_standard,
@@ -101,7 +101,7 @@ __all__ = [
     "Recipe",
     "Selection",
     "SyntheticChoice",
-    "carry_out",
     "leaves",
     "override",
+    "train_recipe",
 ]

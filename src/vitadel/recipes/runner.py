@@ -20,8 +20,26 @@ from vitadel.train import Check, Synthetic, begin_training, fit, launch_ranks
 TRAINING_ROOMS = ("attacks", "core", "data", "goals", "losses", "models", "objectives", "threats", "train")
 
 
-def carry_out(recipe: Recipe, folder: Path, *, data_spec: str | None = None, notify: Notify = silent) -> models.Model:
-    """Train what `recipe` says into `folder`, or go on where an earlier call was stopped; the model to evaluate."""
+def train_recipe(
+    recipe: Recipe,
+    folder: Path,
+    *,
+    data_spec: str | None = None,
+    notify: Notify = silent,
+    command: str | None = None,
+) -> models.Model:
+    """Train a recipe into a run folder, or resume the run that is in it.
+
+    Args:
+        recipe: What to train.
+        folder: The run folder; one of another run is refused.
+        data_spec: A data set in place of the recipe's.
+        notify: Told how far the training is.
+        command: What the manifest records as the command.
+
+    Returns:
+        The model to evaluate: the best checkpoint by the hold-out, or the last weights without one.
+    """
     ranks = launch_ranks()
     dataset = data.load(data_spec or recipe.data, preprocess=data.parse_preprocess(recipe.preprocess))
     train = _train(recipe, dataset)
@@ -37,7 +55,7 @@ def carry_out(recipe: Recipe, folder: Path, *, data_spec: str | None = None, not
     # what cannot be trained or selected is refused before the folder is taken
     check = _check(recipe, dataset)
     begin_training(start, recipe.objective, train, recipe.plan, synthetic, seed=recipe.seed)
-    run = Run.claim(folder, "train", parts, device=device_name(), ranks=ranks)
+    run = Run.claim(folder, "train", parts, device=device_name(), ranks=ranks, command=command)
     model = fit(
         start,
         recipe.objective,

@@ -21,15 +21,16 @@ import torch
 
 from vitadel import data, models
 from vitadel.core.device import device_name
-from vitadel.core.distributed import Ranks, best_device
+from vitadel.core.distributed import Ranks
 from vitadel.core.errors import UsageError, unknown
 from vitadel.core.files import write_json
-from vitadel.core.progress import Notify, silent
-from vitadel.evaluate import Suite, evaluate
+from vitadel.core.progress import Notify, prefixed, silent
+from vitadel.core.settings import split_assignment
+from vitadel.evaluate import Suite
 from vitadel.recipes.augmentation_sets import AUGMENTATION_SETS
 from vitadel.recipes.overrides import override
 from vitadel.recipes.recipe import Recipe
-from vitadel.recipes.runner import TRAINING_ROOMS, carry_out
+from vitadel.recipes.runner import TRAINING_ROOMS, train_recipe
 from vitadel.runs import Run, code_hashes, describe, fingerprint
 from vitadel.runs.manifest import differences
 from vitadel.threats import Threat, check_size, spell
@@ -44,6 +45,9 @@ _SELECTED = re.compile(r"step (?P<step>\d+), hold-out (?P<scores>\{[^{}]*\})")
 _LONGEST = 120
 # the base of the sixteen sets: thesis 4.1.6
 _JITTER = 0.4
+
+# evaluates the run folder of a combination and returns the summaries
+Evaluate = Callable[[Path, Notify], Sequence[Mapping[str, object]]]
 
 
 def _augmented(recipe: Recipe, name: str) -> Recipe:
@@ -97,10 +101,11 @@ class Axis:
     @classmethod
     def read(cls, text: str) -> "Axis":
         """The axis that `weight-decay=0.05,0.5` or `plan.optimizer.weight_decay=0.05,0.5` stands for."""
-        name, _, listed = text.partition("=")
+        example = "path=value,value such as plan.epochs=10,20"
+        name, listed = split_assignment(text, "--axis", example)
         labels = listed.split(",")
-        if not name or not all(labels):
-            raise UsageError(f"cannot read --axis {text!r}. Write path=value,value such as plan.epochs=10,20.")
+        if not all(labels):
+            raise UsageError(f"cannot read --axis {text!r}. Write {example}.")
         if "." not in name and name not in AXES and name not in {f.name for f in fields(Recipe)}:
             raise unknown("axis", name, AXES)
         return cls.of(name, labels)
@@ -174,12 +179,12 @@ class Sweep:
         if self.suite is not None and self.suite.entries and self.threat is None:
             raise UsageError(f"suite {self.suite.name!r} attacks, so it needs a threat. Write --threat linf:8/255.")
 
-    def members(self) -> tuple[Member, ...]:
+    def members(self, notify: Notify = silent) -> tuple[Member, ...]:
         """All combinations, the last axis changing fastest; values that cannot be are refused before any training."""
         combinations = list(itertools.product(*(axis.values for axis in self.axes)))
         labels = [tuple(value.label for value in values) for values in combinations]
         names = _names([axis.name for axis in self.axes], labels)
-        recipes = [self._recipe(values) for values in combinations]
+        recipes = [self._recipe(values, notify) for values in combinations]
         members = tuple(itertools.starmap(Member, zip(names, labels, recipes, strict=True)))
         same: dict[str, str] = {}
         for member in members:
@@ -187,10 +192,10 @@ class Sweep:
                 raise UsageError(f"{earlier} and {member.name} are one and the same recipe. Leave one out.")
         return members
 
-    def _recipe(self, values: Sequence[Value]) -> Recipe:
+    def _recipe(self, values: Sequence[Value], notify: Notify) -> Recipe:
         """All settings at once, as values are checked against each other; then what no setting can say."""
         settings = [*self.settings, *(setting for value in values for setting in value.settings)]
-        recipe = override(self.recipe, settings)
+        recipe = override(self.recipe, settings, notify=notify)
         for value in values:
             recipe = value.change(recipe) if value.change else recipe
         return recipe
@@ -220,18 +225,35 @@ class Sweep:
         }
 
 
-def carry_out_sweep(sweep: Sweep, folder: Path, *, notify: Notify = silent) -> dict[str, object]:
+def run_sweep(
+    sweep: Sweep,
+    folder: Path,
+    *,
+    evaluate: Evaluate | None = None,
+    notify: Notify = silent,
+    command: str | None = None,
+) -> dict[str, object]:
     """Train every combination into `folder` and return what is also written to its table.json.
 
-    Killed and called again, finished combinations are passed over and the one cut off goes on. A combination that
-    fails is tried again then; it keeps none of the others from their turn.
+    Interrupted and called again, finished combinations are skipped and the interrupted one resumes. A combination that
+    fails is tried again then; the others are trained nevertheless.
+
+    Args:
+        sweep: What to train.
+        folder: The run folder; one of another sweep is refused.
+        evaluate: Evaluates the run folder of a combination with the sweep's suite and returns the summaries; needed if
+            the sweep has one.
+        notify: Told how far the work is.
+        command: What the manifest records as the command.
     """
-    members = sweep.members()
+    assert evaluate is not None or sweep.suite is None, "a sweep with a suite needs a way to evaluate"
+    members = sweep.members(notify)
     sweep.refuse(members)
-    run = Run.claim(folder, "sweep", sweep.parts(members), device=device_name(), ranks=launch_ranks())
+    run = Run.claim(folder, "sweep", sweep.parts(members), device=device_name(), ranks=launch_ranks(), command=command)
     table = _table(sweep, [])
     for number, member in enumerate(members, 1):
-        rows = [*_rows(table), _row(sweep, member, run, _prefixed(notify, f"{number}/{len(members)} {member.name}"))]
+        reports = prefixed(notify, f"{number}/{len(members)} {member.name}: ")
+        rows = [*_rows(table), _row(sweep, member, run, evaluate, reports, command)]
         table = _table(sweep, rows)
         if Ranks.of_launch().rank == 0:
             write_json(folder / "table.json", table)
@@ -260,13 +282,15 @@ def _names(axes: Sequence[str], labels: Sequence[tuple[str, ...]]) -> list[str]:
     ]
 
 
-def _row(sweep: Sweep, member: Member, run: Run, notify: Notify) -> dict[str, object]:
+def _row(
+    sweep: Sweep, member: Member, run: Run, evaluate: Evaluate | None, notify: Notify, command: str | None
+) -> dict[str, object]:
     folder, reason, holdout, test = run.folder / member.name, None, None, None
     try:
         if not _finished(folder):
-            carry_out(member.recipe, folder, data_spec=sweep.data, notify=notify)
+            train_recipe(member.recipe, folder, data_spec=sweep.data, notify=notify, command=command)
         holdout = _best_holdout(Run.open(folder)) if _finished(folder) else None
-        test = _tested(sweep, sweep.suite, member, folder, notify) if sweep.suite else None
+        test = _test_numbers(evaluate(folder, notify), sweep.threat) if evaluate and sweep.suite else None
     except (UsageError, torch.OutOfMemoryError) as error:
         reason = str(error).partition("\n")[0]
         if Ranks.of_launch().rank == 0:
@@ -287,23 +311,9 @@ def _finished(folder: Path) -> bool:
     return (folder / "checkpoints" / "final.safetensors").exists()
 
 
-def _tested(sweep: Sweep, suite: Suite, member: Member, folder: Path, notify: Notify) -> dict[str, object]:
-    """What `vitadel evaluate FOLDER --run FOLDER/test` would find, of the radius that was asked for."""
-    model = models.load(folder).to(best_device())
-    recipe = member.recipe
-    dataset = data.load(sweep.data or recipe.data, preprocess=data.parse_preprocess(recipe.preprocess))
-    parts = {
-        "model": models.identity(model, recipe.name),
-        "data": dataset.describe(),
-        "split": "test",
-        "suite": [suite],
-        "threat": sweep.threat,
-        "seed": 0,
-    }
-    ranks = Ranks.of_launch()
-    run = Run.claim(folder / "test", "evaluate", parts, device=device_name(), ranks=ranks)
-    summaries = evaluate(model, dataset, suite, run, threat=sweep.threat, ranks=ranks, notify=notify)
-    summary = next((found for found in summaries if _is_at(found["threat"], sweep.threat)), summaries[-1])
+def _test_numbers(summaries: Sequence[Mapping[str, object]], threat: Threat | None) -> dict[str, object]:
+    """Of several radii, the numbers of the one that was asked for."""
+    summary = next((one for one in summaries if _is_at(one["threat"], threat)), summaries[-1])
     flags = summary["flags"]
     assert isinstance(flags, list)
     about = {key: summary[key] for key in ("name", "n", "clean", "robust")}
@@ -371,10 +381,3 @@ def _rows(table: Mapping[str, object]) -> list[Mapping[str, object]]:
     rows = table["rows"]
     assert isinstance(rows, list)
     return rows
-
-
-def _prefixed(notify: Notify, name: str) -> Notify:
-    def tell(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
-        notify(f"{name}: {what}", done, total, numbers)
-
-    return tell

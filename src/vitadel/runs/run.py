@@ -9,8 +9,6 @@ eval/<name>/rows.parquet  one row per image
 import json
 import math
 import re
-import shlex
-import sys
 import time
 import zlib
 from collections.abc import Mapping
@@ -43,18 +41,25 @@ class Run:
 
     @classmethod
     def claim(
-        cls, folder: Path, kind: str, parts: Mapping[str, object], *, device: str, ranks: Ranks | None = None
+        cls,
+        folder: Path,
+        kind: str,
+        parts: Mapping[str, object],
+        *,
+        device: str,
+        ranks: Ranks | None = None,
+        command: str | None = None,
     ) -> "Run":
         """Take `folder` for the run that `parts` describe: new, or an earlier part of the same run.
 
         A folder of another run is refused, and so is one that another process is writing to. Of several `ranks`, the
-        first claims the folder for all; refused in one, it is refused in all.
+        first claims the folder for all; refused in one, it is refused in all. `command` is recorded as what was run.
         """
         claimed: list[Run] = []
 
         def claim_once() -> str:
             try:
-                claimed.append(cls._claim(folder, kind, parts, device))
+                claimed.append(cls._claim(folder, kind, parts, device, command))
             except UsageError as error:
                 return str(error)
             return ""
@@ -64,7 +69,7 @@ class Run:
         return claimed[0] if claimed else cls.open(folder)
 
     @classmethod
-    def _claim(cls, folder: Path, kind: str, parts: Mapping[str, object], device: str) -> "Run":
+    def _claim(cls, folder: Path, kind: str, parts: Mapping[str, object], device: str, command: str | None) -> "Run":
         """The manifest is written while the folder is locked: of two runs that claim a new folder, one is refused."""
         _refuse_unreadable_name(folder)
         described: dict[str, object] = {"kind": kind, "parts": describe(parts)}
@@ -74,7 +79,7 @@ class Run:
             resumed = _refuse_another(folder, described)  # another process may have been faster
             if not resumed:
                 hashes = {name: fingerprint(part) for name, part in parts.items()}
-                about = {**surroundings(), "device": device, "command": shlex.join(["vitadel", *sys.argv[1:]])}
+                about = {**surroundings(), "device": device, "command": command}
                 created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
                 write_json(folder / _MANIFEST, {**described, "hashes": hashes, "created": created, **about})
             _drop_unfinished(folder)

@@ -14,9 +14,10 @@ THREATS: dict[str, type[Linf] | type[L2] | type[L1]] = {"linf": Linf, "l2": L2, 
 
 def read(text: str) -> Threat:
     """The threat that `NORM:EPS` names; the number is a fraction or a decimal, and never evaluated as code."""
-    name, colon, size = text.partition(":")
+    written, colon, size = text.partition(":")
+    name = written.lower()
     if name not in THREATS:
-        raise unknown("threat", name, THREATS)
+        raise unknown("threat", written, THREATS)
     if not colon:
         raise UsageError(f"the threat {quoted(text)} has no radius. Write for example {name}:8/255.")
     return THREATS[name](read_number(size, f"the radius of {quoted(text)}"))

@@ -20,7 +20,7 @@ from vitadel.analyze import Bench, Correlation, Parts, correlation, study
 from vitadel.analyze.correlation import Measure, groups_of
 from vitadel.analyze.similarity import Per, cka, dependence
 from vitadel.analyze.study import InHand
-from vitadel.cli.analyze import read_study
+from vitadel.api.analyze import as_study
 from vitadel.core.errors import UsageError
 from vitadel.models import Model, Option, load, save, tora, wrap
 from vitadel.threats import Linf
@@ -364,9 +364,9 @@ def test_groups_are_of_one_size_and_no_larger_than_asked() -> None:
 
 
 def test_settings_from_the_command_line() -> None:
-    assert read_study("correlation") == Correlation()
-    assert read_study("correlation:per=token,ln=true") == Correlation(per=Per.TOKEN, ln=True)
-    assert read_study("correlation:other=timm:vit@f.safetensors,biased=true,group=32") == Correlation(
+    assert as_study("correlation") == Correlation()
+    assert as_study("correlation:per=token,ln=true") == Correlation(per=Per.TOKEN, ln=True)
+    assert as_study("correlation:other=timm:vit@f.safetensors,biased=true,group=32") == Correlation(
         other="timm:vit@f.safetensors", biased=True, group=32
     )
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from vitadel.analyze import Bench, Lesion, Parts, prefix_cache, study
 from vitadel.analyze.lesion import Kind
 from vitadel.analyze.study import InHand
-from vitadel.cli.analyze import read_study
+from vitadel.api.analyze import as_study
 from vitadel.core.errors import UsageError
 from vitadel.models import Model, Option, load, wrap
 from vitadel.threats import Linf
@@ -198,7 +198,7 @@ def test_chosen_blocks_counts_and_kinds(x: Tensor) -> None:
     assert single(chosen, "mlp") == {name: single(every, "mlp")[name] for name in ("blocks.3", "blocks.1")}
     assert single(chosen, "block") == {}
     assert [one["removed"] for one in chosen["random"]] == [1, 3]
-    assert read_study("lesion:kinds=mlp,blocks=3+1,removed=1+3,draws=2") == Lesion(
+    assert as_study("lesion:kinds=mlp,blocks=3+1,removed=1+3,draws=2") == Lesion(
         kinds=(Kind.MLP,), blocks=(3, 1), removed=(1, 3), draws=2
     )
 

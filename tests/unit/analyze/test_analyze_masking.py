@@ -205,9 +205,9 @@ def test_every_study_says_what_it_is() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("recipe", "known"), [("digits-pointer", "masked"), ("digits-adversarial", "not masked")])
 def test_trained_networks(recipe: str, known: str, tmp_path: Path) -> None:
-    from vitadel.recipes import RECIPES, carry_out
+    from vitadel.recipes import RECIPES, train_recipe
 
-    model = carry_out(RECIPES[recipe](), tmp_path / "run")
+    model = train_recipe(RECIPES[recipe](), tmp_path / "run")
     split = data.load("digits", preprocess=data.Squash(8)).split("test")
     threat: Threat = Linf(24 / 255)
     result = Masking.quick().carry_out(Bench(model, split, Parts(), threat))

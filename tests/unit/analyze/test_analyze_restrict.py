@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from vitadel.analyze import Bench, Parts, RestrictedAttention, prefix_cache, restricted_attention, study
 from vitadel.analyze.restricted_attention import Shuffle, within
 from vitadel.analyze.study import InHand
-from vitadel.cli.analyze import read_study
+from vitadel.api.analyze import as_study
 from vitadel.core.errors import UsageError
 from vitadel.core.rng import fold_seed
 from vitadel.models import Model, Option, load, set_attention_scales, tora, wrap
@@ -299,7 +299,7 @@ def test_models_with_adapters_or_factors(x: Tensor) -> None:
 
 def test_settings_and_what_is_shown(x: Tensor) -> None:
     settings = RestrictedAttention(distances=(1, 0), shuffle=Shuffle.ROWS, draws=3, ends=(2,), itself=False)
-    assert read_study("restrict:distances=1+0,shuffle=rows,draws=3,ends=2,itself=false") == settings
+    assert as_study("restrict:distances=1+0,shuffle=rows,draws=3,ends=2,itself=false") == settings
     result = studied(tiny("vit"), x, torch.arange(12) % 7, settings)
     lines, table, ends, end_table = result["exhibits"]
     assert lines["lines"][0]["x"] == [1, 0]

@@ -13,7 +13,7 @@ from vitadel.analyze.attacked_images import Sign, Stretch
 from vitadel.analyze.feature_visualization import Norm, Start
 from vitadel.analyze.saliency_maps import Method
 from vitadel.analyze.study import Parts, Study
-from vitadel.cli.analyze import read_study
+from vitadel.api.analyze import as_study
 from vitadel.core.errors import UsageError
 from vitadel.models import load, tora
 
@@ -42,7 +42,7 @@ from vitadel.models import load, tora
     ],
 )
 def test_settings_as_they_are_written(text: str, study: Study) -> None:
-    assert read_study(text) == study
+    assert as_study(text) == study
     assert STUDIES[text.partition(":")[0]]().about
 
 
@@ -57,7 +57,7 @@ def test_settings_as_they_are_written(text: str, study: Study) -> None:
 )
 def test_settings_that_are_not_known(text: str, told: str) -> None:
     with pytest.raises(UsageError, match=told):
-        read_study(text)
+        as_study(text)
 
 
 @pytest.mark.parametrize("text", ["convergence:steps=0+1", "gates", "lesion", "perturbations:steps=1", "saliency"])
@@ -65,7 +65,7 @@ def test_one_image_is_enough(text: str) -> None:
     model = load("timm:test_vit", num_classes=5, image_size=32, patch_size=8, options={"depth": 2})
     model = tora(model) if text == "gates" else model
     x = torch.rand(1, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-    result = run(model, x, torch.tensor([1]), read_study(text))
+    result = run(model, x, torch.tensor([1]), as_study(text))
     assert result["n"] == 1
 
 
@@ -89,7 +89,7 @@ def test_progress_ends_with_all_that_was_to_be_done(text: str) -> None:
     def notify(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
         told.setdefault(what, []).append((done, total))
 
-    run(model, x, y, read_study(text), batch=4, notify=notify)
+    run(model, x, y, as_study(text), batch=4, notify=notify)
     assert told
     for steps in told.values():
         assert len({total for _, total in steps}) == 1

@@ -33,7 +33,7 @@ from vitadel.core.rng import RandomStreams
 from vitadel.goals import Targeted, Untargeted
 from vitadel.losses import Loss, cross_entropy, margin
 from vitadel.models import Model, load
-from vitadel.recipes import RECIPES, carry_out
+from vitadel.recipes import RECIPES, train_recipe
 from vitadel.threats import L2, Linf
 
 EPS = Linf(8 / 255)
@@ -215,7 +215,7 @@ def test_the_engine_moves_scaled_walks_like_any_other(model: Model, x: Tensor, l
 @pytest.mark.slow
 def test_planted_masking_is_found(tmp_path: Path) -> None:
     """Gradients are exactly zero: PGD-100 finds nothing, Square plenty, and AAS at least 80% of what Square finds."""
-    pointer = carry_out(RECIPES["digits-pointer"](), tmp_path / "run")
+    pointer = train_recipe(RECIPES["digits-pointer"](), tmp_path / "run")
     test = data.load("digits", preprocess=data.Squash(8)).split("test")
     x, y = test.images(torch.arange(len(test))), test.labels
     right_B, threat = pointer(x).argmax(1) == y, Linf(24 / 255)

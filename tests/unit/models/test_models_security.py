@@ -31,7 +31,7 @@ from vitadel.models import (
 from vitadel.models import write_tensors as write
 from vitadel.models.build import complete, outline
 from vitadel.models.options import check_options
-from vitadel.recipes import RECIPES, carry_out, override
+from vitadel.recipes import RECIPES, override, train_recipe
 
 SMALL: dict[str, Option] = {"depth": 1, "embed_dim": 32, "num_heads": 2}
 
@@ -133,7 +133,7 @@ def test_neither_do_callers_nor_settings(tmp_path: Path, canary: Path, option: s
     recipe = RECIPES["digits-standard"]()
     refused = f"unknown option of timm:test_vit '{option}'|model.options.{option} wants a number, true, false or a word"
     with pytest.raises(UsageError, match=refused):
-        carry_out(override(recipe, [f"model.options.{option}={text}"]), tmp_path / "run", data_spec="digits[:64]")
+        train_recipe(override(recipe, [f"model.options.{option}={text}"]), tmp_path / "run", data_spec="digits[:64]")
     assert not (tmp_path / "executed").exists()
     assert not (tmp_path / "run").exists()
 

@@ -15,12 +15,12 @@ import torch
 from torch import nn
 
 from vitadel import data, models
-from vitadel.attacks import FGSM
+from vitadel.attacks import FGSM, PGD
 from vitadel.core.errors import UsageError, quoted
 from vitadel.data import Split
 from vitadel.models import Option
 from vitadel.objectives import AWP, Adversarial, AdversarialObjective, Objective, Standard, TORATraining
-from vitadel.recipes import RECIPES, ModelChoice, Recipe, SyntheticChoice, carry_out, leaves, override
+from vitadel.recipes import RECIPES, ModelChoice, Recipe, Selection, SyntheticChoice, leaves, override, train_recipe
 from vitadel.runs import describe
 from vitadel.threats import Linf
 from vitadel.train import AdamW, Compile, Precision
@@ -194,7 +194,7 @@ def test_every_recipe_makes_an_update(name: str, generated: Path, tmp_path: Path
     )
     if recipe.model.tuning is not None:
         before = models.tora(before, recipe.model.tuning, seed=recipe.seed)
-    carry_out(recipe, tmp_path / "run", data_spec="digits[:8]")
+    train_recipe(recipe, tmp_path / "run", data_spec="digits[:8]")
     after = models.load(tmp_path / "run" / "checkpoints" / "final.safetensors")
     pairs = zip(before.parameters(), after.parameters(), strict=True)
     assert any(not torch.equal(old, new) for old, new in pairs)
@@ -204,7 +204,7 @@ def test_every_recipe_makes_an_update(name: str, generated: Path, tmp_path: Path
 def test_a_fine_tune_starts_from_a_run_folder_with_smaller_patches(generated: Path, tmp_path: Path) -> None:
     first = shrunk(RECIPES["xcit-s12-imagenet-eps8"](), generated)
     robust = replace(first, model=replace(first.model, image_size=32, patch_size=16), preprocess="squash:32")
-    carry_out(robust, tmp_path / "robust", data_spec="digits[:8]")
+    train_recipe(robust, tmp_path / "robust", data_spec="digits[:8]")
     recipe = override(
         RECIPES["xcit-s12-cifar10"](),
         [
@@ -212,7 +212,7 @@ def test_a_fine_tune_starts_from_a_run_folder_with_smaller_patches(generated: Pa
             *("plan.batch=8", "selection.images=2"),
         ],
     )
-    tuned = carry_out(recipe, tmp_path / "tuned", data_spec="digits[:8]")
+    tuned = train_recipe(recipe, tmp_path / "tuned", data_spec="digits[:8]")
     assert tuned.spec is not None
     assert (tuned.spec.name, tuned.spec.patch_size) == ("timm:xcit_nano_12_p16_224", 4)
 
@@ -223,7 +223,7 @@ def test_a_start_that_is_missing_is_named(name: str, tmp_path: Path, monkeypatch
     recipe = RECIPES[name]()
     file = recipe.model.start.rpartition("@")[2]
     with pytest.raises(UsageError, match=f"{re.escape(file)}.*(Give|give)"):
-        carry_out(replace(recipe, preprocess="squash:32"), tmp_path / "run", data_spec="digits[:8]")
+        train_recipe(replace(recipe, preprocess="squash:32"), tmp_path / "run", data_spec="digits[:8]")
 
 
 @pytest.mark.parametrize(
@@ -239,14 +239,14 @@ def test_parts_that_do_not_go_together_take_no_folder(
     recipe = RECIPES["digits-standard"]()
     recipe = replace(recipe, objective=objective, plan=replace(recipe.plan, shard=shard))
     with pytest.raises(UsageError, match=message):
-        carry_out(recipe, tmp_path / "run", data_spec="digits[:64]")
+        train_recipe(recipe, tmp_path / "run", data_spec="digits[:64]")
     assert not (tmp_path / "run").exists()
 
 
 def test_selection_uses_the_hold_out_unless_the_recipe_says_otherwise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from vitadel.recipes import carry_out as room
+    from vitadel.recipes import train_recipe as room
 
     seen: list[tuple[str, ...]] = []
 
@@ -274,7 +274,7 @@ def test_clean_accuracy_can_have_a_share_in_the_choice(tmp_path: Path, monkeypat
         monkeypatch.setattr(room, "validation_scores", lambda *args, left=left, **values: next(left))
         settings = ["plan.epochs=3", "plan.warmup_epochs=0", "plan.check_every_epochs=1", "plan.batch=64"]
         recipe = override(RECIPES["digits-standard"](), [*settings, f"selection.clean_share={share}"])
-        carry_out(recipe, tmp_path / str(share), data_spec="digits[:64]")
+        train_recipe(recipe, tmp_path / str(share), data_spec="digits[:64]")
         found[share] = models.read_tensors(tmp_path / str(share) / "checkpoints" / "best.safetensors")[1]
         alarms = [json.loads(line) for line in (tmp_path / str(share) / "log.jsonl").read_text().splitlines()]
         codes = [(one["code"], one["evidence"]) for one in alarms if one["event"] == "alarm"]
@@ -351,6 +351,35 @@ def test_settings_are_applied_together_whatever_their_order() -> None:
     assert override(RECIPES["digits-standard"](), ["seed=1", "seed=2"]).seed == 2
 
 
+def test_whole_parts_are_set_unset_and_refined() -> None:
+    before = RECIPES["digits-adversarial"]()
+    after = override(
+        before, ["selection.threat=linf:4/255", "selection.attack=pgd:steps=3", "selection.attack.restarts=2"]
+    )
+    assert after.selection == Selection(PGD(steps=3, restarts=2), Linf(4 / 255), before.selection.images)
+    assert override(before, {"selection.attack": FGSM(), "plan.epochs": 7, "plan.ema": None}).selection.attack == FGSM()
+    assert override(before, ["objective.attack=null"]).objective.attack is None  # type: ignore[attr-defined]
+    none = override(before, ["selection.attack=null"])
+    assert none.selection.attack is None
+    with pytest.raises(UsageError, match=r"selection.attack is not set. Set selection.attack as a whole first"):
+        override(none, ["selection.attack.steps=3"])
+
+
+def test_a_warm_up_that_nobody_set_is_shortened_and_that_is_reported() -> None:
+    messages: list[str] = []
+    before = RECIPES["digits-standard"]()
+
+    def notify(what: str, *_: object) -> None:
+        messages.append(what)
+
+    assert override(before, ["plan.epochs=1"], notify=notify).plan.warmup_epochs == 0.5
+    assert messages == ["plan.warmup_epochs: 2 -> 0.5, because plan.epochs is 1"]
+    assert override(before, ["plan.epochs=3"], notify=notify).plan.warmup_epochs == 2
+    assert len(messages) == 1
+    with pytest.raises(UsageError, match=r"Plan.warmup_epochs must lie in \[0, epochs\), got 1 of 1"):
+        override(before, ["plan.epochs=1", "plan.warmup_epochs=1"])
+
+
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
@@ -358,7 +387,9 @@ def test_settings_are_applied_together_whatever_their_order() -> None:
         ("plan.epoch=3", "unknown setting of Plan 'epoch'. Did you mean 'epochs'"),
         ("plan.epochs=three", "--set plan.epochs wants a whole number, got 'three'"),
         ("plan.epochs.x=3", "there is nothing below a int"),
-        ("objective.threat=l2", "stands for a whole Linf"),
+        ("epochs=3", "unknown setting of Recipe 'epochs'. Did you mean 'plan.epochs'?"),
+        ("objective.threat=l2", "the threat 'l2' has no radius. Write for example l2:8/255"),
+        ("selection.attack=pdg", "unknown attack 'pdg'. Did you mean 'pgd'"),
         ("plan.clip_norm=wide", "is not a number: got 'wide'"),
         ("objective.threat.eps=8", "write 8/255, not 8"),
         ("selection.clean_share=2", r"Selection.clean_share must lie in \[0, 1\], got 2.0"),

@@ -19,7 +19,7 @@ from vitadel.objectives import (
     Scope,
     TrainingTime,
 )
-from vitadel.recipes import RECIPES, Recipe, carry_out, override
+from vitadel.recipes import RECIPES, Recipe, override, train_recipe
 from vitadel.recipes import attention_scaling as room
 from vitadel.train import SGD
 
@@ -134,7 +134,7 @@ def test_the_short_pair_costs_the_same() -> None:
 
 def test_digits_with_scaling(tmp_path: Path) -> None:
     settings = ["plan.epochs=4", "objective.period=2", "objective.batches=2", "objective.scaling.steps=2"]
-    model = carry_out(override(RECIPES["digits-aas"](), settings), tmp_path / "run", data_spec="digits[:128]")
+    model = train_recipe(override(RECIPES["digits-aas"](), settings), tmp_path / "run", data_spec="digits[:128]")
     final = models.load(tmp_path / "run" / "checkpoints" / "final.safetensors")
     assert final.attention_scales is not None
     assert bool((final.attention_scales != 1).any())

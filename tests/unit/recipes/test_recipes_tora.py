@@ -12,9 +12,9 @@ from vitadel import models
 from vitadel.core.errors import UsageError
 from vitadel.models import Adapted, Tuning, read_tensors
 from vitadel.objectives import Examples, Standard, TORATraining
-from vitadel.recipes import RECIPES, Recipe, carry_out, override
+from vitadel.recipes import RECIPES, Recipe, override, train_recipe
 from vitadel.recipes.published_tables import SWEEPS
-from vitadel.recipes.sweep import Axis, Sweep, carry_out_sweep
+from vitadel.recipes.sweep import Axis, Sweep, run_sweep
 from vitadel.train import loop
 from vitadel.train.graph_capture import Told
 
@@ -132,13 +132,13 @@ def test_settings_reach_what_is_added() -> None:
 @pytest.fixture(scope="module")
 def backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "digits-class-token"
-    carry_out(override(RECIPES["digits-class-token"](), [*SHORT, "plan.epochs=1"]), folder, data_spec=DATA)
+    train_recipe(override(RECIPES["digits-class-token"](), [*SHORT, "plan.epochs=1"]), folder, data_spec=DATA)
     return folder
 
 
 def test_from_a_run_folder_to_adapters(backbone: Path, tmp_path: Path) -> None:
     recipe = override(RECIPES["digits-tora"](), [*SHORT, f"model.start={backbone}", "objective.weight=0.9"])
-    model = carry_out(recipe, tmp_path / "run", data_spec=DATA)
+    model = train_recipe(recipe, tmp_path / "run", data_spec=DATA)
     assert model.spec is not None
     assert model.spec.tuning == Tuning(reduction=2)
     state, _ = read_tensors(tmp_path / "run" / "checkpoints" / "final.safetensors")
@@ -157,7 +157,7 @@ def test_every_stage_has_a_recording_of_its_own(
 ) -> None:
     """One that merely calls what it was made of leads to the same weights, if each update calls the right one."""
     recipe = override(RECIPES["digits-tora"](), [*SHORT, f"model.start={backbone}"])
-    carry_out(recipe, tmp_path / "plain", data_spec=DATA)
+    train_recipe(recipe, tmp_path / "plain", data_spec=DATA)
     made: list[str] = []
 
     class Recording:
@@ -170,7 +170,7 @@ def test_every_stage_has_a_recording_of_its_own(
 
     monkeypatch.setattr(loop, "is_recordable", lambda plan, device: True)
     monkeypatch.setattr(loop, "RecordedLoss", Recording)
-    carry_out(recipe, tmp_path / "recorded", data_spec=DATA)
+    train_recipe(recipe, tmp_path / "recorded", data_spec=DATA)
     assert made == ["rob", "acc", ""]
     plain, recorded = (
         read_tensors(tmp_path / name / "checkpoints" / "final.safetensors")[0] for name in ("plain", "recorded")
@@ -183,7 +183,7 @@ def test_what_is_frozen_keeps_its_classes(backbone: Path, tmp_path: Path) -> Non
     other = models.load(backbone, num_classes=7)
     models.save(other, tmp_path / "seven.safetensors")
     recipe = override(RECIPES["digits-tora"](), [*SHORT, f"model.start={tmp_path / 'seven.safetensors'}"])
-    model = carry_out(recipe, tmp_path / "run", data_spec=DATA)
+    model = train_recipe(recipe, tmp_path / "run", data_spec=DATA)
     assert model.spec is not None
     assert (model.spec.num_classes, model.spec.kept_classes) == (10, 7)
     assert torch.equal(model.net.get_parameter("backbone.head.weight"), other.net.get_parameter("head.weight"))
@@ -197,7 +197,7 @@ def test_a_curve_over_lambda(backbone: Path, tmp_path: Path) -> None:
         data=DATA,
     )
     assert [objective(member.recipe).weight for member in sweep.members()] == [0.1, 0.9]
-    table = carry_out_sweep(sweep, tmp_path / "sweep")
+    table = run_sweep(sweep, tmp_path / "sweep")
     rows = table["rows"]
     assert isinstance(rows, list)
     assert [(row["name"], row["state"]) for row in rows] == [("lambda=0.1", "done"), ("lambda=0.9", "done")]
@@ -219,4 +219,4 @@ def test_a_curve_over_lambda(backbone: Path, tmp_path: Path) -> None:
 def test_what_cannot_be_is_refused(backbone: Path, tmp_path: Path, settings: list[str], message: str) -> None:
     recipe = override(RECIPES["digits-tora"](), [*SHORT, f"model.start={backbone}", *settings])
     with pytest.raises(UsageError, match=message):
-        carry_out(recipe, tmp_path / "run", data_spec=DATA)
+        train_recipe(recipe, tmp_path / "run", data_spec=DATA)

@@ -10,16 +10,18 @@ import torch
 
 import vitadel.recipes.sweep as room
 from vitadel import models
+from vitadel.api.sweep import as_sweep
+from vitadel.api.sweep import sweep as train_sweep
 from vitadel.attacks import FGSM
-from vitadel.cli.sweep import _chosen
 from vitadel.core.errors import UsageError
 from vitadel.core.files import read_json
+from vitadel.core.progress import Notify, silent
 from vitadel.evaluate import SUITES, Entry, Suite
 from vitadel.objectives import Adversarial, ScheduleUnit
-from vitadel.recipes import RECIPES, Recipe, carry_out, override
+from vitadel.recipes import RECIPES, Recipe, override, train_recipe
 from vitadel.recipes.augmentation_sets import AUGMENTATION_SETS
 from vitadel.recipes.published_tables import SWEEPS
-from vitadel.recipes.sweep import AXES, Axis, Numbers, Published, Sweep, Value, carry_out_sweep, failures
+from vitadel.recipes.sweep import AXES, Axis, Numbers, Published, Sweep, Value, failures
 from vitadel.runs import Run
 from vitadel.threats import Linf
 
@@ -31,6 +33,11 @@ def sweep(*axes: str, **more: object) -> Sweep:
     return replace(made, **more)  # type: ignore[arg-type]
 
 
+def run_sweep(made: Sweep, folder: Path, notify: Notify = silent) -> Mapping[str, object]:
+    """The table of a sweep, as `vd.sweep` makes it."""
+    return train_sweep(made, folder, progress=notify).table
+
+
 @pytest.fixture
 def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the folders in which training began."""
@@ -38,9 +45,9 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def counting(recipe: Recipe, folder: Path, **more: object) -> object:
         begun.append(folder.name)
-        return carry_out(recipe, folder, **more)  # type: ignore[arg-type]
+        return train_recipe(recipe, folder, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(room, "carry_out", counting)
+    monkeypatch.setattr(room, "train_recipe", counting)
     return begun
 
 
@@ -98,7 +105,7 @@ def test_sweeps_that_cannot_be_are_refused_before_any_training(
     tmp_path: Path, trained: list[str], axes: tuple[str, ...], message: str
 ) -> None:
     with pytest.raises(UsageError, match=message):
-        carry_out_sweep(sweep(*axes), tmp_path / "sweep")
+        run_sweep(sweep(*axes), tmp_path / "sweep")
     assert not trained
     assert not (tmp_path / "sweep").exists()
     with pytest.raises(UsageError, match="suite 'quick' attacks, so it needs a threat"):
@@ -131,7 +138,7 @@ def test_all_sixteen_sets_of_augmentations_can_be_swept() -> None:
 def test_the_table_says_what_the_run_folders_say(tmp_path: Path) -> None:
     radii = Suite("radii", "", (Entry("fgsm", FGSM()),), (0.5, 1.0, 2.0))
     made = sweep("plan.optimizer.lr=1e-4,3e-3", suite=radii, threat=Linf(0.05))
-    table = carry_out_sweep(made, tmp_path)
+    table = run_sweep(made, tmp_path)
     assert read_json(tmp_path / "table.json") == table
     assert (table["recipe"], table["axes"], table["suite"]) == ("digits-adversarial", ["plan.optimizer.lr"], "radii")
     assert [row["values"] for row in rows(table)] == [{"plan.optimizer.lr": "1e-4"}, {"plan.optimizer.lr": "3e-3"}]
@@ -190,14 +197,14 @@ def test_finished_combinations_are_passed_over_and_the_cut_off_one_goes_on(tmp_p
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        carry_out_sweep(made, tmp_path / "killed", notify=killed)
+        run_sweep(made, tmp_path / "killed", notify=killed)
     assert trained == ["seed=0", "seed=1"]
     assert [row["name"] for row in rows(json.loads((tmp_path / "killed" / "table.json").read_text()))] == ["seed=0"]
-    table = carry_out_sweep(made, tmp_path / "killed")
+    table = run_sweep(made, tmp_path / "killed")
     assert trained == ["seed=0", "seed=1", "seed=1", "seed=2"]
-    assert carry_out_sweep(made, tmp_path / "killed") == table
+    assert run_sweep(made, tmp_path / "killed") == table
     assert len(trained) == 4
-    assert carry_out_sweep(made, tmp_path / "whole") == table
+    assert run_sweep(made, tmp_path / "whole") == table
 
 
 @pytest.mark.parametrize(
@@ -214,10 +221,10 @@ def test_another_sweep_is_refused_and_the_difference_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: Callable[[], Sweep], difference: str
 ) -> None:
     monkeypatch.setattr(room, "_row", lambda *arguments: {"name": "", "state": "done", "holdout": None, "test": None})
-    carry_out_sweep(sweep("seed=0,1"), tmp_path)
+    run_sweep(sweep("seed=0,1"), tmp_path)
     before = (tmp_path / "table.json").read_bytes()
     with pytest.raises(UsageError, match=f"belongs to another run; it differs in .*{difference}"):
-        carry_out_sweep(other(), tmp_path)
+        run_sweep(other(), tmp_path)
     assert (tmp_path / "table.json").read_bytes() == before
 
 
@@ -226,15 +233,15 @@ def test_an_axis_that_now_means_something_else_makes_another_sweep(
 ) -> None:
     monkeypatch.setattr(room, "_row", lambda *arguments: {"name": "", "state": "done", "holdout": None, "test": None})
     monkeypatch.setitem(AXES, "augmentation", lambda recipe, value: replace(recipe, about="one"))
-    carry_out_sweep(sweep("augmentation=some"), tmp_path)
+    run_sweep(sweep("augmentation=some"), tmp_path)
     monkeypatch.setitem(AXES, "augmentation", lambda recipe, value: replace(recipe, about="two"))
     with pytest.raises(UsageError, match="combinations.augmentation=some: .* -> .*two"):
-        carry_out_sweep(sweep("augmentation=some"), tmp_path)
+        run_sweep(sweep("augmentation=some"), tmp_path)
 
 
 def test_a_combination_that_fails_keeps_none_from_its_turn(tmp_path: Path, trained: list[str]) -> None:
     made = sweep("plan.optimizer.lr=1e30,1e-3", "seed=0")
-    table = carry_out_sweep(made, tmp_path)
+    table = run_sweep(made, tmp_path)
     broken, fine = rows(table)
     assert (broken["state"], fine["state"]) == ("failed", "done")
     assert failures(table) == {"lr=1e30,seed=0": broken["reason"]}
@@ -243,21 +250,21 @@ def test_a_combination_that_fails_keeps_none_from_its_turn(tmp_path: Path, train
     assert table["best"] == {"measure": "holdout.robust", "rows": ["lr=1e-3,seed=0"]}
     (logged,) = Run.open(tmp_path).read_log("failed")
     assert (logged["combination"], logged["reason"]) == ("lr=1e30,seed=0", broken["reason"])
-    carry_out_sweep(made, tmp_path)
+    run_sweep(made, tmp_path)
     assert trained == ["lr=1e30,seed=0", "lr=1e-3,seed=0", "lr=1e30,seed=0"]
 
 
 def test_a_lost_log_changes_no_score_and_a_lost_checkpoint_is_named(tmp_path: Path, trained: list[str]) -> None:
     made = sweep("seed=0,1")
-    before = carry_out_sweep(made, tmp_path)
+    before = run_sweep(made, tmp_path)
     (tmp_path / "seed=0" / "log.jsonl").unlink()
     (tmp_path / "seed=1" / "log.jsonl").write_bytes(b'{"event": "holdout", "step": [1], "clean": "\xff"}\n')
-    assert carry_out_sweep(made, tmp_path) == before
+    assert run_sweep(made, tmp_path) == before
     (row, _) = rows(before)
     run = Run.open(tmp_path / "seed=0")
     run.log("holdout", step=3, clean=0.5)
     (run.checkpoints / "best.safetensors").unlink()
-    failed, _ = rows(carry_out_sweep(made, tmp_path))
+    failed, _ = rows(run_sweep(made, tmp_path))
     assert (row["state"], failed["state"], failed["holdout"]) == ("done", "failed", None)
     assert "best.safetensors is missing. Restore it, or delete" in str(failed["reason"])
 
@@ -265,8 +272,8 @@ def test_a_lost_log_changes_no_score_and_a_lost_checkpoint_is_named(tmp_path: Pa
 def test_published_numbers_stand_beside_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     axis = Axis("size", (Value("small", ("seed=1",)), Value("own", ("seed=2",))))
     told = Published("a paper", "size", "digits-adversarial", (axis,), "linf:8/255", "PGD", {("small",): Numbers(9, 8)})
-    monkeypatch.setattr(room, "carry_out", lambda *arguments, **more: None)
-    table = carry_out_sweep(sweep("seed=0", axes=(axis,), published=told), tmp_path)
+    monkeypatch.setattr(room, "train_recipe", lambda *arguments, **more: None)
+    table = run_sweep(sweep("seed=0", axes=(axis,), published=told), tmp_path)
     assert [row["published"] for row in rows(table)] == [{"clean": 9, "robust": 8}, None]
     assert table["published"] == {"source": "a paper", "attack": "PGD", "note": ""}
     assert table["best"] is None
@@ -301,7 +308,7 @@ ROWS_THAT_ARE_RECIPES = {
 @pytest.mark.parametrize(("row", "recipe"), ROWS_THAT_ARE_RECIPES.items(), ids=lambda one: str(one))
 def test_a_row_with_a_recipe_of_its_own_is_trained_by_it(row: tuple[str, str], recipe: str) -> None:
     table, label = row
-    members = _chosen(table, [], [], None, None, None).members()
+    members = as_sweep(table).members()
     told, own = next(one.recipe for one in members if one.labels == (label,)), RECIPES[recipe]()
     if table == "thesis-table5" and label == "deit-s":  # how eps grows, where it does not
         assert isinstance(told.objective, Adversarial)
@@ -312,8 +319,8 @@ def test_a_row_with_a_recipe_of_its_own_is_trained_by_it(row: tuple[str, str], r
 
 def test_some_rows_of_a_table_are_trained_as_all_of_them() -> None:
     """In this table every value comes with augmentations that its name does not speak of."""
-    some = _chosen("thesis-table2", ["eps-warmup-epochs=20,7"], [], None, None, None)
-    every = _chosen("thesis-table2", [], [], None, None, None)
+    some = as_sweep("thesis-table2", ["eps-warmup-epochs=20,7"])
+    every = as_sweep("thesis-table2")
     kept, new = some.members()
     assert kept.recipe == next(one.recipe for one in every.members() if one.labels == ("20",))
     assert new.labels == ("7",)

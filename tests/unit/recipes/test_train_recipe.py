@@ -10,7 +10,7 @@ import pytest
 from vitadel.core.errors import UsageError
 from vitadel.data import convert
 from vitadel.models import fingerprint, load, save
-from vitadel.recipes import RECIPES, Recipe, SyntheticChoice, carry_out, override
+from vitadel.recipes import RECIPES, Recipe, SyntheticChoice, override, train_recipe
 from vitadel.runs import Run, code_hashes
 from vitadel.train import Mixing, PILAugment
 
@@ -22,8 +22,8 @@ def short() -> Recipe:
 
 
 def test_other_code_is_not_the_same_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    carry_out(short(), tmp_path / "run", data_spec="digits[:32]")
-    carry_out(short(), tmp_path / "run", data_spec="digits[:32]")
+    train_recipe(short(), tmp_path / "run", data_spec="digits[:32]")
+    train_recipe(short(), tmp_path / "run", data_spec="digits[:32]")
 
     def edited(*rooms: str) -> dict[str, str]:
         return {**code_hashes(*rooms), "train/loop.py": "0123456789ab"}
@@ -31,7 +31,7 @@ def test_other_code_is_not_the_same_run(tmp_path: Path, monkeypatch: pytest.Monk
     # by its place in the table of modules: as an attribute of the room, the name is the function's
     monkeypatch.setattr(sys.modules["vitadel.recipes.runner"], "code_hashes", edited)
     with pytest.raises(UsageError, match=r'it differs in parts.code.train/loop.py: "[0-9a-f]{12}" -> "0123456789ab"'):
-        carry_out(short(), tmp_path / "run", data_spec="digits[:32]")
+        train_recipe(short(), tmp_path / "run", data_spec="digits[:32]")
 
 
 def test_the_code_of_a_run_is_that_of_the_packages_that_decide_its_weights() -> None:
@@ -44,7 +44,7 @@ def test_the_code_of_a_run_is_that_of_the_packages_that_decide_its_weights() -> 
 def test_weights_that_come_from_elsewhere_are_part_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules["vitadel.recipes.runner"], "fit", lambda model, *arguments, **more: model)
     recipe, file = short(), tmp_path / "weights.safetensors"
-    carry_out(recipe, tmp_path / "fresh", data_spec="digits[:32]")
+    train_recipe(recipe, tmp_path / "fresh", data_spec="digits[:32]")
     assert "start" not in Run.open(tmp_path / "fresh").manifest["parts"]  # type: ignore[operator]
     for place, start in enumerate((str(file), f"{recipe.model.start}@{file}")):
         choice, folder = replace(recipe.model, start=start), tmp_path / f"run{place}"
@@ -59,17 +59,17 @@ def test_weights_that_come_from_elsewhere_are_part_of_the_run(tmp_path: Path, mo
             )
             save(model, file)
             if seed == 1:
-                carry_out(replace(recipe, model=choice), folder, data_spec="digits[:32]")
+                train_recipe(replace(recipe, model=choice), folder, data_spec="digits[:32]")
                 parts = Run.open(folder).manifest["parts"]
                 assert parts["start"] == fingerprint(model.net.state_dict())  # type: ignore[index]
         with pytest.raises(UsageError, match="it differs in parts.start"):
-            carry_out(replace(recipe, model=choice), folder, data_spec="digits[:32]")
+            train_recipe(replace(recipe, model=choice), folder, data_spec="digits[:32]")
 
 
 def test_another_recipe_is_refused_by_name(tmp_path: Path) -> None:
-    carry_out(short(), tmp_path / "run", data_spec="digits[:32]")
+    train_recipe(short(), tmp_path / "run", data_spec="digits[:32]")
     with pytest.raises(UsageError, match=r"parts.recipe.objective.threat.eps: 0.0941.* -> 0.01568"):
-        carry_out(override(short(), ["objective.threat.eps=4/255"]), tmp_path / "run", data_spec="digits[:32]")
+        train_recipe(override(short(), ["objective.threat.eps=4/255"]), tmp_path / "run", data_spec="digits[:32]")
 
 
 @pytest.fixture
@@ -82,12 +82,12 @@ def shards(tmp_path: Path) -> Path:
 
 def test_synthetic_images_are_part_of_the_run(tmp_path: Path, shards: Path) -> None:
     recipe = replace(short(), synthetic=SyntheticChoice(str(shards), 0.5))
-    carry_out(override(recipe, ["synthetic.share=0.75"]), tmp_path / "run", data_spec="digits[:32]")
+    train_recipe(override(recipe, ["synthetic.share=0.75"]), tmp_path / "run", data_spec="digits[:32]")
     parts = Run.open(tmp_path / "run").manifest["parts"]
     assert isinstance(parts, dict)
     assert parts["synthetic"]["count"] == 64
     with pytest.raises(UsageError, match="parts.recipe.synthetic.share: 0.75 -> 0.5"):
-        carry_out(recipe, tmp_path / "run", data_spec="digits[:32]")
+        train_recipe(recipe, tmp_path / "run", data_spec="digits[:32]")
 
 
 def test_synthetic_images_of_more_classes_are_refused(tmp_path: Path) -> None:
@@ -95,10 +95,10 @@ def test_synthetic_images_of_more_classes_are_refused(tmp_path: Path) -> None:
     convert([tmp_path / "made.npz"], tmp_path / "shards")
     recipe = replace(short(), synthetic=SyntheticChoice(str(tmp_path / "shards"), 0.5))
     with pytest.raises(UsageError, match="have 20 classes, the real ones 10"):
-        carry_out(recipe, tmp_path / "run", data_spec="digits[:32]")
+        train_recipe(recipe, tmp_path / "run", data_spec="digits[:32]")
     missing = replace(short(), synthetic=SyntheticChoice(str(tmp_path / "nowhere"), 0.5))
     with pytest.raises(UsageError, match="nowhere"):
-        carry_out(missing, tmp_path / "run2", data_spec="digits[:32]")
+        train_recipe(missing, tmp_path / "run2", data_spec="digits[:32]")
 
 
 def test_a_part_that_a_recipe_lacks_can_be_set() -> None:

@@ -1,0 +1,147 @@
+"""`vd.analyze`: a study of a model into a run folder, with its figures."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Unpack
+
+from torch import nn
+
+from vitadel import threats
+from vitadel.analyze import STUDIES, Bench, Parts, Study
+from vitadel.api.arguments import progress_of
+from vitadel.api.evaluate import DEFAULT_THREAT
+from vitadel.api.job import Job
+from vitadel.api.models import ModelOptions
+from vitadel.api.results import ShortTable, without_bulk
+from vitadel.attacks.parsing import notation
+from vitadel.core.errors import UsageError, unknown
+from vitadel.core.numeric import Count, check_number, check_seed
+from vitadel.core.progress import Notify
+from vitadel.core.settings import split_name, with_settings
+from vitadel.data import DataSet, Preprocess
+from vitadel.report import Findings, read_study, write_figures
+from vitadel.threats import Threat
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """What `vd.analyze` returns: the run folder, the result as JSON values, and the figures that were drawn.
+
+    Args:
+        run: The run folder, with `study/result.json` and `figures/`.
+        model: What records call the model.
+        result: As written to `study/result.json`.
+        figures: The files of the figures.
+        assumption: What had to be assumed of the model's normalization; empty if nothing.
+    """
+
+    run: Path
+    model: str
+    result: Mapping[str, object]
+    figures: tuple[Path, ...]
+    assumption: str = ""
+
+    def to_dict(self) -> dict[str, object]:
+        """Everything but pictures as plain JSON values."""
+        return {"run": str(self.run), **without_bulk(self.result), "figures": [str(path) for path in self.figures]}
+
+    def tables(self) -> list[ShortTable]:
+        """The findings: sentences, then tables."""
+        found = read_study(self.run)
+        if isinstance(found, Findings):
+            tables = [ShortTable(table.title, table.columns, table.rows) for table in found.tables]
+            return [ShortTable(f"{found.title}: {self.model}\n{found.summary}", [], []), *tables]
+        return [_verdict_table(self.model, self.result)]
+
+    def __repr__(self) -> str:
+        return "\n".join(map(str, self.tables()))
+
+
+def analyze(
+    model: str | Path | nn.Module,
+    data: str | DataSet,
+    study: str | Study,
+    *,
+    run: str | Path,
+    threat: str | Threat | None = None,
+    split: str = "test",
+    seed: int = 0,
+    batch_size: int | None = None,
+    preprocess: str | Preprocess | None = None,
+    progress: bool | Notify | None = None,
+    command: str | None = None,
+    **options: Unpack[ModelOptions],
+) -> Analysis:
+    """Study a model into a run folder, and draw the figures; interrupted at any moment, the same call resumes.
+
+    Args:
+        model: Anything that `load_model` takes, or a model.
+        data: Anything that `load_data` takes, at the model's size, or a data set.
+        study: A name from `vitadel studies`, also with settings (`lesion:draws=3`), or a study.
+        run: The run folder; one of another run is refused.
+        threat: The threat model of a study that attacks; linf:8/255 by default.
+        split: Which images: `test`, `holdout` or `train`.
+        seed: Seeds all random numbers.
+        batch_size: Images at a time; halved if they do not fit into memory. No result depends on it.
+        preprocess: How images are prepared; by default as in the run that trained the model.
+        progress: None shows bars on a terminal, False shows nothing; or a callback.
+        command: What the manifest records as the command.
+        **options: How a model given as text is loaded: `num_classes`, `image_size`, `patch_size`, `mean`, `std`,
+            `device`.
+
+    Returns:
+        The findings, as short tables when printed.
+
+    Raises:
+        UsageError: If the model cannot be studied so, or the folder belongs to another run.
+
+    Example:
+        >>> analyze("runs/vit", "cifar10:DIR[:200]", "lesion", run="runs/lesion")
+    """
+    check_seed(seed)
+    check_number("batch_size", Count | None, batch_size)
+    chosen, radius = as_study(study), threats.as_threat(threat or DEFAULT_THREAT)
+    if threat is not None and not chosen.needs_threat:
+        name = study.partition(":")[0] if isinstance(study, str) else type(study).__name__
+        raise UsageError(f"the study {name} attacks nothing, got --threat {threat}. Leave it out.")
+    job = Job.prepare(model, data, split=split, preprocess=preprocess, **options)
+    _check(chosen, job, radius)
+    parts = {"study": chosen, **({"threat": radius} if chosen.needs_threat else {}), "seed": seed}
+    claimed = job.claim(run, "analyze", parts, command)
+    with progress_of(progress) as notify:
+        if job.assumption:
+            notify(job.assumption, 0, 0, {})
+        bench = Bench(job.model, job.images, Parts.of(claimed), radius, seed, batch_size, notify)
+        result = chosen.carry_out(bench)
+    return Analysis(Path(run), job.name, result, tuple(write_figures(Path(run))), job.assumption)
+
+
+def as_study(study: str | Study) -> Study:
+    """A study, or the one that `masking:queries=1000,iterations=10+20` names."""
+    if not isinstance(study, str):
+        return study
+    name = study.partition(":")[0]
+    if name not in STUDIES:
+        raise unknown("study", name, STUDIES)
+    return with_settings(STUDIES[name](), split_name(study)[1], notation(name))
+
+
+def _check(study: Study, job: Job, threat: Threat) -> None:
+    """Refuse what the study cannot do with this model and these images, before anything is written."""
+    study.refuse(job.model)
+    if study.needs_threat:
+        threats.check_size(threat, (3, *job.images.pixels.image_size))
+    if len(job.images) == 0:
+        raise UsageError(f"the {job.split} split of {job.data.spec} is empty, so there is nothing to study.")
+
+
+def _verdict_table(model: str, result: Mapping[str, object]) -> ShortTable:
+    verdict, threat, clean = result["verdict"], result["threat"], result["clean"]
+    assert isinstance(verdict, dict)
+    assert isinstance(threat, dict)
+    assert isinstance(clean, dict)
+    rows = [[one["code"], one["points"], one["sentence"]] for one in verdict["evidence"]]
+    interval = f"{clean['accuracy']:.1%} ({clean['low']:.1%}-{clean['high']:.1%})"
+    note = f"verdict: {verdict['answer']} ({verdict['because']})"
+    return ShortTable(f"{model}, {threat['text']}, clean {interval}", ["evidence", "points to", ""], rows, [note])

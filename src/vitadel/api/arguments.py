@@ -1,0 +1,87 @@
+"""What the functions share: objects or their text, and advice for arguments of other libraries."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING
+
+from vitadel.core.errors import UsageError, quoted, unknown
+from vitadel.core.progress import Notify, progress_bars, silent
+
+if TYPE_CHECKING:
+    import torch
+
+    from vitadel.threats import Threat
+
+# names of earlier versions
+RENAMED = {
+    "adversarial": "autoattack",
+    "adversarial-plus": "autoattack-plus",
+    "adversarial-rand": "autoattack-rand",
+    "grey-level": "gray-level",
+}
+
+
+def refuse_arguments(
+    function: str, given: Mapping[str, object], known: Sequence[str], elsewhere: Mapping[str, str]
+) -> None:
+    """Refuse keyword arguments that `function` does not have.
+
+    Args:
+        function: Its name, for the message.
+        given: The arguments that were not expected.
+        known: The arguments that it has.
+        elsewhere: For arguments of other libraries, what to write instead.
+
+    Raises:
+        UsageError: If there are any.
+    """
+    for name, value in given.items():
+        if name in elsewhere:
+            raise UsageError(
+                f"{function} has no argument {name!r}, got {name}={quoted(value)}. Write {elsewhere[name]}."
+            )
+        raise unknown(f"argument of {function}", name, known)
+
+
+def threat_of(function: str, threat: "str | Threat | None", other: dict[str, object]) -> "str | Threat | None":
+    """The threat; refuses `norm=` and `eps=`, as torchattacks and AutoAttack have them, with the text to write."""
+    norm, eps = other.pop("norm", None), other.pop("eps", other.pop("epsilon", None))
+    if norm is None and eps is None:
+        return threat
+    name = str(norm or "linf").lower()
+    radius = eps if isinstance(eps, int | float) else 8 / 255
+    text = f"{255 * radius:.6g}/255" if name == "linf" else f"{radius:.6g}"
+    raise UsageError(
+        f'{function} takes norm and radius together, got norm={norm!r} and eps={eps!r}. Write threat="{name}:{text}".'
+    )
+
+
+def progress_of(progress: bool | Notify | None) -> AbstractContextManager[Notify]:
+    """The callback that progress is reported to.
+
+    Args:
+        progress: None for bars on a terminal, True for plain lines where there is no terminal as well, False for
+            nothing, or a callback of the caller's.
+    """
+    if progress is None or progress is True:
+        return progress_bars(lines=progress is True)
+    return nullcontext(silent if progress is False else progress)
+
+
+def device_of_text(device: "str | torch.device | None") -> "torch.device":
+    """The device that `cpu`, `cuda`, `cuda:1` or `mps` names; by default the GPU of this process if there is one."""
+    import torch
+
+    from vitadel.core.distributed import best_device
+
+    if device is None:
+        return best_device()
+    try:
+        chosen = torch.device(device)
+        torch.empty(0, device=chosen)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UsageError(
+            f"there is no device {str(device)!r} ({reason:.120}). Write cpu, cuda, cuda:1 or mps."
+        ) from None
+    return chosen

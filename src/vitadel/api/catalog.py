@@ -1,0 +1,349 @@
+"""What there is to choose from: recipes, models, attacks, scalings, suites, studies and sweeps, each with settings."""
+
+import dataclasses
+import enum
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from vitadel.core.errors import unknown
+from vitadel.core.settings import choices, field_docs
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One line of a list; items of one `group` are listed together."""
+
+    name: str
+    about: str
+    group: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting: its value as it is written, and what it means."""
+
+    name: str
+    value: str
+    about: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Everything about one item.
+
+    Args:
+        title: One line.
+        text: Paragraphs.
+        settings: What can be changed, or what was measured.
+        usage: How to change settings.
+        details: Further paragraphs, after the settings.
+        json: The same as plain JSON values.
+    """
+
+    title: str
+    text: str = ""
+    settings: tuple[Setting, ...] = ()
+    usage: str = ""
+    details: str = ""
+    json: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """A list of items, and a page for each.
+
+    Args:
+        kind: What an item is called.
+        items: Makes the list.
+        page: Makes the page of a name.
+        is_open: Whether names beyond the list have pages, too.
+    """
+
+    kind: str
+    items: Callable[[], list[Item]]
+    page: Callable[[str], Page]
+    is_open: Callable[[str], bool] = field(default=lambda name: False)
+
+    def find(self, text: str | None = None) -> list[Item] | Page:
+        """The whole list, the page of the item of this name, or the items in which the text occurs.
+
+        Raises:
+            UsageError: If there are none.
+        """
+        items = self.items()
+        if text is None:
+            return items
+        if self.is_open(text) or any(item.name == text for item in items):
+            return self.page(text)
+        word = text.lower()
+        if found := [
+            item for item in items if any(word in part.lower() for part in (item.name, item.about, item.group))
+        ]:
+            return found
+        raise unknown(self.kind, text, [item.name for item in items])
+
+
+def settings_of(chosen: object) -> tuple[Setting, ...]:
+    """The settings of a dataclass, with the values it has and what its source says of them."""
+    docs = field_docs(type(chosen))  # type: ignore[arg-type]
+    return tuple(
+        Setting(f.name, written(getattr(chosen, f.name)), docs.get(f.name, ""))
+        for f in dataclasses.fields(chosen)  # type: ignore[arg-type]
+        if f.init
+    )
+
+
+def written(value: object) -> str:
+    """A value as `NAME:key=value` takes it; of an object, what differs from its defaults."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        default = type(value)()
+        pairs = ((f.name, getattr(value, f.name), getattr(default, f.name)) for f in dataclasses.fields(value))
+        changed = ", ".join(f"{name}={written(here)}" for name, here, there in pairs if here != there)
+        return f"{type(value).__name__}({changed})"
+    if isinstance(value, tuple | list):
+        return "+".join(map(written, value)) or "()"
+    if isinstance(value, enum.Enum):
+        return next(text for text, item in choices(type(value)).items() if item is value)
+    if isinstance(value, float):
+        return f"{value:g}" if float(f"{value:g}") == value else repr(value)
+    return getattr(value, "__name__", str(value))
+
+
+def _paragraphs(documented: object) -> tuple[str, str]:
+    """The first line of a docstring, and the rest without its sections of arguments."""
+    title, _, rest = inspect.cleandoc(getattr(documented, "__doc__", None) or "").partition("\n")
+    for section in ("Args:", "Attributes:", "Example:", "Examples:", "Returns:", "Raises:"):
+        rest = rest.partition(f"\n{section}\n")[0]
+    return title.strip(), rest.strip()
+
+
+def _module_text(documented: object) -> str:
+    module = inspect.getmodule(documented)
+    return inspect.cleandoc((module.__doc__ if module else "") or "")
+
+
+def _first_lines(table: Mapping[str, Any]) -> list[Item]:
+    return [Item(name, _paragraphs(documented)[0]) for name, documented in table.items()]
+
+
+def _recipes() -> list[Item]:
+    from vitadel.recipes import RECIPES
+
+    # of the title of a file, what follows a semicolon is for those who read the file
+    return [
+        Item(name, make().about, _module_text(make).splitlines()[0].split(";")[0]) for name, make in RECIPES.items()
+    ]
+
+
+def _recipe(name: str) -> Page:
+    from vitadel.recipes import RECIPES, leaves
+    from vitadel.runs import describe
+
+    recipe = RECIPES[name]()
+    settings = []
+    for leaf in leaves(recipe):
+        own = leaf.said_of in (leaf.path, "*", None)
+        settings.append(Setting(leaf.path, leaf.value, leaf.source or "default" if own else f"see {leaf.said_of}"))
+    text = "\n\n".join(filter(None, (inspect.cleandoc(RECIPES[name].__doc__ or ""), _module_text(RECIPES[name]))))
+    expected = "\n".join(f"{kind}: {result}" for kind, result in recipe.expect.items())
+    usage = "value, and where it comes from; change with --set PATH=VALUE"
+    return Page(f"{name}: {recipe.about}", text, tuple(settings), usage, expected, describe(recipe))
+
+
+def _attacks() -> list[Item]:
+    from vitadel.attacks import ATTACKS
+
+    return _first_lines(ATTACKS)
+
+
+def _attack(name: str) -> Page:
+    from vitadel.attacks import ATTACKS, SCHEDULES, AutoAttack
+    from vitadel.attacks.parsing import NAMED_LOSSES
+    from vitadel.goals import TARGETS
+
+    kind = ATTACKS[name]
+    default = kind()
+    settings = [
+        dataclasses.replace(one, about=f"{one.about} One of {', '.join(SCHEDULES)}.".strip())
+        if one.name == "schedule"
+        else one
+        for one in settings_of(default)
+    ]
+    plain = {f.name: getattr(value := getattr(default, f.name), "__name__", str(value)) for f in _init_fields(kind)}
+    if not issubclass(kind, AutoAttack):  # which brings its own
+        loss = next(known for known, value in NAMED_LOSSES.items() if value is kind.default_loss)
+        settings.append(Setting("loss", loss, f"The loss that is maximized. One of {', '.join(NAMED_LOSSES)}."))
+        about = f"The class that is targeted; none for any other than the label. One of {', '.join(TARGETS)}."
+        settings.append(Setting("target", "none", about))
+    title, text = _paragraphs(kind)
+    return Page(f"{name}: {title}", text, tuple(settings), f"--attack {name}:KEY=VALUE,...", "", plain)
+
+
+def _init_fields(kind: type) -> "Iterable[dataclasses.Field[Any]]":
+    return [f for f in dataclasses.fields(kind) if f.init]
+
+
+def _scalings() -> list[Item]:
+    from vitadel.attacks import SCALINGS
+
+    return _first_lines(SCALINGS)
+
+
+def _scaling(name: str) -> Page:
+    from vitadel.attacks import SCALINGS, Scaling
+    from vitadel.runs import describe
+
+    chosen = SCALINGS[name]()
+    title, text = _paragraphs(SCALINGS[name])
+    usage = f"--scaling {name}:KEY=VALUE,..."
+    return Page(f"{name}: {title}", text, settings_of(chosen), usage, _module_text(Scaling), describe(chosen))
+
+
+def _suites() -> list[Item]:
+    from vitadel.evaluate import SUITES, SURVEYS
+
+    attacks = [Item(name, suite.about, "Cascades of attacks") for name, suite in SUITES.items()]
+    return [*attacks, *(Item(name, kind.about, "Other suites") for name, kind in SURVEYS.items())]
+
+
+def _suite(name: str) -> Page:
+    from vitadel.evaluate import SUITES, SURVEYS
+    from vitadel.runs import describe
+
+    if name in SURVEYS:
+        return _of_settings(name, SURVEYS[name](), "--suite")
+    suite = SUITES[name]
+    entries = [Setting(one.name, written(one.attack), f"loss {written(one.loss)}") for one in suite.entries]
+    if suite.entries:
+        entries.append(Setting("shares", written(suite.shares), "Radii, as shares of the threat's."))
+    return Page(f"{name}: {suite.about}", "", tuple(entries), "", "", describe(suite))
+
+
+def _studies() -> list[Item]:
+    from vitadel.analyze import STUDIES
+
+    return [
+        Item(name, make().about if isinstance(make, type) else _paragraphs(make)[0]) for name, make in STUDIES.items()
+    ]
+
+
+def _study(name: str) -> Page:
+    from vitadel.analyze import STUDIES
+
+    return _of_settings(name, STUDIES[name](), "vitadel analyze")
+
+
+def _of_settings(name: str, chosen: object, option: str) -> Page:
+    from vitadel.runs import describe
+
+    title, text = _paragraphs(type(chosen))
+    usage = f"{option} {name}:KEY=VALUE,..."
+    return Page(f"{name}: {title}", text, settings_of(chosen), usage, _module_text(type(chosen)), describe(chosen))
+
+
+def _sweeps() -> list[Item]:
+    from vitadel.recipes.published_tables import SWEEPS
+
+    return [Item(name, f"{table.about} (recipe {table.recipe})") for name, table in SWEEPS.items()]
+
+
+def _sweep(name: str) -> Page:
+    from vitadel.recipes.published_tables import SWEEPS
+
+    table = SWEEPS[name]
+    names = [axis.name for axis in table.axes]
+    about = {
+        "source": table.source,
+        "recipe": table.recipe,
+        "settings": list(table.settings),
+        "threat": table.threat,
+        "attack": table.attack,
+        "note": table.note,
+    }
+    rows = [
+        {"values": dict(zip(names, labels, strict=True)), **dataclasses.asdict(row)}
+        for labels, row in table.rows.items()
+    ]
+    numbers = [
+        Setting(
+            ", ".join(f"{axis}={label}" for axis, label in zip(names, labels, strict=True)),
+            f"clean {_percent(row.clean)}, robust {_percent(row.robust)}",
+            "" if row.standard_clean is None else f"clean without adversarial training {_percent(row.standard_clean)}",
+        )
+        for labels, row in table.rows.items()
+    ]
+    lines = [f"{key}: {' '.join(value) if isinstance(value, list) else value}" for key, value in about.items() if value]
+    usage = f"published accuracy in percent; train it with vitadel sweep {name}"
+    return Page(f"{name}: {table.about}", "\n".join(lines), tuple(numbers), usage, "", {**about, "rows": rows})
+
+
+def _percent(number: float | None) -> str:
+    return "-" if number is None else f"{number:.2f}"
+
+
+def _models() -> list[Item]:
+    from vitadel import models
+
+    return [
+        *(Item(f"zoo:{name}", about, "Trained models that come with Vitadel") for name, about in models.zoo().items()),
+        *(Item(f"vitadel:{name}", about, "Architectures of Vitadel") for name, about in models.own_models().items()),
+        *(
+            Item(f"timm:{example}", about, "Architectures of timm, by family, with an example each")
+            for example, about in models.timm_families().items()
+        ),
+    ]
+
+
+def model_page(
+    name: str, *, num_classes: int | None = None, image_size: int | None = None, patch_size: int | None = None
+) -> Page:
+    """What a model is: parameters, GFLOPs, sizes, taps.
+
+    Args:
+        name: Anything that `load_model` takes.
+        num_classes: Number of classes.
+        image_size: Side of the images in pixels.
+        patch_size: Side of a patch in pixels.
+    """
+    from vitadel import models
+    from vitadel.api.models import load_model
+
+    model = load_model(name, num_classes=num_classes, image_size=image_size, patch_size=patch_size)
+    assert model.spec is not None
+    spec, measured, taps = model.spec, models.cost(model, model.spec.image_size), model.taps.names()
+    about = {
+        "name": name,
+        "parameters": measured.parameters,
+        "gmacs": round(measured.macs / 1e9, 3),
+        "gflops": round(measured.gflops, 3),
+        "image_size": spec.image_size,
+        "patch_size": spec.patch_size,
+        "num_classes": spec.num_classes,
+        "mean": list(spec.normalization.mean),
+        "std": list(spec.normalization.std),
+        "taps": taps,
+    }
+    settings = (
+        Setting("parameters", f"{measured.parameters:,}"),
+        Setting("gflops", f"{about['gflops']}", f"{about['gmacs']} GMAC, products inside attention counted"),
+        *(Setting(key, written(about[key])) for key in ("image_size", "patch_size", "num_classes", "mean", "std")),
+        Setting("taps", str(len(taps)), f"{', '.join(taps[:9])}{', ...' if len(taps) > 9 else ''}"),
+    )
+    return Page(name, "", settings, "", "", about)
+
+
+CATALOGS = {
+    "attacks": Catalog("attack", _attacks, _attack),
+    "models": Catalog("model", _models, model_page, lambda name: ":" in name or "/" in name or "." in name),
+    "recipes": Catalog("recipe", _recipes, _recipe),
+    "scalings": Catalog("scaling", _scalings, _scaling),
+    "studies": Catalog("study", _studies, _study),
+    "suites": Catalog("suite", _suites, _suite),
+    "sweeps": Catalog("sweep", _sweeps, _sweep),
+}

@@ -1,0 +1,73 @@
+"""`vd.load_data`: a data set with splits whose order is fixed."""
+
+from collections.abc import Sequence
+
+from vitadel import data
+from vitadel.api.arguments import refuse_arguments
+from vitadel.core.errors import UsageError
+from vitadel.data import DataSet, Preprocess
+
+_ELSEWHERE = {
+    "img_size": "image_size=...",
+    "input_size": "image_size=...",
+    "root": 'load_data("cifar10:DIR")',
+    "data_dir": 'load_data("cifar10:DIR")',
+    "train": "load_data(...).train",
+    "split": "load_data(...).test, .holdout or .train",
+    "transform": "preprocess=... or image_size=...; models normalize by themselves",
+    "batch_size": "torch.utils.data.DataLoader(load_data(...).test, batch_size=...)",
+    "n_examples": 'load_data("cifar10:DIR[:n]")',
+}
+# native sizes; images of all other data sets have many sizes, and most models of them take 224
+_NATIVE_SIZES = {"digits": 8, "cifar10": 32, "cifar100": 32}
+_USUAL_SIZE = 224
+# data sets that are cropped from their center, as ImageNet is evaluated
+_CROPPED = ("imagenet", "imagenet-a", "imagenet-r")
+
+
+def load_data(
+    spec: str,
+    *,
+    image_size: int | None = None,
+    preprocess: str | Preprocess | None = None,
+    classes: Sequence[str] | None = None,
+    skip_unreadable: bool = False,
+    **other: object,
+) -> DataSet:
+    """Load a data set: `digits`, `cifar10:DIR`, `imagenet:DIR`, `folder:DIR`, ..., with `[:n]` for its first n images.
+
+    Args:
+        spec: The data set and the folder it is in.
+        image_size: Side of the images in pixels; by default 8 for digits, 32 for CIFAR, 224 for all other.
+        preprocess: `crop:SIZE[:RESIZE][:bicubic]` or `squash:SIZE[:bicubic]` in place of what suits the data set.
+        classes: Names of the classes to keep.
+        skip_unreadable: Leave out images that cannot be read, and count them, instead of refusing the data set.
+
+    Returns:
+        The data set; `.train`, `.holdout` and `.test` are splits, and `.test.tensors(256)` gives pixels and labels.
+
+    Raises:
+        UsageError: If there is no such data set, or it is damaged.
+
+    Example:
+        >>> x, y = load_data("digits").test.tensors(16)
+        >>> x.shape
+        torch.Size([16, 3, 8, 8])
+    """
+    refuse_arguments("load_data", other, ("image_size", "preprocess", "classes", "skip_unreadable"), _ELSEWHERE)
+    if preprocess is not None and image_size is not None:
+        raise UsageError(f"got both image_size={image_size} and preprocess={preprocess!r}. Give one of them.")
+    chosen = default_preprocess(spec, image_size) if preprocess is None else preprocess
+    return data.load(spec, preprocess=as_preprocess(chosen), classes=classes, skip=skip_unreadable)
+
+
+def default_preprocess(spec: str, image_size: int | None = None) -> str:
+    """How images of a data set are prepared where nobody chose: cropped if they are ImageNet's, else resized."""
+    kind = data.parse_spec(spec).kind.value
+    size = image_size or _NATIVE_SIZES.get(kind, _USUAL_SIZE)
+    return f"crop:{size}" if kind in _CROPPED else f"squash:{size}"
+
+
+def as_preprocess(preprocess: str | Preprocess) -> Preprocess:
+    """A way to prepare images, or what the text of one stands for."""
+    return data.parse_preprocess(preprocess) if isinstance(preprocess, str) else preprocess

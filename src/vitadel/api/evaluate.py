@@ -1,0 +1,246 @@
+"""`vd.evaluate`: suites on a model, one row per image in a run folder."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Unpack
+
+from torch import nn
+
+from vitadel import threats
+from vitadel.api.arguments import RENAMED, progress_of
+from vitadel.api.job import Job
+from vitadel.api.models import ModelOptions
+from vitadel.api.results import Evaluation, Summary
+from vitadel.attacks import ATTACKS, Attack, Engine, Scaling
+from vitadel.attacks.parsing import notation, parse_attack_and_goal, parse_scaling
+from vitadel.core.errors import UsageError, unknown
+from vitadel.core.numeric import check_seed
+from vitadel.core.progress import Notify
+from vitadel.core.settings import split_name, with_settings
+from vitadel.data import DataSet, Preprocess
+from vitadel.evaluate import (
+    SUITES,
+    SURVEYS,
+    Entry,
+    Referring,
+    Suite,
+    Survey,
+    refuse_suite,
+    refuse_survey,
+    refuse_unwritable_names,
+    survey,
+)
+from vitadel.evaluate import evaluate as evaluate_attacks
+from vitadel.threats import Threat
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+AnySuite = Suite | Survey
+SuiteLike = str | AnySuite | Attack | Entry
+DEFAULT_THREAT = "linf:8/255"
+# data whose labels are not the model's classes, and the suite that knows them
+_OWN_LABELS = {"cue-conflict": "shape-bias"}
+
+
+def evaluate(
+    model: str | Path | nn.Module,
+    data: str | DataSet,
+    suites: "SuiteLike | Sequence[SuiteLike]" = "quick",
+    *,
+    run: str | Path,
+    threat: str | Threat = DEFAULT_THREAT,
+    split: str = "test",
+    seed: int = 0,
+    batch_size: int | None = None,
+    precision: str | None = None,
+    compile: bool = False,
+    keep_images: bool = False,
+    scaling: str | Scaling | None = None,
+    preprocess: str | Preprocess | None = None,
+    skip_unreadable: bool = False,
+    progress: bool | Notify | None = None,
+    command: str | None = None,
+    **options: Unpack[ModelOptions],
+) -> Evaluation:
+    """Evaluate a model into a run folder; interrupted at any moment, the same call resumes.
+
+    Args:
+        model: Anything that `load_model` takes, or a model.
+        data: Anything that `load_data` takes, at the model's size, or a data set.
+        suites: Names from `vitadel suites`, also with settings (`corruptions:severities=1+3`), several with commas or
+            as a list; suites; or attacks, as objects or text (`pgd:steps=40,loss=margin`).
+        run: The run folder; one of another run is refused.
+        threat: The threat model of suites that attack.
+        split: Which images: `test`, `holdout` or `train`.
+        seed: Seeds all random numbers.
+        batch_size: Images at a time; halved if they do not fit into memory. No result depends on it.
+        precision: Of the search: `float32`, `bf16` or `fp16`. Success is always judged in float32.
+        compile: Send the model through `torch.compile`.
+        keep_images: Keep the adversarial examples in the run folder.
+        scaling: Attack robust images once more with scaled attention: `aas`, `aas-paper`, a factor such as `0.01`, ...
+        preprocess: How images are prepared; by default as in the run that trained the model.
+        skip_unreadable: Leave out images that cannot be read, and count them.
+        progress: None shows bars on a terminal, False shows nothing; or a callback.
+        command: What the manifest records as the command.
+        **options: How a model given as text is loaded: `num_classes`, `image_size`, `patch_size`, `mean`, `std`,
+            `device`.
+
+    Returns:
+        The summaries of all suites, as a short table when printed.
+
+    Raises:
+        UsageError: If model, data, suites and threat do not go together, or the folder belongs to another run.
+
+    Example:
+        >>> evaluate("runs/vit", "cifar10:DIR[:1000]", ["autoattack", "corruptions"], run="runs/vit-eval")
+    """
+    check_seed(seed)
+    chosen = as_suites(suites)
+    chosen_scaling = parse_scaling(scaling) if isinstance(scaling, str) else scaling
+    if keep_images or scaling is not None:
+        _refuse_without_attacks(chosen, "--keep-images" if keep_images else "--scaling")
+    engine = Engine(rows=batch_size, precision=precision, compile=compile)
+    radius = threats.as_threat(threat)
+    job = Job.prepare(model, data, split=split, preprocess=preprocess, skip_unreadable=skip_unreadable, **options)
+    _check(chosen, job, radius, chosen_scaling)
+    kind = "attack" if all(suite.name == "attack" for suite in chosen) else "evaluate"
+    claimed = job.claim(run, kind, _parts(chosen, job, radius, seed, chosen_scaling, keep_images), command)
+    summaries: list[Summary] = []
+    with progress_of(progress) as notify:
+        if job.assumption:
+            notify(job.assumption, 0, 0, {})
+        for suite in chosen:
+            if isinstance(suite, Suite):
+                summaries += evaluate_attacks(
+                    job.model,
+                    job.data,
+                    suite,
+                    claimed,
+                    threat=radius,
+                    seed=seed,
+                    split=split,
+                    ranks=job.ranks,
+                    engine=engine,
+                    keep_images=keep_images,
+                    scaling=chosen_scaling,
+                    notify=notify,
+                )
+            else:
+                summaries.append(
+                    survey(
+                        job.model,
+                        job.data,
+                        suite,
+                        claimed,
+                        threat=radius,
+                        seed=seed,
+                        split=split,
+                        ranks=job.ranks,
+                        batch=batch_size,
+                        notify=notify,
+                    )
+                )
+    return Evaluation(Path(run), job.name, tuple(summaries), job.assumption)
+
+
+def as_suites(suites: "SuiteLike | Sequence[SuiteLike]") -> list[AnySuite]:
+    """Suites from their text, such as `clean,corruptions:severities=1+3,jpeg=85`, from attacks, or as they are.
+
+    Raises:
+        UsageError: If there is no such suite or setting, or two of one name.
+    """
+    several: Sequence[SuiteLike] = suites if isinstance(suites, list | tuple) else [suites]  # type: ignore[list-item]
+    chosen: list[AnySuite] = []
+    for one in several:
+        if isinstance(one, str):
+            chosen += [_parse_suite(text) for text in _split_suites(one)]
+        elif isinstance(one, Attack | Entry):
+            chosen.append(_of_attack(one))
+        else:
+            chosen.append(one)
+    names = [suite.name for suite in chosen]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise UsageError(f"the suite {twice} is named twice, and a run has room for one. Give each a --run of its own.")
+    return chosen
+
+
+def attack_suite(text: str) -> Suite:
+    """A suite of the one attack that `pgd:steps=40,loss=margin` names."""
+    return _of_attack(Entry(text, *parse_attack_and_goal(text)))
+
+
+def _of_attack(attack: Attack | Entry) -> Suite:
+    if isinstance(attack, Attack):
+        name = next((name for name, kind in ATTACKS.items() if type(attack) is kind), type(attack).__name__.lower())
+        attack = Entry(name, attack, type(attack).default_loss)
+    return Suite("attack", attack.name, (attack,))
+
+
+def _split_suites(text: str) -> list[str]:
+    """Text cut at the commas between suites; a comma also separates the settings of one suite."""
+    suites: list[str] = []
+    for piece in text.split(","):
+        before, equals, _ = piece.partition("=")
+        if equals and ":" not in before and suites:  # a setting of the suite before it
+            suites[-1] += ("," if ":" in suites[-1] else ":") + piece
+        else:
+            suites.append(piece)
+    return suites
+
+
+def _parse_suite(text: str) -> AnySuite:
+    name = text.partition(":")[0]
+    if name in RENAMED and name not in SUITES:
+        return _parse_suite(RENAMED[name] + text.removeprefix(name))
+    if name in SURVEYS:
+        return with_settings(SURVEYS[name](), split_name(text)[1], notation(name))
+    if name in SUITES:
+        if ":" in text:
+            raise UsageError(
+                f"the suite {name} is a cascade of attacks and has no settings, got {text!r}. Write {name}."
+            )
+        return SUITES[name]
+    if name in ATTACKS:
+        return attack_suite(text)
+    raise unknown("suite", name, [*SUITES, *SURVEYS])
+
+
+def _refuse_without_attacks(suites: Sequence[AnySuite], option: str) -> None:
+    if not any(isinstance(suite, Suite) for suite in suites):
+        names = ", ".join(suite.name for suite in suites)
+        raise UsageError(f"{option} is about cascades of attacks, and there is none among: {names}. Leave it out.")
+
+
+def _check(suites: Sequence[AnySuite], job: Job, threat: Threat, scaling: Scaling | None) -> None:
+    """Refuse suites, data, threat and model that do not go together, before anything is written."""
+    refuse_unwritable_names(job.data, job.split)
+    own = _OWN_LABELS.get(job.data.spec.partition(":")[0])
+    for suite in suites:
+        if own is not None and suite.name != own:
+            raise UsageError(
+                f"the labels of {job.data.spec} are not the classes of a model, so {suite.name} can say nothing of "
+                f"them. Write --suite {own}."
+            )
+        if isinstance(suite, Suite):
+            refuse_suite(job.model, job.data, suite, threat=threat, split=job.split, scaling=scaling)
+        else:
+            refuse_survey(job.model, job.data, suite, threat=threat, split=job.split)
+
+
+def _parts(
+    suites: Sequence[AnySuite], job: Job, threat: Threat, seed: int, scaling: Scaling | None, keep_images: bool
+) -> dict[str, object]:
+    """What makes this evaluation another than the next, beside model and data."""
+    named = [suite for suite in suites if isinstance(suite, Referring)]
+    # a run that resumes with another file of the same name would be another run
+    files: Mapping[str, object] = {suite.name: suite.named_files(job.data, job.split) for suite in named}
+    files = {name: hashes for name, hashes in files.items() if hashes}
+    return {
+        "suite": list(suites),
+        "threat": threat,
+        "seed": seed,
+        **({} if scaling is None else {"scaling": scaling}),
+        **({"keep_images": True} if keep_images else {}),  # begun without it, a run could keep only the rest
+        **({"files": files} if files else {}),
+    }

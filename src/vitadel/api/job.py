@@ -1,0 +1,150 @@
+"""A model and images that go together, and the run folder that is claimed for what is done with them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Unpack
+
+from torch import nn
+
+from vitadel import data as datasets
+from vitadel import models
+from vitadel.api.arguments import device_of_text
+from vitadel.api.data import as_preprocess, default_preprocess
+from vitadel.api.models import ModelOptions, load_model
+from vitadel.core.device import device_name
+from vitadel.core.distributed import Ranks
+from vitadel.core.errors import UsageError
+from vitadel.data import DataSet, Preprocess, Split
+from vitadel.evaluate import refuse_other_classes
+from vitadel.models import Model
+from vitadel.runs import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A model on its device, the images at its size, and the name that the model has in records.
+
+    Args:
+        model: The model.
+        name: What records and pages call the model: its recipe if it is a run folder, else the text it was loaded by.
+        data: The data set.
+        split: Which of its splits is looked at.
+        skip_unreadable: Whether unreadable images were left out.
+        ranks: The processes that share the images.
+    """
+
+    model: Model
+    name: str
+    data: DataSet
+    split: str
+    skip_unreadable: bool
+    ranks: Ranks
+
+    @classmethod
+    def prepare(
+        cls,
+        model: str | Path | nn.Module,
+        data: str | DataSet,
+        *,
+        split: str = "test",
+        preprocess: str | Preprocess | None = None,
+        skip_unreadable: bool = False,
+        **options: Unpack[ModelOptions],
+    ) -> "Job":
+        """Load what is given as text, and check that model and data go together.
+
+        Raises:
+            UsageError: If one of them cannot be loaded, or the model was made for other classes.
+        """
+        ranks = Ranks.of_launch()
+        loaded = _model(model, options)
+        name, trained_with = _name_and_preprocess(loaded)
+        if isinstance(data, DataSet):
+            if preprocess is not None:
+                raise UsageError(f"a loaded data set is prepared already, got preprocess={preprocess!r}. Leave it out.")
+            dataset = data
+        else:
+            size = None if loaded.spec is None else loaded.spec.image_size
+            chosen = preprocess or trained_with or default_preprocess(data, size)
+            answers = None if loaded.spec is None else loaded.spec.output_classes
+            dataset = datasets.load(data, preprocess=as_preprocess(chosen), skip=skip_unreadable, answers=answers)
+        refuse_other_classes(loaded, dataset)
+        if skip_unreadable:
+            dataset = _readable(dataset, split, ranks)
+        return cls(loaded, name, dataset, split, skip_unreadable, ranks)
+
+    @property
+    def images(self) -> Split:
+        return self.data.split(self.split)
+
+    @property
+    def assumption(self) -> str:
+        """What is assumed of weights from a file that does not say how images were normalized; empty if nothing is."""
+        spec = self.model.spec
+        if not self.model.normalization_is_assumed or spec is None:
+            return ""
+        mean, std = (
+            ", ".join(f"{one:g}" for one in part) for part in (spec.normalization.mean, spec.normalization.std)
+        )
+        patches = f" in patches of {spec.patch_size}" if spec.patch_size else ""
+        return (
+            f"assumed: the weights in {self.model.source} take images of {spec.image_size} x {spec.image_size}{patches}"
+            f", with mean {mean} and std {std} in [0, 1], as is usual for this architecture; the file does not say. "
+            "Otherwise write --image-size, --patch-size, --mean, --std (image_size=..., ... in Python)."
+        )
+
+    def claim(self, run: str | Path, kind: str, parts: Mapping[str, object], command: str | None) -> Run:
+        """Take a run folder for this model, these images and `parts`; all processes of a launch take it together.
+
+        Raises:
+            UsageError: If the folder belongs to another run.
+        """
+        assumed = {"normalization": self.model.normalization} if self.model.normalization_is_assumed else None
+        described: dict[str, object] = {
+            "model": models.identity(self.model, self.name),
+            "data": self.data.describe(),
+            "split": self.split,
+            **parts,
+            **({"assumed": assumed} if assumed else {}),
+            **({"skipped": self.images.skipped} if self.skip_unreadable else {}),
+        }
+        return Run.claim(Path(run), kind, described, device=device_name(), ranks=self.ranks, command=command)
+
+
+def _model(model: str | Path | nn.Module, options: ModelOptions) -> Model:
+    """The model on the chosen device; by default an object stays where it is, and a text goes to the GPU."""
+    if not isinstance(model, nn.Module):
+        options.setdefault("device", None)
+        return load_model(model, keep_head=True, **options)
+    if isinstance(model, Model):
+        if given := sorted(name for name, value in options.items() if value is not None and name != "device"):
+            raise UsageError(f"the model is loaded already, got {', '.join(given)}. Give them to load_model instead.")
+        loaded = model
+    else:  # as attack libraries take it: on pixels in [0, 1], unless said otherwise
+        mean, std = options.get("mean"), options.get("std")
+        loaded = load_model(model, mean=0.0 if mean is None else mean, std=1.0 if std is None else std)
+    device = options.get("device")
+    return loaded if device is None else loaded.to(device_of_text(device))
+
+
+def _name_and_preprocess(model: Model) -> tuple[str, str | None]:
+    """What to call a model, and how the run that trained it prepared its images."""
+    if model.source is None:
+        return (type(model.net).__name__ if model.spec is None else model.spec.name), None
+    folder = models.run_of(model.source)
+    if folder is None:
+        return model.source, None
+    parts = Run.open(folder).manifest.get("parts")
+    recipe = parts.get("recipe") if isinstance(parts, dict) else None
+    if not isinstance(recipe, dict):
+        return model.source, None
+    # a head or a file within the run is distinguished by its own text
+    name = str(recipe.get("name", model.source)) if Path(model.source).is_dir() else model.source
+    return name, str(recipe.get("preprocess") or "") or None
+
+
+def _readable(data: DataSet, split: str, ranks: Ranks) -> DataSet:
+    """The data set without unreadable images, which one process looks for on behalf of all."""
+    faults = ranks.agree(lambda: [fault.id for fault in datasets.unreadable(data.split(split))])
+    return datasets.without(data, split, faults)

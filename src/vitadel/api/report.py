@@ -1,0 +1,36 @@
+"""`vd.report`: one page from run folders, and its comparison as tables."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from vitadel.report import write_report, write_tables
+
+
+def report(
+    runs: str | Path | Sequence[str | Path],
+    out: str | Path = "report.html",
+    *,
+    baseline: str | None = None,
+    tables: str | Path | None = None,
+) -> list[Path]:
+    """Write one HTML page, complete in itself, from one or more run folders.
+
+    Args:
+        runs: Folders of trainings, evaluations, studies and sweeps.
+        out: The page.
+        baseline: The model, by its name in the page, that differences are measured from.
+        tables: A folder for the comparison as LaTeX, Markdown, CSV and JSON, with its figures.
+
+    Returns:
+        The files that were written, the page first.
+
+    Raises:
+        UsageError: If one of the folders is no run, or a file cannot be written.
+
+    Example:
+        >>> report(["runs/vit", "runs/robust"], "report.html")
+        [PosixPath('report.html')]
+    """
+    folders = [Path(one) for one in ([runs] if isinstance(runs, str | Path) else runs)]
+    written = [] if tables is None else write_tables(folders, Path(tables), baseline=baseline)
+    return [write_report(folders, Path(out), baseline=baseline), *written]

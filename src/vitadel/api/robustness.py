@@ -1,0 +1,155 @@
+"""`vd.robustness`: how robust a model is on images at hand."""
+
+from collections.abc import Iterable
+from typing import Any, TypeGuard
+
+import torch
+from torch import Tensor, nn
+
+from vitadel.api.arguments import progress_of, refuse_arguments, threat_of
+from vitadel.api.data import default_preprocess, load_data
+from vitadel.api.evaluate import as_suites
+from vitadel.api.models import load_model
+from vitadel.attacks import Attack, Engine, Scaling
+from vitadel.attacks.parsing import parse_scaling
+from vitadel.core.errors import UsageError
+from vitadel.core.progress import Notify
+from vitadel.data import Split
+from vitadel.evaluate import Entry, Robustness, Suite
+from vitadel.evaluate import robustness as attack_images
+from vitadel.threats import Threat, as_threat
+
+_ELSEWHERE = {
+    "version": 'suite="autoattack", "autoattack-plus" or "autoattack-rand"',
+    "attacks_to_run": 'suite=[vd.attacks.APGD(), "square"]',
+    "bs": "batch_size=...",
+    "steps": 'suite="pgd:steps=..."',
+    "attack": "suite=...",
+    "n_examples": "robustness(model, x[:n], y[:n])",
+    "device": "model.to(device): the attack runs where the model is",
+    "labels": "robustness(model, images, labels)",
+    "verbose": "progress=True or progress=False",
+    "notify": "progress=...",
+}
+
+
+def robustness(
+    model: str | nn.Module,
+    x: object,
+    y: object = None,
+    threat: str | Threat = "linf:8/255",
+    suite: "str | Suite | Attack | Entry | list[str | Attack | Entry]" = "autoattack",
+    *,
+    seed: int = 0,
+    batch_size: int | None = None,
+    precision: str | None = None,
+    compile: bool = False,
+    engine: Engine | None = None,
+    scaling: str | Scaling | None = None,
+    progress: bool | Notify | None = None,
+    **other: object,
+) -> Robustness:
+    """Attack images with pixels in [0, 1] and report clean and robust accuracy; AutoAttack by default.
+
+    The model decides where the work is done and in which precision it is judged; its logits are compared in float32.
+
+    Args:
+        model: Takes pixels in [0, 1] and returns logits; or anything that `load_model` takes.
+        x: Images [n, channels, height, width] as a tensor or an array; or a `DataLoader`, a split, or a data set as
+            `load_data` takes it (its test images), and then no `y`.
+        y: Labels [n].
+        threat: The threat model, such as `linf:8/255`, `l2:0.5` or `l1:12`.
+        suite: A name from `vitadel suites`, an attack such as `vd.attacks.PGD(steps=20)` or `pgd:steps=20`, or several
+            attacks, one after the other on the images that are still robust.
+        seed: Seeds all random numbers.
+        batch_size: Images at a time; halved if they do not fit into memory. No result depends on it.
+        precision: Of the search: `float32`, `bf16` or `fp16`.
+        compile: Send the model through `torch.compile`.
+        engine: All of these together, in their place.
+        scaling: Attack robust images once more with scaled attention: `aas`, `aas-paper`, a factor such as `0.01`, ...
+        progress: None shows bars on a terminal, False shows nothing; or a callback.
+
+    Returns:
+        Accuracies with intervals, per image what broke it, adversarial examples, costs and flags; a short table when
+        printed.
+
+    Raises:
+        UsageError: If images, labels, model and threat do not go together.
+
+    Example:
+        >>> result = robustness(model, x, y, "linf:8/255")
+        >>> print(f"{result.robust_accuracy:.1%}")
+        41.3%
+    """
+    if isinstance(y, str) or (y is not None and not hasattr(y, "__len__") and not isinstance(y, Iterable)):
+        y, threat = None, as_threat(y)  # type: ignore[arg-type]
+    threat = threat_of("robustness", threat, other) or threat
+    refuse_arguments("robustness", other, tuple(robustness.__annotations__), _ELSEWHERE)
+    net = model if isinstance(model, nn.Module) else load_model(model, keep_head=True, device=None)
+    images, labels = _tensors(net, x, y)
+    attacks = _attacks(suite)
+    chosen = engine or Engine(rows=batch_size, precision=precision, compile=compile)
+    with progress_of(progress) as notify:
+        return attack_images(
+            net,
+            images,
+            labels,
+            threat,
+            attacks,
+            seed=seed,
+            engine=chosen,
+            scaling=parse_scaling(scaling) if isinstance(scaling, str) else scaling,
+            notify=notify,
+        )
+
+
+def _attacks(suite: object) -> Any:
+    """Entries of one cascade."""
+    several: Any = suite if isinstance(suite, list | tuple) else [suite]
+    suites = [one for item in several for one in as_suites([item])]  # one by one: two attacks may have one name
+    if others := [one.name for one in suites if not isinstance(one, Suite)]:
+        raise UsageError(
+            f"robustness attacks images, and {others[0]} is no attack. Write vd.evaluate(..., {others[0]!r})."
+        )
+    if len(suites) == 1 and isinstance(suite, str) and suites[0].name != "attack":
+        return suites[0].name
+    return [entry for one in suites if isinstance(one, Suite) for entry in one.entries]
+
+
+def _tensors(model: nn.Module, x: object, y: object) -> tuple[Tensor, Tensor]:
+    """Images and labels as tensors, from whatever holds them."""
+    if isinstance(x, str):
+        spec = getattr(model, "spec", None)
+        x = load_data(x, preprocess=default_preprocess(x, None if spec is None else spec.image_size)).test
+    if isinstance(x, Split):
+        return x.images(torch.arange(len(x))), x.labels
+    if y is None:
+        return _collected(x)
+    return _as_tensor(x, floating=True), _as_tensor(y, floating=False)
+
+
+def _collected(batches: object) -> tuple[Tensor, Tensor]:
+    """All batches of a loader."""
+    if not isinstance(batches, Iterable) or isinstance(batches, Tensor) or not _are_pairs(parts := list(batches)):
+        raise UsageError(
+            f"without labels, robustness takes a DataLoader of (images, labels), got {type(batches).__name__}. "
+            "Write robustness(model, x, y, threat)."
+        )
+    images, labels = zip(*parts, strict=True)
+    return torch.cat([_as_tensor(one, floating=True) for one in images]), torch.cat(
+        [_as_tensor(one, floating=False) for one in labels]
+    )
+
+
+def _are_pairs(parts: list[object]) -> "TypeGuard[list[tuple[object, object]]]":
+    return bool(parts) and all(isinstance(part, tuple | list) and len(part) == 2 for part in parts)
+
+
+def _as_tensor(values: object, *, floating: bool) -> Tensor:
+    """A tensor as it is; of an array, float64 images become float32, because models are."""
+    if isinstance(values, Tensor):
+        return values
+    tensor = torch.as_tensor(values)
+    if floating:
+        return tensor.float() if tensor.dtype is torch.float64 else tensor
+    return tensor.long() if not tensor.is_floating_point() and tensor.dtype is not torch.bool else tensor

@@ -1,0 +1,212 @@
+"""`vd.sweep`: every combination of some settings, trained and tabulated."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from vitadel import threats
+from vitadel.api.arguments import RENAMED, progress_of
+from vitadel.api.evaluate import DEFAULT_THREAT, evaluate
+from vitadel.api.results import ShortTable, Summary
+from vitadel.api.train import as_recipe
+from vitadel.core.errors import UsageError, unknown
+from vitadel.core.progress import Notify
+from vitadel.core.settings import as_text
+from vitadel.evaluate import SUITES, Suite
+from vitadel.recipes import RECIPES, Recipe
+from vitadel.recipes.published_tables import SWEEPS
+from vitadel.recipes.sweep import Axis, Sweep, failures, run_sweep
+from vitadel.threats import Threat
+
+_COLUMNS = {"holdout": "hold-out", "test": "test", "published": "published"}
+
+
+@dataclass(frozen=True, slots=True)
+class SweepResult:
+    """What `vd.sweep` returns: the run folder and its table, as written to `table.json`."""
+
+    run: Path
+    table: Summary
+
+    @property
+    def failures(self) -> dict[str, str]:
+        """The combinations that failed, and why."""
+        return failures(self.table)
+
+    @property
+    def combinations(self) -> int:
+        """How many combinations there are."""
+        rows = self.table["rows"]
+        assert isinstance(rows, list)
+        return len(rows)
+
+    def to_dict(self) -> dict[str, object]:
+        """The table as plain JSON values."""
+        return {"run": str(self.run), **self.table}
+
+    def tables(self) -> list[ShortTable]:
+        """One row per combination; the best by the measure that says most is starred."""
+        rows, axes, best, published = (self.table[key] for key in ("rows", "axes", "best", "published"))
+        assert isinstance(rows, list)
+        assert isinstance(axes, list)
+        shown = [(part, kind) for part in _COLUMNS for kind in ("clean", "robust") if _is_known(rows, part, kind)]
+        marked: Mapping[str, object] = best if isinstance(best, dict) else {"measure": "", "rows": []}
+        cells = [
+            [*(row["values"][axis] for axis in axes), *(_cell(row, part, kind, marked) for part, kind in shown)]
+            for row in rows
+        ]
+        columns = [*(axis.rpartition(".")[2] for axis in axes), *(f"{_COLUMNS[part]} {kind} %" for part, kind in shown)]
+        notes = []
+        if marked["rows"]:
+            notes.append(f"* best {str(marked['measure']).replace('.', ' ').replace('holdout', 'hold-out')}")
+        if isinstance(published, dict):
+            source, attack, note = (published[key] for key in ("source", "attack", "note"))
+            notes.append(f"published: {source}; robust under {attack}. {note}".strip())
+        notes += [f"{name} failed: {reason}" for name, reason in self.failures.items()]
+        return [ShortTable(str(self.table["recipe"]), columns, cells, notes)]
+
+    def __repr__(self) -> str:
+        return "\n".join(map(str, self.tables()))
+
+
+def sweep(
+    recipe: str | Recipe | Sweep,
+    run: str | Path,
+    *,
+    axes: Mapping[str, Sequence[object]] | Sequence[str | Axis] = (),
+    overrides: Mapping[str, object] | Sequence[str] = (),
+    data: str | None = None,
+    suite: str | Suite | None = None,
+    threat: str | Threat | None = None,
+    progress: bool | Notify | None = None,
+    command: str | None = None,
+) -> SweepResult:
+    """Train every combination of some settings and tabulate the results; the same call resumes.
+
+    Args:
+        recipe: A name from `vitadel recipes`, a published table from `vitadel sweeps`, a `Recipe` or a `Sweep`.
+        run: The run folder; every combination is a run folder in it.
+        axes: What is varied: `{"plan.epochs": [10, 20]}` or `["plan.epochs=10,20"]`.
+        overrides: Settings to change in all combinations.
+        data: A data set in place of the recipe's.
+        suite: Attacks to evaluate every combination with on the test images.
+        threat: The threat model of the suite.
+        progress: None shows bars on a terminal, False shows nothing; or a callback.
+        command: What the manifest records as the command.
+
+    Returns:
+        The table, printed as text. Combinations that failed are in `failures`; the same call tries them again.
+
+    Raises:
+        UsageError: If a combination cannot be trained, before any training.
+
+    Example:
+        >>> sweep("digits-adversarial", "runs/decay", axes={"weight-decay": [0.05, 0.5]})
+    """
+    if isinstance(recipe, Sweep):
+        chosen = recipe
+    else:
+        chosen = as_sweep(recipe, axes, overrides, data=data, suite=suite, threat=threat)
+
+    def test(folder: Path, notify: Notify) -> Sequence[Summary]:
+        assert chosen.suite is not None
+        recipe_data = chosen.data or chosen.recipe.data
+        done = evaluate(
+            folder,
+            recipe_data,
+            chosen.suite,
+            run=folder / "test",
+            threat=chosen.threat or DEFAULT_THREAT,
+            progress=notify,
+            command=command,
+        )
+        return done.summaries
+
+    with progress_of(progress) as notify:
+        table = run_sweep(chosen, Path(run), evaluate=test, notify=notify, command=command)
+    return SweepResult(Path(run), table)
+
+
+def as_sweep(
+    recipe: str | Recipe,
+    axes: Mapping[str, Sequence[object]] | Sequence[str | Axis] = (),
+    overrides: Mapping[str, object] | Sequence[str] = (),
+    *,
+    data: str | None = None,
+    suite: str | Suite | None = None,
+    threat: str | Threat | None = None,
+) -> Sweep:
+    """The sweep that these arguments of `sweep` describe; given axes replace those of a published table."""
+    published = SWEEPS.get(recipe) if isinstance(recipe, str) else None
+    if published is None and isinstance(recipe, str) and recipe not in RECIPES:
+        raise unknown("recipe", recipe, {**RECIPES, **SWEEPS})
+    given = _axes(axes)
+    radius = threat or (published.threat if published else None)
+    return Sweep(
+        as_recipe(published.recipe if published else recipe),
+        tuple(_replaced(published.axes, given) if published else given),
+        (*(published.settings if published else ()), *_settings(overrides)),
+        data,
+        _suite(suite),
+        threats.as_threat(radius) if radius and suite else None,
+        published,
+    )
+
+
+def _axes(axes: Mapping[str, Sequence[object]] | Sequence[str | Axis]) -> list[Axis]:
+    if isinstance(axes, Mapping):
+        return [Axis.of(name, [_text(name, value) for value in values]) for name, values in axes.items()]
+    return [Axis.read(axis) if isinstance(axis, str) else axis for axis in axes]
+
+
+def _settings(overrides: Mapping[str, object] | Sequence[str]) -> list[str]:
+    if isinstance(overrides, Mapping):
+        return [f"{path}={_text(path, value)}" for path, value in overrides.items()]
+    return list(overrides)
+
+
+def _text(path: str, value: object) -> str:
+    text = as_text(value, ",")
+    if text is None:
+        raise UsageError(f'a sweep records its settings as text, got {path}={value!r}. Write it as text: "linf:4/255".')
+    return text
+
+
+def _replaced(known: Sequence[Axis], given: Sequence[Axis]) -> list[Axis]:
+    """The given axes in place of the table's; a value that the table has keeps everything the table means by it."""
+    names = [axis.name for axis in given]
+    meant = {(axis.name, value.label): value for axis in known for value in axis.values}
+    chosen = (
+        dataclasses.replace(axis, values=tuple(meant.get((axis.name, one.label), one) for one in axis.values))
+        for axis in given
+    )
+    return [*(axis for axis in known if axis.name not in names), *chosen]
+
+
+def _suite(suite: str | Suite | None) -> Suite | None:
+    if suite is None or isinstance(suite, Suite):
+        return suite
+    name = suite if suite in SUITES else RENAMED.get(suite, suite)
+    if name not in SUITES:
+        raise unknown("suite", suite, SUITES)
+    return SUITES[name]
+
+
+def _is_known(rows: Sequence[Summary], part: str, kind: str) -> bool:
+    return any(isinstance(numbers := row[part], dict) and numbers.get(kind) is not None for row in rows)
+
+
+def _cell(row: Summary, part: str, kind: str, best: Summary) -> str:
+    numbers, winners = row[part], best["rows"]
+    value = numbers.get(kind) if isinstance(numbers, dict) else None
+    if value is None:
+        return "-"
+    if part == "published":
+        return f"{value:.2f}"
+    assert isinstance(winners, list)
+    star = "*" if best["measure"] == f"{part}.{kind}" and row["name"] in winners else ""
+    if isinstance(value, dict):
+        share, low, high = (100 * value[key] for key in ("accuracy", "low", "high"))
+        return f"{share:.1f}{star} ({low:.1f}-{high:.1f})"
+    return f"{100 * value:.1f}{star}"

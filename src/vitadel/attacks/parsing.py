@@ -1,0 +1,79 @@
+"""Attacks and attention scalings as people write them: `pgd:steps=40,loss=margin`, `aas:blocks=4`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from vitadel.attacks import ATTACKS, SCALINGS, SCHEDULES, Attack, AutoAttack, Scaling, Schedule
+from vitadel.core.errors import unknown
+from vitadel.core.numeric import read_number
+from vitadel.core.settings import Notation, Reader, one_of, split_name, with_settings
+from vitadel.goals import TARGETS, Target
+from vitadel.losses import LOSSES, Loss, kl_divergence
+from vitadel.threats import Threat, read
+
+# losses by the name that `loss=` chooses them by
+NAMED_LOSSES: dict[str, Loss] = {**LOSSES, "kl": kl_divergence}
+
+
+def parse_attack(text: str) -> Attack:
+    """The attack that `pgd:steps=40,step_size=2/255` names.
+
+    Args:
+        text: `NAME[:key=value,...]` with a name from `vitadel attacks`.
+
+    Raises:
+        UsageError: If there is no such attack or setting, or a value that it cannot have.
+    """
+    return _parse(text, goal_settings=False)[0]
+
+
+def parse_attack_and_goal(text: str) -> tuple[Attack, Loss, Target | None]:
+    """An attack with the loss it maximizes and the class it targets: `pgd:steps=40,loss=margin,target=runner-up`."""
+    return _parse(text, goal_settings=True)
+
+
+def parse_scaling(text: str) -> Scaling:
+    """The attention scaling that `aas:loss=margin,blocks=4` names; a number is one factor for every attention."""
+    name, settings = split_name(text)
+    if name not in SCALINGS:
+        if not name[:1].isdigit():
+            raise unknown("scaling", name, SCALINGS)
+        return Scaling.manual(read_number(text, "--scaling"))
+    return with_settings(SCALINGS[name](), settings, notation(name))
+
+
+def notation(owner: str) -> Notation:
+    """How the settings in `NAME:key=value,...` are written."""
+    return Notation(prefix=f"{owner}:", owner=owner, readers=READERS)
+
+
+def _parse(text: str, *, goal_settings: bool) -> tuple[Attack, Loss, Target | None]:
+    name, settings = split_name(text)
+    if name not in ATTACKS:
+        raise unknown("attack", name, ATTACKS)
+    kind = ATTACKS[name]
+    # AutoAttack's losses and targets are part of it
+    about_goal = ("loss", "target") if goal_settings and not issubclass(kind, AutoAttack) else ()
+    goal = {key: str(value) for key, value in settings if key in about_goal}
+    rest = [(key, value) for key, value in settings if key not in about_goal]
+    attack = with_settings(kind(), rest, notation(name), also=about_goal)
+    loss = one_of("loss", NAMED_LOSSES)(goal["loss"], "") if "loss" in goal else kind.default_loss
+    target = one_of("target", TARGETS)(goal["target"], "") if "target" in goal else None
+    return attack, loss, target  # type: ignore[return-value]
+
+
+def _read_scaling(text: str, what: str) -> Scaling:
+    name = text.partition(":")[0]
+    if name not in SCALINGS and not name[:1].isdigit():
+        raise unknown(what, name, SCALINGS)
+    return parse_scaling(text)
+
+
+READERS: Mapping[Any, Reader] = {
+    Attack: lambda text, what: parse_attack(text),
+    Loss: one_of("loss", NAMED_LOSSES),
+    Scaling: _read_scaling,
+    Schedule: one_of("schedule", SCHEDULES),
+    Target: one_of("target", TARGETS),
+    Threat: lambda text, what: read(text),
+}
