@@ -14,7 +14,7 @@ def refuse_other_classes(model: nn.Module, data: DataSet) -> None:
     A label is a place among the classes of the data; to a model of others that number means another class. The shapes
     of cue-conflict stimuli are classes of no model: the suite that judges them knows what to make of them.
     """
-    known = getattr(getattr(model, "spec", None), "answers", None)
+    known = getattr(getattr(model, "spec", None), "output_classes", None)
     if known is None or known == data.num_classes or data.classes == SHAPES:
         return
     raise UsageError(

@@ -63,7 +63,7 @@ class Transfer:
     def refuse(self, model: nn.Module, data: DataSet, split: str) -> None:
         if not self.sources:
             raise UsageError("transfer needs other models to craft on. Write transfer:sources=MODEL, or MODEL+MODEL.")
-        wanted = getattr(getattr(model, "spec", None), "answers", len(data.classes))
+        wanted = getattr(getattr(model, "spec", None), "output_classes", len(data.classes))
         for source, other in zip(self.sources, self._others(torch.device("cpu")), strict=True):
             assert other.spec is not None
             if (known := other.spec.output_classes) != wanted:
