@@ -30,7 +30,7 @@ RECORDS = {
     "attacks": "AttackResult ContinuousBatch Factors Flag Found ImageResult KeptBuffers WorkQueue",
     "core": "Accuracy Range Ranks",
     "data": "CheckReport Index Mapped Member Shard Spec Statistics",
-    "evaluate": "Book Cascade Desk Found McNemar Measure Robustness Sheet Trend",
+    "evaluate": "Book Cascade Context Desk Found McNemar Measure Robustness Sheet TableWriter Trend",
     "models": "Cost Geometry Layer",
     "objectives": "TrainingTime",
     "recipes": "AugmentationSet Numbers Published",

@@ -109,5 +109,5 @@ def test_a_part_that_a_recipe_lacks_can_be_set() -> None:
     assert recipe.plan.host == PILAugment(erase=0.25)
     with pytest.raises(UsageError, match="unknown setting of Mixing 'cutmx'. Did you mean 'cutmix'"):
         override(short(), ["plan.mixing.cutmx=1"])
-    with pytest.raises(UsageError, match="there is nothing below a NoneType"):
+    with pytest.raises(UsageError, match="plan.ema is not set. Set plan.ema as a whole first"):
         override(short(), ["plan.ema.x=1"])
