@@ -38,6 +38,16 @@ class ResultStore(Protocol):
     def read_part(self, name: str) -> dict[str, Any] | None:
         """A part as it was kept, None if it was not."""
 
+    def finish(self, rows: Columns, summary: Mapping[str, object]) -> None:
+        """Keep what the tables came to: one row per image, and the summary."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether `finish` was called."""
+
+    def checked(self) -> tuple[dict[str, Any], dict[str, list[Any]]]:
+        """The summary and the rows that it was counted from; a UsageError if they do not belong together."""
+
 
 @dataclass(slots=True)
 class MemoryStore:
@@ -45,6 +55,7 @@ class MemoryStore:
 
     _tables: dict[str, dict[str, list[Any]]] = field(default_factory=dict)
     _parts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    _finished: list[tuple[dict[str, Any], dict[str, list[Any]]]] = field(default_factory=list)
 
     @property
     def folder(self) -> None:
@@ -64,6 +75,16 @@ class MemoryStore:
 
     def read_part(self, name: str) -> dict[str, Any] | None:
         return self._parts.get(name)
+
+    def finish(self, rows: Columns, summary: Mapping[str, object]) -> None:
+        self._finished = [(dict(summary), in_order({name: list(values) for name, values in rows.items()}))]
+
+    @property
+    def finished(self) -> bool:
+        return bool(self._finished)
+
+    def checked(self) -> tuple[dict[str, Any], dict[str, list[Any]]]:
+        return self._finished[0]
 
 
 @dataclass(frozen=True, slots=True)

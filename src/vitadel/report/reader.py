@@ -29,7 +29,7 @@ from vitadel.report.records import (
 )
 from vitadel.report.studies import read_study
 from vitadel.report.surveys import Survey, survey
-from vitadel.runs import Rows, Run
+from vitadel.runs import ResultFolder, Run
 
 _NOT_SERIES = {"event", "time", "step", "epoch"}
 
@@ -200,12 +200,12 @@ def _by_threat(evaluation: Evaluation) -> tuple[bool, str, str, float, str]:
 
 
 def _finished(run: Run, name: str) -> Evaluation | Survey:
-    rows = run.rows(name)
+    rows = run.results(name)
     summary, columns = rows.checked()
     return _survey(rows, summary, columns) if "measures" in summary else _evaluation(rows, summary, columns)
 
 
-def _survey(rows: Rows, summary: Mapping[str, object], columns: Mapping[str, Sequence[object]]) -> Survey:
+def _survey(rows: ResultFolder, summary: Mapping[str, object], columns: Mapping[str, Sequence[object]]) -> Survey:
     try:
         return survey(
             summary,
@@ -223,7 +223,9 @@ def _survey(rows: Rows, summary: Mapping[str, object], columns: Mapping[str, Seq
         ) from error
 
 
-def _evaluation(rows: Rows, summary: Mapping[str, object], columns: Mapping[str, Sequence[object]]) -> Evaluation:
+def _evaluation(
+    rows: ResultFolder, summary: Mapping[str, object], columns: Mapping[str, Sequence[object]]
+) -> Evaluation:
     clean = _accuracy(summary.get("clean"))
     if clean is None:
         raise UsageError(
@@ -239,11 +241,11 @@ def _evaluation(rows: Rows, summary: Mapping[str, object], columns: Mapping[str,
         robust=_accuracy(summary.get("robust")),
         attacks=tuple(_attack(entry) for entry in _mappings(summary.get("attacks"))),
         flags=tuple(_flag(entry) for entry in _mappings(summary.get("flags"))),
-        fell_to=tuple(_text(value) for value in columns.get("fell_to", [])),
-        size=tuple(_number(value) for value in columns.get("size", [])),
+        fell_to=tuple(_text(value) for value in columns.get("broken_by", [])),
+        size=tuple(_number(value) for value in columns.get("distance", [])),
         gallery=_gallery(rows.folder / "gallery.npz"),
-        clean_right=tuple(_number(value) for value in columns.get("clean_right", [])),
-        right=tuple(_number(value) for value in columns.get("right", [])),
+        clean_right=tuple(_number(value) for value in columns.get("clean_correct", [])),
+        right=tuple(_number(value) for value in columns.get("robust", [])),
         precision=_text(summary.get("search_precision")),
         ids=tuple(str(value) for value in columns.get("id", [])),
         labels=tuple(str(value) for value in columns.get("label", [])),

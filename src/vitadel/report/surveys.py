@@ -121,7 +121,7 @@ def survey(
         ids=tuple(str(one) for one in columns.get("id", ())),
         labels=tuple(str(one) for one in label),
         clean_right=tuple(float(a == b) for a, b in zip(label, said, strict=False)) if clean else (),
-        right=tuple(_number_or_gap(one) for one in columns.get("right", ())),
+        right=tuple(_number_or_gap(one) for one in columns.get("correct", ())),
     )
 
 

@@ -20,7 +20,7 @@ from vitadel.core.distributed import Ranks
 from vitadel.core.errors import UsageError
 from vitadel.core.files import is_unfinished, read_json, write_json
 from vitadel.runs.manifest import describe, differences, fingerprint, surroundings
-from vitadel.runs.tables import Rows
+from vitadel.runs.tables import ResultFolder, Rows
 
 _MANIFEST, _LOG = "manifest.json", "log.jsonl"
 # events whose values are numbers, or None where there is none
@@ -145,6 +145,10 @@ class Run:
     def rows(self, name: str) -> Rows:
         """The rows of one evaluation, to write or to read."""
         return Rows(self.folder / "eval" / name)
+
+    def results(self, name: str) -> ResultFolder:
+        """The results of one evaluation, to write or to read."""
+        return ResultFolder(self.folder / "eval" / name)
 
     def evaluations(self) -> list[str]:
         """The names of the finished evaluations, and of those that have lost their rows or their summary since."""

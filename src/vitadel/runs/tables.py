@@ -29,6 +29,8 @@ _HASH = b"vitadel.sha256"
 _SAID = ("name", "suite", "threat", "n", "clean", "robust", "attacks", "flags")
 # the hash of the rows that a summary was counted from
 _ROWS = "rows_sha256"
+# columns of rows that versions before 0.1 wrote under other names
+_OLD_NAMES = {"row": "index", "fell_to": "broken_by", "size": "distance", "clean_right": "clean_correct"}
 # names of files have at most 255 bytes
 _LONGEST = 120
 
@@ -92,7 +94,9 @@ class Rows:
         told, columns = read_json(self._summary, again), self.read()
         if absent := [key for key in _SAID if key not in told]:
             raise UsageError(f"{self._summary} says nothing of {', '.join(absent)}. {again}")
-        if told.pop(_ROWS, None) not in (None, _hash(columns)) or told["n"] != len(columns.get("row", [])):
+        if told.pop(_ROWS, None) not in (None, _hash(columns)) or told["n"] != len(
+            columns.get("row", columns.get("index", []))
+        ):
             raise UsageError(f"{self._summary} was counted from other rows than {self._whole} has. {again}")
         for name, counted in _counts(told, columns).items():
             if not _same(told[name], counted):
@@ -147,6 +151,62 @@ class ResultFolder:
         path = self._part(name)
         return read_json(path) if path.exists() else None
 
+    def finish(self, rows: Columns, summary: Mapping[str, object]) -> None:
+        """Write one row per image and the summary that was counted from them, and drop tables and parts.
+
+        Args:
+            rows: The columns of `rows.parquet`; `index` is the key.
+            summary: The record as JSON; a hash of the rows is written with it.
+        """
+        import pyarrow as pa
+
+        with contextlib.suppress(OSError):  # of an earlier time, whose rows are replaced now
+            self._summary.unlink()
+        _write(pa.table(in_order({name: list(values) for name, values in rows.items()})), self._rows)
+        write_json(self._summary, {**summary, _ROWS: _hash(_read_one(self._rows))})
+        for name in ("tables", "parts"):
+            shutil.rmtree(self.folder / name, ignore_errors=True)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the rows and the summary are there."""
+        return self._summary.exists() and self._rows.exists()
+
+    def rows(self) -> dict[str, list[Any]]:
+        """The finished rows as columns, in order of `index`, under their names of this version; empty before."""
+        return _with_new_names(_read_one(self._rows)) if self._rows.exists() else {}
+
+    def checked(self) -> tuple[dict[str, Any], dict[str, list[Any]]]:
+        """The summary and the rows that it was counted from.
+
+        Raises:
+            UsageError: One of them is missing or damaged, or they do not belong together.
+        """
+        for path in (self._summary, self._rows):
+            if not path.exists():
+                raise UsageError(f"{path} does not exist. Run the same command again to have it made.")
+        again = f"Delete {self._summary} and run the same command again."
+        summary, stored = read_json(self._summary, again), _read_one(self._rows)
+        rows = _with_new_names(stored)
+        if absent := [key for key in _SAID if key not in summary]:
+            raise UsageError(f"{self._summary} says nothing of {', '.join(absent)}. {again}")
+        if summary.pop(_ROWS, None) not in (None, _hash(stored)) or summary["n"] != len(rows.get("index", [])):
+            raise UsageError(f"{self._summary} was counted from other rows than {self._rows} has. {again}")
+        for name, counted in _counts(summary, rows).items():
+            if not _same(summary[name], counted):
+                raise UsageError(
+                    f"{self._summary} says {name} = {_shown(summary[name])}, its rows say {_shown(counted)}. {again}"
+                )
+        return summary, rows
+
+    @property
+    def _rows(self) -> Path:
+        return self.folder / "rows.parquet"
+
+    @property
+    def _summary(self) -> Path:
+        return self.folder / "summary.json"
+
     def table(self, name: str) -> Path:
         """The folder of a table's files."""
         return self.folder / "tables" / _file_name(name)
@@ -159,6 +219,12 @@ def _file_name(name: str) -> str:
     """A name that every file system can spell; two names never share one."""
     safe = "".join(sign if sign.isalnum() or sign in "-_=." else "_" for sign in name)[:_LONGEST]
     return safe if safe == name else f"{safe}-{zlib.crc32(name.encode()):08x}"
+
+
+def _with_new_names(columns: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
+    """Rows under the names of this version, in order."""
+    names = {**_OLD_NAMES, "right": "robust" if "fell_to" in columns else "correct"}
+    return in_order({names.get(name, name): values for name, values in columns.items()})
 
 
 def in_order(columns: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
@@ -193,7 +259,7 @@ def _read(paths: Sequence[Path]) -> dict[str, list[object]]:
     for path in paths:
         for name, values in _read_one(path).items():
             columns.setdefault(name, []).extend(values)
-    numbers = columns.get("row", [])
+    numbers = columns.get("row", columns.get("index", []))
     if any(len(values) != len(numbers) for values in columns.values()):
         raise UsageError(
             f"the files in {paths[0].parent} differ in their columns. Delete them and run the same command again."
@@ -228,8 +294,9 @@ def _hash(columns: Columns) -> str:
 def _counts(told: Mapping[str, object], columns: Columns) -> dict[str, dict[str, object]]:
     """The accuracies of a summary as its rows give them; without those that the rows do not say."""
     pairs = zip(columns.get("label", ()), columns.get("clean_prediction", ()), strict=False)
-    clean = columns.get("clean_right", [label == said for label, said in pairs])
-    robust = columns.get("right", [to == "" for to in columns.get("fell_to", ())])
+    clean = columns.get("clean_correct", columns.get("clean_right", [label == said for label, said in pairs]))
+    broken_by = columns.get("broken_by", columns.get("fell_to", ()))
+    robust = columns.get("robust", columns.get("right", [attack == "" for attack in broken_by]))
     found = {"clean": _shares(clean), "robust": _shares(robust)}
     return {name: _accuracy(shares) for name, shares in found.items() if shares and isinstance(told[name], dict)}
 

@@ -8,7 +8,7 @@ draws the conclusion: one row per image, and the summary.
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
@@ -23,6 +23,7 @@ from vitadel.core.progress import Notify, silent
 from vitadel.data import DataSet, Split, batches
 from vitadel.evaluate.cascade import logits
 from vitadel.evaluate.classes import refuse_other_classes, refuse_unwritable_names
+from vitadel.evaluate.context import Context
 from vitadel.evaluate.journal import Columns, Page
 from vitadel.evaluate.metrics import Accuracy, accuracy, expected_accuracy
 from vitadel.evaluate.sanity_checks import sanity_flags
@@ -59,6 +60,119 @@ class Survey(Protocol):
 
     def conclude(self, desk: "Desk") -> "Outcome":
         """From full sheets to rows and numbers; only one process is asked."""
+
+
+class Suite(Protocol):
+    """Settings of an evaluation, a frozen dataclass that knows how to carry it out.
+
+    A suite fills tables with one row per image, each process for its share; from full tables come the rows that are
+    kept and the record. What a table has is not computed again, so an interrupted evaluation resumes.
+    """
+
+    @property
+    def name(self) -> str:
+        """What it is called on the command line, such as `gray-level`."""
+
+    @property
+    def title(self) -> str:
+        """What reports call it."""
+
+    @property
+    def about(self) -> str:
+        """What it measures, in a line."""
+
+    @property
+    def needs_threat(self) -> bool:
+        """Whether it attacks within the context's threat."""
+
+    def refuse(self, model: nn.Module, data: DataSet, split: str) -> None:
+        """Raise a UsageError if these cannot be evaluated; called before anything is written."""
+
+    def run(self, ctx: Context) -> None:
+        """Fill the tables, with `ctx.map` and `ctx.stream`; every process runs it, for its share of the images."""
+
+    def rows(self, ctx: Context) -> Mapping[str, Sequence[object]]:
+        """From full tables to columns with one value per image, beside `index`, `id` and `label`; one process."""
+
+    def summarize(self, ctx: Context) -> SuiteRecord:
+        """From full tables to the numbers; one process."""
+
+
+def run_suite(suite: Suite, ctx: Context) -> SuiteRecord:
+    """Carry out a suite and keep its rows and its record in the context's store; a finished one is only read.
+
+    Args:
+        suite: The settings.
+        ctx: The model, the images, and the store for this suite alone.
+
+    Returns:
+        The record, checked against the rows.
+    """
+    if not ctx.store.finished:
+        suite.run(ctx)
+        ctx.ranks.wait()
+        if ctx.ranks.rank == 0:
+            one = replace(ctx, ranks=Ranks())  # the others do not wait for its reading of tables
+            own = {"index": range(len(ctx.images)), "id": ctx.images.ids, "label": ctx.images.labels.tolist()}
+            ctx.store.finish({**own, **suite.rows(one)}, suite.summarize(one).to_json())
+    ctx.ranks.wait()
+    return SuiteRecord.from_json(ctx.store.checked()[0])
+
+
+def measured(
+    suite: Suite,
+    ctx: Context,
+    *,
+    clean: Accuracy | None,
+    measures: Sequence[Measure],
+    sentence: str,
+    conventions: Mapping[str, object],
+    exhibits: Sequence[Exhibit],
+    tables: Sequence[str],
+    flags: Sequence[Flag] = (),
+    threat: Threat | None = None,
+) -> SuiteRecord:
+    """The record of a suite that is quoted by its measures.
+
+    Args:
+        suite: The suite.
+        ctx: Its context.
+        clean: Accuracy before any perturbation; None where labels do not apply.
+        measures: The numbers, one of them the main one.
+        sentence: The main finding.
+        conventions: What else determines the numbers; preprocessing and seed are added.
+        exhibits: What it shows.
+        tables: The tables it filled, whose times are added up.
+        flags: Reasons to doubt the numbers, beside what the model itself gives away.
+        threat: The threat that it attacked within.
+    """
+    seconds = sum(sum(ctx.table(name)["seconds"]) for name in tables)
+    return SuiteRecord(
+        ctx.name or suite.name,
+        suite.name,
+        len(ctx.images),
+        clean=clean,
+        threat=None if threat is None else ThreatRecord.of(spell(threat), threat.eps),
+        robust=None,
+        attacks=(),
+        flags=(*_model_flags(ctx, attacks=threat is not None), *skipped_flags(ctx.images), *flags),
+        seconds=round(seconds, 3),
+        title=suite.title,
+        sentence=sentence,
+        measures=measures,
+        conventions={
+            **({} if ctx.data is None else {"preprocess": ctx.data.preprocess.name}),
+            "seed": ctx.seed,
+            **conventions,
+        },
+        exhibits=exhibits,
+    )
+
+
+def _model_flags(ctx: Context, *, attacks: bool) -> list[Flag]:
+    """What the model gives away on a few images; gradients matter only where something attacked."""
+    x = ctx.images.images(torch.arange(min(_ASKED, len(ctx.images)))).to(ctx.device)
+    return [flag for flag in sanity_flags(ctx.model, x) if attacks or flag.code == "randomized"]
 
 
 @runtime_checkable
@@ -240,7 +354,7 @@ def answer(model: nn.Module, x: Tensor, label_B: Tensor) -> Tensor:
 def survey(
     model: nn.Module,
     data: DataSet,
-    settings: Survey,
+    settings: Survey | Suite,
     run: Run,
     *,
     threat: Threat | None = None,
@@ -257,8 +371,13 @@ def survey(
     check_seed(seed)
     check_number("the batch", Count | None, batch)
     refuse_survey(model, data, settings, threat=threat, split=split)
-    images = data.split(split)
-    ranks, rows = ranks or Ranks(), run.rows(settings.name)
+    images, ranks = data.split(split), ranks or Ranks()
+    if not hasattr(settings, "look"):
+        store, engine = run.results(settings.name), Engine(rows=batch)
+        ctx = Context(model, images, data, threat, seed, engine, ranks, store, notify, settings.name)
+        return run_suite(settings, ctx).to_json()
+    assert not hasattr(settings, "summarize")
+    rows = run.rows(settings.name)
     if not rows.done:
         engine = Engine(rows=batch)
         desk = Desk(model, data, images, threat, rows, seed, engine, ranks, notify, settings.name)
@@ -271,7 +390,7 @@ def survey(
 
 
 def refuse_survey(
-    model: nn.Module, data: DataSet, settings: Survey, *, threat: Threat | None, split: str = "test"
+    model: nn.Module, data: DataSet, settings: Survey | Suite, *, threat: Threat | None, split: str = "test"
 ) -> None:
     """Raise what `survey` would refuse: for callers that take a run folder first."""
     images = data.split(split)
