@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from vitadel import threats
 from vitadel.attacks import FGSM, GAMA, PGD, SCALINGS, Engine, Factors, RescaledModel, Scaling, scaled, search_factors
-from vitadel.core.stats import chance_of
+from vitadel.core.stats import mcnemar
 from vitadel.evaluate import Entry, robustness
 from vitadel.losses import dlr, margin
 from vitadel.threats import Threat
@@ -98,11 +98,11 @@ def compare(setup: Setup, entry: Entry, ways: dict[str, Factors]) -> dict[str, o
             "seconds": round(seconds, 2),
             "only_scaled_breaks": only[0],
             "only_plain_breaks": only[1],
-            "chance_against_plain": chance_of(*only),
+            "chance_against_plain": mcnemar(only[0], only[1], "greater"),
             "new_by_scaling": new[0],
             "new_by_second_try": new[1],
-            "chance_against_second_try": chance_of(
-                int((plain & again & ~original).sum()), int((plain & ~again & original).sum())
+            "chance_against_second_try": mcnemar(
+                int((plain & again & ~original).sum()), int((plain & ~again & original).sum()), "greater"
             ),
         }
     return record

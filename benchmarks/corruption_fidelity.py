@@ -26,7 +26,7 @@ from record import hardware, versions, write_record
 from torch import Tensor
 
 from vitadel import data, models
-from vitadel.core.stats import chance_of
+from vitadel.core.stats import mcnemar
 from vitadel.shifts import CORRUPTIONS, SEVERITIES, Corruption
 
 FIXED = ("defocus_blur", "zoom_blur", "brightness", "contrast", "pixelate", "jpeg_compression", "gaussian_blur",
@@ -66,7 +66,7 @@ def compare_statistics(ours: Tensor, theirs: Tensor, x: Tensor) -> dict[str, lis
 
 def compare_verdicts(ours: Tensor, theirs: Tensor) -> dict[str, float]:
     only_us, only_them = int((ours & ~theirs).sum()), int((theirs & ~ours).sum())
-    chance = min(1.0, 2 * chance_of(max(only_us, only_them), min(only_us, only_them)))
+    chance = mcnemar(only_us, only_them)
     accuracies = {"ours": ours.double().mean().item(), "peer": theirs.double().mean().item()}
     return {**accuracies, "only_ours": only_us, "only_peer": only_them, "p": round(chance, 4)}
 

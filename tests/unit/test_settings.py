@@ -28,9 +28,9 @@ from vitadel.train.optimizers import SGD, AdamW, Lion
 RECORDS = {
     "analyze": "AttackRunner Evidence ImageAttacker Moments Outcome View Work",
     "attacks": "AttackResult ContinuousBatch Factors Flag Found ImageResult KeptBuffers WorkQueue",
-    "core": "Accuracy Range Ranks",
+    "core": "Accuracy LinearFit PairedTest PowerLawFit Range Ranks",
     "data": "CheckReport Index Mapped Member Shard Spec Statistics",
-    "evaluate": "Book Cascade Context Desk Found McNemar Measure Robustness Sheet TableWriter Trend",
+    "evaluate": "Book Cascade Context Desk Found Measure Robustness Sheet TableWriter",
     "models": "Cost Geometry Layer",
     "objectives": "TrainingTime",
     "recipes": "AugmentationSet Numbers Published",

@@ -24,7 +24,7 @@ is one-hot, gradients may still flow through its values.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from vitadel.core.stats import accuracy, chance_of
+from vitadel.core.stats import accuracy, mcnemar
 
 MASKED, NOT_MASKED, CANNOT_TELL, NOTHING = "masked", "not masked", "cannot tell", "nothing"
 OUTCOMES = ("square", "scaling", "far", "iterations")
@@ -94,7 +94,7 @@ def scaling(scaled_only: int, again_only: int, both: int, left: int) -> Evidence
     """Whether rescaled attention helps an attack more than a second try does."""
     if left == 0:
         return Evidence("scaling", "PGD left no image on which AAS could do better", {"left": 0}, NOT_MASKED)
-    p = chance_of(scaled_only, again_only)
+    p = mcnemar(scaled_only, again_only, "greater")
     numbers: dict[str, float] = {"scaled_only": scaled_only, "again_only": again_only, "both": both, "p": p}
     numbers |= share("scaled", scaled_only + both, left) | share("again", again_only + both, left)
     sentence = (
@@ -121,7 +121,7 @@ def far(standing: int, again: int, n: int, radius: str) -> Evidence:
 
 def iterations(only_short: Mapping[int, int], only_long: Mapping[int, int], longest: int) -> Evidence:
     """Whether more steps fell fewer images; per number of steps what fell to that attack only, or to the longest."""
-    chances = {steps: chance_of(only_short[steps], only_long[steps]) for steps in only_short}
+    chances = {steps: mcnemar(only_short[steps], only_long[steps], "greater") for steps in only_short}
     steps = min(chances, key=lambda one: chances[one])
     numbers: dict[str, float] = {
         "shorter": steps,

@@ -2,11 +2,11 @@
 
 from vitadel.core.device import device_name
 from vitadel.core.distributed import Ranks, best_device
+from vitadel.core.stats import Accuracy, accuracy
 from vitadel.evaluate.adversarial_images import read_found
 from vitadel.evaluate.attack_suites import SUITES, Entry, Suite
 from vitadel.evaluate.attention_scaling import PAPER_PROTOCOL
 from vitadel.evaluate.classes import refuse_other_classes, refuse_unwritable_names
-from vitadel.evaluate.metrics import Accuracy, accuracy
 from vitadel.evaluate.robustness import Robustness, robustness
 from vitadel.evaluate.runner import evaluate, refuse_suite
 from vitadel.evaluate.sanity_checks import sanity_flags

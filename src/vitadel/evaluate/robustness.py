@@ -13,11 +13,11 @@ from vitadel.core.device import device_of
 from vitadel.core.errors import UsageError, unknown
 from vitadel.core.numeric import check_seed
 from vitadel.core.progress import Notify, silent
+from vitadel.core.stats import Accuracy
 from vitadel.evaluate.attack_suites import SUITES, Entry, Suite
 from vitadel.evaluate.attention_scaling import PAPER_PROTOCOL, find, in_float32, with_scaled
 from vitadel.evaluate.cascade import Cascade
 from vitadel.evaluate.journal import Notebook
-from vitadel.evaluate.metrics import Accuracy
 from vitadel.evaluate.runner import ready
 from vitadel.evaluate.summary import summarize
 from vitadel.evaluate.verdicts import verdicts

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from vitadel.attacks import Flag, zero_gradient_flags
+from vitadel.core.stats import Accuracy, accuracy, expected_accuracy
 from vitadel.evaluate.attack_suites import SCALED, Entry
 from vitadel.evaluate.book import COSTS
-from vitadel.evaluate.metrics import Accuracy, accuracy, expected_accuracy
 from vitadel.runs.schema import AttackRecord, SuiteRecord, ThreatRecord
 from vitadel.threats import Threat, spell
 

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from vitadel.attacks import APGD, Engine
+from vitadel.core.stats import expected_accuracy
 from vitadel.evaluate import Entry, robustness
 from vitadel.evaluate.cascade import Cascade
 from vitadel.evaluate.journal import Notebook
-from vitadel.evaluate.metrics import expected_accuracy
 from vitadel.evaluate.robustness import InHand
 from vitadel.evaluate.verdicts import verdicts
 from vitadel.losses import cross_entropy, dlr

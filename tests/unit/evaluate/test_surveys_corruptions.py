@@ -9,9 +9,9 @@ from PIL import Image
 from survey_parts import Bins, claim, grays  # type: ignore[import-not-found]
 
 from vitadel.core.errors import UsageError
+from vitadel.core.stats import ALEXNET_ERRORS, mean_corruption_error, relative_mean_corruption_error
 from vitadel.data import DataSet, InMemory, Split, Squash, load, wnids
 from vitadel.evaluate import survey
-from vitadel.evaluate.metrics import ALEXNET, mean_corruption_error, relative_corruption_error
 from vitadel.evaluate.suites import Corruptions
 from vitadel.runs import Rows
 from vitadel.shifts import CORRUPTIONS, Corruption
@@ -87,13 +87,13 @@ def test_mce_is_normalized_by_name_and_has_all_fifteen(tmp_path: Path) -> None:
     wrong = predictions != [[392], [235], [3]]
     errors = {name: float(wrong[:, 5 * at : 5 * at + 5].mean()) for at, name in enumerate(CORRUPTIONS)}
     assert value(summary, "mCE") == pytest.approx(100 * mean_corruption_error(errors))
-    assert value(summary, "relative mCE") == pytest.approx(100 * relative_corruption_error(errors, 1 / 3))
+    assert value(summary, "relative mCE") == pytest.approx(100 * relative_mean_corruption_error(errors, 1 / 3))
     some = survey(Bins(1000), data, Corruptions(severities=(1, 2)), claim(tmp_path / "some"))
     assert "undefined: it takes all fifteen" in some["conventions"]["mCE"]  # type: ignore[index]
     small = survey(Bins(1000), data, Corruptions(table="cifar"), claim(tmp_path / "small"))
     assert "on ImageNet's table" in small["conventions"]["mCE"]  # type: ignore[index]
     assert "mCE" not in [*names(some), *names(small)]
-    assert list(ALEXNET) == [name for name, kind in CORRUPTIONS.items() if kind.group != "extra"]
+    assert list(ALEXNET_ERRORS) == [name for name, kind in CORRUPTIONS.items() if kind.group != "extra"]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from scipy.stats import binomtest
 
 from vitadel.core.errors import UsageError
 from vitadel.report.comparison.compare import Comparison, Kind, compare_models
-from vitadel.report.comparison.paired import How
 from vitadel.report.reader import collect
 from vitadel.runs import Run
 
@@ -100,14 +99,14 @@ def test_differences_to_the_baseline_are_paired_by_image(three: list[Path]) -> N
     assert score.paired is not None
     # b stands on images 2, 3 and 4, where a does not; never the other way round
     assert score.delta == pytest.approx(0.3)
-    assert (score.paired.only_first, score.paired.only_second, score.paired.n) == (3, 0, 10)
+    assert (score.paired.first_better, score.paired.second_better, score.paired.n) == (3, 0, 10)
     assert score.paired.p == pytest.approx(binomtest(3, 3).pvalue)
-    assert score.paired.how is How.EXACT
+    assert score.paired.exact
     # c stands on 1 and 8, a on 0 and 1: one each way, although both have two
     other = rows["c"].scores[2]
     assert other is not None
     assert other.paired is not None
-    assert (other.delta, other.paired.only_first, other.paired.only_second, other.paired.p) == (0.0, 1, 1, 1.0)
+    assert (other.delta, other.paired.first_better, other.paired.second_better, other.paired.p) == (0.0, 1, 1, 1.0)
     assert all(score is None or score.delta is None for score in rows["a"].scores)
     assert rows["c"].scores[1] is None
 
@@ -278,8 +277,8 @@ def test_shares_per_image_are_compared_as_shares(make: Any) -> None:
     score = {row.label: row for row in table([run.folder for run in runs], "b").rows}["a"].scores[0]
     assert score is not None
     assert score.paired is not None
-    assert score.paired.how is How.SHARES
-    assert (score.paired.only_first, score.paired.only_second) == (2, 0)
+    assert not score.paired.exact
+    assert (score.paired.first_better, score.paired.second_better) == (2, 0)
 
 
 def test_autoattack_in_another_version_says_so(make: Any) -> None:

@@ -20,12 +20,12 @@ from vitadel.core.distributed import Ranks
 from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Count, check_number, check_seed
 from vitadel.core.progress import Notify, silent
+from vitadel.core.stats import Accuracy, accuracy, expected_accuracy
 from vitadel.data import DataSet, Split, batches
 from vitadel.evaluate.cascade import logits
 from vitadel.evaluate.classes import refuse_other_classes, refuse_unwritable_names
 from vitadel.evaluate.context import Context
 from vitadel.evaluate.journal import Columns, Page
-from vitadel.evaluate.metrics import Accuracy, accuracy, expected_accuracy
 from vitadel.evaluate.sanity_checks import sanity_flags
 from vitadel.evaluate.skipped import skipped_flags
 from vitadel.runs import Rows, Run

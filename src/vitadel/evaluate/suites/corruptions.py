@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from vitadel.attacks import Flag
 from vitadel.core.errors import UsageError, unknown
 from vitadel.core.numeric import check_ranges
+from vitadel.core.stats import ALEXNET_CLEAN_ERROR, ALEXNET_ERRORS, Accuracy, accuracy
 from vitadel.data import CorruptedRelease, DataSet, open_released, wnids
-from vitadel.evaluate.metrics import ALEXNET, ALEXNET_CLEAN, Accuracy, accuracy
 from vitadel.evaluate.suites.base import Desk, Outcome, share_of
 from vitadel.evaluate.suites.pictures import picture
 from vitadel.runs.exhibits import Bar, Bars, Exhibit, Heat, Matrix, Picture, Pictures, Table
@@ -217,7 +217,7 @@ class Corruptions:
             return "undefined: AlexNet's errors are known for the 1000 classes of ImageNet only"
         if self.files is None and Corruption(*self.cells[0], self.table).table_for(*desk.size) != "imagenet":
             return "undefined: AlexNet's errors are those on ImageNet's table of severities"
-        if not {(name, severity) for name in ALEXNET for severity in SEVERITIES} <= set(self.cells):
+        if not {(name, severity) for name in ALEXNET_ERRORS for severity in SEVERITIES} <= set(self.cells):
             return "undefined: it takes all fifteen corruptions at all five severities"
         return None
 
@@ -274,8 +274,8 @@ class Corruptions:
             mean = table.mean(table.of_name(name))
             shares = [100 * one for one in (mean.accuracy, mean.low, mean.high)]
             row: list[str | float | None] = [name, CORRUPTIONS[name].group, *shares]
-            with_base = self._undefined(desk) is None and name in ALEXNET
-            rows.append([*row, 100 * (1 - mean.accuracy) / ALEXNET[name] if with_base else None])
+            with_base = self._undefined(desk) is None and name in ALEXNET_ERRORS
+            rows.append([*row, 100 * (1 - mean.accuracy) / ALEXNET_ERRORS[name] if with_base else None])
         caption = "Means over severities. CE is the error in percent of AlexNet's, where that is known."
         columns = ["corruption", "group", "accuracy, %", "low", "high", "CE"]
         return Table("Accuracy per corruption", caption, columns, rows, digits=1)
@@ -334,10 +334,10 @@ class _Table:
     def corruption_errors(self) -> list[Measure]:
         """mCE and its relative, in percent; both are means over images, so their intervals are too."""
         plain, relative = np.zeros(len(self.clean)), np.zeros(len(self.clean))
-        for name, base in ALEXNET.items():
+        for name, base in ALEXNET_ERRORS.items():
             error = 1 - _row_means(self.right[:, self.places(self.of_name(name))])
-            plain += error / base / len(ALEXNET)
-            relative += (error - (1 - self.clean)) / (base - ALEXNET_CLEAN) / len(ALEXNET)
+            plain += error / base / len(ALEXNET_ERRORS)
+            relative += (error - (1 - self.clean)) / (base - ALEXNET_CLEAN_ERROR) / len(ALEXNET_ERRORS)
         return [_of_alexnet("mCE", plain), _of_alexnet("relative mCE", relative)]
 
 

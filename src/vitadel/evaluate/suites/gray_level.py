@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from vitadel.attacks import FGSM, PGD, Attack, Flag
 from vitadel.core.numeric import Count, Range, check_ranges
+from vitadel.core.stats import Accuracy
 from vitadel.data import DataSet
-from vitadel.evaluate.metrics import Accuracy
 from vitadel.evaluate.suites.base import Desk, Outcome, Work, share_of
 from vitadel.evaluate.suites.pictures import adversaries
 from vitadel.goals import Untargeted

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from vitadel.attacks import Flag
 from vitadel.core.errors import UsageError
+from vitadel.core.stats import accuracy
 from vitadel.data import DataSet, Split, part_wnids, wnids
-from vitadel.evaluate.metrics import accuracy
 from vitadel.evaluate.suites.base import Desk, Outcome, Work, share_of
 from vitadel.evaluate.suites.pictures import picture
 from vitadel.runs.exhibits import Bar, Bars, Picture, Pictures, Table

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from vitadel.attacks import Flag
 from vitadel.core.errors import UsageError
 from vitadel.core.files import refuse_special
+from vitadel.core.stats import Accuracy, accuracy
 from vitadel.data import SHAPES, STIMULI, DataSet, cues
-from vitadel.evaluate.metrics import Accuracy, accuracy
 from vitadel.evaluate.suites.base import Desk, Outcome, Work, answer
 from vitadel.evaluate.suites.pictures import picture
 from vitadel.runs.exhibits import Bar, Bars, Exhibit, Heat, Matrix, Picture, Pictures, Table

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Count, CountOrZero, Degrees, NotNegative, check_ranges
+from vitadel.core.stats import Accuracy, accuracy, expected_accuracy
 from vitadel.data import DataSet
-from vitadel.evaluate.metrics import Accuracy, accuracy, expected_accuracy
 from vitadel.evaluate.suites.base import Desk, Outcome, Sheet, Work, share_of
 from vitadel.evaluate.suites.pictures import picture
 from vitadel.runs.exhibits import Exhibit, Heat, Line, Lines, Matrix, Picture, Pictures

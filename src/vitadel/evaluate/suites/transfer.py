@@ -20,8 +20,8 @@ from vitadel import models
 from vitadel.attacks import PGD, Flag
 from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Count, Positive, check_ranges
+from vitadel.core.stats import Accuracy
 from vitadel.data import DataSet
-from vitadel.evaluate.metrics import Accuracy
 from vitadel.evaluate.suites.base import Desk, Outcome, Work, answer, share_of
 from vitadel.goals import Untargeted
 from vitadel.runs.exhibits import Exhibit, Heat, Matrix, Table

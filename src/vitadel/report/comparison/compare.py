@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from vitadel.core.errors import UsageError, unknown
-from vitadel.report.comparison.paired import Paired, compare
+from vitadel.core.stats import PairedTest, paired_test
 from vitadel.report.manifest_text import compact
 from vitadel.report.records import Accuracy, Evaluation, Flag, Record, Threat
 from vitadel.report.surveys import Survey, signed
@@ -58,7 +58,7 @@ class Score:
     note: str = ""
     verdicts: Mapping[str, float] = field(default_factory=dict)
     delta: float | None = None
-    paired: Paired | None = None
+    paired: PairedTest | None = None
     best: bool = False
 
 
@@ -346,7 +346,7 @@ def _against(baseline: str, scores: _Scores) -> _Scores:
     return {
         label: score
         if label == baseline
-        else replace(score, delta=score.value - base.value, paired=compare(score.verdicts, base.verdicts))
+        else replace(score, delta=score.value - base.value, paired=paired_test(score.verdicts, base.verdicts))
         for label, score in scores.items()
     }
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from vitadel.core.stats import PowerLawFit, clip_share, inverse_logit, logit
 from vitadel.report.comparison.compare import Row, Score
-from vitadel.report.comparison.fits import PowerLaw, inside, inverse_logit, logit
 from vitadel.report.comparison.trends import MILLION, Scaling, Size, Trend, millions
 from vitadel.report.figures.base import INK, MARKERS, PALETTE, Drawing, save, styled, svg
 from vitadel.report.figures.exhibits import slug
@@ -206,7 +206,7 @@ def _draw_trend(trend: Trend, numbers: Numbers) -> "Callable[[Axes], None]":
 
 
 def _as_logit(value: float, score: Score) -> float:
-    return logit(inside(value, score.n or 10**6))
+    return logit(clip_share(value, score.n or 10**6))
 
 
 def _ends(score: Score, scale: Callable[[float, Score], float]) -> tuple[float, float, float]:
@@ -285,7 +285,7 @@ def _reach(points: Sequence[Size], family: str) -> tuple[int, int]:
     return min(sizes), max(sizes)
 
 
-def _draw_fit(axes: "Axes", fit: PowerLaw, from_: int, to: int, place: int) -> None:
+def _draw_fit(axes: "Axes", fit: PowerLawFit, from_: int, to: int, place: int) -> None:
     sizes = np.geomspace(from_ / 1.25, to * 1.25, 24)
     style = list(_STROKES.values())[place % len(_STROKES)]
     axes.plot(sizes, [fit.at(size / MILLION) for size in sizes], color=INK, linewidth=1.0, linestyle=style, zorder=1)

@@ -131,8 +131,8 @@ def _score(score: Score) -> dict[str, object]:
     if score.delta is not None:
         told["delta"] = score.delta
     if (paired := score.paired) is not None:
-        counts = {"n": paired.n, "better": paired.only_first, "worse": paired.only_second}
-        told["paired"] = {**counts, "p": paired.p, "test": paired.how.value}
+        counts = {"n": paired.n, "better": paired.first_better, "worse": paired.second_better}
+        told["paired"] = {**counts, "p": paired.p, "test": paired.name}
     return told
 
 

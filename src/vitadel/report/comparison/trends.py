@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from vitadel.core.stats import LinearFit, PowerLawFit, clip_share, fit_line, fit_power_law, inverse_logit, logit
 from vitadel.report.comparison.compare import Column, Comparison, Kind, Row, Score
-from vitadel.report.comparison.fits import Line, PowerLaw, fit_line, fit_power_law, inside, inverse_logit, logit
 from vitadel.report.surveys import ERRORS
 
 MILLION = 1e6
@@ -22,7 +22,7 @@ class Trend:
     column: Column
     clean: Column
     points: tuple[tuple[Row, Score, Score], ...]
-    line: Line | None
+    line: LinearFit | None
 
     @property
     def formulas(self) -> list[str]:
@@ -68,7 +68,7 @@ class Scaling:
 
     column: Column
     points: tuple[Size, ...]
-    fits: tuple[tuple[str, PowerLaw], ...]
+    fits: tuple[tuple[str, PowerLawFit], ...]
 
     @property
     def formulas(self) -> list[str]:
@@ -104,7 +104,7 @@ def _trend(column: Column, clean: Column, points: Sequence[tuple[Row, Score, Sco
 
 def across(score: Score) -> float:
     """A share as its logit."""
-    return logit(inside(score.value, score.n or _UNCOUNTED))
+    return logit(clip_share(score.value, score.n or _UNCOUNTED))
 
 
 def scalings(comparison: Comparison) -> list[Scaling]:
@@ -124,13 +124,13 @@ def _size(row: Row, column: Column, score: Score | None) -> Size | None:
         return None
     if column.unit == "accuracy":
         ends = [None if end is None else 1 - end for end in (score.high, score.low)]
-        return Size(row, row.parameters, inside(1 - score.value, score.n or _UNCOUNTED), ends[0], ends[1])
+        return Size(row, row.parameters, clip_share(1 - score.value, score.n or _UNCOUNTED), ends[0], ends[1])
     if column.unit in ERRORS and score.value > 0:
         return Size(row, row.parameters, score.value, score.low, score.high)
     return None
 
 
-def _fits(points: Sequence[Size]) -> tuple[tuple[str, PowerLaw], ...]:
+def _fits(points: Sequence[Size]) -> tuple[tuple[str, PowerLawFit], ...]:
     families = dict.fromkeys(point.row.family for point in points if point.row.family)
     fits = [(name, _power_law([point for point in points if point.row.family == name])) for name in families]
     if all(fit is None for _, fit in fits):
@@ -138,7 +138,7 @@ def _fits(points: Sequence[Size]) -> tuple[tuple[str, PowerLaw], ...]:
     return tuple((name, fit) for name, fit in fits if fit is not None)
 
 
-def _power_law(points: Sequence[Size]) -> PowerLaw | None:
+def _power_law(points: Sequence[Size]) -> PowerLawFit | None:
     return fit_power_law([point.parameters / MILLION for point in points], [point.error for point in points])
 
 

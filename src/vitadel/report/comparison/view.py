@@ -59,8 +59,8 @@ class Entry:
         paired = None if self.score is None else self.score.paired
         if paired is None:
             return ""
-        counts = f"better on {paired.only_first}, worse on {paired.only_second} of {paired.n} images"
-        return f"{counts}; {paired.how.value}"
+        counts = f"better on {paired.first_better}, worse on {paired.second_better} of {paired.n} images"
+        return f"{counts}; {paired.name}"
 
 
 @dataclass(frozen=True, slots=True)
