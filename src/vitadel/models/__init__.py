@@ -1,11 +1,12 @@
 """Models from pixels in [0, 1] to logits: timm's networks with the normalization inside, and taps into them."""
 
 from vitadel.models import attention_scales
+from vitadel.models.adapters import add_adapters, save_adapters, tora, with_head
 from vitadel.models.build import own_models, timm_families
-from vitadel.models.costs import Cost, cost
-from vitadel.models.families import Layer, family_of
-from vitadel.models.loading import add_adapters, is_foreign, load, run_of, save, save_adapters, tora, with_head, zoo
-from vitadel.models.model import Model, identity, set_attention_scales, wrap
+from vitadel.models.families import family_of
+from vitadel.models.families.base import Layer
+from vitadel.models.loading import is_foreign, load, run_of, save, zoo
+from vitadel.models.model import Cost, Model, cost, identity, set_attention_scales, wrap
 from vitadel.models.spec import RAW_PIXELS, ModelSpec, Normalization, Option
 from vitadel.models.taps import Taps
 from vitadel.models.tora import Adapted, Tuning

@@ -13,7 +13,8 @@ from torch import nn
 
 from vitadel.core.errors import UsageError, reason, unknown
 from vitadel.core.numeric import check_seed
-from vitadel.models.families import OTHER, Family, check_grid, family_of, family_of_timm_file
+from vitadel.models.families import OTHER, family_of, family_of_timm_file
+from vitadel.models.families.base import Family, check_grid
 from vitadel.models.masked_gradient_net import MaskedGradientNet
 from vitadel.models.options import check_options
 from vitadel.models.spec import RAW_PIXELS, ModelSpec, Normalization, Option

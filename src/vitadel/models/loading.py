@@ -1,28 +1,28 @@
 """Models by name: an architecture, a run folder, a checkpoint of ours, weights of others."""
 
-import copy
 import difflib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import timm
-import torch
 from torch import Tensor, nn
 
 from vitadel.core.errors import UsageError, unknown
 from vitadel.core.numeric import check_seed
 from vitadel.models import attention_scales
+from vitadel.models.adapters import BACKBONE_KEY, add_adapters, with_head
 from vitadel.models.build import build, complete, outline
 from vitadel.models.families import family_of
+from vitadel.models.families.base import classifiers
 from vitadel.models.model import Model
-from vitadel.models.spec import ModelSpec, Normalization, Option
-from vitadel.models.tora import ANSWERS, Adapted, Tuning, adapt
-from vitadel.models.weights import check_keys, fingerprint, read_foreign, read_tensors, strip_prefix, write_tensors
+from vitadel.models.spec import SPEC_KEY, ModelSpec, Normalization, Option
+from vitadel.models.tora import ANSWERS
+from vitadel.models.weights import check_keys, read_foreign, read_tensors, strip_prefix, write_tensors
 
-SPEC_KEY = "vitadel.model"
-BACKBONE_KEY = "vitadel.backbone"  # in a file of adapters: a hash of the frozen weights they belong to
+_ARCHITECTURES = ("timm:", "vitadel:")
 ZOO = Path(__file__).parents[1] / "zoo"  # a link to zoo/ inside the package, so that it is installed
 
 
@@ -64,40 +64,49 @@ def load(
         logits = model(torch.rand(2, 3, 32, 32))
     """
     check_seed(seed)
-    if (named := _with_head(str(model))) is not None:
-        keep = {"num_classes": num_classes, "image_size": image_size, "patch_size": patch_size}
-        more = {"normalization": normalization, "options": options, "pretrained": pretrained, "seed": seed}
-        return with_head(load(named[0], keep_head=keep_head, **keep, **more), named[1])  # type: ignore[arg-type]
-    if (added := _with_adapters(str(model))) is not None:
-        if any(one is not None for one in (num_classes, image_size, patch_size, normalization, options)) or pretrained:
-            raise UsageError(f"the adapters in {added[1]} fit one network as it is. Leave its classes and sizes out.")
-        return add_adapters(load(added[0]), added[1])
-    name, at, file = str(model).partition("@")
+    changes: dict[str, object] = {"num_classes": num_classes, "image_size": image_size, "patch_size": patch_size}
+    changes |= {"normalization": normalization, "options": None if options is None else dict(options)}
+    given = {name: value for name, value in changes.items() if value is not None}
+    return _load(str(model), _Request(given, pretrained, keep_head, seed))
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What the caller of `load` asks for: the fields of the spec that are given, and how to treat the weights."""
+
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    pretrained: bool = False
+    keep_head: bool = False
+    seed: int = 0
+
+
+def _load(text: str, request: _Request) -> Model:
+    name, mark, suffix = _cut(text)
+    if mark == "#":
+        return with_head(_load(name, request), suffix)
+    if mark == "+":
+        if request.changes or request.pretrained:
+            raise UsageError(f"the adapters in {suffix} fit one network as it is. Leave its classes and sizes out.")
+        return add_adapters(_load(name, _Request()), suffix)
+    state, spec = _weights(text, request)
+    return _assemble(replace(spec, **request.changes), text, state, request)
+
+
+def _weights(text: str, request: _Request) -> tuple[Mapping[str, Tensor] | None, ModelSpec]:
+    """The weights that the text names, None for fresh ones, and the spec before the changes of the request."""
+    name, at, file = text.partition("@")
     if at and not file:  # with an unset variable in a script, this would silently train from scratch
-        raise UsageError(f"no file follows the @ in {model!r}. Write {name}@FILE, or leave out the @.")
-    state: Mapping[str, Tensor] | None = None
-    if name.startswith(("timm:", "vitadel:")):
-        if file and pretrained:
-            raise UsageError(f"{model} names a weights file, got pretrained=True as well. Choose one of the two.")
-        old = complete(name, options or {}, num_classes)
-        if file or pretrained:
-            state = read_foreign(Path(file)) if file else _hub_weights(name)
-    else:
-        if pretrained:
-            raise UsageError(f"{model} is a checkpoint and has its weights, got pretrained=True. Leave it out.")
-        path = _checkpoint_path(str(model))
-        state, old = _read_checkpoint(path)
-    spec = replace(
-        old,
-        num_classes=old.num_classes if num_classes is None else num_classes,
-        image_size=old.image_size if image_size is None else image_size,
-        patch_size=old.patch_size if patch_size is None else patch_size,
-        normalization=normalization or old.normalization,
-        options=old.options if options is None else dict(options),
-    )
-    given = {"image_size": image_size is not None, "patch_size": patch_size is not None}
-    source = _Source(state, str(model), **given, new_head=num_classes is not None, keep_head=keep_head)
-    return _assemble(spec, source, seed=seed)
+        raise UsageError(f"no file follows the @ in {text!r}. Write {name}@FILE, or leave out the @.")
+    if not name.startswith(_ARCHITECTURES):
+        if request.pretrained:
+            raise UsageError(f"{text} is a checkpoint and has its weights, got pretrained=True. Leave it out.")
+        return _read_checkpoint(_checkpoint_path(text))
+    if file and request.pretrained:
+        raise UsageError(f"{text} names a weights file, got pretrained=True as well. Choose one of the two.")
+    spec = complete(name, request.changes.get("options", {}), request.changes.get("num_classes"))
+    if file:
+        return read_foreign(Path(file)), spec
+    return _hub_weights(name) if request.pretrained else None, spec
 
 
 def save(
@@ -117,79 +126,14 @@ def save(
     write_tensors(path, attention_scales.without_training(values), {SPEC_KEY: model.spec.to_json(), **(about or {})})
 
 
-def tora(backbone: Model, tuning: Tuning | None = None, *, num_classes: int | None = None, seed: int = 0) -> Model:
-    """A TORA-ViT: the backbone copied and frozen, with adapters that do not change its function yet.
-
-    Args:
-        backbone: A ViT or DeiT with a class token, made by `load`.
-        tuning: What is added; by default both adapters with their gated fusion.
-        num_classes: Of the new heads, drawn from `seed`; by default those of the old head, whose weights they copy.
-        seed: Draws the new weights.
-    """
-    check_seed(seed)
-    if backbone.spec is None or backbone.spec.tuning is not None:
-        raise UsageError("adapters are added to a model that `load` made and that has none yet.")
-    kept, chosen = backbone.spec.num_classes, tuning or Tuning()
-    classes = kept if num_classes is None else num_classes
-    spec = replace(backbone.spec, tuning=chosen, num_classes=classes, kept_classes=kept)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        net = adapt(backbone.net, chosen, classes).train(backbone.training)
-    return Model(net, backbone.normalization, spec)
-
-
-def save_adapters(model: Model, path: Path, about: Mapping[str, str] | None = None) -> None:
-    """Write the adapters alone, without the frozen network: a small file that `add_adapters` adds to it again."""
-    net = _adapted(model)
-    assert model.spec is not None
-    added = {key: value for key, value in net.state_dict().items() if not key.startswith("backbone.")}
-    known = {SPEC_KEY: model.spec.to_json(), BACKBONE_KEY: fingerprint(net.backbone.state_dict())}
-    write_tensors(path, added, {**known, **(about or {})})
-
-
-def add_adapters(backbone: Model, path: str | Path) -> Model:
-    """The network with the adapters of a file; adapters that were trained on other weights are refused."""
-    state, about = read_tensors(Path(path))
-    if SPEC_KEY not in about or BACKBONE_KEY not in about:
-        raise UsageError(f"{path} holds no adapters. Write them with vitadel.models.save_adapters.")
-    spec = ModelSpec.from_json(about[SPEC_KEY])
-    if about[BACKBONE_KEY] != fingerprint(backbone.net.state_dict()):
-        raise UsageError(
-            f"the adapters in {path} were trained on another network ({spec.name} with other weights, or another one). "
-            "Add them to the network they belong to."
-        )
-    model = tora(backbone, spec.tuning, num_classes=spec.num_classes)
-    wanted = {key: value for key, value in model.net.state_dict().items() if not key.startswith("backbone.")}
-    check_keys(state, wanted, str(path))
-    model.net.load_state_dict(state, strict=False)
-    return model
-
-
-def with_head(model: Model, head: str) -> Model:
-    """A model with adapters, with the same weights and another output head: `joint`, `acc`, `rob` or `kept`."""
-    net = _adapted(model)
-    assert model.spec is not None
-    tuning = replace(net.tuning, answer=head)
-    shared = copy.copy(net)  # a new object with the same modules inside
-    shared.tuning = tuning
-    return Model(shared, model.normalization, replace(model.spec, tuning=tuning))
-
-
-def _adapted(model: Model) -> Adapted:
-    if not isinstance(model.net, Adapted):
-        raise UsageError(f"this {type(model.net).__name__} has no adapters. Make them with vitadel.models.tora.")
-    return model.net
-
-
 def run_of(model: str | Path) -> Path | None:
     """The run folder in which a model, named as for `load`, was trained; None if it came from elsewhere.
 
     With a file of adapters it is the run that trained them, else that of the frozen network.
     """
-    if (named := _with_head(str(model))) is not None:
-        return run_of(named[0])
-    if (added := _with_adapters(str(model))) is not None:
-        return run_of(added[1]) or run_of(added[0])
+    name, mark, suffix = _cut(str(model))
+    if mark:
+        return (run_of(suffix) if mark == "+" else None) or run_of(name)
     path = Path(model)
     if os.path.isdir(path):
         return path
@@ -212,22 +156,22 @@ def _about(card: Path) -> str:
 
 def is_foreign(model: str | Path) -> bool:
     """Whether a model, named as for `load`, has weights from a file that does not record its normalization."""
-    if (named := _with_head(str(model))) is not None:
-        return is_foreign(named[0])
-    if (added := _with_adapters(str(model))) is not None:
-        return is_foreign(added[0])
-    name, _, file = str(model).partition("@")
-    return bool(file) and name.startswith(("timm:", "vitadel:"))
+    name, mark, _ = _cut(str(model))
+    if mark:
+        return is_foreign(name)
+    name, _, file = name.partition("@")
+    return bool(file) and name.startswith(_ARCHITECTURES)
 
 
-def _with_head(text: str) -> tuple[str, str] | None:
+def _cut(text: str) -> tuple[str, str, str]:
+    """`MODEL#HEAD` or `MODEL+FILE` in three parts; the last two are empty for a model without head or adapters."""
     name, mark, head = text.rpartition("#")
-    return (name, head) if mark and head in ANSWERS and not _names_a_file(text) else None
-
-
-def _with_adapters(text: str) -> tuple[str, str] | None:
+    if mark and head in ANSWERS and not _names_a_file(text):
+        return name, mark, head
     name, mark, file = text.rpartition("+")
-    return (name, file) if mark and file.endswith(".safetensors") and not _names_a_file(text) else None
+    if mark and file.endswith(".safetensors") and not _names_a_file(text):
+        return name, mark, file
+    return text, "", ""
 
 
 def _names_a_file(text: str) -> bool:
@@ -235,59 +179,54 @@ def _names_a_file(text: str) -> bool:
     return os.path.exists(text) or ("@" in text and os.path.exists(text.partition("@")[2]))
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """The weights for a network, None for fresh ones, and which arguments the caller of `load` gave."""
-
-    state: Mapping[str, Tensor] | None
-    name: str
-    image_size: bool
-    patch_size: bool
-    new_head: bool
-    keep_head: bool
-
-
-def _assemble(spec: ModelSpec, source: _Source, *, seed: int) -> Model:
+def _assemble(spec: ModelSpec, text: str, state: Mapping[str, Tensor] | None, request: _Request) -> Model:
     """Build the network and fill it; weights that do not fit are refused before memory is allocated."""
     shapes = outline(spec)
-    state = None if source.state is None else _fitted(spec, shapes, source.state, source)
-    net = build(spec, seed=seed)
-    if state is not None:
-        factors_M = state.pop(attention_scales.ATTENTION, None)
-        net.load_state_dict({**net.state_dict(), **state})
+    fitted = None if state is None else _fitted(spec, shapes, state, text, request)
+    net = build(spec, seed=request.seed)
+    if fitted is not None:
+        factors_M = fitted.pop(attention_scales.ATTENTION, None)
+        net.load_state_dict({**net.state_dict(), **fitted})
         if factors_M is not None:
             attention_scales.set_factors(net, attention_scales.ATTENTION, factors_M)
     return Model(net, spec.normalization, replace(spec, patch_size=family_of(net).patch_size(net)))
 
 
-def _fitted(spec: ModelSpec, shapes: nn.Module, state: Mapping[str, Tensor], source: _Source) -> dict[str, Tensor]:
+def _fitted(
+    spec: ModelSpec, shapes: nn.Module, state: Mapping[str, Tensor], text: str, request: _Request
+) -> dict[str, Tensor]:
     """The weights of `state` with the names and shapes of the network, without those that stay freshly drawn."""
     wanted = shapes.state_dict()
     stripped = strip_prefix(state, wanted)
     factors_M = stripped.pop(attention_scales.ATTENTION, None)
-    _refuse_other_geometry(spec, shapes, stripped, source)
+    _refuse_other_geometry(spec, shapes, stripped, text, request.changes)
     fitted, fresh = family_of(shapes).fit(stripped, shapes), set()
+    heads = tuple(f"{name}." for name in classifiers(shapes))
     for key, value in wanted.items():
-        other_classes = key in fitted and fitted[key].shape != value.shape and _in_head(shapes, key)
-        if other_classes and source.keep_head and fitted[key].ndim and (own := len(fitted[key])) != len(value):
+        other_classes = key in fitted and fitted[key].shape != value.shape and key.startswith(heads)
+        if other_classes and request.keep_head and fitted[key].ndim and (own := len(fitted[key])) != len(value):
             raise UsageError(
-                f"the head of {source.name} has {own} classes, not {len(value)}, and a fresh one would know nothing. "
+                f"the head of {text} has {own} classes, not {len(value)}, and a fresh one would know nothing. "
                 f"Write --classes {own}."
             )
         # old files lack the batch counter of BatchNorm, which evaluation never reads
-        if (source.new_head and other_classes) or (key not in fitted and key.endswith("num_batches_tracked")):
+        if (other_classes and "num_classes" in request.changes) or (
+            key not in fitted and key.endswith("num_batches_tracked")
+        ):
             fresh.add(key)
-    check_keys({**fitted, **{key: wanted[key] for key in fresh}}, wanted, source.name)
+    check_keys({**fitted, **{key: wanted[key] for key in fresh}}, wanted, text)
     kept = {key: value for key, value in fitted.items() if key not in fresh}
     return kept if factors_M is None else {**kept, attention_scales.ATTENTION: factors_M}
 
 
-def _refuse_other_geometry(spec: ModelSpec, net: nn.Module, state: Mapping[str, Tensor], source: _Source) -> None:
+def _refuse_other_geometry(
+    spec: ModelSpec, net: nn.Module, state: Mapping[str, Tensor], text: str, changes: Mapping[str, Any]
+) -> None:
     """Refuse weights of another geometry if no size was given: resampling would silently make the model worse."""
     family = family_of(net)
     seen, built = family.geometry(state, net), family.geometry(net.state_dict(), net)
-    resized = source.image_size or source.patch_size
-    other_kernel = not source.patch_size and seen.kernel not in (None, built.kernel)
+    resized = not changes.keys().isdisjoint(("image_size", "patch_size"))
+    other_kernel = "patch_size" not in changes and seen.kernel not in (None, built.kernel)
     other_grid = not resized and seen.grid not in (None, built.grid)
     other_window = not resized and seen.window not in (None, built.window)
     if not (other_kernel or other_grid or other_window):
@@ -296,13 +235,13 @@ def _refuse_other_geometry(spec: ModelSpec, net: nn.Module, state: Mapping[str, 
     # a hybrid's kernel does not act on the image; there, a token covers as many pixels as in the network built
     pixels = seen.kernel if patch is not None else spec.image_size // (built.grid or spec.image_size)
     size = pixels * seen.grid if pixels and seen.grid else None
-    looks = [
+    geometry = [
         f"patches of {seen.kernel}" if seen.kernel and patch is not None else "",
         f"a grid of {seen.grid} x {seen.grid} tokens" if seen.grid else "",
         f"windows of {seen.window}" if other_window else "",
     ]
     raise UsageError(
-        f"the weights in {source.name} have {', '.join(filter(None, looks))}"
+        f"the weights in {text} have {', '.join(filter(None, geometry))}"
         f"{f', so they are of images of {size} x {size}' if size else ''}; {spec.name} was to take images of "
         f"{spec.image_size} x {spec.image_size}{f' in patches of {patch}' if patch else ''}. "
         + _how_to_say(size, seen.kernel if patch is not None else None, seen.window if not seen.grid else None)
@@ -318,12 +257,6 @@ def _how_to_say(image_size: int | None, patch_size: int | None, window: int | No
     flags = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in known.items())
     python = ", ".join(f"{name}={value}" for name, value in known.items())
     return f"Write {flags} ({python} in Python), or the sizes you want them resampled to."
-
-
-def _in_head(net: nn.Module, key: str) -> bool:
-    config = getattr(net, "pretrained_cfg", None) or {}
-    heads = config.get("classifier") or ()
-    return any(key.startswith(f"{head}.") for head in ([heads] if isinstance(heads, str) else heads))
 
 
 def _checkpoint_path(text: str) -> Path:

@@ -14,77 +14,22 @@ from torch import nn
 from vitadel.core.errors import UsageError, unknown
 from vitadel.models.spec import Option
 
-_MOST_BLOCKS, _LARGEST = 256, 65_536
-_BLOCKS = {"depth", "depth_token_only", "cls_attn_layers"}
-_SIZES = {
-    "base_width",
-    "block_reduce_first",
-    "cardinality",
-    "embed_dim",
-    "head_dim",
-    "key_dim",
-    "num_heads",
-    "output_stride",
-    "stem_chs",
-    "stem_width",
-    "width_factor",
-    "window_size",
+# words are looked up in timm's tables of names
+_OPTIONS = {
+    "blocks": "depth depth_token_only cls_attn_layers",
+    "size": "base_width block_reduce_first cardinality embed_dim head_dim key_dim num_heads output_stride stem_chs "
+    "stem_width width_factor window_size",
+    "count": "reg_tokens",
+    "rate": "attn_drop_rate drop_block_rate drop_path_rate drop_rate patch_drop_rate pos_drop_rate proj_drop_rate",
+    "factor": "attn_ratio bottle_ratio eta init_values ls_init_value mlp_ratio mlp_ratio_token_only",
+    "switch": "always_partition avg_down basic class_token dynamic_img_pad dynamic_img_size fc_norm final_norm "
+    "fix_init no_embed_class pool_include_prefix pre_norm preact proj_bias qk_norm qkv_bias replace_stem_pool "
+    "scale_attn_norm scale_mlp_norm tokens_norm use_conv use_pos_embed zero_init_last",
+    "word": "act_layer attn_act_layer down_op global_pool norm_layer pos_embed stem_type weight_init",
 }
-_COUNTS = {"reg_tokens"}
-_RATES = {
-    "attn_drop_rate",
-    "drop_block_rate",
-    "drop_path_rate",
-    "drop_rate",
-    "patch_drop_rate",
-    "pos_drop_rate",
-    "proj_drop_rate",
-}
-_FACTORS = {
-    "attn_ratio",
-    "bottle_ratio",
-    "eta",
-    "init_values",
-    "ls_init_value",
-    "mlp_ratio",
-    "mlp_ratio_token_only",
-}
-_SWITCHES = {
-    "always_partition",
-    "avg_down",
-    "basic",
-    "class_token",
-    "dynamic_img_pad",
-    "dynamic_img_size",
-    "fc_norm",
-    "final_norm",
-    "fix_init",
-    "no_embed_class",
-    "pool_include_prefix",
-    "pre_norm",
-    "preact",
-    "proj_bias",
-    "qk_norm",
-    "qkv_bias",
-    "replace_stem_pool",
-    "scale_attn_norm",
-    "scale_mlp_norm",
-    "tokens_norm",
-    "use_conv",
-    "use_pos_embed",
-    "zero_init_last",
-}
-# looked up in timm's tables of names
-_WORDS = {
-    "act_layer",
-    "attn_act_layer",
-    "down_op",
-    "global_pool",
-    "norm_layer",
-    "pos_embed",
-    "stem_type",
-    "weight_init",
-}
+_KIND = {option: kind for kind, options in _OPTIONS.items() for option in options.split()}
+_INTEGERS = {"blocks": (1, 256), "size": (1, 65_536), "count": (0, 65_536)}
+_NUMBERS = {"rate": (0, 1), "factor": (0, 1000)}
 _WORD = re.compile(r"[a-z0-9_]{0,32}")
 # options for which `load` has an argument
 _ELSEWHERE = {"img_size": "image_size", "patch_size": "patch_size", "num_classes": "num_classes"}
@@ -98,7 +43,7 @@ def check_options(name: str, options: Mapping[str, Option], architectures: tuple
         options: What the caller or a file asks for.
         architectures: The classes that may be built; the first one's constructor narrows what is allowed.
     """
-    known = _BLOCKS | _SIZES | _COUNTS | _RATES | _FACTORS | _SWITCHES | _WORDS
+    known = set(_KIND)
     if architectures:
         known &= set(inspect.signature(architectures[0]).parameters)
     for option, value in options.items():
@@ -116,20 +61,15 @@ def check_options(name: str, options: Mapping[str, Option], architectures: tuple
 
 
 def _check_value(option: str, value: object) -> None:
-    if option in _SWITCHES:
+    kind = _KIND[option]
+    if kind == "switch":
         wanted, fits = "true or false", isinstance(value, bool)
-    elif option in _WORDS:
+    elif kind == "word":
         wanted, fits = "a word", isinstance(value, str) and _WORD.fullmatch(value) is not None
-    elif option in _RATES | _FACTORS:
-        most = 1 if option in _RATES else 1000
-        wanted, fits = f"a number from 0 to {most}", _is_number(value, float) and 0 <= value <= most  # type: ignore[operator]
     else:
-        least, most = int(option not in _COUNTS), _MOST_BLOCKS if option in _BLOCKS else _LARGEST
-        wanted = f"a whole number from {least} to {most}"
-        fits = _is_number(value, int) and least <= value <= most  # type: ignore[operator]
+        least, most = (_NUMBERS | _INTEGERS)[kind]
+        wanted = f"a {'whole ' if kind in _INTEGERS else ''}number from {least} to {most}"
+        number = isinstance(value, int if kind in _INTEGERS else (int, float)) and not isinstance(value, bool)
+        fits = number and least <= value <= most  # type: ignore[operator]
     if not fits:
         raise UsageError(f"the option {option} wants {wanted}, got {value!r:.60}.")
-
-
-def _is_number(value: object, kind: type[int | float]) -> bool:
-    return isinstance(value, int | kind) and not isinstance(value, bool)

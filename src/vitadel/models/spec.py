@@ -10,6 +10,8 @@ from vitadel.core.errors import UsageError
 from vitadel.core.files import parse_json
 from vitadel.models.tora import Tuning
 
+SPEC_KEY = "vitadel.model"  # of the header of a checkpoint
+
 Option = str | int | float | bool
 
 # beyond anything published (timm: 21,843 classes, 1024 pixels, patches of 64), and within what a machine can hold

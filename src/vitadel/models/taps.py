@@ -24,7 +24,8 @@ from torch.utils.hooks import RemovableHandle
 
 from vitadel.core.errors import UsageError
 from vitadel.models.attention import AttentionMode
-from vitadel.models.families import Layer, family_of
+from vitadel.models.families import family_of
+from vitadel.models.families.base import Layer, classifiers
 
 Edit = Callable[[Tensor], Tensor]
 _INSIDE = ("q", "k", "v", "logits", "probs")
@@ -295,10 +296,8 @@ class Taps:
 
     def _classifier(self) -> nn.Module | None:
         """The last linear layer, by the name timm gives it."""
-        config = getattr(self._net, "pretrained_cfg", None) or {}
-        name = config.get("classifier") if isinstance(config, dict) else None
-        name = name[0] if isinstance(name, tuple | list) else name
-        return self._net.get_submodule(name) if isinstance(name, str) else None
+        names = classifiers(self._net)
+        return self._net.get_submodule(names[0]) if names else None
 
 
 def _each(factors: float | Tensor | Sequence[float], count: int) -> list[Tensor | float]:

@@ -15,13 +15,13 @@ from vitadel.models import (
     family_of,
     is_foreign,
     load,
-    loading,
     save,
     save_adapters,
     tora,
     write_tensors,
 )
-from vitadel.models.families import Geometry
+from vitadel.models.families.base import Geometry
+from vitadel.models.spec import SPEC_KEY
 
 Tiny = Callable[..., Model]
 NAMES = {
@@ -114,7 +114,7 @@ def test_headers_that_contradict_their_weights_are_refused(tmp_path: Path) -> No
     assert model.spec is not None
     for change in ({"image_size": 64}, {"patch_size": 8}, {"image_size": 4096}):
         text = json.dumps({**json.loads(model.spec.to_json()), **change})
-        write_tensors(tmp_path / "m.safetensors", model.net.state_dict(), {loading.SPEC_KEY: text})
+        write_tensors(tmp_path / "m.safetensors", model.net.state_dict(), {SPEC_KEY: text})
         with pytest.raises(UsageError, match=r"patches of 4, a grid of 8 x 8 tokens, so they are of images of 32 x 32"):
             load(tmp_path / "m.safetensors")
     save(model, tmp_path / "m.safetensors")
@@ -126,7 +126,7 @@ def test_a_network_with_adapters_is_looked_at_inside(tmp_path: Path) -> None:
     model = tora(base)
     assert model.spec is not None
     text = json.dumps({**json.loads(model.spec.to_json()), "image_size": 64})
-    write_tensors(tmp_path / "m.safetensors", model.net.state_dict(), {loading.SPEC_KEY: text})
+    write_tensors(tmp_path / "m.safetensors", model.net.state_dict(), {SPEC_KEY: text})
     with pytest.raises(UsageError, match="a grid of 8 x 8 tokens"):
         load(tmp_path / "m.safetensors")
 

@@ -13,7 +13,7 @@ from timm.layers.attention import Attention
 from timm.models.xcit import XCA
 from torch import nn
 
-from vitadel.models.families import fused_qkv
+from vitadel.models import kernels
 
 pytest.importorskip("triton")
 
@@ -25,7 +25,7 @@ for qkv, slope in cases:
 """
 _CHANNELS = """
 from timm.models.xcit import XCA
-from vitadel.models.families.fused_qkv import PackedChannelAttention
+from vitadel.models.kernels import PackedChannelAttention
 for tokens, slope, heads, state in cases:
     attention = XCA(tokens.shape[2], heads)
     attention.load_state_dict(state)
@@ -103,7 +103,7 @@ def test_attention_that_does_more_than_the_kernel_keeps_its_own(
 ) -> None:
     attention = Attention(32, num_heads=2)
     change(attention)
-    assert not fused_qkv.has_kernel(attention, patches)  # not on a CPU
-    monkeypatch.setattr(fused_qkv, "_on_gpu_in_half", lambda module: True)
-    assert fused_qkv.has_kernel(attention, patches) == suits
-    assert not fused_qkv.has_kernel(XCA(32, 2), patches)
+    assert not kernels.has_kernel(attention, patches)  # not on a CPU
+    monkeypatch.setattr(kernels, "_on_gpu_in_half", lambda module: True)
+    assert kernels.has_kernel(attention, patches) == suits
+    assert not kernels.has_kernel(XCA(32, 2), patches)

@@ -27,6 +27,7 @@ from vitadel.models import (
     write_tensors,
 )
 from vitadel.models.loading import run_of
+from vitadel.models.spec import SPEC_KEY
 from vitadel.runs import Run
 
 Tiny = Callable[..., Model]
@@ -362,7 +363,7 @@ def test_damaged_description_is_refused(tmp_path: Path, change: dict[str, object
     model = small()
     assert model.spec is not None
     text = json.dumps({**json.loads(model.spec.to_json()), **change})
-    write_tensors(tmp_path / "m.safetensors", model.net.state_dict(), {loading.SPEC_KEY: text})
+    write_tensors(tmp_path / "m.safetensors", model.net.state_dict(), {SPEC_KEY: text})
     with pytest.raises(UsageError, match=message):
         load(tmp_path / "m.safetensors")
 

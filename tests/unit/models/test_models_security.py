@@ -31,6 +31,7 @@ from vitadel.models import (
 from vitadel.models import write_tensors as write
 from vitadel.models.build import complete, outline
 from vitadel.models.options import check_options
+from vitadel.models.spec import SPEC_KEY
 from vitadel.recipes import RECIPES, override, train_recipe
 
 SMALL: dict[str, Option] = {"depth": 1, "embed_dim": 32, "num_heads": 2}
@@ -79,7 +80,7 @@ def with_header(path: Path, change: Mapping[str, object], **adapters: str) -> Pa
     model = small()
     assert model.spec is not None
     text = json.dumps({**json.loads(model.spec.to_json()), **change})
-    write(path, model.net.state_dict(), {loading.SPEC_KEY: text, **adapters})
+    write(path, model.net.state_dict(), {SPEC_KEY: text, **adapters})
     return path
 
 
@@ -287,7 +288,7 @@ def test_sizes_and_numbers_in_a_header_are_bounded(tmp_path: Path, change: dict[
     "text", ["[" * 100_000, '{"name":' * 100_000, '{"num_classes": ' + "9" * 5_000 + "}", "null", "[]", "7", '"text"']
 )
 def test_a_header_that_is_no_description_is_one_line(tmp_path: Path, text: str) -> None:
-    write(tmp_path / "m.safetensors", small().net.state_dict(), {loading.SPEC_KEY: text})
+    write(tmp_path / "m.safetensors", small().net.state_dict(), {SPEC_KEY: text})
     with pytest.raises(UsageError, match="the model description in the file is damaged") as refused:
         load(tmp_path / "m.safetensors")
     assert len(str(refused.value)) < 300
@@ -345,17 +346,17 @@ def test_adapters_are_described_within_the_same_bounds(tmp_path: Path) -> None:
         add_adapters(base, tmp_path / "good.safetensors")(torch.ones(1, 3, 8, 8)), model(torch.ones(1, 3, 8, 8))
     )
     state, about = read_tensors(tmp_path / "good.safetensors")
-    values = json.loads(about[loading.SPEC_KEY])
+    values = json.loads(about[SPEC_KEY])
     for change, message in (
         ({"num_classes": 10**9}, "num_classes must be a whole number"),
         ({"num_classes": 60_000}, "of another shape: heads.acc.weight"),
         ({"tuning": {**values["tuning"], "reduction": "4"}}, "Tuning.reduction must be a whole number"),
         ({"tuning": {**values["tuning"], "reduction": 10**6}}, "leaves nothing of 32 numbers"),
     ):
-        write(tmp_path / "bad.safetensors", state, {**about, loading.SPEC_KEY: json.dumps({**values, **change})})
+        write(tmp_path / "bad.safetensors", state, {**about, SPEC_KEY: json.dumps({**values, **change})})
         with pytest.raises(UsageError, match=message):
             add_adapters(base, tmp_path / "bad.safetensors")
-    write(tmp_path / "bad.safetensors", state, {**about, loading.SPEC_KEY: "[" * 100_000})
+    write(tmp_path / "bad.safetensors", state, {**about, SPEC_KEY: "[" * 100_000})
     with pytest.raises(UsageError, match="the model description in the file is damaged"):
         add_adapters(base, tmp_path / "bad.safetensors")
 

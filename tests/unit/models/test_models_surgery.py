@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vitadel.core.errors import UsageError
 from vitadel.models import Model, Option, load, save
-from vitadel.models.families.vit import fit_kernel
+from vitadel.models.families.base import fit_kernel
 
 Tiny = Callable[..., Model]
 KERNEL, POSITIONS = "patch_embed.proj.weight", "pos_embed"

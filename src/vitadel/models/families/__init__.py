@@ -2,25 +2,17 @@
 
 from torch import nn
 
-from vitadel.models.families.base import Family, Geometry, Layer, check_grid
-from vitadel.models.families.cait import CaiT
+from vitadel.models.families.base import Family
 from vitadel.models.families.levit import LeViT
-from vitadel.models.families.masked_gradient_net import MaskedGradientFamily
+from vitadel.models.families.own import MaskedGradientFamily, TORAFamily
 from vitadel.models.families.residual import Residual
 from vitadel.models.families.swin import Swin
-from vitadel.models.families.tora import TORAFamily
-from vitadel.models.families.vit import ViT
+from vitadel.models.families.vit import CaiT, ViT
 from vitadel.models.families.xcit import XCiT
 
 FAMILIES: tuple[Family, ...] = (
-    ViT(),
-    CaiT(),
-    XCiT(),
-    Swin(),
-    LeViT(),
-    MaskedGradientFamily(),
-    TORAFamily(),
-    Residual(),
+    *(ViT(), CaiT(), XCiT(), Swin(), LeViT()),
+    *(MaskedGradientFamily(), TORAFamily(), Residual()),
 )
 OTHER = Family()
 
@@ -33,15 +25,3 @@ def family_of(net: nn.Module) -> Family:
 def family_of_timm_file(name: str) -> Family:
     """The family of the architectures that timm defines in the file called `name`."""
     return next((family for family in FAMILIES if name in family.timm_files), OTHER)
-
-
-__all__ = [
-    "FAMILIES",
-    "OTHER",
-    "Family",
-    "Geometry",
-    "Layer",
-    "check_grid",
-    "family_of",
-    "family_of_timm_file",
-]

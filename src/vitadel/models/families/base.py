@@ -1,12 +1,20 @@
 """What Vitadel has to know about a family of architectures."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+import torch.nn.functional as F
+from timm.layers import resample_abs_pos_embed, resample_patch_embed
 from torch import Tensor, nn
 
 from vitadel.core.errors import UsageError
+
+KERNEL, POSITIONS = "patch_embed.proj.weight", "pos_embed"
+# resampling takes memory by the fourth power of the side
+_MOST_KERNEL = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,27 +63,10 @@ class Geometry:
     window: int | None = None
 
 
-def numbered(
-    name: str,
-    modules: Iterable[nn.Module],
-    *,
-    stream: int = 0,
-    prefix: int | None = None,
-    class_token: bool = False,
-    pairs: bool = False,
-) -> list[Layer]:
-    """Residual blocks whose attention and MLP have timm's usual names, `attn` and `mlp`."""
+def numbered(name: str, modules: Iterable[nn.Module], **fields: Any) -> list[Layer]:
+    """Residual blocks whose attention and MLP have timm's usual names, `attn` and `mlp`; `fields` are of `Layer`."""
     return [
-        Layer(
-            f"{name}.{i}",
-            module,
-            module.get_submodule("attn"),
-            module.get_submodule("mlp"),
-            stream,
-            prefix=prefix,
-            class_token=class_token,
-            pairs=pairs,
-        )
+        Layer(f"{name}.{i}", module, module.get_submodule("attn"), module.get_submodule("mlp"), **fields)
         for i, module in enumerate(modules)
     ]
 
@@ -180,6 +171,67 @@ class Patched(Family):
             return (int(out.shape[1]), int(out.shape[2]))
         side = round(out.shape[1] ** 0.5)
         return (side, int(out.shape[1]) // side)
+
+    def prefix_tokens(self, net: nn.Module) -> int:
+        """How many tokens with a position embedding precede those of the patches."""
+        return 0
+
+    def geometry(self, state: Mapping[str, Tensor], net: nn.Module) -> Geometry:
+        """The sides of the patch kernel and of the token grid, where these are square."""
+        prefix = self.prefix_tokens(net)
+        tokens = state[POSITIONS].shape[1] - prefix if POSITIONS in state and state[POSITIONS].ndim == 3 else 0
+        side = math.isqrt(max(tokens, 0))
+        return Geometry(kernel_side(state), side if side and side**2 == tokens else None)
+
+    def fit(self, state: Mapping[str, Tensor], net: nn.Module) -> dict[str, Tensor]:
+        """Patch kernel and position embedding resampled to the shapes `net` has; all else untouched.
+
+        Positions are interpolated on the token grid, without prefix tokens. Weights without square patches or a square
+        grid stay as they are; `check_keys` refuses them later.
+        """
+        fitted, wanted, given = dict(state), net.state_dict(), Patched.geometry(self, state, net)
+        if given.kernel is not None and KERNEL in wanted:
+            fitted[KERNEL] = fit_kernel(fitted[KERNEL], wanted[KERNEL].shape[2:])
+        if given.grid is not None and POSITIONS in wanted and fitted[POSITIONS].shape[1] != wanted[POSITIONS].shape[1]:
+            prefix = self.prefix_tokens(net)
+            side = round((wanted[POSITIONS].shape[1] - prefix) ** 0.5)
+            fitted[POSITIONS] = resample_abs_pos_embed(
+                fitted[POSITIONS].float(), [side, side], num_prefix_tokens=prefix
+            )
+        return fitted
+
+
+def kernel_side(state: Mapping[str, Tensor]) -> int | None:
+    """The side of a square patch kernel that can be resampled; None without one."""
+    shape = state[KERNEL].shape if KERNEL in state else torch.Size()
+    square = len(shape) == 4 and shape[2] == shape[3] and 1 <= shape[2] <= _MOST_KERNEL and state[KERNEL].numel() > 0
+    return int(shape[2]) if square else None
+
+
+def fit_kernel(kernel: Tensor, size: torch.Size) -> Tensor:
+    r"""A patch kernel of another size whose output on a patch is that of `kernel` on the same patch resized.
+
+    Let :math:`U` enlarge the smaller patch to the larger (bicubic). Growing is the pseudo-inverse of Beyer et al. 2023
+    (arXiv:2212.08013), with :math:`\langle Ux, w'\rangle = \langle x, w\rangle` for every patch. Shrinking is
+    :math:`w' = U^\top w`, with :math:`\langle x, w'\rangle = \langle Ux, w\rangle` for every patch; the pseudo-inverse
+    would not even keep the output on a constant one. Shrinking undoes growing
+    (tests/unit/models/test_models_surgery.py).
+    """
+    old, new = kernel.shape[2:], size
+    if old == new:
+        return kernel
+    if min(new) >= max(old):
+        return resample_patch_embed(kernel.float(), list(new))
+    units = torch.eye(new.numel(), device=kernel.device).view(-1, 1, *new)
+    enlarged = F.interpolate(units, size=old, mode="bicubic", antialias=True)[:, 0]
+    return torch.einsum("oihw,nhw->oin", kernel.float(), enlarged).unflatten(-1, new)
+
+
+def classifiers(net: nn.Module) -> tuple[str, ...]:
+    """The names of the last linear layers, as timm records them."""
+    config = getattr(net, "pretrained_cfg", None)
+    names = config.get("classifier") if isinstance(config, dict) else None
+    return (names,) if isinstance(names, str) else tuple(names or ())
 
 
 def check_grid(family: Family, net: nn.Module, image_size: int) -> None:

@@ -20,8 +20,7 @@ class LeViT(Family):
     architectures = (Levit,)
     timm_files = ("levit",)
 
-    def blocks(self, net: nn.Module) -> Sequence[Layer]:
-        assert isinstance(net, Levit)
+    def blocks(self, net: Levit) -> Sequence[Layer]:
         if net.use_conv:  # there the product is values times probabilities, in an order that taps do not recognize
             return ()
         modules = (module for module in net.stages.modules() if isinstance(module, LevitBlock | LevitDownsample))
@@ -36,12 +35,10 @@ class LeViT(Family):
             "Leave it out, or choose a stem of 8 or 16: options={'stem_type': 's8'}."
         )
 
-    def patch_size(self, net: nn.Module) -> int | None:
-        assert isinstance(net, Levit)
+    def patch_size(self, net: Levit) -> int | None:
         return int(net.feature_info[0]["reduction"])
 
-    def grid(self, net: nn.Module, image_size: int) -> tuple[int, int] | None:
-        assert isinstance(net, Levit)
+    def grid(self, net: Levit, image_size: int) -> tuple[int, int] | None:
         rows, columns = next(m for m in net.modules() if isinstance(m, Attention | AttentionDownsample)).resolution
         return (int(rows), int(columns))
 

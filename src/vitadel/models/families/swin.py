@@ -7,8 +7,7 @@ from timm.layers import resize_rel_pos_bias_table
 from timm.models.swin_transformer import SwinTransformer, WindowAttention
 from torch import Tensor, nn
 
-from vitadel.models.families.base import Geometry, Layer, Patched, numbered
-from vitadel.models.families.vit import KERNEL, fit_kernel, kernel_side
+from vitadel.models.families.base import Geometry, Layer, Patched, kernel_side, numbered
 
 _TABLE = "relative_position_bias_table"
 
@@ -20,22 +19,18 @@ class Swin(Patched):
     architectures = (SwinTransformer,)
     timm_files = ("swin_transformer",)
 
-    def blocks(self, net: nn.Module) -> Sequence[Layer]:
-        assert isinstance(net, SwinTransformer)
+    def blocks(self, net: SwinTransformer) -> Sequence[Layer]:
         return numbered("blocks", (block for stage in net.layers for block in stage.blocks))
 
-    def geometry(self, state: Mapping[str, Tensor], net: nn.Module) -> Geometry:
+    def geometry(self, state: Mapping[str, Tensor], net: SwinTransformer) -> Geometry:
         """The grid follows from the tables of stages where it is smaller than the window."""
-        assert isinstance(net, SwinTransformer)
         sides = [_window(state.get(f"layers.{at}.blocks.0.attn.{_TABLE}")) for at in range(len(net.layers))]
         window = max((side for side in sides if side is not None), default=None)
         grids = [side << at for at, side in enumerate(sides) if side is not None and side != window]
         return Geometry(kernel_side(state), grids[0] if grids else None, window)
 
     def fit(self, state: Mapping[str, Tensor], net: nn.Module) -> dict[str, Tensor]:
-        fitted, wanted = dict(state), net.state_dict()
-        if kernel_side(fitted) is not None:
-            fitted[KERNEL] = fit_kernel(fitted[KERNEL], wanted[KERNEL].shape[2:])
+        fitted, wanted = super().fit(state, net), net.state_dict()
         for name, module in net.named_modules():
             key = f"{name}.{_TABLE}"
             if not isinstance(module, WindowAttention) or key not in fitted or _window(fitted[key]) is None:

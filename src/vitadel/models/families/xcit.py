@@ -9,7 +9,7 @@ from torch import nn
 
 from vitadel.core.errors import UsageError
 from vitadel.models.families.base import Layer, Patched, numbered
-from vitadel.models.families.fused_qkv import PackedChannelAttention, has_channel_kernel
+from vitadel.models.kernels import PackedChannelAttention, has_channel_kernel
 
 
 class XCiT(Patched):
@@ -19,19 +19,16 @@ class XCiT(Patched):
     architectures = (Xcit,)
     timm_files = ("xcit",)
 
-    def blocks(self, net: nn.Module) -> Sequence[Layer]:
-        assert isinstance(net, Xcit)
+    def blocks(self, net: Xcit) -> Sequence[Layer]:
         return [
             *numbered("blocks", net.blocks, prefix=0),
             *numbered("class_blocks", net.cls_attn_blocks, prefix=1, class_token=True),
         ]
 
-    def compile_units(self, net: nn.Module) -> Sequence[nn.Module]:
-        assert isinstance(net, Xcit)
+    def compile_units(self, net: Xcit) -> Sequence[nn.Module]:
         return [net.patch_embed, *super().compile_units(net)]
 
-    def use_fused_kernels(self, net: nn.Module) -> None:
-        assert isinstance(net, Xcit)
+    def use_fused_kernels(self, net: Xcit) -> None:
         if not all(has_channel_kernel(block.attn) for block in net.blocks):
             return
         # channels last from the stem on, or tokens are not contiguous in memory and their norms are slow
@@ -42,9 +39,8 @@ class XCiT(Patched):
     def size_options(self, image_size: int | None, patch_size: int | None) -> dict[str, int]:
         return {}  # positions are sinusoids of any grid, and the stem's strides are set after building
 
-    def set_patch(self, net: nn.Module, patch_size: int) -> None:
+    def set_patch(self, net: Xcit, patch_size: int) -> None:
         """Give the first log2(old / new) stem convolutions stride 1; no weight changes its shape."""
-        assert isinstance(net, Xcit)
         old = int(net.patch_embed.patch_size)
         stem = [layer for layer in net.patch_embed.proj.modules() if isinstance(layer, nn.Conv2d)]
         halvings = math.log2(old / patch_size) if 0 < patch_size <= old else -1.0

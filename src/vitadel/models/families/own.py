@@ -1,26 +1,27 @@
-"""A frozen ViT with adapters: its blocks are the frozen network's."""
+"""Vitadel's own networks with attention: a frozen ViT with adapters, and the network that masks its gradient."""
 
 from collections.abc import Mapping, Sequence
 
+from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-from vitadel.models.families.base import Geometry, Layer
+from vitadel.models.families.base import Family, Geometry, Layer, numbered
 from vitadel.models.families.vit import ViT
+from vitadel.models.masked_gradient_net import MaskedGradientNet
 from vitadel.models.tora import Adapted, Adapter
 
 _FROZEN = "backbone."
 
 
 class TORAFamily(ViT):
-    """`blocks.i.out` is the output of the frozen block i, before adapters and fusion."""
+    """A frozen ViT with adapters. `blocks.i.out` is the output of its block i, before adapters and fusion."""
 
     name = "adapted vit"
     architectures = (Adapted,)
     timm_files = ()
 
     def blocks(self, net: nn.Module) -> Sequence[Layer]:
-        assert isinstance(net, Adapted)
-        return super().blocks(net.backbone)
+        return super().blocks(_backbone(net))
 
     def compile_units(self, net: nn.Module) -> Sequence[nn.Module]:
         assert isinstance(net, Adapted)
@@ -31,27 +32,37 @@ class TORAFamily(ViT):
         return [*super().compile_units(net), *all_but, *last.adapters.values(), last.fusion]
 
     def use_fused_kernels(self, net: nn.Module) -> None:
-        assert isinstance(net, Adapted)
-        super().use_fused_kernels(net.backbone)
+        super().use_fused_kernels(_backbone(net))
 
     def patch_size(self, net: nn.Module) -> int | None:
-        assert isinstance(net, Adapted)
-        return super().patch_size(net.backbone)
+        return super().patch_size(_backbone(net))
 
     def grid(self, net: nn.Module, image_size: int) -> tuple[int, int] | None:
-        assert isinstance(net, Adapted)
-        return super().grid(net.backbone, image_size)
+        return super().grid(_backbone(net), image_size)
 
     def geometry(self, state: Mapping[str, Tensor], net: nn.Module) -> Geometry:
-        assert isinstance(net, Adapted)
-        return super().geometry(_frozen(state), net.backbone)
+        return super().geometry(_frozen(state), _backbone(net))
 
     def fit(self, state: Mapping[str, Tensor], net: nn.Module) -> dict[str, Tensor]:
-        assert isinstance(net, Adapted)
-        fitted = super().fit(_frozen(state), net.backbone)
+        fitted = super().fit(_frozen(state), _backbone(net))
         rest = {key: value for key, value in state.items() if not key.startswith(_FROZEN)}
         return {**rest, **{f"{_FROZEN}{key}": value for key, value in fitted.items()}}
 
 
+def _backbone(net: nn.Module) -> VisionTransformer:
+    return net.backbone
+
+
 def _frozen(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {key.removeprefix(_FROZEN): value for key, value in state.items() if key.startswith(_FROZEN)}
+
+
+class MaskedGradientFamily(Family):
+    """A block takes the image's tokens and the residual stream, in this order."""
+
+    name = "pointer"
+    architectures = (MaskedGradientNet,)
+
+    def blocks(self, net: nn.Module) -> Sequence[Layer]:
+        assert isinstance(net, MaskedGradientNet)
+        return numbered("blocks", net.blocks, stream=1)
