@@ -37,7 +37,7 @@ def test_a_study_from_beginning_to_page(
     names = {f"{name}.{kind}" for name in ("gaps", "eps", "iterations", "blocks") for kind in ("png", "pdf")}
     assert {path.name for path in (run / "figures").iterdir()} == names
     assert (run / "figures" / "gaps.png").read_bytes().startswith(b"\x89PNG")
-    parts = Run.open(run).manifest["parts"]
+    parts = Run.open(run).manifest.parts
     assert isinstance(parts, dict)
     assert parts["study"]["iterations"] == [2, 3]
 
@@ -108,7 +108,7 @@ def test_a_study_with_exhibits_from_beginning_to_page(vitadel: Command, gated: P
     names = ["share-of-the-accuracy-adapter", "share-of-the-robustness-adapter", "mean-share-per-block"]
     files = {f"{number:02d}-{name}.{kind}" for number, name in enumerate(names, 1) for kind in ("png", "pdf")}
     assert {path.name for path in (tmp_path / "one" / "figures").iterdir()} == files
-    parts = Run.open(tmp_path / "one").manifest["parts"]
+    parts = Run.open(tmp_path / "one").manifest.parts
     assert isinstance(parts, dict)
     assert parts["study"] == {"is": "TORAGates", "images": 2, "blocks": [1]}
     assert "threat" not in parts

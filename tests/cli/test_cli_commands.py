@@ -24,8 +24,7 @@ def test_train_then_evaluate_then_report(vitadel: Command, tmp_path: Path) -> No
     assert "digits-standard is trained" in out
     assert "training: 8/8" in err
     manifest = Run.open(tmp_path / "t").manifest
-    parts = manifest["parts"]
-    assert isinstance(parts, dict)
+    parts = manifest.parts
     assert parts["recipe"]["plan"]["epochs"] == 2
     assert parts["data"]["spec"] == "digits[:128]"
 
@@ -54,7 +53,7 @@ def test_attack_takes_settings(vitadel: Command, trained: Path, tmp_path: Path) 
     (found,) = json.loads(out)["evaluations"]
     assert found["threat"] == {"norm": "l2", "eps": 1.5, "text": "l2:1.5"}
     manifest = Run.open(tmp_path / "run").manifest
-    entry = manifest["parts"]["suite"][0]["entries"][0]  # type: ignore[index]
+    entry = manifest.parts["suite"][0]["entries"][0]
     assert entry["attack"] == {
         "is": "PGD",
         "steps": 3,
@@ -275,6 +274,6 @@ def test_a_study_says_what_it_assumes_too(vitadel: Command, tmp_path: Path) -> N
 
 
 def parts_of(run: Path) -> dict[str, Any]:
-    parts = Run.open(run).manifest["parts"]
+    parts = Run.open(run).manifest.parts
     assert isinstance(parts, dict)
     return parts

@@ -46,7 +46,7 @@ def test_a_survey_from_beginning_to_page(vitadel: Command, model: Path, tmp_path
     assert "PGD-2 at 1 gray level" in out
     assert "of 12 images are right as they are" in out.replace("\n", " ")
     assert Run.open(tmp_path / "run").evaluations() == ["clean", "corruptions", "gray-level"]
-    suite = Run.open(tmp_path / "run").manifest["parts"]["suite"]  # type: ignore[index]
+    suite = Run.open(tmp_path / "run").manifest.parts["suite"]
     assert suite[1]["severities"] == [2, 5]
     assert suite[2] == {"is": "GrayLevel", "levels": 1.0, "steps": 2}
     code, told, _ = vitadel(*words, tmp_path / "run", "--json", "--batch", "5")
@@ -107,7 +107,7 @@ def test_a_damaged_image_is_named_and_skipped_only_on_request(vitadel: Command, 
         assert summary["n"] == 5
         flag = next(flag for flag in summary["flags"] if flag["code"] == "images-skipped")
         assert flag["sentence"] == "1 images were skipped on request: test/b/3.png: cannot be read"
-    assert Run.open(tmp_path / "run").manifest["parts"]["skipped"] == ["test/b/3.png: cannot be read"]  # type: ignore[index]
+    assert Run.open(tmp_path / "run").manifest.parts["skipped"] == ["test/b/3.png: cannot be read"]
 
 
 def test_another_file_by_the_same_name_is_another_run(vitadel: Command, model: Path, tmp_path: Path) -> None:

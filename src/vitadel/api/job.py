@@ -135,13 +135,10 @@ def _name_and_preprocess(model: Model) -> tuple[str, str | None]:
     folder = models.run_of(model.source)
     if folder is None:
         return model.source, None
-    parts = Run.open(folder).manifest.get("parts")
-    recipe = parts.get("recipe") if isinstance(parts, dict) else None
-    if not isinstance(recipe, dict):
-        return model.source, None
+    manifest = Run.open(folder).manifest
     # a head or a file within the run is distinguished by its own text
-    name = str(recipe.get("name", model.source)) if Path(model.source).is_dir() else model.source
-    return name, str(recipe.get("preprocess") or "") or None
+    name = manifest.text("recipe", "name") if Path(model.source).is_dir() else ""
+    return name or model.source, manifest.text("recipe", "preprocess") or None
 
 
 def _readable(data: DataSet, split: str, ranks: Ranks) -> DataSet:

@@ -26,7 +26,7 @@ def train(
     with show.progress(quiet=json) as notify:
         train(recipe, run, data=data, overrides=settings or [], progress=notify, command=command_line())
     done = Run.open(run)
-    scores = [{key: entry.get(key) for key in ("step", "clean", "robust")} for entry in done.read_log("holdout")]
+    scores = [{key: entry.values.get(key) for key in ("step", "clean", "robust")} for entry in done.read_log("holdout")]
     if damaged := done.damaged_log_lines:
         show.note(f"{damaged} lines of {done.folder / 'log.jsonl'} are damaged and left out")
     if json:

@@ -31,7 +31,7 @@ from vitadel.recipes.augmentation_sets import AUGMENTATION_SETS
 from vitadel.recipes.overrides import override
 from vitadel.recipes.recipe import Recipe
 from vitadel.recipes.runner import TRAINING_ROOMS, train_recipe
-from vitadel.runs import Run, code_hashes, describe, fingerprint
+from vitadel.runs import LogEntry, Run, code_hashes, describe, fingerprint
 from vitadel.runs.manifest import differences
 from vitadel.threats import Threat, check_size, spell
 from vitadel.train import Mixing, PILAugment, launch_ranks
@@ -339,12 +339,12 @@ def _best_holdout(run: Run) -> dict[str, object] | None:
         scores: dict[str, object] = ast.literal_eval(selected["scores"])
         return {"step": int(selected["step"]), **{key: scores.get(key) for key in ("clean", "robust")}}
     kept = max(entries, key=_selected_by, default=None)
-    return None if kept is None else {key: kept.get(key) for key in ("step", "clean", "robust")}
+    return None if kept is None else {key: kept.values.get(key) for key in ("step", "clean", "robust")}
 
 
-def _selected_by(entry: Mapping[str, object]) -> float:
+def _selected_by(entry: LogEntry) -> float:
     """A score made of several, accuracy under attack, or clean accuracy: the first that there is."""
-    return next((float(str(entry[key])) for key in ("score", "robust", "clean") if entry.get(key) is not None), 0.0)
+    return next((entry.numbers[key] for key in ("score", "robust", "clean") if key in entry.numbers), 0.0)
 
 
 def _table(sweep: Sweep, rows: Sequence[Mapping[str, object]]) -> dict[str, object]:

@@ -63,7 +63,7 @@ def _curve(label: str, norm: str, suite: str, at: Mapping[float, Evaluation]) ->
 
 def _record(folder: Path) -> Record:
     run = Run.open(folder)
-    manifest = run.manifest
+    manifest = run.manifest.to_json()
     found = [_finished(run, name) for name in run.evaluations()]
     evaluations = sorted((one for one in found if isinstance(one, Evaluation)), key=_by_threat)
     surveys = tuple(one for one in found if isinstance(one, Survey))
@@ -95,7 +95,7 @@ def _alarms(run: Run) -> tuple[Alarm, ...]:
     """Every alarm once: a run that was stopped and went on may have raised one twice."""
     found = {
         (int(_number(entry.get("at"))), _text(entry.get("code"))): _text(entry.get("sentence"))
-        for entry in run.read_log("alarm")
+        for entry in (one.values for one in run.read_log("alarm"))
         if math.isfinite(_number(entry.get("at")))
     }
     if damaged := run.damaged_log_lines:
@@ -331,7 +331,9 @@ def _gallery(path: Path) -> Gallery | None:
 
 
 def _series(run: Run, event: str) -> tuple[Series, ...]:
-    entries = [entry for entry in run.read_log(event) if math.isfinite(_number(entry.get("step")))]
+    entries = [
+        entry for entry in (one.values for one in run.read_log(event)) if math.isfinite(_number(entry.get("step")))
+    ]
     names = dict.fromkeys(key for entry in entries for key in entry if key not in _NOT_SERIES)
     series = (_one_series(event, name, entries) for name in names)
     return tuple(s for s in series if s.values)

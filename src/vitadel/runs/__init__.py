@@ -2,12 +2,14 @@
 
 from vitadel.core.files import read_json, write_json, write_whole
 from vitadel.core.progress import Notify, silent
-from vitadel.runs.manifest import code_hashes, describe, fingerprint, surroundings
-from vitadel.runs.run import Run
+from vitadel.runs.manifest import ManifestRecord, code_hashes, describe, fingerprint, surroundings
+from vitadel.runs.run import LogEntry, Run
 from vitadel.runs.tables import ResultFolder, Rows
 from vitadel.runs.tensorboard import Scalars
 
 __all__ = [
+    "LogEntry",
+    "ManifestRecord",
     "Notify",
     "ResultFolder",
     "Rows",

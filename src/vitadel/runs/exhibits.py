@@ -8,6 +8,7 @@ None, or one that is not finite, is a gap.
 """
 
 import enum
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -88,7 +89,9 @@ class Heat:
     digits: int | None = None
 
     def __post_init__(self) -> None:
+        _not_empty("Heat", matrices=self.matrices)
         for matrix in self.matrices:
+            _not_empty(f"Matrix {matrix.name!r}", rows=matrix.values)
             columns = self.columns or (matrix.values[0] if matrix.values else ())
             _same_length(f"Matrix {matrix.name!r}", len(self.rows or matrix.values), rows=matrix.values)
             for row in matrix.values:
@@ -159,6 +162,7 @@ class Pictures:
     high: float = 1.0
 
     def __post_init__(self) -> None:
+        _not_empty("Pictures", rows=self.cells)
         _same_length("Pictures", len(self.rows or self.cells), rows=self.cells)
         for row in self.cells:
             _same_length("Pictures", len(self.columns or self.cells[0]), columns=row)
@@ -211,6 +215,24 @@ class Table:
     def __post_init__(self) -> None:
         for row in self.rows:
             _same_length(f"Table {self.title!r}", len(self.columns), row=row)
+
+    @property
+    def text_rows(self) -> list[list[str]]:
+        """The rows as text, a dash for None."""
+        return [[self._text(cell) for cell in row] for row in self.rows]
+
+    @property
+    def numeric(self) -> list[bool]:
+        """Of each column, whether it holds numbers."""
+        return [
+            bool(self.rows) and not any(isinstance(row[number], str) for row in self.rows)
+            for number in range(len(self.columns))
+        ]
+
+    def _text(self, cell: Cell) -> str:
+        if cell is None or (isinstance(cell, float) and not math.isfinite(cell)):
+            return "\N{EN DASH}"
+        return f"{cell:.{self.digits}f}" if isinstance(cell, float) else str(cell)
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,6 +289,12 @@ def findings(
     from vitadel.runs.schema import StudyRecord
 
     return StudyRecord(study, title, summary, exhibits, numbers).to_json()
+
+
+def _not_empty(what: str, **parts: Sequence[object]) -> None:
+    for name, part in parts.items():
+        if not len(part):
+            raise UsageError(f"{what} has no {name}. Give at least one, or leave it out.")
 
 
 def _same_length(what: str, wanted: int, **parts: Sequence[object]) -> None:

@@ -1,4 +1,4 @@
-"""What a run is, written down so that two runs can be told apart and one can be repeated."""
+"""The manifest of a run: what it is, so that two runs can be told apart and one can be repeated."""
 
 import dataclasses
 import enum
@@ -7,12 +7,77 @@ import json
 import platform
 import subprocess
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from vitadel import __version__
+from vitadel.core.errors import UsageError
+from vitadel.core.files import read_json
+from vitadel.runs.typed_json import from_json, to_json
 
 _PACKAGES = ("torch", "torchvision", "timm", "accelerate", "safetensors", "numpy", "pyarrow")
+
+
+REMEDY = "Restore it from a copy, or choose a new --run."
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestRecord:
+    """The content of `manifest.json`.
+
+    Args:
+        kind: What was run: `train`, `evaluate`, `attack`, `analyze`, `sweep`.
+        parts: What determines the result (recipe, model, data, seed, ...), each as `describe` gives it.
+        hashes: The fingerprint of each part.
+        created: When, in UTC.
+        versions: Of Python, Vitadel and the packages that determine results.
+        commit: The commit of the code; None for an installed package.
+        machine: System and processor.
+        device: What it was computed on.
+        command: The command line.
+    """
+
+    kind: str
+    parts: Mapping[str, Any]
+    hashes: Mapping[str, str] = field(default_factory=dict)
+    created: str = ""
+    versions: Mapping[str, str | None] = field(default_factory=dict)
+    commit: str | None = None
+    machine: Mapping[str, str] = field(default_factory=dict)
+    device: str | None = None
+    command: str | None = None
+
+    def find(self, *path: str) -> Any:
+        """The value at a path into the parts, such as `find("model", "sha256")`; None if there is none."""
+        place: object = self.parts
+        for name in path:
+            place = place.get(name) if isinstance(place, Mapping) else None
+        return place
+
+    def text(self, *path: str) -> str:
+        """The text at a path into the parts; empty if there is none."""
+        value = self.find(*path)
+        return value if isinstance(value, str) else ""
+
+    def to_json(self) -> dict[str, object]:
+        """The record as plain JSON."""
+        # the parts as they are: their hashes are of numbers that to_json would write as null, such as infinity
+        return {**to_json(self), "parts": self.parts}
+
+    @classmethod
+    def read(cls, path: Path) -> "ManifestRecord":
+        """The record in a `manifest.json`; one whose parts do not match their hashes is refused."""
+        content = read_json(path, REMEDY)
+        if not isinstance(content.get("parts"), dict) or not isinstance(content.get("kind"), str):
+            raise UsageError(f"{path} does not say what the run is: it has no kind and no parts. {REMEDY}")
+        record = from_json(cls, content, path, REMEDY)
+        # manifests of the first version have no hashes
+        for name, known in record.hashes.items():
+            if name in record.parts and known != fingerprint(record.parts[name]):
+                raise UsageError(f"{path} is damaged or was edited: its {name} does not match the hash in it. {REMEDY}")
+        return record
 
 
 def describe(value: object) -> object:
@@ -54,7 +119,7 @@ def differences(then: object, now: object, path: str = "", *, longest: int | Non
         return []
     old, new = json.dumps(then), json.dumps(now)
     if longest is not None:
-        first = next((at for at, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), 0)
+        first = next((place for place, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), 0)
         path, old, new = _excerpt(path, 0, longest), _excerpt(old, first, longest), _excerpt(new, first, longest)
     return [f"{path}: {old} -> {new}"]
 
@@ -70,18 +135,20 @@ def _excerpt(text: str, place: int, longest: int) -> str:
     return part if start + longest == len(text) else part[:-3] + "..."
 
 
-def code_hashes(*rooms: str) -> dict[str, str]:
-    """A short hash of every source file of these rooms, so that a manifest can name the one that changed."""
-    home = Path(__file__).parents[1]
+def code_hashes(*packages: str) -> dict[str, str]:
+    """A short hash of every source file of these packages or modules, so that a manifest can name what changed."""
+    root = Path(__file__).parents[1]
     files = [
-        path for room in rooms for path in ([home / room] if room.endswith(".py") else (home / room).rglob("*.py"))
+        path
+        for package in packages
+        for path in ([root / package] if package.endswith(".py") else (root / package).rglob("*.py"))
     ]
     return {
-        path.relative_to(home).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()[:12] for path in sorted(files)
+        path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()[:12] for path in sorted(files)
     }
 
 
-def surroundings() -> dict[str, object]:
+def surroundings() -> dict[str, Any]:
     """Versions, commit and machine: recorded with every run, not part of its identity."""
     return {
         "versions": {

@@ -1,9 +1,9 @@
 """The run folder: who owns it, what was logged in it, what it holds.
 
-manifest.json             what the run is; written first, never changed
-log.jsonl                 what happened, one object per line, only ever appended to
+manifest.json             what the run is (`ManifestRecord`); written first, never changed
+log.jsonl                 what happened, one object per line (`LogEntry`), only ever appended to
 checkpoints/              weights and training state
-eval/<name>/rows.parquet  one row per image
+eval/<name>/rows.parquet  one row per image (`vitadel.runs.schema.ImageRows`)
 """
 
 import json
@@ -14,12 +14,12 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from vitadel.core.distributed import Ranks
 from vitadel.core.errors import UsageError
-from vitadel.core.files import is_unfinished, read_json, write_json
-from vitadel.runs.manifest import describe, differences, fingerprint, surroundings
+from vitadel.core.files import is_unfinished, write_json
+from vitadel.runs.manifest import ManifestRecord, describe, differences, fingerprint, surroundings
 from vitadel.runs.tables import ResultFolder, Rows
 
 _MANIFEST, _LOG = "manifest.json", "log.jsonl"
@@ -29,6 +29,51 @@ _SERIES = ("step", "holdout")
 _SEALED = re.compile(rb'(?P<content>\{.*), "crc32": "(?P<crc32>[0-9a-f]{8})"\}\s*')
 # characters of each value in which a run differs from another
 _LONGEST = 80
+
+
+@dataclass(frozen=True, slots=True)
+class LogEntry:
+    """One line of `log.jsonl`.
+
+    Args:
+        event: What happened, such as `step`, `holdout`, `alarm`.
+        values: What was logged with it; `entry["loss"]` is short for `entry.values["loss"]`.
+        time: When, in seconds since 1970.
+    """
+
+    event: str
+    values: Mapping[str, Any]
+    time: float = 0.0
+
+    def __getitem__(self, name: str) -> Any:
+        return self.values[name]
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """Those of the values that are finite numbers."""
+        return {name: float(value) for name, value in self.values.items() if _is_finite(value)}
+
+    def to_line(self) -> str:
+        """The entry as JSON, with a checksum at its end."""
+        line = json.dumps({"event": self.event, "time": round(self.time, 3), **self.values})
+        return f'{line[:-1]}, "crc32": "{zlib.crc32(line.encode()):08x}"}}'
+
+    @classmethod
+    def from_line(cls, line: bytes) -> "LogEntry | None":
+        """The entry of a line; None if it is damaged, by its checksum or its content."""
+        if sealed := _SEALED.fullmatch(line):
+            line = sealed["content"] + b"}"
+            if zlib.crc32(line) != int(sealed["crc32"], 16):
+                return None
+        try:
+            content = json.loads(line.decode(errors="replace"))
+        except (ValueError, RecursionError):
+            return None
+        if not isinstance(content, dict) or ("step" in content and not _is_finite(content["step"])):
+            return None
+        event, time_ = str(content.pop("event", "")), content.pop("time", 0.0)
+        numeric = all(value is None or isinstance(value, int | float) for value in (time_, *content.values()))
+        return None if event in _SERIES and not numeric else cls(event, content, time_)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,16 +117,21 @@ class Run:
     def _claim(cls, folder: Path, kind: str, parts: Mapping[str, object], device: str, command: str | None) -> "Run":
         """The manifest is written while the folder is locked: of two runs that claim a new folder, one is refused."""
         _refuse_unreadable_name(folder)
-        described: dict[str, object] = {"kind": kind, "parts": describe(parts)}
+        described: dict[str, Any] = {"kind": kind, "parts": describe(parts)}
         _refuse_another(folder, described)  # before anything is made: a refusal leaves nothing behind
         lock = _locked(folder)
         try:
             resumed = _refuse_another(folder, described)  # another process may have been faster
             if not resumed:
-                hashes = {name: fingerprint(part) for name, part in parts.items()}
-                about = {**surroundings(), "device": device, "command": command}
-                created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-                write_json(folder / _MANIFEST, {**described, "hashes": hashes, "created": created, **about})
+                record = ManifestRecord(
+                    **described,
+                    hashes={name: fingerprint(part) for name, part in parts.items()},
+                    created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+                    **surroundings(),
+                    device=device,
+                    command=command,
+                )
+                write_json(folder / _MANIFEST, record.to_json())
             _drop_unfinished(folder)
         except BaseException:
             lock.close()
@@ -98,17 +148,18 @@ class Run:
         return cls(folder)
 
     @property
-    def manifest(self) -> dict[str, object]:
-        return _read_manifest(self.folder)
+    def manifest(self) -> ManifestRecord:
+        """What the run is, read anew and checked."""
+        return ManifestRecord.read(self.folder / _MANIFEST)
 
     @property
     def checkpoints(self) -> Path:
+        """The folder of weights and training state."""
         return self.folder / "checkpoints"
 
     def log(self, event: str, **values: object) -> None:
         """Append one line. A resumed run may log a step again: readers take the last line of a step."""
-        line = json.dumps({"event": event, "time": round(time.time(), 3), **values})
-        line = f'{line[:-1]}, "crc32": "{zlib.crc32(line.encode()):08x}"}}'
+        line = LogEntry(event, values, time.time()).to_line()
         try:
             with (self.folder / _LOG).open("ab") as handle:
                 handle.write((_line_end(handle) + line + "\n").encode())
@@ -117,21 +168,23 @@ class Run:
                 f"cannot write to {self.folder}: {error.strerror}. Free space or choose a new --run."
             ) from error
 
-    def read_log(self, event: str, *, every: bool = False) -> list[dict[str, object]]:
-        """The lines of one kind in order of their steps, each step once; lines that are damaged are passed over.
+    def read_log(self, event: str, *, every: bool = False) -> list[LogEntry]:
+        """The entries of one kind in order of their steps, each step once; damaged lines are skipped.
 
-        With `every`, as they were written, those of updates that a broken loss undid among them.
+        Args:
+            event: The kind.
+            every: As they were written, also those of updates that were undone later.
         """
-        entries = [entry for line in self._log_lines() if (entry := _parse(line)) and entry.get("event") == event]
+        found = [entry for line in self._log_lines() if (entry := LogEntry.from_line(line)) and entry.event == event]
         if every:
-            return entries
-        last = {entry.get("step", number): entry for number, entry in enumerate(entries)}
-        return [last[step] for step in sorted(last, key=_number)]
+            return found
+        last = {entry.values.get("step", number): entry for number, entry in enumerate(found)}
+        return [last[step] for step in sorted(last)]
 
     @property
     def damaged_log_lines(self) -> int:
-        """How many lines of the log were left out; those that a kill cut short do not count, they were logged again."""
-        return sum(_parse(line) is None and not _is_cut_short(line) for line in self._log_lines())
+        """How many lines of the log are left out; those that an interruption cut short do not count."""
+        return sum(LogEntry.from_line(line) is None and not _is_cut_short(line) for line in self._log_lines())
 
     def _log_lines(self) -> list[bytes]:
         path = self.folder / _LOG
@@ -175,26 +228,13 @@ def _refuse_unreadable_name(folder: Path) -> None:
         ) from None
 
 
-def _read_manifest(folder: Path) -> dict[str, object]:
-    path, remedy = folder / _MANIFEST, "Restore it from a copy, or choose a new --run."
-    manifest = read_json(path, remedy)
-    parts, hashes = manifest.get("parts"), manifest.get("hashes")
-    if not isinstance(parts, dict) or not isinstance(manifest.get("kind"), str):
-        raise UsageError(f"{path} does not say what the run is: it has no kind and no parts. {remedy}")
-    # of manifests without a hash of their own
-    for name, known in hashes.items() if isinstance(hashes, dict) else ():
-        if name in parts and known != fingerprint(parts[name]):
-            raise UsageError(f"{path} is damaged or was edited: its {name} does not match the hash in it. {remedy}")
-    return manifest
-
-
 def _refuse_another(folder: Path, described: Mapping[str, object]) -> bool:
     """Whether this run has the folder already; raises if something else has it."""
     if not _exists(folder / _MANIFEST):
         _refuse_strangers(folder)
         return False
-    then = _read_manifest(folder)
-    if changed := differences({key: then.get(key) for key in described}, described, longest=_LONGEST):
+    then = ManifestRecord.read(folder / _MANIFEST)
+    if changed := differences({"kind": then.kind, "parts": then.parts}, described, longest=_LONGEST):
         more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
         raise UsageError(
             f"{folder} belongs to another run; it differs in {'; '.join(changed[:3])}{more}. Choose a new --run."
@@ -214,14 +254,14 @@ def _refuse_strangers(folder: Path) -> None:
 
 
 def _drop_unfinished(folder: Path) -> None:
-    """Remove what kills left of files half written; the folder is locked, so nobody is writing them."""
+    """Remove files that interruptions left half written; the folder is locked, so nobody is writing them."""
     for place in (".", "checkpoints", "eval/**", "study/**"):
         for path in folder.glob(f"{place}/.*.part"):
             path.unlink(missing_ok=True)
 
 
 def _locked(folder: Path) -> IO[str]:
-    """Keep other processes out for as long as this one lives; the system lets go when it ends, even by a kill."""
+    """Keep other processes out for as long as this one lives; the system unlocks when it ends, however it ends."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -252,31 +292,12 @@ def _locked(folder: Path) -> IO[str]:
 
 
 def _line_end(handle: IO[bytes]) -> str:
-    """A line that a kill cut short must not swallow the next one."""
+    """A line that an interruption cut short must not swallow the next one."""
     if handle.tell() == 0:
         return ""
     with open(handle.name, "rb") as written:
         written.seek(-1, 2)
         return "" if written.read() == b"\n" else "\n"
-
-
-def _parse(line: bytes) -> dict[str, object] | None:
-    """What a line says; None if it is damaged, by its checksum or by what stands in it."""
-    if sealed := _SEALED.fullmatch(line):
-        line = sealed["content"] + b"}"
-        if zlib.crc32(line) != int(sealed["crc32"], 16):
-            return None
-    try:
-        entry = json.loads(line.decode(errors="replace"))
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(entry, dict) or ("step" in entry and not _is_finite(entry["step"])):
-        return None
-    if entry.get("event") in _SERIES and not all(
-        value is None or isinstance(value, int | float) for name, value in entry.items() if name != "event"
-    ):
-        return None
-    return entry
 
 
 def _is_cut_short(line: bytes) -> bool:
@@ -285,7 +306,3 @@ def _is_cut_short(line: bytes) -> bool:
 
 def _is_finite(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _number(step: object) -> float:
-    return float(step) if isinstance(step, int | float) else 0.0

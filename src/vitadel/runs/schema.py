@@ -1,19 +1,26 @@
 """The records of a run folder: what suites and studies write, and what reports and programs read.
 
 eval/<name>/summary.json  SuiteRecord
+eval/<name>/rows.parquet  ImageRows
+eval/<name>/gallery.npz   Gallery
 study/result.json         StudyRecord
+table.json                SweepRecord
 
-Both directions go through `vitadel.runs.typed_json`, so that a record is declared once. `read_suite` and `read_study`
-refuse in one line what is not as it was written. The `schema` of a file, such as `suite/1`, says what it holds and in
-which version; files of the time before versions have the same fields and none.
+Both directions go through `vitadel.runs.typed_json`, so that a record is declared once. `read_suite`, `read_study` and
+`read_sweep` refuse in one line what is not as it was written. The `schema` of a file, such as `suite/1`, says what it
+holds and in which version; files of the time before versions have the same fields and none. Names that earlier versions
+wrote are read here alone: those of fields in their metadata, those of suites in `SUITE_NAMES`.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
-from vitadel.core.errors import UsageError, quoted
-from vitadel.core.files import read_json
+import numpy as np
+from numpy.typing import NDArray
+
+from vitadel.core.errors import UsageError, quoted, reason
+from vitadel.core.files import read_json, write_whole
 from vitadel.core.flags import Flag
 from vitadel.core.stats import Accuracy
 from vitadel.runs.exhibits import Exhibit, Table
@@ -21,6 +28,16 @@ from vitadel.runs.typed_json import from_json, to_json
 
 SUITE_SCHEMA, STUDY_SCHEMA = "suite/1", "study/1"
 
+# what `broken_by` says of an image that no attack broke, and of one that was misclassified before any
+ROBUST, WRONG_BEFORE = "", "clean"
+# suites as earlier versions named them
+SUITE_NAMES = {
+    "adversarial": "autoattack",
+    "adversarial-plus": "autoattack-plus",
+    "adversarial-rand": "autoattack-rand",
+    "adversarial-paper-protocol": "autoattack-paper-protocol",
+    "grey-level": "gray-level",
+}
 # kinds of measures that are shares, lie in [0, 1] and are read in percent
 SHARES = frozenset({"accuracy", "error", "bias", "share"})
 # keys of a study's file that are not its own numbers
@@ -171,9 +188,108 @@ class SuiteRecord:
     @classmethod
     def from_json(cls, content: Mapping[str, object], source: object = "the summary") -> "SuiteRecord":
         """The record that a JSON object holds; a UsageError in one line if it is not as it was written."""
-        remedy = "Delete the file and run the same command again: it is counted from the rows"
+        remedy = "Delete the file and run the same command again: it is counted from the rows."
         _refuse_other(content, SUITE_SCHEMA, source)
-        return from_json(cls, content, source, f"{remedy}.")
+        suite = content.get("suite")
+        renamed = {"suite": SUITE_NAMES.get(suite, suite)} if isinstance(suite, str) else {}
+        return from_json(cls, {**content, **renamed}, source, remedy)
+
+
+@dataclass(frozen=True, slots=True)
+class ImageRows:
+    """What `rows.parquet` says of every image, as columns; empty where a suite does not say it.
+
+    Args:
+        index: The image's index in its split.
+        id: Its name in the data set.
+        label: Its class.
+        clean_prediction: The class that the model predicts without an attack or a perturbation.
+        clean_correct: How often that is its class: 0 or 1, or a share for a randomized model.
+        robust: How often its class is predicted at the worst point that the attacks found.
+        correct: How often its class is predicted for perturbed images; None where none could be read.
+        broken_by: The first attack that found an adversarial example; `ROBUST` or `WRONG_BEFORE` where none did.
+        distance: From the image to the adversarial example, in the threat's norm.
+        forwards: Forward passes that each attack spent on it.
+    """
+
+    index: Sequence[int]
+    id: Sequence[object] = ()
+    label: Sequence[object] = ()
+    clean_prediction: Sequence[object] = ()
+    clean_correct: Sequence[float | int | bool | None] = ()
+    robust: Sequence[float | int | bool | None] = ()
+    correct: Sequence[float | int | bool | None] = ()
+    broken_by: Sequence[str] = ()
+    distance: Sequence[float | int | None] = ()
+    forwards: Sequence[object] = ()
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    @classmethod
+    def from_columns(cls, columns: Mapping[str, Sequence[object]], source: object = "the rows") -> "ImageRows":
+        """The rows of a table, whatever other columns it has; a UsageError in one line if they are not as written."""
+        remedy = "Delete the file and run the same command again."
+        return from_json(cls, {name: list(values) for name, values in columns.items()}, source, remedy)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Gallery:
+    """Some attacked images before and after, for the report.
+
+    Args:
+        clean: The images as bytes [n, H, W, 3].
+        adversarial: The attacked images with pixels in [0, 1].
+        label: Their classes.
+        clean_prediction: What the model predicts for the images.
+        prediction: What it predicts for the attacked images.
+        broken_by: As in `ImageRows`.
+        classes: The names of the classes.
+        eps: The radius.
+        norm: The norm it is a radius in.
+    """
+
+    clean: NDArray[np.uint8]
+    adversarial: NDArray[np.float32]
+    label: Sequence[int]
+    clean_prediction: Sequence[int]
+    prediction: Sequence[int]
+    broken_by: Sequence[str]
+    classes: Sequence[str]
+    eps: float
+    norm: str
+
+    def write(self, path: Path) -> None:
+        """Store it as a NumPy archive."""
+        arrays = {one.name: np.asarray(getattr(self, one.name)) for one in fields(self)}
+
+        def write(beside: Path) -> None:
+            with beside.open("wb") as handle:
+                np.savez_compressed(handle, **arrays)  # type: ignore[arg-type]
+
+        write_whole(path, write)
+
+    @classmethod
+    def read(cls, path: Path) -> "Gallery":
+        """The gallery of an archive."""
+        try:
+            with np.load(path, allow_pickle=False) as stored:
+                broken_by = stored["broken_by" if "broken_by" in stored else "fell_to"]  # the name before version 1
+                return cls(
+                    clean=stored["clean"],
+                    adversarial=stored["adversarial"].astype(np.float32),
+                    label=stored["label"].tolist(),
+                    clean_prediction=stored["clean_prediction"].tolist(),
+                    prediction=stored["prediction"].tolist(),
+                    broken_by=broken_by.tolist(),
+                    classes=stored["classes"].tolist(),
+                    eps=float(stored["eps"]),
+                    norm=str(stored["norm"]),
+                )
+        except Exception as error:  # a damaged archive can raise anything
+            raise UsageError(
+                f"cannot read {path}: {reason(error)}. Delete it to report without its pictures."
+            ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +338,107 @@ class StudyRecord:
         if "exhibits" not in content and "study" in content:
             raise UsageError(f"{source} is of an earlier version, whose studies had no exhibits. {remedy}.")
         return from_json(cls, {**known, "numbers": numbers}, source, f"{remedy}.")
+
+
+@dataclass(frozen=True, slots=True)
+class HoldoutScores:
+    """Accuracies on the hold-out of the checkpoint that was kept, and its step."""
+
+    step: int
+    clean: float | None
+    robust: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class TestScores:
+    """Accuracies on the test images by the sweep's suite; `name` is the evaluation, `flags` the codes of its flags."""
+
+    name: str
+    n: int
+    clean: Accuracy | None
+    robust: Accuracy | None
+    flags: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedScores:
+    """Accuracies in percent as a paper prints them."""
+
+    clean: float | None
+    robust: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class CombinationRecord:
+    """One combination of a sweep.
+
+    Args:
+        name: Its folder.
+        values: What it sets, by axis.
+        state: `done` or `failed`.
+        reason: Why it failed.
+        holdout: Its scores on the hold-out.
+        test: Its scores on the test images.
+        published: The scores of the table that the sweep repeats.
+    """
+
+    name: str
+    values: Mapping[str, str]
+    state: str
+    reason: str | None = None
+    holdout: HoldoutScores | None = None
+    test: TestScores | None = None
+    published: PublishedScores | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedTable:
+    """The table that a sweep repeats: where it is, the attack of its robust accuracies, and what to know of it."""
+
+    source: str
+    attack: str
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class BestCombinations:
+    """The names of the best combinations by a measure such as `test.robust`."""
+
+    measure: str
+    rows: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class SweepRecord:
+    """The table of a sweep, as far as it got.
+
+    Args:
+        recipe: What is trained.
+        axes: What is varied, the first changing slowest.
+        suite: The suite of the test scores.
+        threat: Its threat model.
+        published: The table that it repeats.
+        best: The best combinations so far.
+        rows: One for each combination that was tried.
+    """
+
+    recipe: str
+    axes: Sequence[str]
+    suite: str | None
+    threat: str | None
+    published: PublishedTable | None
+    best: BestCombinations | None
+    rows: Sequence[CombinationRecord]
+
+    def to_json(self) -> dict[str, object]:
+        """The record as plain JSON."""
+        content: dict[str, object] = to_json(self)
+        return content
+
+
+def read_sweep(path: Path) -> SweepRecord:
+    """The record in a `table.json`."""
+    return from_json(SweepRecord, read_json(path), path, "Delete it and run the same command again.")
 
 
 def read_suite(path: Path) -> SuiteRecord:

@@ -28,6 +28,7 @@ from vitadel.core.errors import UsageError, quoted, unknown
 T = TypeVar("T")
 
 _ARRAY_TYPES = ("uint8", "float32")
+_PLAIN = {str: "text", bool: "true or false", int: "a whole number", float: "a number", types.NoneType: "null"}
 _TAGS = ("kind", "version")
 _MISSING = object()
 
@@ -100,8 +101,10 @@ def _read(kind: Any, value: object, path: str) -> object:
     if origin is tuple and get_args(kind)[-1] is not Ellipsis:
         return _read_tuple(get_args(kind), value, path)
     if origin in (tuple, list, Sequence):
-        entries = _expect(value, list, "a list", path)
-        return tuple(_read(get_args(kind)[0], entry, f"{path}[{i}]") for i, entry in enumerate(entries))
+        entries, (inner, *_) = _expect(value, list, "a list", path), get_args(kind)
+        if {type(entry) for entry in entries} <= _plain_types(inner):  # columns of a million images are read at once
+            return tuple(entries)
+        return tuple(_read(inner, entry, f"{path}[{i}]") for i, entry in enumerate(entries))
     if origin in (dict, Mapping):
         entries = _expect(value, dict, "an object", path)
         return {key: _read(get_args(kind)[1], entry, f"{path}.{key}".lstrip(".")) for key, entry in entries.items()}
@@ -112,12 +115,17 @@ def _read(kind: Any, value: object, path: str) -> object:
     return _read_plain(kind, value, path)
 
 
+def _plain_types(kind: Any) -> set[Any]:
+    """The types whose values may stay as they are where `kind` is wanted, if it is a plain one or a union of such."""
+    kinds = set(get_args(kind)) if get_origin(kind) in (Union, types.UnionType) else {kind}
+    return kinds if kinds <= _PLAIN.keys() else set()
+
+
 def _read_plain(kind: type, value: object, path: str) -> object:
     if kind is float and type(value) is int:
         return float(value)
-    names = {str: "text", bool: "true or false", int: "a whole number", float: "a number", types.NoneType: "null"}
     if type(value) is not kind:  # not isinstance: a bool is no number
-        raise _mismatch(names[kind], value, path)
+        raise _mismatch(_PLAIN[kind], value, path)
     return value
 
 

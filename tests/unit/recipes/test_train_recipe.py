@@ -45,7 +45,7 @@ def test_weights_that_come_from_elsewhere_are_part_of_the_run(tmp_path: Path, mo
     monkeypatch.setattr(sys.modules["vitadel.recipes.runner"], "fit", lambda model, *arguments, **more: model)
     recipe, file = short(), tmp_path / "weights.safetensors"
     train_recipe(recipe, tmp_path / "fresh", data_spec="digits[:32]")
-    assert "start" not in Run.open(tmp_path / "fresh").manifest["parts"]  # type: ignore[operator]
+    assert "start" not in Run.open(tmp_path / "fresh").manifest.parts
     for place, start in enumerate((str(file), f"{recipe.model.start}@{file}")):
         choice, folder = replace(recipe.model, start=start), tmp_path / f"run{place}"
         for seed in (1, 2):
@@ -60,8 +60,8 @@ def test_weights_that_come_from_elsewhere_are_part_of_the_run(tmp_path: Path, mo
             save(model, file)
             if seed == 1:
                 train_recipe(replace(recipe, model=choice), folder, data_spec="digits[:32]")
-                parts = Run.open(folder).manifest["parts"]
-                assert parts["start"] == fingerprint(model.net.state_dict())  # type: ignore[index]
+                parts = Run.open(folder).manifest.parts
+                assert parts["start"] == fingerprint(model.net.state_dict())
         with pytest.raises(UsageError, match="it differs in parts.start"):
             train_recipe(replace(recipe, model=choice), folder, data_spec="digits[:32]")
 
@@ -83,7 +83,7 @@ def shards(tmp_path: Path) -> Path:
 def test_synthetic_images_are_part_of_the_run(tmp_path: Path, shards: Path) -> None:
     recipe = replace(short(), synthetic=SyntheticChoice(str(shards), 0.5))
     train_recipe(override(recipe, ["synthetic.share=0.75"]), tmp_path / "run", data_spec="digits[:32]")
-    parts = Run.open(tmp_path / "run").manifest["parts"]
+    parts = Run.open(tmp_path / "run").manifest.parts
     assert isinstance(parts, dict)
     assert parts["synthetic"]["count"] == 64
     with pytest.raises(UsageError, match="parts.recipe.synthetic.share: 0.75 -> 0.5"):

@@ -25,7 +25,7 @@ def surveyed(make: Any, folder: str, name: str, right: int) -> Path:
 
 
 def studied(make: Any, folder: str, name: str) -> Path:
-    weights = make.claim(f"{folder}-claimed", name).manifest["parts"]["model"]["sha256"]
+    weights = make.claim(f"{folder}-claimed", name).manifest.parts["model"]["sha256"]
     parts = {"study": {"is": "MadeUp"}, "model": {"name": name, "sha256": weights}, "seed": 0}
     run = Run.claim(make.root / folder, "analyze", parts, device="cpu")
     told = {"study": "made-up", "title": "About", "summary": f"Found in {name}.", "exhibits": []}

@@ -13,7 +13,7 @@ import pytest
 
 from vitadel.core.errors import UsageError
 from vitadel.core.files import read_json, write_json, write_whole
-from vitadel.runs import Run, describe, fingerprint
+from vitadel.runs import LogEntry, Run, describe, fingerprint
 from vitadel.runs.manifest import differences
 
 
@@ -133,7 +133,7 @@ def test_of_two_runs_that_claim_a_new_folder_at_once_one_has_it(tmp_path: Path) 
         for thread in threads:
             thread.join()
         ((seed, run),) = claimed
-        assert run.manifest["parts"] == {"seed": seed}
+        assert run.manifest.parts == {"seed": seed}
 
 
 def test_a_refused_claim_leaves_nothing_behind_and_lets_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,11 +199,14 @@ def test_reading_needs_a_manifest(tmp_path: Path) -> None:
 
 def test_the_manifest_records_what_a_run_needs_to_be_repeated(tmp_path: Path) -> None:
     manifest = claim(tmp_path / "run").manifest
-    assert manifest["parts"] == {"recipe": {"is": "Outer", "inner": {"is": "Inner", "eps": 0.1}, "steps": 3}}
-    assert manifest["hashes"] == {"recipe": fingerprint(Outer(Inner(0.1)))}
-    assert {"versions", "commit", "machine", "device", "command", "created"} <= set(manifest)
-    assert isinstance(manifest["versions"], dict)
-    assert manifest["versions"]["torch"]
+    assert manifest.parts == {"recipe": {"is": "Outer", "inner": {"is": "Inner", "eps": 0.1}, "steps": 3}}
+    assert manifest.hashes == {"recipe": fingerprint(Outer(Inner(0.1)))}
+    assert manifest.versions["torch"]
+    assert manifest.machine["system"]
+    assert manifest.created.endswith("Z")
+    assert (manifest.device, manifest.command) == ("cpu", None)
+    assert (manifest.text("recipe", "inner", "is"), manifest.find("recipe", "steps")) == ("Inner", 3)
+    assert (manifest.text("recipe", "steps"), manifest.find("model", "sha256")) == ("", None)
 
 
 def test_log_lines_of_a_step_done_twice_count_once_and_a_torn_line_is_passed_over(tmp_path: Path) -> None:
@@ -255,7 +258,7 @@ def test_a_flipped_bit_anywhere_in_the_log_changes_no_number(tmp_path: Path) -> 
     written = {entry["step"]: entry["loss"] for entry in run.read_log("step")}
     for place in range(len(whole) - 1):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
-        found = {entry["step"]: entry.get("loss") for entry in run.read_log("step")}
+        found = {entry["step"]: entry["loss"] for entry in run.read_log("step")}
         assert found.items() <= written.items()
         assert len(found) == 3 or run.damaged_log_lines, place
 
@@ -272,8 +275,8 @@ def test_a_line_cut_short_is_no_damage(tmp_path: Path) -> None:
 def test_a_log_of_an_earlier_version_without_checksums_is_read(tmp_path: Path) -> None:
     run = claim(tmp_path)
     (tmp_path / "log.jsonl").write_text('{"event": "step", "step": 1, "loss": null}\n{"event": "alarm", "at": 1}\n')
-    assert run.read_log("step") == [{"event": "step", "step": 1, "loss": None}]
-    assert run.read_log("alarm") == [{"event": "alarm", "at": 1}]
+    assert run.read_log("step") == [LogEntry("step", {"step": 1, "loss": None})]
+    assert run.read_log("alarm") == [LogEntry("alarm", {"at": 1})]
     assert run.damaged_log_lines == 0
 
 
@@ -347,7 +350,7 @@ def test_a_manifest_of_an_earlier_version_is_checked_by_the_hashes_of_its_parts(
     path = run.folder / "manifest.json"
     old = read_json(path)
     path.write_text(json.dumps(old))
-    assert run.manifest == old
+    assert run.manifest.to_json() == old
     path.write_text(json.dumps({**old, "parts": {"seed": 2}}))
     with pytest.raises(UsageError, match="manifest.json is damaged or was edited: its seed does not .* Restore it"):
         _ = run.manifest

@@ -333,8 +333,8 @@ def test_what_is_logged(train: Split, tmp_path: Path) -> None:
     run = claimed(tmp_path / "run")
     fit(fresh(), Standard(), train, PLAN, run, seed=1, check=lambda model: {"clean": 0.5, "fgsm": 0.9, "robust": 0.1})
     first, *_, last = run.read_log("step")
-    assert {"loss", "lr", "images_per_second", "memory_mib", "device_hours", "clean_accuracy"} <= first.keys()
-    assert "gradient_norm" not in first
+    assert {"loss", "lr", "images_per_second", "memory_mib", "device_hours", "clean_accuracy"} <= first.values.keys()
+    assert "gradient_norm" not in first.values
     assert float(str(last["device_hours"])) > 0
     assert [(one["at"], one["code"]) for one in run.read_log("alarm")] == [
         (at, code) for at in (4, 8) for code in ("overfitting", "label-leaking")
