@@ -44,7 +44,7 @@ def test_a_survey_from_beginning_to_page(vitadel: Command, model: Path, tmp_path
     assert code == 0, err
     assert "mean over 6 cells" in out
     assert "PGD-2 at 1 gray level" in out
-    assert "of 12 images are right as they are" in out.replace("\n", " ")
+    assert "of 12 images are classified correctly" in out.replace("\n", " ")
     assert Run.open(tmp_path / "run").evaluations() == ["clean", "corruptions", "gray-level"]
     suite = Run.open(tmp_path / "run").manifest.parts["suite"]
     assert suite[1]["severities"] == [2, 5]

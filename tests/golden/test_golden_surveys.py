@@ -9,9 +9,9 @@ from small import CLASSES, IMAGES, SIDE, images, labels, network  # type: ignore
 from vitadel.data import DataSet, InMemory, Split, Squash
 from vitadel.evaluate import SUITES, evaluate, survey
 from vitadel.evaluate.suites import Corruptions, GrayLevel, NaturalAdversarial, Spatial, Transfer
-from vitadel.evaluate.suites.base import Survey
+from vitadel.evaluate.suites.base import Suite, Survey
 from vitadel.models import Model, save
-from vitadel.runs import Rows, Run
+from vitadel.runs import ResultFolder, Rows, Run
 from vitadel.threats import L2, Linf
 
 RECORD = Path(__file__).with_name("surveys.json")
@@ -42,7 +42,7 @@ def without(value: object) -> object:
     return [without(one) for one in value] if isinstance(value, list) else value
 
 
-SURVEYS: dict[str, Survey] = {
+SURVEYS: dict[str, Survey | Suite] = {
     "corruptions": Corruptions(),
     "corruptions of one kind": Corruptions(names=("fog", "jpeg_compression")),
     "gray-level": GrayLevel(levels=2, steps=2),
@@ -55,7 +55,7 @@ SURVEYS: dict[str, Survey] = {
 def test_surveys(name: str, model: Model, dataset: DataSet, tmp_path: Path) -> None:
     settings, threat = SURVEYS[name], Linf(0.004) if name == "gray-level" else None
     summary = survey(model, dataset, settings, claim(tmp_path / "run"), threat=threat)
-    rows = Rows(tmp_path / "run" / "eval" / settings.name).read()
+    rows = ResultFolder(tmp_path / "run" / "eval" / settings.name).rows()
     check(RECORD, name, without({"summary": summary, "rows": rows}))
 
 

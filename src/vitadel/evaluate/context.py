@@ -54,6 +54,10 @@ class Batch:
     def __len__(self) -> int:
         return len(self.index)
 
+    def where(self, chosen_B: Tensor) -> "Batch":
+        """The images for which a mask [B] is true."""
+        return Batch(self.index[chosen_B.cpu()], self.x[chosen_B.to(self.x.device)], self.y[chosen_B.to(self.y.device)])
+
 
 Work = Callable[[Batch], Mapping[str, Any]]
 
@@ -112,6 +116,10 @@ class Context:
         """What the data set calls a class; its number if it has no name."""
         names = () if self.data is None else self.data.classes
         return names[label] if 0 <= label < len(names) else str(label)
+
+    def correct(self, predictions: Sequence[int]) -> list[float]:
+        """1.0 for each image whose prediction is its label, else 0.0."""
+        return (torch.as_tensor(predictions) == self.images.labels).double().tolist()
 
     def share(self, index: Iterable[int] | None = None) -> list[int]:
         """The images of this process, of all or of those in `index`."""
@@ -289,17 +297,20 @@ class Context:
         """
         z_BK = logits(self.model if model is None else model, x, seed=seed)
         if z_BK.ndim != 2 or len(z_BK) != len(x):
-            self._refuse_outputs(z_BK, x)
+            self._refuse_outputs(z_BK, len(x))
         if bad := int((~z_BK.isfinite()).any(1).sum()):
             raise UsageError(f"the model returned NaN or infinite logits for {bad} of {len(x)} images.")
         return z_BK
 
     def predict(self, x: Tensor, *, model: nn.Module | None = None) -> Tensor:
         """[B] predicted classes on the CPU; refused if the model has fewer classes than the labels need."""
-        z_BK = self.logits(x, model=model)
+        return self.predicted(self.logits(x, model=model))
+
+    def predicted(self, z_BK: Tensor) -> Tensor:
+        """[B] classes with the greatest logit; refused as by `predict`."""
         low, high = self._label_range
         if high >= z_BK.shape[1] or low < 0:
-            self._refuse_outputs(z_BK, x)
+            self._refuse_outputs(z_BK, len(z_BK))
         return z_BK.argmax(1)
 
     def attack(
@@ -332,10 +343,10 @@ class Context:
     def _label_range(self) -> tuple[int, int]:
         return int(self.images.labels.min()), int(self.images.labels.max())
 
-    def _refuse_outputs(self, z_BK: Tensor, x: Tensor) -> None:
+    def _refuse_outputs(self, z_BK: Tensor, images: int) -> None:
         low, high = self._label_range
         raise UsageError(
-            f"the model returns outputs of shape {list(z_BK.shape)} for {len(x)} images, the data has labels from "
+            f"the model returns outputs of shape {list(z_BK.shape)} for {images} images, the data has labels from "
             f"{low} to {high}. Is it the model for this data set?"
         )
 

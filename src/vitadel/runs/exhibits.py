@@ -9,7 +9,7 @@ None, or one that is not finite, is a gap.
 
 import enum
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vitadel.core.errors import UsageError
+from vitadel.core.stats import Accuracy
 
 Numbers = Sequence[float | None]
 Cell = str | int | float | None
@@ -33,6 +34,12 @@ class Line:
     high: Numbers = ()
     dashed: bool = False
     color: int | None = None
+
+    @classmethod
+    def of(cls, name: str, x: Numbers, shares: Sequence[Accuracy | None]) -> "Line":
+        """Accuracies with their intervals, None where there is none."""
+        y, low, high = _with_ends(shares)
+        return cls(name, x, y, low, high)
 
     def __post_init__(self) -> None:
         _same_length(f"Line {self.name!r}", len(self.x), y=self.y, low=self.low or self.x, high=self.high or self.x)
@@ -161,6 +168,12 @@ class Pictures:
     low: float = 0.0
     high: float = 1.0
 
+    @classmethod
+    def grid(cls, title: str, caption: str, pictures: Sequence[Picture | None], columns: int = 5) -> "Pictures":
+        """Pictures in reading order, with so many in a row."""
+        padded = [*pictures, *[None] * (-len(pictures) % columns)]
+        return cls(title, caption, [padded[first : first + columns] for first in range(0, len(padded), columns)])
+
     def __post_init__(self) -> None:
         _not_empty("Pictures", rows=self.cells)
         _same_length("Pictures", len(self.rows or self.cells), rows=self.cells)
@@ -176,6 +189,12 @@ class Bar:
     values: Numbers
     low: Numbers = ()
     high: Numbers = ()
+
+    @classmethod
+    def of(cls, name: str, shares: Sequence[Accuracy | None]) -> "Bar":
+        """Accuracies with their intervals, None where there is none."""
+        values, low, high = _with_ends(shares)
+        return cls(name, values, low, high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,6 +314,11 @@ def _not_empty(what: str, **parts: Sequence[object]) -> None:
     for name, part in parts.items():
         if not len(part):
             raise UsageError(f"{what} has no {name}. Give at least one, or leave it out.")
+
+
+def _with_ends(shares: Sequence[Accuracy | None]) -> Iterator[list[float | None]]:
+    for end in ("accuracy", "low", "high"):
+        yield [None if share is None else getattr(share, end) for share in shares]
 
 
 def _same_length(what: str, wanted: int, **parts: Sequence[object]) -> None:

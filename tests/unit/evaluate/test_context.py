@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from survey_parts import Bins, grays  # type: ignore[import-not-found]
+from gray_images import Bins, grays  # type: ignore[import-not-found]
 from torch import Tensor
 
 from vitadel.attacks import FGSM, Engine

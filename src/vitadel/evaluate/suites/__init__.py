@@ -3,6 +3,8 @@
 A survey is a frozen dataclass of settings; `survey` carries one out on a model and a data set into a run folder.
 """
 
+from typing import Any
+
 from vitadel.evaluate.suites.base import Desk, Outcome, Referring, Survey, refuse_survey, survey
 from vitadel.evaluate.suites.corruptions import Corruptions
 from vitadel.evaluate.suites.gray_level import GrayLevel
@@ -12,7 +14,7 @@ from vitadel.evaluate.suites.spatial import Spatial
 from vitadel.evaluate.suites.transfer import Transfer
 from vitadel.runs.schema import Measure
 
-_KINDS: tuple[type[Survey], ...] = (
+_KINDS: tuple[type[Any], ...] = (
     Corruptions,
     GrayLevel,
     Spatial,
@@ -22,7 +24,7 @@ _KINDS: tuple[type[Survey], ...] = (
     ImageNetA,
     ImageNetR,
 )
-SURVEYS: dict[str, type[Survey]] = {kind.name: kind for kind in _KINDS}
+SURVEYS: dict[str, type[Any]] = {kind.name: kind for kind in _KINDS}
 
 __all__ = [
     "SURVEYS",

@@ -1,30 +1,30 @@
 """Attacks of one gray level: too small to be seen, and often enough to fool a model.
 
-Bhojanapalli et al. 2021 (arXiv:2103.14586): every pixel value may move by one of 256 gray levels. FGSM takes one step;
-PGD takes eight of an eighth of a level each along the sign of the cross-entropy's gradient, from the image itself and
-without a random start, so that it cannot leave the ball. The two are asked separately, about the same images: unlike
-in a cascade, what falls to the first is attacked by the second too. An image that is wrong before counts as wrong.
+Bhojanapalli et al. 2021 (arXiv:2103.14586): every pixel value may change by one of 256 gray levels. FGSM takes one
+step; PGD takes eight of an eighth of a level each along the sign of the cross-entropy's gradient, from the image itself
+and without a random start, so that it cannot leave the ball. Both attack the same images: unlike in AutoAttack, what
+FGSM breaks is attacked by PGD too. An image that is misclassified without an attack counts as wrong.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-import torch
 from torch import Tensor, nn
 
 from vitadel.attacks import FGSM, PGD, Attack, Flag
 from vitadel.core.numeric import Count, Range, check_ranges
-from vitadel.core.stats import Accuracy
+from vitadel.core.stats import Accuracy, accuracy_of
 from vitadel.data import DataSet
-from vitadel.evaluate.suites.base import Desk, Outcome, Work, share_of
-from vitadel.evaluate.suites.pictures import adversaries
-from vitadel.goals import Untargeted
-from vitadel.runs.exhibits import Bar, Bars, Exhibit
-from vitadel.runs.schema import Measure
+from vitadel.evaluate.context import Batch, Context
+from vitadel.evaluate.suites.base import measured
+from vitadel.evaluate.suites.pictures import attack_pictures
+from vitadel.runs.exhibits import Bar, Bars
+from vitadel.runs.schema import Measure, SuiteRecord
 from vitadel.threats import Linf
 
 _GRAY = 255
-_CLEAN = "clean"
+_TABLE = "predictions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,62 +44,63 @@ class GrayLevel:
 
     @property
     def threat(self) -> Linf:
+        """The ball of that many gray levels."""
         return Linf(self.levels / _GRAY)
 
     @property
     def attacks(self) -> dict[str, Attack]:
-        step = self.threat.eps / self.steps
-        return {"fgsm": FGSM(), f"pgd-{self.steps}": PGD(steps=self.steps, step_size=step, random_start=False)}
+        """FGSM and PGD by the names of their columns."""
+        step_size = self.threat.eps / self.steps
+        return {"fgsm": FGSM(), "pgd": PGD(steps=self.steps, step_size=step_size, random_start=False)}
 
     def refuse(self, model: nn.Module, data: DataSet, split: str) -> None:
         """Any model and any data will do."""
 
-    def look(self, desk: Desk) -> None:
-        sheets = {name: desk.sheet(name) for name in (_CLEAN, *self.attacks)}
-        share = desk.share
-        missing = {name: sheet.missing(share) for name, sheet in sheets.items()}
-        total = len(share) * len(sheets)
-        tell = desk.meter(total, total - sum(map(len, missing.values())))
-        for rows, fetch in desk.portions(sorted({row for some in missing.values() for row in some})):
-            sheets[_CLEAN].fill(rows, fetch, desk.classify, batch=desk.batch, tell=tell)
-            for name, attack in self.attacks.items():
-                sheets[name].fill(rows, fetch, self._work(desk, attack), batch=desk.batch, tell=tell)
+    def run(self, ctx: Context) -> None:
+        """Predictions without an attack and under each; an image that is wrong anyway is not attacked."""
 
-    def _work(self, desk: Desk, attack: Attack) -> Work:
-        clean = desk.sheet(_CLEAN).known
+        def predictions(batch: Batch) -> dict[str, Tensor]:
+            clean_B = ctx.predict(batch.x)
+            correct_B = clean_B == batch.y.cpu()
+            columns = {"clean": clean_B, **{name: clean_B.clone() for name in self.attacks}}
+            if bool(correct_B.any()):
+                for name, attack in self.attacks.items():
+                    result = ctx.attack(attack, batch.where(correct_B), threat=self.threat)
+                    columns[name][correct_B] = result.prediction.cpu()
+            return columns
 
-        def work(rows: Tensor, x: Tensor) -> dict[str, list[object]]:
-            """What an attack makes of the images that are right; the others keep their answer."""
-            answer_B = torch.tensor([int(str(clean[row]["prediction"])) for row in rows.tolist()])
-            right_B = answer_B == desk.images.labels[rows]
-            if bool(right_B.any()):
-                label_B = desk.images.labels[rows[right_B]].to(x.device)
-                goal, at = Untargeted(label_B), rows[right_B]
-                found = attack(desk.model, x[right_B.to(x.device)], goal, self.threat, seed=desk.seed, index_B=at)
-                answer_B[right_B] = found.prediction.cpu()
-            return {"prediction": list(answer_B.tolist())}
+        ctx.map(_TABLE, predictions)
 
-        return work
+    def rows(self, ctx: Context) -> Mapping[str, Sequence[object]]:
+        """The predictions, and which of them are correct; PGD's is the main verdict."""
+        table = ctx.table(_TABLE)
+        return {
+            "clean_prediction": table["clean"],
+            "correct": ctx.correct(table["pgd"]),
+            "prediction": table["pgd"],
+            "fgsm_correct": ctx.correct(table["fgsm"]),
+            "fgsm_prediction": table["fgsm"],
+        }
 
-    def conclude(self, desk: Desk) -> Outcome:
-        labels = desk.images.labels.tolist()
-        answers = {name: desk.answers(name) for name in (_CLEAN, *self.attacks)}
-        right = {name: [float(a == y) for a, y in zip(given, labels, strict=True)] for name, given in answers.items()}
-        clean, fgsm, pgd = (share_of(one) for one in right.values())
-        one, many = self.attacks
-        return Outcome(
-            columns={
-                "clean_prediction": answers[_CLEAN],
-                "right": right[many],
-                "prediction": answers[many],
-                "fgsm_right": right[one],
-                "fgsm_prediction": answers[one],
-            },
+    def summarize(self, ctx: Context) -> SuiteRecord:
+        """The accuracies, and a flag if PGD is weaker than its first step should be."""
+        table = ctx.table(_TABLE)
+        clean, fgsm, pgd = (accuracy_of(ctx.correct(table[name])) for name in ("clean", "fgsm", "pgd"))
+        size = f"{self.levels:g} gray level{'' if self.levels == 1 else 's'}"
+        pgd_name = f"PGD-{self.steps}"
+        caption = (
+            f"The first images of the data set, PGD's perturbation stretched from {-self.levels:g} to {self.levels:g} "
+            "gray levels, and their sum."
+        )
+        return measured(
+            self,
+            ctx,
+            tables=[_TABLE],
             clean=clean,
-            measures=[Measure.of(self._called(many), pgd, main=True), Measure.of(self._called(one), fgsm)],
+            measures=[Measure.of(f"{pgd_name} at {size}", pgd, main=True), Measure.of(f"FGSM at {size}", fgsm)],
             sentence=(
-                f"Of {len(labels)} images {clean.accuracy:.1%} are right as they are, {fgsm.accuracy:.1%} after one "
-                f"step of FGSM and {pgd.accuracy:.1%} after {self.steps} steps of PGD, all within {self._size}."
+                f"{clean.accuracy:.1%} of {clean.n} images are classified correctly, {fgsm.accuracy:.1%} after one "
+                f"step of FGSM and {pgd.accuracy:.1%} after {self.steps} steps of PGD, all within {size}."
             ),
             conventions={
                 "eps": f"{self.levels:g}/255",
@@ -109,42 +110,25 @@ class GrayLevel:
                 "iterate": "the best one",
                 "wrong_before": "counts as wrong",
             },
-            exhibits=[self._bars(clean, fgsm, pgd), *self._pictures(desk, answers)],
-            flags=self._doubts(fgsm, pgd),
+            exhibits=[
+                Bars(
+                    f"Accuracy within {size}",
+                    "Each attack on every image, with 95% intervals.",
+                    ["clean", "FGSM", pgd_name],
+                    [Bar.of("accuracy", [clean, fgsm, pgd])],
+                    "accuracy",
+                    (0.0, 1.0),
+                ),
+                attack_pictures(ctx, self.attacks["pgd"], self.threat, table["clean"], table["pgd"], caption),
+            ],
+            flags=_weaker_than_fgsm(fgsm, pgd),
             threat=self.threat,
         )
 
-    @property
-    def _size(self) -> str:
-        return f"{self.levels:g} gray level{'' if self.levels == 1 else 's'}"
 
-    def _called(self, attack: str) -> str:
-        return f"{attack.upper()} at {self._size}"
-
-    def _doubts(self, fgsm: Accuracy, pgd: Accuracy) -> list[Flag]:
-        """More steps of the same kind should never find less."""
-        if pgd.correct <= fgsm.correct:
-            return []
-        sentence = (
-            f"PGD left {pgd.correct} images standing and a single step only {fgsm.correct}: the gradient misleads"
-        )
-        return [Flag("pgd-weaker-than-fgsm", sentence, {"pgd": pgd.correct, "fgsm": fgsm.correct})]
-
-    def _bars(self, *shares: Accuracy) -> Bars:
-        bar = Bar("accuracy", *([getattr(one, what) for one in shares] for what in ("accuracy", "low", "high")))
-        return Bars(
-            f"Accuracy within {self._size}",
-            "Each attack on every image, with 95% intervals.",
-            ["as they are", *map(str.upper, self.attacks)],
-            [bar],
-            "accuracy",
-            (0.0, 1.0),
-        )
-
-    def _pictures(self, desk: Desk, answers: dict[str, list[int]]) -> list[Exhibit]:
-        many = list(self.attacks)[-1]
-        caption = (
-            f"The first images of the data set, PGD's change stretched from {-self.levels:g} to {self.levels:g} gray "
-            "levels, and their sum."
-        )
-        return [adversaries(desk, self.attacks[many], self.threat, answers[_CLEAN], answers[many], caption)]
+def _weaker_than_fgsm(fgsm: Accuracy, pgd: Accuracy) -> list[Flag]:
+    """More steps of the same kind should never break fewer images."""
+    if pgd.correct <= fgsm.correct:
+        return []
+    sentence = f"PGD left {pgd.correct} images robust and a single step only {fgsm.correct}: the gradient misleads"
+    return [Flag("pgd-weaker-than-fgsm", sentence, {"pgd": pgd.correct, "fgsm": fgsm.correct})]

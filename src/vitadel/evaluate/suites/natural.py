@@ -2,36 +2,38 @@
 
 ImageNet-A (Hendrycks et al. 2021, arXiv:1907.07174) has 7500 photographs that a ResNet-50 got wrong, ImageNet-R
 (arXiv:2006.16241) 30000 paintings, toys, sketches and other renditions, each of 200 of the 1000 classes. The authors
-choose among those 200; others let a model answer with any of the 1000 and count an answer outside as wrong, which
-costs a ResNet-50 a third of its accuracy on ImageNet-R. Both come from one pass and both are reported. A label is the
-place of a folder's wnid among the 1000, never that of the folder in a listing.
+choose among those 200; others choose among all 1000 and count a prediction outside as wrong, which costs a ResNet-50
+a third of its accuracy on ImageNet-R. Both come from one pass and both are reported. A label is the number of a
+folder's wnid among the 1000, never that of the folder in a listing.
 """
 
 import enum
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from vitadel.attacks import Flag
 from vitadel.core.errors import UsageError
-from vitadel.core.stats import accuracy
-from vitadel.data import DataSet, Split, part_wnids, wnids
-from vitadel.evaluate.suites.base import Desk, Outcome, Work, share_of
-from vitadel.evaluate.suites.pictures import picture
-from vitadel.runs.exhibits import Bar, Bars, Picture, Pictures, Table
-from vitadel.runs.schema import Measure
+from vitadel.core.stats import accuracy, accuracy_of
+from vitadel.data import DataSet, part_wnids, wnids
+from vitadel.evaluate.context import Batch, Context
+from vitadel.evaluate.images import Images
+from vitadel.evaluate.suites.base import measured
+from vitadel.evaluate.suites.pictures import first_images, picture
+from vitadel.runs.exhibits import Bar, Bars, Cell, Pictures, Table
+from vitadel.runs.schema import Measure, SuiteRecord
 
-_PAGE = "answers"
-_WORST = 10  # classes in the table
-_IMAGES, _COLUMNS = 10, 5  # shown
+_TABLE = "predictions"
+_HARDEST = 10  # classes in the table
+_IMAGES = 10  # shown
 
 
 class LabelSpace(enum.Enum):
-    """The classes a model may answer with: those of the images, or all it knows."""
+    """The classes among which the prediction is chosen: a subset, or all that the model knows."""
 
     SUBSET = "subset"
     ALL = "all"
@@ -39,7 +41,7 @@ class LabelSpace(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class NaturalAdversarial:
-    """Accuracy on images as they are, answering with the classes that occur among them, and with any the model knows.
+    """Accuracy on hard images, with predictions among the classes that occur, and among all that the model knows.
 
     `label_space=subset` makes the first the main number, `all` the second.
     """
@@ -51,82 +53,85 @@ class NaturalAdversarial:
 
     label_space: LabelSpace = LabelSpace.SUBSET
 
-    def members(self, data: DataSet, images: Split) -> list[int]:
+    def members(self, data: DataSet, images: Images) -> list[int]:
         """The classes to choose among, as labels."""
         return sorted(set(images.labels.tolist()))
 
     def refuse(self, model: nn.Module, data: DataSet, split: str) -> None:
+        """Images of one class leave nothing to choose among."""
         if len(self.members(data, data.split(split))) < 2:
             raise UsageError(f"{data.spec} has images of one class only, so there is nothing to choose among.")
 
-    def look(self, desk: Desk) -> None:
-        desk.fill(_PAGE, self._work(desk))
+    def run(self, ctx: Context) -> None:
+        """One forward pass gives the prediction among all classes and among the members."""
+        members = torch.tensor(self._members(ctx))
 
-    def _work(self, desk: Desk) -> Work:
-        members = torch.tensor(self.members(desk.data, desk.images))
-
-        def work(rows: Tensor, x: Tensor) -> dict[str, list[object]]:
-            z_BK = desk.answer(x, rows)
+        def predictions(batch: Batch) -> dict[str, object]:
+            z_BK = ctx.logits(batch.x)
             return {
-                "prediction": list(z_BK.argmax(1).tolist()),
-                "among": list(members[z_BK[:, members].argmax(1)].tolist()),
-                "classes": [z_BK.shape[1]] * len(rows),
+                "prediction": ctx.predicted(z_BK),
+                "among": members[z_BK[:, members].argmax(1)],
+                "classes": [z_BK.shape[1]] * len(batch),
             }
 
-        return work
+        ctx.map(_TABLE, predictions)
 
-    def conclude(self, desk: Desk) -> Outcome:
-        lines, labels = desk.lines(_PAGE), desk.images.labels.tolist()
-        answers, among, classes = (
-            [int(str(lines[row][name])) for row in range(len(labels))] for name in ("prediction", "among", "classes")
-        )
-        right = {
-            LabelSpace.SUBSET: [float(a == y) for a, y in zip(among, labels, strict=True)],
-            LabelSpace.ALL: [float(a == y) for a, y in zip(answers, labels, strict=True)],
+    def rows(self, ctx: Context) -> Mapping[str, Sequence[object]]:
+        """Both predictions, and which of them are correct."""
+        table, correct = ctx.table(_TABLE), self._correct(ctx)
+        return {
+            "clean_prediction": table["prediction"],
+            "correct": correct[self.label_space],
+            "prediction_among": table["among"],
+            "correct_among": correct[LabelSpace.SUBSET],
+            "correct_all": correct[LabelSpace.ALL],
         }
-        members = self.members(desk.data, desk.images)
-        ways = {LabelSpace.SUBSET: f"{len(members)}-way", LabelSpace.ALL: f"{classes[0]}-way"}
-        if ways[LabelSpace.SUBSET] == ways[LabelSpace.ALL]:
-            ways[LabelSpace.ALL] += ", all the model knows"
-        shares = {space: share_of(right[space]) for space in LabelSpace}
-        measures = [
-            Measure.of(f"{ways[space]} accuracy", shares[space], main=space is self.label_space) for space in LabelSpace
-        ]
-        few, all_ = shares[LabelSpace.SUBSET], shares[LabelSpace.ALL]
-        return Outcome(
-            columns={
-                "clean_prediction": answers,
-                "right": right[self.label_space],
-                "prediction_among": among,
-                "right_among": right[LabelSpace.SUBSET],
-                "right_all": right[LabelSpace.ALL],
-            },
+
+    def summarize(self, ctx: Context) -> SuiteRecord:
+        """The accuracy in either label space, one of which is the main number."""
+        table, correct, members = ctx.table(_TABLE), self._correct(ctx), self._members(ctx)
+        classes = table["classes"][0]
+        shares = {space: accuracy_of(correct[space]) for space in LabelSpace}
+        names = {LabelSpace.SUBSET: f"{len(members)}-way", LabelSpace.ALL: f"{classes}-way"}
+        if len(members) == classes:
+            names[LabelSpace.ALL] += ", all the model knows"
+        main = table["among" if self.label_space is LabelSpace.SUBSET else "prediction"]
+        return measured(
+            self,
+            ctx,
+            tables=[_TABLE],
             clean=None,
-            measures=measures,
-            sentence=(
-                f"{few.accuracy:.1%} of {len(labels)} images are right among {len(members)} classes, "
-                f"{all_.accuracy:.1%} among the {classes[0]} that the model knows."
-            ),
-            conventions={"label_space": self.label_space.value, "subset": len(members), "classes": classes[0]},
-            exhibits=[
-                _bars([ways[space] for space in LabelSpace], [shares[space] for space in LabelSpace]),
-                _worst(desk, right[self.label_space]),
-                _pictures(desk, among if self.label_space is LabelSpace.SUBSET else answers),
+            measures=[
+                Measure.of(f"{names[space]} accuracy", shares[space], main=space is self.label_space)
+                for space in LabelSpace
             ],
-            flags=self._absent(desk, members),
+            sentence=(
+                f"{shares[LabelSpace.SUBSET].accuracy:.1%} of {len(table)} images are correct among {len(members)} "
+                f"classes, {shares[LabelSpace.ALL].accuracy:.1%} among the {classes} that the model knows."
+            ),
+            conventions={"label_space": self.label_space.value, "subset": len(members), "classes": classes},
+            exhibits=[
+                Bars(
+                    "Accuracy by label space",
+                    "With 95% intervals.",
+                    list(names.values()),
+                    [Bar.of("accuracy", list(shares.values()))],
+                    "accuracy",
+                    (0.0, 1.0),
+                ),
+                _hardest_classes(ctx, correct[self.label_space]),
+                _pictures(ctx, main),
+            ],
+            flags=_missing_classes(ctx, members),
         )
 
-    def _absent(self, desk: Desk, members: Sequence[int]) -> list[Flag]:
-        """A class without images is chosen at times and never right: the number is another one."""
-        present = set(desk.images.labels.tolist())
-        absent = [desk.data.classes[label] for label in members if label not in present]
-        if not absent:
-            return []
-        sentence = (
-            f"{len(absent)} of the {len(members)} classes have no image here, the first is {absent[0]}: "
-            "the accuracy is not that of the whole data set"
-        )
-        return [Flag("classes-missing", sentence, {"missing": len(absent), "of": len(members)})]
+    def _members(self, ctx: Context) -> list[int]:
+        assert ctx.data is not None
+        return self.members(ctx.data, ctx.images)
+
+    def _correct(self, ctx: Context) -> dict[LabelSpace, list[float]]:
+        table = ctx.table(_TABLE)
+        return {LabelSpace.SUBSET: ctx.correct(table["among"]), LabelSpace.ALL: ctx.correct(table["prediction"])}
 
 
 class _Released(NaturalAdversarial):
@@ -134,14 +139,16 @@ class _Released(NaturalAdversarial):
 
     __slots__ = ()
 
-    def members(self, data: DataSet, images: Split) -> list[int]:
-        place = {name: label for label, name in enumerate(wnids())}
-        return [place[name] for name in part_wnids(self.name)]
+    def members(self, data: DataSet, images: Images) -> list[int]:
+        """The 200 classes of the release."""
+        label = {name: number for number, name in enumerate(wnids())}
+        return [label[name] for name in part_wnids(self.name)]
 
     def refuse(self, model: nn.Module, data: DataSet, split: str) -> None:
+        """Other images, and models that do not know ImageNet's classes."""
         if data.classes != wnids() or not set(data.split(split).labels.tolist()) <= set(self.members(data, data.test)):
             raise UsageError(
-                f"suite {self.name} judges the 200 classes of {self.name}, and {data.spec} has others. "
+                f"suite {self.name} is about the 200 classes of {self.name}, and {data.spec} has others. "
                 f"Write --data {self.name}:DIR, or --suite natural-adversarial for images of your own."
             )
         known = getattr(getattr(model, "spec", None), "num_classes", len(wnids()))
@@ -175,36 +182,38 @@ class ImageNetR(_Released):
     about: ClassVar[str] = "accuracy on ImageNet-R (--data imagenet-r:DIR): 200-way and 1000-way"
 
 
-def _bars(names: Sequence[str], shares: Sequence[object]) -> Bars:
-    bar = Bar("accuracy", *([getattr(one, what) for one in shares] for what in ("accuracy", "low", "high")))
-    return Bars("Accuracy by label space", "With 95% intervals.", names, [bar], "accuracy", (0.0, 1.0))
-
-
-def _worst(desk: Desk, right: Sequence[float]) -> Table:
-    """The classes that are recognized least."""
-    labels = desk.images.labels.tolist()
-    counts, hits = Counter(labels), Counter(label for label, one in zip(labels, right, strict=True) if one)
-    order = sorted(counts, key=lambda label: (hits[label] / counts[label], label))[:_WORST]
+def _hardest_classes(ctx: Context, correct: Sequence[float]) -> Table:
+    labels = ctx.images.labels.tolist()
+    counts, hits = Counter(labels), Counter(label for label, one in zip(labels, correct, strict=True) if one)
+    order = sorted(counts, key=lambda label: (hits[label] / counts[label], label))[:_HARDEST]
     shares = {label: accuracy(hits[label], counts[label]) for label in order}
-    rows = [[desk.data.classes[at], counts[at], share.accuracy, share.low, share.high] for at, share in shares.items()]
+    rows: list[list[Cell]] = [
+        [ctx.class_name(label), one.n, one.accuracy, one.low, one.high] for label, one in shares.items()
+    ]
     columns = ["class", "images", "accuracy", "low", "high"]
     return Table("The hardest classes", f"Of {len(counts)} classes with images, the ten lowest.", columns, rows)
 
 
-def _pictures(desk: Desk, answers: Sequence[int]) -> Pictures:
-    rows = torch.arange(min(_IMAGES, len(desk.images)))
-    names, labels = desk.data.classes, desk.images.labels.tolist()
+def _pictures(ctx: Context, predictions: Sequence[int]) -> Pictures:
+    index = first_images(ctx, _IMAGES)
+    shown = []
+    for image, label, prediction in zip(
+        ctx.images.images(index), ctx.images.labels[index].tolist(), predictions, strict=False
+    ):
+        name = ctx.class_name(label)
+        wrong = "" if prediction == label else f", predicted as {ctx.class_name(prediction)}"
+        shown.append(picture(image, name + wrong))
+    return Pictures.grid("The first images", "With their class, and the prediction where it is another.", shown)
 
-    def told(number: int) -> str:
-        return names[number] if number < len(names) else str(number)
 
-    cells: list[Picture | None] = [
-        picture(
-            image,
-            f"{told(labels[at])}, taken for {told(answers[at])}" if answers[at] != labels[at] else told(labels[at]),
-        )
-        for at, image in enumerate(desk.images.images(rows))
-    ]
-    cells += [None] * (-len(cells) % _COLUMNS)
-    shown = [cells[at : at + _COLUMNS] for at in range(0, len(cells), _COLUMNS)]
-    return Pictures("The first images", "With their class, and the model's answer where it is another.", shown)
+def _missing_classes(ctx: Context, members: Sequence[int]) -> list[Flag]:
+    """A class without images is predicted at times and never correct: the number is another one."""
+    present = set(ctx.images.labels.tolist())
+    absent = [ctx.class_name(label) for label in members if label not in present]
+    if not absent:
+        return []
+    sentence = (
+        f"{len(absent)} of the {len(members)} classes have no image here, the first is {absent[0]}: "
+        "the accuracy is not that of the whole data set"
+    )
+    return [Flag("classes-missing", sentence, {"missing": len(absent), "of": len(members)})]

@@ -1,17 +1,21 @@
-"""Pictures that several surveys show."""
+"""Pictures that several suites show: always the first images, so that nobody chose them."""
 
 import torch
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d
 
 from vitadel.attacks import Attack
-from vitadel.evaluate.suites.base import Desk
-from vitadel.goals import Untargeted
+from vitadel.evaluate.context import Context
 from vitadel.runs.exhibits import Picture, Pictures
 from vitadel.threats import Threat
 
 _SIDE = 112  # pixels of a picture
-_IMAGES = 6
+_ATTACKED = 6  # images
+
+
+def first_images(ctx: Context, count: int) -> Tensor:
+    """The index of each of the first images, as many as there are."""
+    return torch.arange(min(count, len(ctx.images)))
 
 
 def picture(image: Tensor, note: str = "") -> Picture:
@@ -20,23 +24,20 @@ def picture(image: Tensor, note: str = "") -> Picture:
     return Picture.of(small.cpu().numpy(), note=note)
 
 
-def adversaries(
-    desk: Desk, attack: Attack, threat: Threat, before: list[int], after: list[int], caption: str
+def attack_pictures(
+    ctx: Context, attack: Attack, threat: Threat, before: list[int], after: list[int], caption: str
 ) -> Pictures:
-    """The first images, what an attack adds to them, and what comes of it; chosen before anything is known of them."""
-    rows = torch.arange(min(_IMAGES, len(desk.images)))
-    x = desk.images.images(rows).to(desk.device)
-    goal = Untargeted(desk.images.labels[rows].to(desk.device))
-    found = attack(desk.model, x, goal, threat, seed=desk.seed, index_B=rows).x_adv
-    change = ((found - x) / (2 * threat.eps) + 0.5).clamp(0, 1)
-    names = desk.data.classes
+    """The first images, the perturbation that an attack adds, and the result, with the predictions on both."""
+    batch = ctx.batch(first_images(ctx, _ATTACKED))
+    x_adv = ctx.attack(attack, batch, threat=threat).x_adv
+    change = ((x_adv - batch.x) / (2 * threat.eps) + 0.5).clamp(0, 1)
     cells = [
-        [picture(x[at], _class(names, before[at])), picture(change[at]), picture(found[at], _class(names, after[at]))]
-        for at in range(len(rows))
+        [
+            picture(batch.x[number], ctx.class_name(before[number])),
+            picture(change[number]),
+            picture(x_adv[number], ctx.class_name(after[number])),
+        ]
+        for number in range(len(batch))
     ]
-    labels = [_class(names, label) for label in desk.images.labels[rows].tolist()]
-    return Pictures("Before and after", caption, cells, labels, ["as it is", "change", "attacked"])
-
-
-def _class(names: tuple[str, ...], number: int) -> str:
-    return names[number] if number < len(names) else str(number)
+    labels = [ctx.class_name(label) for label in batch.y.tolist()]
+    return Pictures("Before and after", caption, cells, labels, ["clean", "perturbation", "attacked"])

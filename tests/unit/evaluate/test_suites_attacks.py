@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from survey_parts import claim, grays  # type: ignore[import-not-found]
+from gray_images import claim, grays  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
 from vitadel import models
@@ -17,13 +17,13 @@ from vitadel.data import DataSet, InMemory, Split, Squash
 from vitadel.evaluate import survey
 from vitadel.evaluate.suites import GrayLevel, Spatial, Transfer, base
 from vitadel.evaluate.suites.spatial import _blocks, likely_first
-from vitadel.runs import Rows
+from vitadel.runs import ResultFolder, Rows
 from vitadel.shifts.rotate_translate import RotateTranslate, moved
 from vitadel.threats import Linf
 
 
 def rows_of(folder: Path, name: str) -> dict[str, list[object]]:
-    return Rows(folder / "eval" / name).read()
+    return ResultFolder(folder / "eval" / name).rows()
 
 
 def values(summary: Mapping[str, object]) -> dict[str, float]:
@@ -52,7 +52,7 @@ def test_one_gray_level_fells_what_is_nearer_than_one(tmp_path: Path) -> None:
     data = grays([127, 128, 126, 129, 40, 250], [0, 1, 0, 1, 0, 0], classes=2, size=8)
     summary = survey(Edge(), data, GrayLevel(), claim(tmp_path / "run"), batch=4)
     rows = rows_of(tmp_path / "run", "gray-level")
-    assert rows["right"] == rows["fgsm_right"] == [0, 0, 1, 1, 1, 0]
+    assert rows["correct"] == rows["fgsm_correct"] == [0, 0, 1, 1, 1, 0]
     assert rows["clean_prediction"] == [0, 1, 0, 1, 0, 1]
     assert rows["prediction"] == [1, 0, 0, 1, 0, 1]
     assert values(summary) == {"PGD-8 at 1 gray level": 0.5, "FGSM at 1 gray level": 0.5}
@@ -136,7 +136,7 @@ def test_verdicts_are_those_of_the_whole_grid(tmp_path: Path, mapped: int) -> No
     assert told == sorted(told)
     rows = rows_of(tmp_path / "run", "spatial")
     expected = by_hand(data, settings)
-    assert rows["right"] == expected
+    assert rows["correct"] == expected
     assert 0 < sum(expected) < 24
     assert values(summary)["worst of 45 moves"] == pytest.approx(sum(expected) / 30)
     spent = sum(map(int, map(str, rows["forwards"])))
@@ -185,7 +185,7 @@ def test_a_single_move_that_fells_an_image_is_found_wherever_it_stands(tmp_path:
     level = float(others[row, column] + gap.max() / 2)
     survey(Pixel(row, column, level), data, settings, claim(tmp_path / "run"))
     rows = rows_of(tmp_path / "run", "spatial")
-    assert rows["right"][2] == 0
+    assert rows["correct"][2] == 0
     assert [rows[what][2] for what in ("down", "to_the_right", "degrees")] == moves[only].tolist()
 
 
@@ -326,7 +326,7 @@ def test_transfer_crafts_once_per_source_and_asks_all(tmp_path: Path, three: lis
         asked = torch.stack([target(x).argmax(1) for target in members], 1)
         assert [row[place] for row in rows["predictions"]] == asked.tolist()  # type: ignore[index]
     told = [row[1][0] == label for row, label in zip(rows["predictions"], labels.tolist(), strict=True)]  # type: ignore[index]
-    assert rows["right"] == list(map(float, told))
+    assert rows["correct"] == list(map(float, told))
     assert summary["clean"]["accuracy"] == 1  # type: ignore[index]
     table = summary["exhibits"][0]  # type: ignore[index]
     assert table["columns"] == ["crafted on", "this model", "m1"]
@@ -373,7 +373,7 @@ def test_images_that_fool_a_model_more_often_than_its_own_attack_are_flagged(tmp
         [row[source][0] == label for source in (1, 2)]  # type: ignore[index]
         for row, label in zip(rows["predictions"], labels.tolist(), strict=True)
     ]
-    assert rows["right"] == [float(all(both)) for both in from_others]  # whichever of them it was crafted on
+    assert rows["correct"] == [float(all(both)) for both in from_others]  # whichever of them it was crafted on
     assert 1 in {sum(both) for both in from_others}
     assert values(summary)["under its own attack"] == 1
     assert values(summary)["crafted on m0"] < 1

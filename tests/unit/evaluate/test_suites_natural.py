@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from gray_images import Bins, claim, grays  # type: ignore[import-not-found]
 from PIL import Image
-from survey_parts import Bins, claim, grays  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
 from vitadel.core.errors import UsageError
@@ -14,11 +14,11 @@ from vitadel.data import SHAPES, DataSet, InMemory, Split, Squash, load, part_wn
 from vitadel.evaluate import SURVEYS, survey
 from vitadel.evaluate.suites import ImageNetA, ImageNetR, LabelSpace, NaturalAdversarial, ShapeBias
 from vitadel.evaluate.suites.shape_bias import decisions
-from vitadel.runs import Rows
+from vitadel.runs import ResultFolder
 
 
 def rows_of(folder: Path, name: str) -> dict[str, list[object]]:
-    return Rows(folder / "eval" / name).read()
+    return ResultFolder(folder / "eval" / name).rows()
 
 
 def values(summary: dict[str, object]) -> dict[str, float]:
@@ -69,16 +69,16 @@ def test_released_sets_choose_among_their_200_classes(tmp_path: Path, name: str)
     summary = survey(Said(z), data, settings, claim(tmp_path / "run"), batch=3)
     assert values(summary) == {"200-way accuracy": 0.5, "1000-way accuracy": 0.25}
     rows = rows_of(tmp_path / "run", name)
-    assert rows["right"] == rows["right_among"] == [1, 1, 0, 0]
-    assert rows["right_all"] == [1, 0, 0, 0]
+    assert rows["correct"] == rows["correct_among"] == [1, 1, 0, 0]
+    assert rows["correct_all"] == [1, 0, 0, 0]
     assert rows["clean_prediction"] == [members[3], outside, members[7], outside]
     assert rows["prediction_among"] == [members[3], members[5], members[7], members[0]]
     assert summary["clean"] is None
     assert codes(summary) == ["classes-missing"]
     assert "197 of the 200 classes have no image here" in summary["flags"][0]["sentence"]  # type: ignore[index]
-    other = survey(Said(z), data, type(settings)(label_space=LabelSpace.ALL), claim(tmp_path / "all"))  # type: ignore[call-arg]
+    other = survey(Said(z), data, type(settings)(label_space=LabelSpace.ALL), claim(tmp_path / "all"))
     assert [one["main"] for one in other["measures"]] == [False, True]  # type: ignore[attr-defined]
-    assert rows_of(tmp_path / "all", name)["right"] == [1, 0, 0, 0]
+    assert rows_of(tmp_path / "all", name)["correct"] == [1, 0, 0, 0]
 
 
 def test_images_of_ones_own_are_judged_among_the_classes_that_occur(tmp_path: Path) -> None:
@@ -94,16 +94,16 @@ def test_images_of_ones_own_are_judged_among_the_classes_that_occur(tmp_path: Pa
         NaturalAdversarial().refuse(Bins(), grays([5, 6]), "test")
 
 
-def test_pictures_name_the_answer_only_where_it_is_another_class(tmp_path: Path) -> None:
+def test_pictures_name_the_prediction_only_where_it_is_another_class(tmp_path: Path) -> None:
     # of ten classes, Bins answers 0, 1 and 3
     settings = NaturalAdversarial(label_space=LabelSpace.ALL)
     summary = survey(Bins(), grays([5, 40, 90], [1, 1, 3]), settings, claim(tmp_path / "run"))
     shown = summary["exhibits"][2]["cells"]  # type: ignore[index]
-    assert [one["note"] for row in shown for one in row if one] == ["1, taken for 0", "1", "3"]
+    assert [one["note"] for row in shown for one in row if one] == ["1, predicted as 0", "1", "3"]
 
 
 def test_other_images_are_refused() -> None:
-    with pytest.raises(UsageError, match="judges the 200 classes of imagenet-a, and grays has others. Write --data"):
+    with pytest.raises(UsageError, match="about the 200 classes of imagenet-a, and grays has others. Write --data"):
         ImageNetA().refuse(Bins(), grays([5]), "test")
     outside = next(label for label, name in enumerate(wnids()) if name not in part_wnids("imagenet-r"))
     with pytest.raises(UsageError, match="200 classes of imagenet-r"):
@@ -141,7 +141,7 @@ def test_shape_accuracy_and_shape_bias_are_counted_as_defined(tmp_path: Path) ->
         "decisions for neither": pytest.approx(1 / 3),
     }
     rows = rows_of(tmp_path / "run", "shape-bias")
-    assert rows["right"] == [1, 0, 0, 1, 1]
+    assert rows["correct"] == [1, 0, 0, 1, 1]
     assert rows["shape"] == ["cat", "cat", "bear", "bear", "oven"]
     assert rows["texture"] == ["dog", "knife", "oven", "bear", "oven"]
     assert [SHAPES[int(str(one))] for one in rows["decision"]] == ["cat", "knife", "airplane", "bear", "oven"]

@@ -5,15 +5,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from gray_images import Bins, claim, grays  # type: ignore[import-not-found]
 from PIL import Image
-from survey_parts import Bins, claim, grays  # type: ignore[import-not-found]
 
 from vitadel.core.errors import UsageError
 from vitadel.core.stats import ALEXNET_ERRORS, mean_corruption_error, relative_mean_corruption_error
 from vitadel.data import DataSet, InMemory, Split, Squash, load, wnids
 from vitadel.evaluate import survey
 from vitadel.evaluate.suites import Corruptions
-from vitadel.runs import Rows
+from vitadel.runs import ResultFolder
 from vitadel.shifts import CORRUPTIONS, Corruption
 
 
@@ -35,11 +35,11 @@ def test_brightness_and_contrast_of_gray_images_have_known_answers(tmp_path: Pat
     data = grays([2, 20, 240])
     settings = Corruptions(names=("contrast", "brightness"))
     summary = survey(Bins(), data, settings, claim(tmp_path / "run"))
-    rows = Rows(tmp_path / "run" / "eval" / "corruptions").read()
+    rows = ResultFolder(tmp_path / "run" / "eval" / "corruptions").rows()
     assert rows["clean_prediction"] == [0, 0, 9]
     # 2/255 + .1 has left the lowest tenth, 20/255 + .05 has; 240/255 is as bright as an image can get
     assert rows["predictions"] == [[0, 1, 1, 2, 3, 0, 0, 0, 0, 0], [1, 1, 2, 2, 3, 0, 0, 0, 0, 0], [9] * 10]
-    assert rows["right"] == [0.6, 0.5, 1.0]
+    assert rows["correct"] == [0.6, 0.5, 1.0]
     assert value(summary, "mean over 10 cells") == pytest.approx(0.7)
     assert value(summary, "weather") == pytest.approx((0.2 + 0 + 1) / 3)
     assert value(summary, "digital") == 1
@@ -60,7 +60,7 @@ def test_brightness_and_contrast_of_gray_images_have_known_answers(tmp_path: Pat
 def test_the_benchmark_has_75_cells_and_95(tmp_path: Path) -> None:
     summary = survey(Bins(), grays([30, 128]), Corruptions(), claim(tmp_path / "run"))
     assert names(summary)[:2] == ["mean over 75 cells", "mean over 95 cells"]
-    predictions = np.array(Rows(tmp_path / "run" / "eval" / "corruptions").read()["predictions"])
+    predictions = np.array(ResultFolder(tmp_path / "run" / "eval" / "corruptions").rows()["predictions"])
     right = predictions == [[1], [5]]
     assert value(summary, "mean over 75 cells") == pytest.approx(right[:, :75].mean())
     assert value(summary, "mean over 95 cells") == pytest.approx(right.mean())
@@ -83,7 +83,7 @@ def imagenet(levels: list[int], labels: list[int]) -> DataSet:
 def test_mce_is_normalized_by_name_and_has_all_fifteen(tmp_path: Path) -> None:
     data = imagenet([100, 60, 200], [392, 235, 3])
     summary = survey(Bins(1000), data, Corruptions(), claim(tmp_path / "run"))
-    predictions = np.array(Rows(tmp_path / "run" / "eval" / "corruptions").read()["predictions"])
+    predictions = np.array(ResultFolder(tmp_path / "run" / "eval" / "corruptions").rows()["predictions"])
     wrong = predictions != [[392], [235], [3]]
     errors = {name: float(wrong[:, 5 * at : 5 * at + 5].mean()) for at, name in enumerate(CORRUPTIONS)}
     assert value(summary, "mCE") == pytest.approx(100 * mean_corruption_error(errors))
@@ -142,12 +142,12 @@ def test_files_of_imagenet_c_are_found_by_class_and_name(tmp_path: Path, folders
     data, root = folders
     settings = Corruptions(**SOME, files=str(root))  # type: ignore[arg-type]
     summary = survey(Bins(), data, settings, claim(tmp_path / "run"), batch=3)
-    rows = Rows(tmp_path / "run" / "eval" / "corruptions").read()
+    rows = ResultFolder(tmp_path / "run" / "eval" / "corruptions").rows()
     # fog comes before brightness in the benchmark; the order of rows is the data set's, not the folders'
-    assert rows["predictions"] == [[label + 0, label + 1, label + 2, label + 3] for label in rows["label"]]  # type: ignore[operator]
-    assert sorted(rows["label"]) == [0, 1, 2, 3]  # type: ignore[type-var]
+    assert rows["predictions"] == [[label + 0, label + 1, label + 2, label + 3] for label in rows["label"]]
+    assert sorted(rows["label"]) == [0, 1, 2, 3]
     assert rows["label"] != [0, 1, 2, 3]
-    assert rows["right"] == [0.25] * 4
+    assert rows["correct"] == [0.25] * 4
     assert summary["conventions"]["source"] == "files of ImageNet-C, squash20-bilinear"  # type: ignore[index]
     assert "jpeg" not in summary["conventions"]  # type: ignore[operator]
 
@@ -164,9 +164,9 @@ def test_what_is_missing_or_broken_is_named_and_skipped_only_on_request(
         survey(Bins(), data, settings, claim(tmp_path / "refused"))
     skipping = Corruptions(**SOME, files=str(root), skip=True)  # type: ignore[arg-type]
     summary = survey(Bins(), data, skipping, claim(tmp_path / "run"))
-    rows = Rows(tmp_path / "run" / "eval" / "corruptions").read()
+    rows = ResultFolder(tmp_path / "run" / "eval" / "corruptions").rows()
     assert rows["predictions"][0] == [first, first + 1, first + 2, -1]
-    assert rows["right"][0] == pytest.approx(1 / 3)
+    assert rows["correct"][0] == pytest.approx(1 / 3)
     assert summary["exhibits"][3]["cells"][0][2:] == [None] * 3  # type: ignore[index]
     flags = summary["flags"]
     assert isinstance(flags, list)
@@ -243,7 +243,7 @@ def test_arrays_of_cifar_c_are_read_in_the_order_of_the_clean_images(
     data, root = arrays
     settings = Corruptions(names=("fog",), files=str(root))
     summary = survey(Bins(), data, settings, claim(tmp_path / "run"), batch=4)
-    rows = Rows(tmp_path / "run" / "eval" / "corruptions").read()
+    rows = ResultFolder(tmp_path / "run" / "eval" / "corruptions").rows()
     assert rows["label"] == [2, 3, 1, 4, 1, 5]
     assert rows["predictions"] == [[label + more for more in range(5)] for label in (2, 3, 1, 4, 1, 5)]
     assert value(summary, "mean over 5 cells") == pytest.approx(0.2)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from survey_parts import Bins, claim, grays  # type: ignore[import-not-found]
+from gray_images import Bins, claim, grays  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
 from vitadel.core.distributed import Ranks
@@ -13,7 +13,7 @@ from vitadel.core.errors import UsageError
 from vitadel.data import DataSet
 from vitadel.evaluate import SURVEYS, survey
 from vitadel.evaluate.suites import Corruptions, base
-from vitadel.runs import Rows
+from vitadel.runs import ResultFolder, Rows
 
 LEVELS = [10, 40, 65, 90, 120, 140, 170, 200, 230, 250, 33]
 CELLS = Corruptions(names=("gaussian_noise", "brightness", "contrast"), severities=(1, 5))
@@ -21,7 +21,7 @@ LOOKS = len(LEVELS) * 7  # six cells and the images as they are
 
 
 def rows_of(folder: Path) -> dict[str, list[object]]:
-    return Rows(folder / "eval" / "corruptions").read()
+    return ResultFolder(folder / "eval" / "corruptions").rows()
 
 
 def without_time(summary: Mapping[str, object]) -> dict[str, object]:
