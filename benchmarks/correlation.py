@@ -13,31 +13,15 @@ from pathlib import Path
 
 import torch
 from record import clock, hardware, versions, write_record
-from torch import Tensor
 
 from vitadel import models
-from vitadel.analyze import Bench, Parts
+from vitadel.analyze import run_study, tensor_context
 from vitadel.api.analyze import as_study
-from vitadel.threats import Linf
 
 
 def busy(device: torch.device) -> float:
     """CPU time, or the time until the device has finished."""
     return time.process_time() if device.type == "cpu" else clock(device)
-
-
-class Noise:
-    """Random images, in memory."""
-
-    def __init__(self, n: int, size: int) -> None:
-        self.labels = torch.zeros(n, dtype=torch.int64)
-        self._x = torch.rand(n, 3, size, size, generator=torch.Generator().manual_seed(0))
-
-    def __len__(self) -> int:
-        return len(self._x)
-
-    def images(self, rows: Tensor) -> Tensor:
-        return self._x[rows]
 
 
 def main() -> None:
@@ -52,17 +36,18 @@ def main() -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = models.load(args.model).to(device)
     assert model.spec is not None
-    images, study = Noise(args.n, model.spec.image_size), as_study(f"correlation:{args.settings}")
-    study.refuse(model)
+    size, study = model.spec.image_size, as_study(f"correlation:{args.settings}")
+    x = torch.rand(args.n, 3, size, size, generator=torch.Generator().manual_seed(0))
+    labels = torch.zeros(args.n, dtype=torch.int64)
 
     def infer() -> None:
         with torch.no_grad():
-            for rows in torch.arange(args.n).split(args.batch):
-                model(images.images(rows).to(device)).cpu()
+            for part in x.split(args.batch):
+                model(part.to(device)).cpu()
 
     def look() -> str:
-        result = study.carry_out(Bench(model, images, Parts(), Linf(0.1), batch=args.batch))
-        return str(result["measure"])
+        result = run_study(study, tensor_context(model, x, labels, batch=args.batch))
+        return str(result.numbers["measure"])
 
     measure = look()
     plain: list[float] = []

@@ -11,11 +11,12 @@ from vitadel.analyze.perturbation_semantics import PerturbationSemantics, semant
 from vitadel.analyze.perturbations import Perturbations
 from vitadel.analyze.restricted_attention import RestrictedAttention
 from vitadel.analyze.saliency import Saliency
-from vitadel.analyze.study import Bench, Images, Parts, Study, study
+from vitadel.analyze.study import AnyStudy, Bench, Parts, Study, map_chunks, run_study, study, tensor_context, threat_of
 from vitadel.analyze.tora_gates import TORAGates
 from vitadel.analyze.verdict import Evidence, Verdict
+from vitadel.evaluate.images import Images
 
-STUDIES: dict[str, Callable[[], Study]] = {
+STUDIES: dict[str, Callable[[], AnyStudy]] = {
     "accumulate": FeatureVisualization,
     "convergence": Convergence,
     "correlation": Correlation,
@@ -31,6 +32,7 @@ STUDIES: dict[str, Callable[[], Study]] = {
 
 __all__ = [
     "STUDIES",
+    "AnyStudy",
     "Bench",
     "Convergence",
     "Correlation",
@@ -47,7 +49,11 @@ __all__ = [
     "Study",
     "TORAGates",
     "Verdict",
+    "map_chunks",
     "masking",
+    "run_study",
     "semantics",
     "study",
+    "tensor_context",
+    "threat_of",
 ]

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from vitadel.analyze.study import Images, device_of, in_batches
 from vitadel.attacks import Engine, IterativeAttack, Oracle, WorkQueue, as_logits, is_zero, isolated
+from vitadel.core.device import device_of
 from vitadel.core.errors import UsageError
+from vitadel.core.oom import in_batches
 from vitadel.core.progress import Notify
 from vitadel.core.rng import RandomStreams, fold_seed
+from vitadel.evaluate.images import Images
 from vitadel.goals import Goal, Untargeted, top_other_classes
 from vitadel.losses import Loss, cross_entropy
 from vitadel.threats import Threat

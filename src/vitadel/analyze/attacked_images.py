@@ -12,10 +12,13 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from vitadel.analyze.study import Bench, Images, device_of, in_batches
+from vitadel.analyze.study import Bench
 from vitadel.attacks import PGD
+from vitadel.core.device import device_of
 from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Range
+from vitadel.core.oom import in_batches
+from vitadel.evaluate.images import Images
 from vitadel.goals import Untargeted
 from vitadel.threats import Linf, Threat
 

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from vitadel.analyze.study import Images, in_batches
 from vitadel.attacks import frozen
+from vitadel.core.oom import in_batches
 from vitadel.core.progress import Notify
+from vitadel.evaluate.images import Images
 from vitadel.models import Model
 
 # the gap beyond which exp(-gap) leaves a format: from the least normal number down to the least number of all

@@ -23,13 +23,16 @@ from vitadel import threats as threats
 from vitadel.analyze.attack_runner import AttackRunner
 from vitadel.analyze.attacked_images import check_images, floats, numbers
 from vitadel.analyze.json_arrays import packed, unpacked
-from vitadel.analyze.study import Bench, Images, Parts, device_of, in_batches
+from vitadel.analyze.study import Bench, Parts
 from vitadel.attacks import PGD, Oracle, isolated
+from vitadel.core.device import device_of
 from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Count, CountOrZero, Range, check_ranges
+from vitadel.core.oom import in_batches
 from vitadel.core.progress import Notify
 from vitadel.core.rng import RandomStreams, fold_seed
 from vitadel.core.stats import accuracy
+from vitadel.evaluate.images import Images
 from vitadel.goals import Untargeted
 from vitadel.losses import cross_entropy
 from vitadel.runs import describe

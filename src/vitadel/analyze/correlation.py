@@ -20,11 +20,14 @@ from torch import Tensor, nn
 from vitadel.analyze.layers import Seen, layers_of, watched
 from vitadel.analyze.similarity import Moments, Per, cka, dependence, gram, packed, unpacked
 from vitadel.analyze.similarity_figures import Map, heats, steps, told
-from vitadel.analyze.study import Bench, Images, Parts, device_of, in_batches
+from vitadel.analyze.study import Bench, Parts
 from vitadel.attacks import isolated
+from vitadel.core.device import device_of
 from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Range, check_ranges
+from vitadel.core.oom import in_batches
 from vitadel.core.progress import Notify
+from vitadel.evaluate.images import Images
 from vitadel.models import Layer, Model, fingerprint, load
 from vitadel.runs import describe
 from vitadel.runs.exhibits import Exhibit, findings

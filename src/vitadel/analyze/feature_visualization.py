@@ -22,11 +22,14 @@ from torch import Tensor, nn
 from vitadel.analyze import spectrum
 from vitadel.analyze.attacked_images import StepSize, check_images, floats, mean_interval, numbers
 from vitadel.analyze.json_arrays import packed, unpacked
-from vitadel.analyze.study import Bench, Images, device_of, in_batches
+from vitadel.analyze.study import Bench
 from vitadel.attacks import PGD, isolated
+from vitadel.core.device import device_of
 from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Count, CountOrZero, Positive, check_ranges
+from vitadel.core.oom import in_batches
 from vitadel.core.rng import RandomStreams, fold_seed
+from vitadel.evaluate.images import Images
 from vitadel.goals import Goal, Targeted
 from vitadel.models import Model
 from vitadel.runs import describe

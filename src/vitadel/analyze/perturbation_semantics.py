@@ -21,10 +21,12 @@ from vitadel import threats as threats
 from vitadel.analyze import attacked_images
 from vitadel.analyze.attacked_images import ImageAttacker, Sign, Stretch
 from vitadel.analyze.json_arrays import packed, unpacked
-from vitadel.analyze.study import Bench, InHand, Parts, as_it_is, device_of, in_batches
+from vitadel.analyze.study import Bench, InHand, Parts, as_it_is
 from vitadel.attacks import isolated
+from vitadel.core.device import device_of
 from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Count, check_ranges
+from vitadel.core.oom import in_batches
 from vitadel.core.progress import Notify, silent
 from vitadel.core.rng import fold_seed
 from vitadel.core.stats import Accuracy, accuracy

@@ -16,10 +16,13 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from vitadel.analyze.study import Images, Parts, device_of, in_batches
+from vitadel.analyze.study import Parts
 from vitadel.attacks import isolated
+from vitadel.core.device import device_of
 from vitadel.core.errors import UsageError
+from vitadel.core.oom import in_batches
 from vitadel.core.progress import Notify
+from vitadel.evaluate.images import Images
 from vitadel.models import Layer, Model
 
 _PORTION = 64  # images whose answers are written down together

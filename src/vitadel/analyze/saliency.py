@@ -21,9 +21,11 @@ from vitadel.analyze import attacked_images
 from vitadel.analyze.attacked_images import ImageAttacker, floats, mean_interval, numbers
 from vitadel.analyze.json_arrays import packed, unpacked
 from vitadel.analyze.saliency_maps import Method, SaliencyMaps, check_layer, look_at, offered
-from vitadel.analyze.study import Bench, Images, in_batches
+from vitadel.analyze.study import Bench
 from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Count, check_ranges
+from vitadel.core.oom import in_batches
+from vitadel.evaluate.images import Images
 from vitadel.runs import describe
 from vitadel.runs.exhibits import Bar, Bars, Cell, Exhibit, Picture, Pictures, Scale, Table, findings
 from vitadel.threats import Threat

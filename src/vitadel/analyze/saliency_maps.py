@@ -23,8 +23,8 @@ import torch
 from torch import Tensor, nn
 
 from vitadel.analyze.eigencam import eigencam
-from vitadel.analyze.study import device_of
 from vitadel.attacks import isolated
+from vitadel.core.device import device_of
 from vitadel.core.errors import UsageError, unknown
 from vitadel.models import Model, family_of
 from vitadel.models.wide_resnet import WideResNet

@@ -1,46 +1,228 @@
-"""What a study is, and how its parts outlive a kill.
+"""What a study is, and the one function that runs any of them.
 
-A study is a frozen dataclass of settings. It asks for its parts one by one; a part that is known is read, another is
-made and written at once: `study/parts/NAME.json` in the run folder, and the whole in `study/result.json`.
+A study is a frozen dataclass of settings. `run` measures: what is per image through `Context.map` or `Context.stream`,
+sums over images through `map_chunks`, the rest through `Context.once`. So its images are shared by the processes of a
+launch, and an interrupted study resumes. `summarize` turns the tables and parts into a `StudyRecord`:
+
+    @dataclass(frozen=True)
+    class Confidence:
+        title: ClassVar[str] = "Confidence"
+        about: ClassVar[str] = "how sure is the model of what it predicts?"
+        needs_threat: ClassVar[bool] = False
+
+        def refuse(self, model: nn.Module) -> None: ...
+
+        def run(self, ctx: Context) -> None:
+            ctx.map("clean", lambda batch: {"confidence": ctx.logits(batch.x).softmax(1).amax(1)})
+
+        def summarize(self, ctx: Context) -> StudyRecord:
+            mean = statistics.fmean(ctx.table("clean")["confidence"])
+            table = Table("Confidence", "Mean largest probability.", ["mean"], [[mean]])
+            return StudyRecord("confidence", self.title, f"It is {mean:.1%} sure.", [table], {"mean": mean})
 """
 
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from vitadel import threats as threats
-from vitadel.core.device import refuse_meta
+from vitadel.attacks import Engine
+from vitadel.core.distributed import Ranks
 from vitadel.core.errors import UsageError
 from vitadel.core.files import read_json, write_json
 from vitadel.core.numeric import Count, Seed, check_ranges
 from vitadel.core.progress import Notify, silent
-from vitadel.runs import Run
-from vitadel.threats import Threat
-
-Made = TypeVar("Made")
-
-
-class Images(Protocol):
-    """Pixels in [0, 1] and labels by row: a split, or tensors in hand."""
-
-    @property
-    def labels(self) -> Tensor:
-        """The class of every image."""
-
-    def __len__(self) -> int: ...
-
-    def images(self, rows: Tensor) -> Tensor:
-        """float32 [B, 3, H, W] in [0, 1], on the CPU or where the caller has them."""
+from vitadel.evaluate.context import Context, callers_modes_off
+from vitadel.evaluate.images import TensorImages
+from vitadel.evaluate.store import ResultStore, Row
+from vitadel.runs import Run, describe
+from vitadel.runs.schema import StudyRecord
+from vitadel.runs.tables import Columns
+from vitadel.threats import Threat, spell
 
 
 class Study(Protocol):
+    """Settings that know how to measure and how to sum up."""
+
+    title: ClassVar[str]
+    about: ClassVar[str]
+    needs_threat: ClassVar[bool]
+
+    def refuse(self, model: nn.Module) -> None:
+        """Raise if this model cannot be studied; called before anything is written."""
+
+    def run(self, ctx: Context) -> None:
+        """Fill the tables and parts; called in every process, each of which has its share of the images."""
+
+    def summarize(self, ctx: Context) -> StudyRecord:
+        """The result, from tables and parts; called in one process. `run_study` adds settings, threat and seconds."""
+
+
+def run_study(study: "AnyStudy", ctx: Context) -> StudyRecord:
+    """Run a study and keep its result; what the context's store has already is not computed again.
+
+    Args:
+        study: The study; whoever calls has asked its `refuse`.
+        ctx: The model, the images and the store. One in a folder gets the result as `result.json`.
+
+    Returns:
+        The record, in every process. Its numbers hold `settings`, `seconds` and, if the study attacks, `threat`.
+
+    Raises:
+        UsageError: If there are no images, or no threat for a study that needs one.
+    """
+    if len(ctx.images) == 0:
+        raise UsageError("there are no images to study. Choose a longer slice of the data.")
+    with callers_modes_off(ctx.model):
+        if isinstance(study, OldStudy):
+            return ctx.ranks.agree(partial(_carried_out, study, ctx))
+        if study.needs_threat:
+            threat_of(ctx)
+        study.run(ctx)
+        ctx.ranks.wait()
+        return ctx.ranks.agree(partial(_summarized, study, ctx))
+
+
+def study(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    settings: "AnyStudy",
+    *,
+    threat: Threat | str = "linf:8/255",
+    seed: int = 0,
+    batch: int | None = None,
+    notify: Notify = silent,
+) -> dict[str, object]:
+    """Any study of a model on images in memory, and its result as JSON values.
+
+    Args:
+        model: The model, on pixels in [0, 1].
+        x: [n, 3, H, W] in [0, 1].
+        y: [n] class numbers.
+        settings: The study.
+        threat: The threat model of a study that attacks.
+        seed: Seeds all random numbers.
+        batch: Images at a time; no number depends on it.
+        notify: Told how far the work is.
+
+    Example:
+        >>> study(model, x, y, Saliency(steps=20), threat="linf:4/255")["summary"]
+    """
+    settings.refuse(model)
+    ctx = tensor_context(model, x, y, threat, seed=seed, batch=batch, notify=notify)
+    if isinstance(settings, OldStudy):
+        with callers_modes_off(model):
+            return settings.carry_out(_bench(ctx))
+    return run_study(settings, ctx).to_json()
+
+
+def tensor_context(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    threat: Threat | str = "linf:8/255",
+    *,
+    seed: int = 0,
+    batch: int | None = None,
+    notify: Notify = silent,
+) -> Context:
+    """The context of a study of images in memory, with its results in memory."""
+    engine, radius = Engine(rows=batch, precision="float32"), threats.as_threat(threat)
+    return Context(model, TensorImages(x, y), threat=radius, seed=seed, engine=engine, progress=notify)
+
+
+def threat_of(ctx: Context) -> Threat:
+    """The context's threat, refused if there is none."""
+    if ctx.threat is None:
+        raise UsageError("this study attacks, and there is no threat. Write for example threat=Linf(8/255).")
+    return ctx.threat
+
+
+def map_chunks(
+    ctx: Context,
+    table: str,
+    work: Callable[[Tensor], Mapping[str, object]],
+    *,
+    size: int = 64,
+    index: Tensor | None = None,
+) -> None:
+    """As `Context.map` for what is summed over images: a row of `table` for every `size` images, keyed by its number.
+
+    Args:
+        ctx: The context.
+        table: The name of the table.
+        work: Takes the indices of at most `size` images and returns the columns of their row.
+        size: Images per row. Sums of rows depend on it as floating-point sums do, so it is not a matter of memory:
+            `work` halves by `core.oom` what does not fit.
+        index: The images, all if not given.
+    """
+    parts = (torch.arange(len(ctx.images)) if index is None else index).split(size)
+
+    def rows(missing: list[int]) -> Iterator[tuple[int, Row]]:
+        for number in missing:
+            started = time.perf_counter()
+            columns = dict(work(parts[number]))
+            yield number, {"seconds": time.perf_counter() - started, **columns}
+
+    ctx.stream(table, rows, index=range(len(parts)))
+
+
+def _summarized(study: Study, ctx: Context) -> StudyRecord:
+    """The record, made by this process alone."""
+    timed = _Timed(ctx.store)
+    record = study.summarize(replace(ctx, ranks=Ranks(), store=timed))
+    common: dict[str, object] = {"settings": describe(study), "seconds": sum(timed.seconds.values())}
+    if study.needs_threat:
+        threat = threat_of(ctx)
+        common["threat"] = {"text": spell(threat), "eps": threat.eps}
+    record = replace(record, numbers={**common, **record.numbers})
+    if ctx.store.folder is not None:
+        write_json(ctx.store.folder / "result.json", record.to_json())
+    return record
+
+
+@dataclass(frozen=True, slots=True)
+class _Timed:
+    """A store that adds up how long it took to compute what is read from it."""
+
+    store: ResultStore
+    seconds: dict[tuple[str, str], float] = field(default_factory=dict)
+
+    @property
+    def folder(self) -> Path | None:
+        return self.store.folder
+
+    def append(self, table: str, columns: Columns) -> None:
+        self.store.append(table, columns)
+
+    def read(self, table: str) -> dict[str, list[Any]]:
+        columns = self.store.read(table)
+        self.seconds["table", table] = sum(columns.get("seconds", ()))
+        return columns
+
+    def write_part(self, name: str, content: Mapping[str, object]) -> None:
+        self.store.write_part(name, content)
+
+    def read_part(self, name: str) -> dict[str, Any] | None:
+        part = self.store.read_part(name)
+        if part is not None:
+            self.seconds["part", name] = part.get("seconds", 0.0)
+        return part
+
+
+# ---------------------------------------------------- of studies that are not converted yet
+
+
+@runtime_checkable
+class OldStudy(Protocol):
     """Settings that know how to be carried out; one that needs no threat is given one and does not look at it."""
 
     about: ClassVar[str]
@@ -102,7 +284,7 @@ class Bench:
     """What a study has before it: the model, the images, what is known already, and how to go about it."""
 
     model: nn.Module
-    images: Images
+    images: Any
     parts: Parts
     threat: Threat
     seed: Seed = 0
@@ -113,78 +295,21 @@ class Bench:
         check_ranges(self)
 
 
-class InHand:
-    """Tensors as a caller has them."""
+InHand = TensorImages
 
-    def __init__(self, x: Tensor, y: Tensor) -> None:
-        if x.ndim != 4 or not x.is_floating_point() or len(x) == 0:
-            raise UsageError(f"images must be floats [n, channels, rows, columns], got {x.dtype} of {list(x.shape)}.")
-        if y.ndim != 1 or len(y) != len(x) or y.is_floating_point():
-            raise UsageError(f"got {len(x)} images and labels {y.dtype} of {list(y.shape)}. Give a number per image.")
-        if x.is_meta or y.is_meta:
-            raise UsageError("images and labels on the meta device have no values. Make them outside of it.")
-        if not (float(x.min()) >= 0 and float(x.max()) <= 1):
-            raise UsageError(
-                f"pixels must lie in [0, 1], got [{float(x.min()):.3g}, {float(x.max()):.3g}]. "
-                "Normalization belongs inside the model: vitadel.models.wrap(net, mean=..., std=...)."
-            )
-        self._x, self.labels = x.detach().clone(), y.detach().cpu().long().clone()
-
-    def __len__(self) -> int:
-        return len(self._x)
-
-    def images(self, rows: Tensor) -> Tensor:
-        return self._x[rows.to(self._x.device)].float()
+AnyStudy = OldStudy | Study
 
 
-def study(
-    model: nn.Module,
-    x: Tensor,
-    y: Tensor,
-    settings: Study,
-    *,
-    threat: Threat | str = "linf:8/255",
-    seed: int = 0,
-    batch: int | None = None,
-    notify: Notify = silent,
-) -> dict[str, object]:
-    """Any study of `model` on the images `x` with labels `y`: `study(model, x, y, TORAGates())`."""
-    settings.refuse(model)
-    radius = threats.as_threat(threat)
-    with as_it_is(model):
-        return settings.carry_out(Bench(model, InHand(x, y), Parts(), radius, seed, batch, notify))
+def _carried_out(study: OldStudy, ctx: Context) -> StudyRecord:
+    result = study.carry_out(_bench(ctx))
+    if "exhibits" not in result:
+        result = {**result, "title": "", "summary": "", "exhibits": []}
+    return StudyRecord.from_json(json.loads(json.dumps(result)))
 
 
-@contextmanager
-def as_it_is(model: nn.Module) -> Iterator[None]:
-    """Neither a caller's inference mode nor mixed precision reaches what is computed inside."""
-    with torch.inference_mode(False), torch.autocast(device_of(model).type, enabled=False):
-        yield
+as_it_is = callers_modes_off
 
 
-def device_of(model: nn.Module) -> torch.device:
-    """Where a model lives; one without weights works anywhere."""
-    device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
-    if device.type == "meta":
-        refuse_meta(model)
-    return device
-
-
-def in_batches(rows: Tensor, size: int, work: Callable[[Tensor], Made]) -> Iterator[tuple[Tensor, Made]]:
-    """What `work` makes of some rows at a time; rows that do not fit into memory are cut in two."""
-    for part in rows.split(size):
-        yield from _fitting(part, work)
-
-
-def _fitting(rows: Tensor, work: Callable[[Tensor], Made]) -> Iterator[tuple[Tensor, Made]]:
-    try:
-        made = work(rows)
-    except torch.OutOfMemoryError:
-        if len(rows) == 1:
-            raise UsageError("out of memory with a single image. Use a smaller model or another device.") from None
-    else:
-        yield rows, made
-        return
-    torch.cuda.empty_cache()
-    for half in rows.split((len(rows) + 1) // 2):
-        yield from _fitting(half, work)
+def _bench(ctx: Context) -> Bench:
+    parts = Parts(ctx.store.folder)
+    return Bench(ctx.model, ctx.images, parts, threat_of(ctx), ctx.seed, ctx.engine.rows, ctx.progress)

@@ -24,10 +24,12 @@ import torch
 from torch import Tensor, nn
 
 from vitadel.analyze import attacked_images
-from vitadel.analyze.study import Bench, device_of, in_batches
+from vitadel.analyze.study import Bench
 from vitadel.attacks import isolated
+from vitadel.core.device import device_of
 from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Count, CountOrZero, check_ranges
+from vitadel.core.oom import in_batches
 from vitadel.core.progress import Notify
 from vitadel.models import Adapted, Model, family_of
 from vitadel.runs import describe

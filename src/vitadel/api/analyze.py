@@ -8,19 +8,22 @@ from typing import Unpack
 from torch import nn
 
 from vitadel import threats
-from vitadel.analyze import STUDIES, Bench, Parts, Study
+from vitadel.analyze import STUDIES, AnyStudy, run_study
 from vitadel.api.arguments import progress_of
 from vitadel.api.evaluate import DEFAULT_THREAT
 from vitadel.api.job import Job
 from vitadel.api.models import ModelOptions
 from vitadel.api.results import ShortTable, without_bulk
+from vitadel.attacks import Engine
 from vitadel.attacks.parsing import notation
 from vitadel.core.errors import UsageError, unknown
 from vitadel.core.numeric import Count, check_number, check_seed
 from vitadel.core.progress import Notify
 from vitadel.core.settings import split_name, with_settings
 from vitadel.data import DataSet, Preprocess
+from vitadel.evaluate.context import Context
 from vitadel.report import Findings, read_study, write_figures
+from vitadel.runs import ResultFolder
 from vitadel.threats import Threat
 
 
@@ -61,7 +64,7 @@ class Analysis:
 def analyze(
     model: str | Path | nn.Module,
     data: str | DataSet,
-    study: str | Study,
+    study: str | AnyStudy,
     *,
     run: str | Path,
     threat: str | Threat | None = None,
@@ -112,12 +115,24 @@ def analyze(
     with progress_of(progress) as notify:
         if job.assumption:
             notify(job.assumption, 0, 0, {})
-        bench = Bench(job.model, job.images, Parts.of(claimed), radius, seed, batch_size, notify)
-        result = chosen.carry_out(bench)
-    return Analysis(Path(run), job.name, result, tuple(write_figures(Path(run))), job.assumption)
+        ctx = Context(
+            job.model,
+            job.images,
+            job.data,
+            radius,
+            seed,
+            engine=Engine(rows=batch_size, precision="float32"),
+            ranks=job.ranks,
+            store=ResultFolder(claimed.folder / "study"),
+            progress=notify,
+        )
+        record = run_study(chosen, ctx)
+        figures = job.ranks.agree(lambda: tuple(write_figures(Path(run))))
+    result = {key: value for key, value in record.to_json().items() if key != "exhibits" or value}
+    return Analysis(Path(run), job.name, result, figures, job.assumption)
 
 
-def as_study(study: str | Study) -> Study:
+def as_study(study: str | AnyStudy) -> AnyStudy:
     """A study, or the one that `masking:queries=1000,iterations=10+20` names."""
     if not isinstance(study, str):
         return study
@@ -127,7 +142,7 @@ def as_study(study: str | Study) -> Study:
     return with_settings(STUDIES[name](), split_name(study)[1], notation(name))
 
 
-def _check(study: Study, job: Job, threat: Threat) -> None:
+def _check(study: AnyStudy, job: Job, threat: Threat) -> None:
     """Refuse what the study cannot do with this model and these images, before anything is written."""
     study.refuse(job.model)
     if study.needs_threat:
