@@ -24,7 +24,7 @@ launch, and an interrupted study resumes. `summarize` turns the tables and parts
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
@@ -41,10 +41,9 @@ from vitadel.core.numeric import Count, Seed, check_ranges
 from vitadel.core.progress import Notify, silent
 from vitadel.evaluate.context import Context, callers_modes_off
 from vitadel.evaluate.images import TensorImages
-from vitadel.evaluate.store import ResultStore, Row
+from vitadel.evaluate.store import Row, TableRows
 from vitadel.runs import Run, describe
 from vitadel.runs.schema import StudyRecord
-from vitadel.runs.tables import Columns
 from vitadel.threats import Threat, spell
 
 
@@ -177,8 +176,8 @@ def map_chunks(
 
 def _summarized(study: Study, ctx: Context) -> StudyRecord:
     """The record, made by this process alone."""
-    timed = _Timed(ctx.store)
-    record = study.summarize(replace(ctx, ranks=Ranks(), store=timed))
+    timed = _Timed.of(ctx)
+    record = study.summarize(timed)
     common: dict[str, object] = {"settings": describe(study), "seconds": sum(timed.seconds.values())}
     if study.needs_threat:
         threat = threat_of(ctx)
@@ -189,32 +188,24 @@ def _summarized(study: Study, ctx: Context) -> StudyRecord:
     return record
 
 
-@dataclass(frozen=True, slots=True)
-class _Timed:
-    """A store that adds up how long it took to compute what is read from it."""
+@dataclass(frozen=True, eq=False)
+class _Timed(Context):
+    """A context of one process that notes how long it took to compute what is read from it."""
 
-    store: ResultStore
-    seconds: dict[tuple[str, str], float] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
 
-    @property
-    def folder(self) -> Path | None:
-        return self.store.folder
+    @classmethod
+    def of(cls, ctx: Context) -> "_Timed":
+        return cls(**{**{one.name: getattr(ctx, one.name) for one in fields(ctx)}, "ranks": Ranks()})
 
-    def append(self, table: str, columns: Columns) -> None:
-        self.store.append(table, columns)
+    def table(self, name: str) -> TableRows:
+        rows = super().table(name)
+        self.seconds[f"table {name}"] = sum(rows["seconds"]) if "seconds" in rows else 0.0
+        return rows
 
-    def read(self, table: str) -> dict[str, list[Any]]:
-        columns = self.store.read(table)
-        self.seconds["table", table] = sum(columns.get("seconds", ()))
-        return columns
-
-    def write_part(self, name: str, content: Mapping[str, object]) -> None:
-        self.store.write_part(name, content)
-
-    def read_part(self, name: str) -> dict[str, Any] | None:
-        part = self.store.read_part(name)
-        if part is not None:
-            self.seconds["part", name] = part.get("seconds", 0.0)
+    def once(self, name: str, make: Callable[[], Mapping[str, object]]) -> dict[str, Any]:
+        part = super().once(name, make)
+        self.seconds[f"part {name}"] = part["seconds"]
         return part
 
 
