@@ -121,7 +121,11 @@ def main() -> None:
         "n": len(x),
         **hardware(device),
         "versions": versions("timm", "pyautoattack"),
-        "engine": {"precision": engine.on(device).precision, "compile": args.compile, "rows": engine.on(device).rows},
+        "engine": {
+            "precision": engine.on(device).precision,
+            "compile": args.compile,
+            "rows": engine.on(device).batch_size,
+        },
     }
     sides: dict[str, tuple[Side, Tensor]] = {}
     if args.side != "peer":

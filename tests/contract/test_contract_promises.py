@@ -366,7 +366,7 @@ def test_what_is_found_for_an_image_does_not_depend_on_the_number_of_rows(
     rows = 2 * attack.num_branches(4) + 1
     whole, queued = (Engine(n).search(attack, Oracle(model), x0, goal, threat, rng) for n in (256, rows))
     torch.testing.assert_close(queued, whole, rtol=0, atol=1e-9)
-    patient = Engine(rows, interval=3).search(attack, Oracle(model), x0, goal, threat, rng)
+    patient = Engine(rows, sync_interval=3).search(attack, Oracle(model), x0, goal, threat, rng)
     with torch.no_grad():
         verdicts = [goal.success(model(threat.project(x, x0))).tolist() for x in (whole, patient)]
     assert verdicts[0] == verdicts[1]

@@ -179,9 +179,9 @@ def hunt(walk: IterativeAttack, engine: Engine, net: torch.nn.Module, x: torch.T
 
     pool = WorkQueue(RandomStreams.of(3, torch.arange(len(x), device=device)), 10, fetch)
     fell = [False] * len(x)
-    for findings in engine.hunt(walk, Oracle(net), pool, threat, Oracle(net)):
+    for findings in engine.run(walk, Oracle(net), pool, threat, Oracle(net)):
         for finding in findings:
-            fell[finding.place] = finding.success
+            fell[finding.index] = finding.success
     return fell
 
 
@@ -190,9 +190,9 @@ def hunt(walk: IterativeAttack, engine: Engine, net: torch.nn.Module, x: torch.T
 def test_recorded_steps_reach_the_verdicts_of_the_cpu(name: str, threat: Threat) -> None:
     net = model().double().requires_grad_(False)
     x = torch.rand(24, 3, 32, 32, dtype=torch.float64)
-    here = hunt(WALKS[name], Engine(rows=64, precision="float32"), net.cpu(), x, threat)
+    here = hunt(WALKS[name], Engine(batch_size=64, precision="float32"), net.cpu(), x, threat)
     net = net.cuda()
-    for engine in (Engine(rows=24, replay=True), Engine(rows=64, interval=5, replay=False)):
+    for engine in (Engine(batch_size=24, cuda_graph=True), Engine(batch_size=64, sync_interval=5, cuda_graph=False)):
         assert hunt(WALKS[name], engine, net, x.cuda(), threat) == here
 
 
@@ -231,8 +231,8 @@ def test_a_batch_that_does_not_fit_is_halved() -> None:
     net = Full().cuda().requires_grad_(False)
     x = torch.rand(50, 3, 32, 32, device="cuda")
     y = torch.cat([net(part).argmax(1) for part in x.split(10)])
-    small = robustness(net, x, y, Linf(1 / 255), (Entry("apgd", APGD(steps=10)),), engine=Engine(rows=64))
-    large = robustness(net.net, x, y, Linf(1 / 255), (Entry("apgd", APGD(steps=10)),), engine=Engine(rows=64))
+    small = robustness(net, x, y, Linf(1 / 255), (Entry("apgd", APGD(steps=10)),), engine=Engine(batch_size=64))
+    large = robustness(net.net, x, y, Linf(1 / 255), (Entry("apgd", APGD(steps=10)),), engine=Engine(batch_size=64))
     assert abs(small.robust.correct - large.robust.correct) <= 1
 
 

@@ -96,9 +96,9 @@ class AttackRunner:
         fell: list[int] = []
         costs, done = torch.zeros(3, dtype=torch.float64), 0
         with isolated(asked, seed, self.device):
-            for findings in self._engine(at).hunt(walk, oracle, pool, threat, oracle):
+            for findings in self._engine(at).run(walk, oracle, pool, threat, oracle):
                 for one in findings:
-                    fell += [rows[one.place]] if one.success else []
+                    fell += [rows[one.index]] if one.success else []
                     costs += torch.tensor([one.forwards, one.backwards, one.zero_gradients], dtype=torch.float64)
                 done += len(findings)
                 self.notify(name, done, len(rows), {"fell": len(fell)})
@@ -106,7 +106,7 @@ class AttackRunner:
         return {**told, "fell": sorted(fell), **counts}
 
     def _engine(self, at: Tensor) -> Engine:
-        return Engine(rows=self.batch, precision="float32").on(self.device, self.images.images(at[:1]).numel())
+        return Engine(batch_size=self.batch, precision="float32").on(self.device, self.images.images(at[:1]).numel())
 
     def zero_gradients(self, loss: Loss, threat: Threat | None) -> int:
         """How many input gradients are exactly zero: on the images, or at a random point of the threat."""

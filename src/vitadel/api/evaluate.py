@@ -100,7 +100,7 @@ def evaluate(
     chosen_scaling = parse_scaling(scaling) if isinstance(scaling, str) else scaling
     if keep_images or scaling is not None:
         _refuse_without_attacks(chosen, "--keep-images" if keep_images else "--scaling")
-    engine = Engine(rows=batch_size, precision=precision, compile=compile)
+    engine = Engine(batch_size=batch_size, precision=precision, compile=compile)
     radius = threats.as_threat(threat)
     job = Job.prepare(model, data, split=split, preprocess=preprocess, skip_unreadable=skip_unreadable, **options)
     _check(chosen, job, radius, chosen_scaling)

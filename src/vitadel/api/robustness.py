@@ -88,7 +88,7 @@ def robustness(
     net = model if isinstance(model, nn.Module) else load_model(model, keep_head=True, device=None)
     images, labels = _tensors(net, x, y)
     attacks = _attacks(suite)
-    chosen = engine or Engine(rows=batch_size, precision=precision, compile=compile)
+    chosen = engine or Engine(batch_size=batch_size, precision=precision, compile=compile)
     with progress_of(progress) as notify:
         return attack_images(
             net,

@@ -189,7 +189,7 @@ class Cascade:
     @property
     def batch(self) -> int:
         """Images in work at once."""
-        rows = self._engine().rows
+        rows = self._engine().batch_size
         assert rows is not None
         return rows
 
@@ -273,9 +273,9 @@ class Cascade:
         pool = WorkQueue(RandomStreams.of(seed, at.to(device)), classes, fetch)
         flags: list[Flag] = []
         with isolated(self.model, seed, device):
-            for findings in engine.hunt(walk, search, pool, self.threat, judge, flags):
+            for findings in engine.run(walk, search, pool, self.threat, judge, flags):
                 for finding in findings:
-                    yield rows[finding.place], finding
+                    yield rows[finding.index], finding
         self.doubt(flags)
 
     def _batch_by_batch(self, entry: Entry, rows: list[int], seed: int) -> Iterator[tuple[int, ImageResult]]:
@@ -292,7 +292,7 @@ class Cascade:
                 yield (
                     row,
                     ImageResult(
-                        place=place,
+                        index=place,
                         success=bool(result.success[place]),
                         x_adv=result.x_adv[place].cpu().clone(),  # a view would keep the batch alive
                         prediction=int(result.prediction[place]),

@@ -108,7 +108,7 @@ class Context:
     @property
     def batch_size(self) -> int:
         """How many images are computed at once: the engine's choice, or what suits the device."""
-        rows = self.engine.on(self.device, 3 * self.image_size[0] * self.image_size[1]).rows
+        rows = self.engine.on(self.device, 3 * self.image_size[0] * self.image_size[1]).batch_size
         assert rows is not None
         return rows
 

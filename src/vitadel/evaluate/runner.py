@@ -73,7 +73,7 @@ def evaluate(
     check_number("the batch", Count | None, batch)
     refuse_suite(model, data, suite, threat=threat, split=split, scaling=scaling)
     images = data.split(split)
-    radii, ranks, engine = suite.radii(threat), ranks or Ranks(), engine or Engine(rows=batch)
+    radii, ranks, engine = suite.radii(threat), ranks or Ranks(), engine or Engine(batch_size=batch)
     course = _Course(model, images, data.classes, suite, run, seed, engine, ranks, notify, keep_images)
     # a caller's mixed precision would reach the verdicts
     with torch.autocast(device_of(model).type, enabled=False):
@@ -285,7 +285,7 @@ def _choose_search(cascade: Cascade, x: Tensor) -> tuple[Flag, ...]:
         return noticed
     if any(flag.code == "randomized" for flag in noticed):
         # a recorded or compiled model may repeat the draw it was recorded with
-        cascade.engine = replace(cascade.engine, replay=False, precision="float32", compile=False)
+        cascade.engine = replace(cascade.engine, cuda_graph=False, precision="float32", compile=False)
     elif engine.precision != "float32" or engine.compile:
         with isolated(cascade.model, cascade.seed, x.device):
             found, precision, failed = searcher(cascade.model, x, str(engine.precision), compile=engine.compile)

@@ -31,7 +31,7 @@ def validation_scores(
     entries: tuple[Entry, ...] = ()
     if attack is not None and threat is not None:
         entries = (Entry("fgsm", FGSM()), Entry("robust", attack))
-    engine = Engine(rows=batch, replay=False, precision="float32")
+    engine = Engine(batch_size=batch, cuda_graph=False, precision="float32")
     notebook = Notebook()
     cascade = Cascade(model, split, entries, threat, notebook, seed, engine)
     cascade.attack(cascade.classify())

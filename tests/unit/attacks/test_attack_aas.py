@@ -208,7 +208,7 @@ def test_the_engine_moves_scaled_walks_like_any_other(model: Model, x: Tensor, l
         RandomStreams.of(0, torch.arange(len(x))),
     )
     goal = Untargeted(label_B, margin)
-    few, many = (Engine(rows=rows).search(walk, Oracle(model), x, goal, EPS, rng) for rows in (6, 256))
+    few, many = (Engine(batch_size=rows).search(walk, Oracle(model), x, goal, EPS, rng) for rows in (6, 256))
     assert torch.equal(few, many)
 
 

@@ -92,10 +92,10 @@ def hunted(
 ) -> dict[int, ImageResult]:
     """Every image's finding, by the image's number."""
     oracle, judging = Oracle(model or net()), None if judge is None else Oracle(judge)
-    hunt = (engine or Engine()).hunt(walk, oracle, pool_of(numbers, walk), threat, judging)
+    hunt = (engine or Engine()).run(walk, oracle, pool_of(numbers, walk), threat, judging)
     found = [finding for findings in hunt for finding in findings]
-    assert sorted(finding.place for finding in found) == list(range(len(numbers)))
-    return {numbers[finding.place]: finding for finding in found}
+    assert sorted(finding.index for finding in found) == list(range(len(numbers)))
+    return {numbers[finding.index]: finding for finding in found}
 
 
 def assert_same(one: dict[int, ImageResult], other: dict[int, ImageResult]) -> None:
@@ -113,19 +113,19 @@ def assert_same(one: dict[int, ImageResult], other: dict[int, ImageResult]) -> N
 @every_walk
 def test_findings_do_not_depend_on_the_number_of_rows(name: str) -> None:
     walk, threat = WALKS[name]
-    whole = hunted(walk, threat, Engine(rows=64))
+    whole = hunted(walk, threat, Engine(batch_size=64))
     assert any(finding.success for finding in whole.values())
     for rows in (1, 3, 7):
-        assert_same(hunted(walk, threat, Engine(rows=rows)), whole)
+        assert_same(hunted(walk, threat, Engine(batch_size=rows)), whole)
 
 
 @every_walk
 def test_findings_do_not_depend_on_the_order_or_the_company(name: str) -> None:
     walk, threat = WALKS[name]
-    whole = hunted(walk, threat, Engine(rows=4))
-    assert_same(hunted(walk, threat, Engine(rows=4), [4, 0, 8, 2, 6, 1, 7, 3, 5]), whole)
+    whole = hunted(walk, threat, Engine(batch_size=4))
+    assert_same(hunted(walk, threat, Engine(batch_size=4), [4, 0, 8, 2, 6, 1, 7, 3, 5]), whole)
     for number in (0, 5, 8):
-        assert_same(hunted(walk, threat, Engine(rows=4), [number]), {number: whole[number]})
+        assert_same(hunted(walk, threat, Engine(batch_size=4), [number]), {number: whole[number]})
 
 
 def test_some_images_fall_and_some_stand() -> None:
@@ -146,7 +146,7 @@ def test_rare_questions_cost_steps_but_change_no_verdict(name: str, interval: in
     walk, threat = WALKS[name]
     often, limit = hunted(walk, threat), walk.num_steps(threat)
     every = _even_interval(limit, interval)
-    rarely = hunted(walk, threat, Engine(rows=6, interval=interval))
+    rarely = hunted(walk, threat, Engine(batch_size=6, sync_interval=interval))
     num_branches, forwards = walk.num_branches(CLASSES), 2 if isinstance(walk, FAB) else 1
     for number, finding in often.items():
         assert rarely[number].success == finding.success
@@ -161,9 +161,9 @@ def test_rare_questions_cost_steps_but_change_no_verdict(name: str, interval: in
 @every_walk
 def test_rarely_asked_findings_do_not_depend_on_the_number_of_rows(name: str) -> None:
     walk, threat = WALKS[name]
-    whole = hunted(walk, threat, Engine(rows=64, interval=4))
+    whole = hunted(walk, threat, Engine(batch_size=64, sync_interval=4))
     for rows in (1, 6):
-        assert_same(hunted(walk, threat, Engine(rows=rows, interval=4)), whole)
+        assert_same(hunted(walk, threat, Engine(batch_size=rows, sync_interval=4)), whole)
 
 
 class Creep(IterativeAttack):
@@ -209,7 +209,7 @@ def test_a_batch_searched_at_once_gets_what_the_pool_finds() -> None:
     walk, threat = WALKS["apgd-t"]
     x0, label_B = images()
     whole = hunted(walk, threat)
-    x = Engine(rows=5).search(
+    x = Engine(batch_size=5).search(
         walk, Oracle(net()), x0, Untargeted(label_B), threat, RandomStreams.of(0, torch.arange(IMAGES))
     )
     for number, finding in whole.items():
@@ -255,8 +255,10 @@ def lonely(count: int, walk: IterativeAttack, threat: Threat, model: Model, inte
     goal = Untargeted(torch.zeros(count, dtype=torch.int64), margin)
     x0, none = torch.full((count, 1, 1, 1), 0.5, dtype=torch.float64), torch.zeros(count, 0, dtype=torch.int64)
     pool = WorkQueue(RandomStreams.of(0, torch.arange(count)), 2, lambda at: (x0[at], goal.at(at), none[at]))
-    found = [one for findings in Engine(interval=interval).hunt(walk, Oracle(model), pool, threat) for one in findings]
-    return sorted(found, key=lambda finding: finding.place)
+    found = [
+        one for findings in Engine(sync_interval=interval).run(walk, Oracle(model), pool, threat) for one in findings
+    ]
+    return sorted(found, key=lambda finding: finding.index)
 
 
 def test_waves_stop_with_the_first_success_and_draw_anew() -> None:
@@ -310,7 +312,9 @@ def test_slots_are_refilled_as_long_as_images_wait() -> None:
         return pool.fetch(at)
 
     found = [
-        one for some in Engine(rows=8).hunt(walk, Oracle(model), replace(pool, fetch=fetch), threat) for one in some
+        one
+        for some in Engine(batch_size=8).run(walk, Oracle(model), replace(pool, fetch=fetch), threat)
+        for one in some
     ]
     assert len(admitted) > 3
     # 8 rows hold two images of three items
@@ -329,7 +333,7 @@ def test_findings_come_as_soon_as_they_are_known() -> None:
         return net()(x)
 
     walk, threat = WALKS["apgd"]
-    hunt = Engine(rows=2).hunt(walk, Oracle(model), pool_of(list(range(IMAGES)), walk), threat)
+    hunt = Engine(batch_size=2).run(walk, Oracle(model), pool_of(list(range(IMAGES)), walk), threat)
     seen = []
     for findings in hunt:
         seen.append(calls)
@@ -373,7 +377,7 @@ def one_gray(walk: IterativeAttack, judge: Model, model: Model = upwards) -> Ima
     pool = WorkQueue(
         RandomStreams.of(0, torch.arange(1)), max(2, walk.targets + 1), lambda at: (x0[at], goal.at(at), others_BT[at])
     )
-    hunt = Engine().hunt(walk, Oracle(model), pool, Linf(0.4), Oracle(judge))
+    hunt = Engine().run(walk, Oracle(model), pool, Linf(0.4), Oracle(judge))
     (finding,) = [finding for findings in hunt for finding in findings]
     return finding
 
@@ -471,7 +475,7 @@ class Small:
 def test_a_full_device_halves_the_batch_and_changes_nothing(name: str, from_call: int) -> None:
     walk, threat = WALKS[name]
     model = Small(walk.num_branches(CLASSES), from_call)
-    found = hunted(walk, threat, Engine(rows=64), model=model)
+    found = hunted(walk, threat, Engine(batch_size=64), model=model)
     assert model.refused >= 1
     assert_same(found, hunted(walk, threat))
 
@@ -630,8 +634,8 @@ def test_losses_of_the_stages_differ() -> None:
             return x0[at], goal.at(at), none[at]
 
         pool = WorkQueue(RandomStreams.of(0, torch.arange(IMAGES)), CLASSES, fetch)
-        hunt = Engine().hunt(walk, Oracle(net()), pool, threat)
-        found.append(torch.stack([one.x_adv for some in hunt for one in sorted(some, key=lambda one: one.place)]))
+        hunt = Engine().run(walk, Oracle(net()), pool, threat)
+        found.append(torch.stack([one.x_adv for some in hunt for one in sorted(some, key=lambda one: one.index)]))
     assert not torch.allclose(found[0], found[1])
 
 

@@ -58,8 +58,8 @@ def distance(x0: Tensor, w: Tensor, b: float, threat: Threat) -> Tensor:
 def hunt(walk: FAB, model: Model, x0: Tensor, label_B: Tensor, threat: Threat) -> list[ImageResult]:
     goal, others_BT = Untargeted(label_B, margin), 1 - label_B[:, None]
     pool = WorkQueue(RandomStreams.of(0, torch.arange(len(x0))), 2, lambda at: (x0[at], goal.at(at), others_BT[at]))
-    found = [finding for findings in Engine().hunt(walk, Oracle(model), pool, threat) for finding in findings]
-    return sorted(found, key=lambda finding: finding.place)
+    found = [finding for findings in Engine().run(walk, Oracle(model), pool, threat) for finding in findings]
+    return sorted(found, key=lambda finding: finding.index)
 
 
 @every_norm

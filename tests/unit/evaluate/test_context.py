@@ -31,7 +31,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> ResultStore:
 
 def context(store: ResultStore, **changes: object) -> Context:
     data = grays(LEVELS)
-    made = Context(Bins(), data.test, data, store=store, engine=Engine(rows=2), name="test")
+    made = Context(Bins(), data.test, data, store=store, engine=Engine(batch_size=2), name="test")
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
@@ -74,7 +74,7 @@ def test_an_interrupted_map_resumes(store: ResultStore) -> None:
         ctx.map("levels", Counted(fails_at=4))
     assert ctx.table("levels").index == [0, 1, 2, 3]
     work = Counted()
-    context(store, engine=Engine(rows=8)).map("levels", work)
+    context(store, engine=Engine(batch_size=8)).map("levels", work)
     assert work.batches == [[4, 5, 6]]
     assert ctx.table("levels")["level"] == pytest.approx(LEVELS, abs=1e-3)
 
@@ -106,7 +106,7 @@ def test_out_of_memory_halves_the_batch_from_there_on(store: ResultStore) -> Non
             raise torch.OutOfMemoryError("full")
         return {"label": batch.y}
 
-    ctx = context(store, engine=Engine(rows=7))
+    ctx = context(store, engine=Engine(batch_size=7))
     ctx.map("labels", work)
     assert seen == [7, 3, 1, 1, 1, 1, 1, 1, 1]
     assert ctx.table("labels")["label"] == [0, 1, 3, 4, 6, 7, 9]

@@ -119,7 +119,9 @@ def test_no_gradient_at_all_is_counted_attack_by_attack(fault: str, interval: in
     model = Altered(before=lambda x: (x * 255).round() / 255 if fault == "quantized" else x.detach())
     x, y = images()
     # items that idle between two questions to the device have gradients too, and they do not count
-    found = robustness(model, x, y, Linf(2 / 255), (*GRADIENTS, BLIND), engine=Engine(rows=10, interval=interval))
+    found = robustness(
+        model, x, y, Linf(2 / 255), (*GRADIENTS, BLIND), engine=Engine(batch_size=10, sync_interval=interval)
+    )
     flags = told(found)
     assert set(flags) <= {"zero-gradients", "square-stronger"}
     # every gradient of every attack that asks for one, and the square attack asks for none
@@ -236,7 +238,7 @@ def test_a_random_model_is_told_and_computed_as_it_is(engine: Engine) -> None:
     assert codes(held.find_flags()) == ["randomized"]
     assert held.find_flags()[0].evidence == {"changed": IMAGES, "images": IMAGES}
     assert held.search is None
-    assert (held.engine.precision, held.engine.compile, held.engine.replay) == ("float32", False, False)
+    assert (held.engine.precision, held.engine.compile, held.engine.cuda_graph) == ("float32", False, False)
     still = Cascade(Altered(), InHand(x, y), GRADIENTS, Linf(0.01), Notebook(), 0, Engine(precision="fp16"))
     ready(still, x)
     assert still.find_flags() == []

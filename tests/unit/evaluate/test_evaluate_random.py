@@ -102,7 +102,7 @@ def test_a_model_that_never_changes_its_mind_gets_the_usual_accuracy() -> None:
 def test_choosing_and_scoring_use_other_draws() -> None:
     x, y = pictures(0.55)
     model = Coin(0.1)
-    cascade = Cascade(model, InHand(x, y), rand(2), Linf(1e-6), Notebook(), 0, Engine(rows=100))
+    cascade = Cascade(model, InHand(x, y), rand(2), Linf(1e-6), Notebook(), 0, Engine(batch_size=100))
     assert cascade.is_random
     standing = cascade.classify()
     lines = cascade.journal.page("clean").read()

@@ -63,7 +63,7 @@ def in_hand(dataset: DataSet) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("suite", ["clean", "quick"])
 def test_a_named_suite_gives_what_an_evaluation_gives(digits: DataSet, tmp_path: Path, suite: str) -> None:
     model, (x, y) = Bent().eval(), in_hand(digits)
-    found = robustness(model, x, y, "linf:16/255", suite, seed=5, engine=Engine(rows=7))
+    found = robustness(model, x, y, "linf:16/255", suite, seed=5, engine=Engine(batch_size=7))
     run = Run.claim(tmp_path / "run", "evaluate", {"seed": 5}, device="cpu")
     (summary,) = evaluate(model, digits, SUITES[suite], run, threat=Linf(16 / 255), seed=5, batch=11)
     rows = run.rows(str(summary["name"])).read()
@@ -191,7 +191,7 @@ def test_nothing_of_the_callers_is_touched(digits: DataSet) -> None:
 def test_the_seed_and_nothing_else_decides(digits: DataSet) -> None:
     model, (x, y) = Bent().eval(), in_hand(digits)
     one, same, other = (
-        robustness(model, x, y, "linf:6/255", [Entry("pgd", PGD(steps=3))], seed=seed, engine=Engine(rows=rows))
+        robustness(model, x, y, "linf:6/255", [Entry("pgd", PGD(steps=3))], seed=seed, engine=Engine(batch_size=rows))
         for seed, rows in ((1, 5), (1, 48), (2, 48))
     )
     assert one.fell_to == same.fell_to
@@ -231,8 +231,8 @@ def test_mistakes_are_one_sentence() -> None:
         robustness(model, x, y, "lnf:8/255", "quick")
     with pytest.raises(UsageError, match='a threat is a text such as "linf:8/255", or one of Linf, L2, L1, got 0.03'):
         robustness(model, x, y, 8 / 255, "quick")  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="Engine.rows must be at least 1, got 0"):
-        robustness(model, x, y, "linf:8/255", "quick", engine=Engine(rows=0))
+    with pytest.raises(UsageError, match="Engine.batch_size must be at least 1, got 0"):
+        robustness(model, x, y, "linf:8/255", "quick", engine=Engine(batch_size=0))
 
 
 def test_a_suite_of_ones_own_needs_no_name() -> None:
@@ -303,7 +303,9 @@ def test_no_more_images_at_once_than_asked_for(digits: DataSet) -> None:
     """Of a CPU that runs out of memory nothing is left to halve the batch."""
     x, y = in_hand(digits)
     model = Watched(Bent().eval())
-    robustness(model, x, y, Linf(0.02), (Entry("apgd", APGD(steps=2)), Entry("fgsm", FGSM())), engine=Engine(rows=5))
+    robustness(
+        model, x, y, Linf(0.02), (Entry("apgd", APGD(steps=2)), Entry("fgsm", FGSM())), engine=Engine(batch_size=5)
+    )
     assert model.most == 5
 
 

@@ -1,4 +1,4 @@
-"""Moves the items of a walk through a model, in batches that stay full.
+"""Runs an iterative attack on many images, in batches that stay full.
 
 Shape letters: B images, T targets.
 """
@@ -17,29 +17,41 @@ from vitadel.attacks.oracle import Oracle
 from vitadel.core.errors import UsageError, unknown
 from vitadel.core.flags import Flag
 from vitadel.core.numeric import Count, check_ranges
+from vitadel.core.oom import halving
 from vitadel.core.rng import RandomStreams
 from vitadel.goals import Goal, Untargeted, top_other_classes
 from vitadel.losses import dlr
 from vitadel.threats import Threat
 
-# pixel values that a CPU works on at once, where nobody says otherwise
+# pixel values per batch on a CPU by default
 _CPU_VALUES = 1 << 20
-_MANY = 1 << 30  # classes, where nobody asked how many
+_MANY = 1 << 30  # classes, where the attack does not need their number
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """How a search is carried out; no verdict of a float32 search depends on it. None means: what suits the device.
+    """How an attack is executed: batch size, precision, compilation. Results of a float32 search do not depend on it.
 
-    `rows` are moved at once, and halved if they do not fit. About `interval` steps lie between two questions to the
-    device: a CPU is asked after every step, which costs nothing there. `replay` records a step as a CUDA graph.
-    `precision` is that of the search (a success is always judged in float32), `compile` sends the model through
-    `torch.compile` first.
+    Args:
+        batch_size: Items (image-target pairs) attacked at once; halved if they do not fit into memory. By default 1024
+            on a GPU, and on a CPU what suits the image size.
+        sync_interval: Steps between two checks of which items are finished. By default 1 on a CPU, about 16 on a GPU,
+            where each check waits for the device.
+        cuda_graph: Capture a step as a CUDA graph and replay it. By default on a GPU.
+        precision: "float32", "bf16" or "fp16" for the search; a success is always verified in float32. By default
+            fp16 on a GPU.
+        compile: Send the model through `torch.compile` first.
+
+    Raises:
+        UsageError: If a value is out of range, or the precision unknown.
+
+    Example:
+        >>> vitadel.robustness(model, x, y, "linf:8/255", engine=Engine(batch_size=256, precision="float32"))
     """
 
-    rows: Count | None = None
-    interval: Count | None = None
-    replay: bool | None = None
+    batch_size: Count | None = None
+    sync_interval: Count | None = None
+    cuda_graph: bool | None = None
     precision: str | None = None
     compile: bool = False
 
@@ -49,87 +61,85 @@ class Engine:
             raise unknown("precision", self.precision, PRECISIONS)
 
     def on(self, device: torch.device, values: int = 3 * 32 * 32) -> "Engine":
-        """The same with every choice made for images of so many pixel values."""
+        """This engine with every default resolved for a device and images of `values` pixel values."""
         gpu = device.type == "cuda"
-        if self.replay and not gpu:
-            raise UsageError(f"Engine.replay records CUDA graphs, and the model is on {device}. Leave it out.")
+        if self.cuda_graph and not gpu:
+            raise UsageError(f"Engine.cuda_graph needs a CUDA device, and the model is on {device}. Leave it out.")
         return replace(
             self,
-            # a GPU says when it is full; a computer that runs out of memory just kills
-            rows=self.rows or (1024 if gpu else max(16, min(256, _CPU_VALUES // values))),
-            interval=self.interval or (16 if gpu else 1),
-            replay=gpu if self.replay is None else self.replay,
+            # a GPU reports that it is full; a computer that runs out of memory just kills the process
+            batch_size=self.batch_size or (1024 if gpu else max(16, min(256, _CPU_VALUES // values))),
+            sync_interval=self.sync_interval or (16 if gpu else 1),
+            cuda_graph=gpu if self.cuda_graph is None else self.cuda_graph,
             precision=self.precision or ("fp16" if gpu else "float32"),
         )
 
     def search(
-        self, walk: IterativeAttack, model: Oracle, x0: Tensor, goal: Goal, threat: Threat, rng: RandomStreams
+        self, attack: IterativeAttack, model: Oracle, x0: Tensor, goal: Goal, threat: Threat, rng: RandomStreams
     ) -> Tensor:
-        """The best candidates for one batch, unjudged."""
-        others_BT, classes = _rivals(walk, model, x0, goal)
+        """The best candidate per image of one batch, not verified."""
+        others_BT, classes = _top_other_classes(attack, model, x0, goal)
 
-        def fetch(at: Tensor) -> tuple[Tensor, Goal, Tensor]:
-            at = at.to(x0.device)
-            return x0[at], goal.at(at), others_BT[at]
+        def fetch(index_B: Tensor) -> tuple[Tensor, Goal, Tensor]:
+            index_B = index_B.to(x0.device)
+            return x0[index_B], goal.at(index_B), others_BT[index_B]
 
         x = x0.clone()
-        suited = self.on(x0.device, x0[0].numel())
-        for findings in suited.hunt(walk, model, WorkQueue(rng, classes, fetch), threat):
-            for finding in findings:
-                x[finding.place] = finding.x_adv
+        engine = self.on(x0.device, x0[0].numel())
+        for results in engine.run(attack, model, WorkQueue(rng, classes, fetch), threat):
+            for result in results:
+                x[result.index] = result.x_adv
         return x
 
-    def hunt(
+    def run(
         self,
-        walk: IterativeAttack,
+        attack: IterativeAttack,
         model: Oracle,
-        pool: WorkQueue,
+        queue: WorkQueue,
         threat: Threat,
         judge: Oracle | None = None,
         flags: list[Flag] | None = None,
     ) -> Iterator[list[ImageResult]]:
-        """What becomes of the images of the pool, as soon as it is known.
+        """Attack the images of a queue and yield their results as they finish, in any order.
 
-        With a `judge`, a success counts only if that model agrees, and the search goes on otherwise. `flags` gets one
-        if the step could not be recorded.
+        Args:
+            attack: The iterative attack.
+            model: The model to search on, perhaps in reduced precision.
+            queue: The images.
+            threat: The threat model.
+            judge: The float32 model: a success counts only if it agrees, otherwise the search continues.
+            flags: Receives a flag if the step could not be captured as a CUDA graph.
         """
-        chosen = self.on(pool.rng.key_B.device)
-        assert chosen.rows is not None
-        assert chosen.interval is not None
-        hunt = ContinuousBatch(chosen.rows, chosen.interval, bool(chosen.replay), walk, model, pool, threat, judge)
+        chosen = self.on(queue.rng.key_B.device)
+        assert chosen.batch_size is not None
+        assert chosen.sync_interval is not None
+        batch = ContinuousBatch(
+            chosen.batch_size, chosen.sync_interval, bool(chosen.cuda_graph), attack, model, queue, threat, judge
+        )
         if flags is not None:
-            hunt.flags = flags
-        while findings := self._turn(hunt):
-            if findings[0]:
-                yield findings[0]
-
-    @torch.no_grad()  # per turn: around a `yield` it would reach the caller
-    def _turn(self, hunt: ContinuousBatch) -> tuple[list[ImageResult]] | None:
-        """Some steps and what they found; None when nobody is left."""
-        if not hunt.fill():
-            return None
-        hunt.advance()
-        return (hunt.collect(),)
+            batch.flags = flags
+        while (results := _advance(batch)) is not None:
+            if results:
+                yield results
 
 
-def _rivals(walk: IterativeAttack, model: Oracle, x0: Tensor, goal: Goal) -> tuple[Tensor, int]:
-    """The rivals of the labels of one batch and the number of classes; nothing is asked of a walk without targets."""
-    climbs_dlr = isinstance(goal, Untargeted) and goal.loss is dlr  # which few classes do not allow
-    if not walk.targets and not climbs_dlr:
+@torch.no_grad()  # per turn: around a `yield` it would reach the caller
+def _advance(batch: ContinuousBatch) -> list[ImageResult] | None:
+    """Results of the next few steps; None when all images are done."""
+    if not batch.fill():
+        return None
+    batch.advance()
+    return batch.collect()
+
+
+def _top_other_classes(attack: IterativeAttack, model: Oracle, x0: Tensor, goal: Goal) -> tuple[Tensor, int]:
+    """The attack's target classes per image and the number of classes; no forward pass if the attack needs neither."""
+    uses_dlr = isinstance(goal, Untargeted) and goal.loss is dlr  # which needs three classes
+    if not attack.targets and not uses_dlr:
         return torch.zeros(len(x0), 0, dtype=torch.int64, device=x0.device), _MANY
     if not isinstance(goal, Untargeted):
         raise UsageError(f"an attack with targets of its own wants an Untargeted goal, got {type(goal).__name__}.")
-    z_BK = _clean_logits(model, x0)
+    with torch.no_grad():
+        z_BK = halving(model, x0)
     classes = z_BK.shape[1]
-    return top_other_classes(z_BK, goal.label_B, min(walk.targets, classes - 1)), classes
-
-
-@torch.no_grad()
-def _clean_logits(model: Oracle, x0: Tensor) -> Tensor:
-    try:
-        return model(x0)
-    except torch.OutOfMemoryError:
-        if len(x0) == 1:
-            raise UsageError("out of memory with a single image. Use a smaller model or another device.") from None
-    half = len(x0) // 2
-    return torch.cat([_clean_logits(model, x0[:half]), _clean_logits(model, x0[half:])])
+    return top_other_classes(z_BK, goal.label_B, min(attack.targets, classes - 1)), classes

@@ -104,4 +104,4 @@ class IterativeAttack(Attack):
         """Every image of one batch walked to its end."""
         from vitadel.attacks.engine.engine import Engine  # the engine moves walks, so it imports this file
 
-        return Engine(replay=False).search(self, model, x0, goal, threat, rng)
+        return Engine(cuda_graph=False).search(self, model, x0, goal, threat, rng)

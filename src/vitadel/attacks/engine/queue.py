@@ -38,7 +38,7 @@ class ImageResult:
     search that the judge did not share. Attacks that count by the batch share their counts out evenly.
     """
 
-    place: int
+    index: int
     success: bool
     x_adv: Tensor
     prediction: int

@@ -279,7 +279,7 @@ class Desk:
 
     @property
     def batch(self) -> int:
-        rows = self.engine.on(self.device, 3 * self.size[0] * self.size[1]).rows
+        rows = self.engine.on(self.device, 3 * self.size[0] * self.size[1]).batch_size
         assert rows is not None
         return rows
 
@@ -379,7 +379,7 @@ def survey(
     assert not hasattr(settings, "summarize")
     rows = run.rows(settings.name)
     if not rows.done:
-        engine = Engine(rows=batch)
+        engine = Engine(batch_size=batch)
         desk = Desk(model, data, images, threat, rows, seed, engine, ranks, notify, settings.name)
         settings.look(desk)
         ranks.wait()
