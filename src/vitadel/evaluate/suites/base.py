@@ -373,7 +373,7 @@ def survey(
     refuse_survey(model, data, settings, threat=threat, split=split)
     images, ranks = data.split(split), ranks or Ranks()
     if not hasattr(settings, "look"):
-        store, engine = run.results(settings.name), Engine(rows=batch)
+        store, engine = run.results(settings.name), Engine(batch_size=batch)
         ctx = Context(model, images, data, threat, seed, engine, ranks, store, notify, settings.name)
         return run_suite(settings, ctx).to_json()
     assert not hasattr(settings, "summarize")
