@@ -134,7 +134,7 @@ def tensor_context(
     notify: Notify = silent,
 ) -> Context:
     """The context of a study of images in memory, with its results in memory."""
-    engine, radius = Engine(rows=batch, precision="float32"), threats.as_threat(threat)
+    engine, radius = Engine(batch_size=batch, precision="float32"), threats.as_threat(threat)
     return Context(model, TensorImages(x, y), threat=radius, seed=seed, engine=engine, progress=notify)
 
 

@@ -121,7 +121,7 @@ def analyze(
             job.data,
             radius,
             seed,
-            engine=Engine(rows=batch_size, precision="float32"),
+            engine=Engine(batch_size=batch_size, precision="float32"),
             ranks=job.ranks,
             store=ResultFolder(claimed.folder / "study"),
             progress=notify,
