@@ -303,4 +303,4 @@ as_it_is = callers_modes_off
 
 def _bench(ctx: Context) -> Bench:
     parts = Parts(ctx.store.folder)
-    return Bench(ctx.model, ctx.images, parts, threat_of(ctx), ctx.seed, ctx.engine.rows, ctx.progress)
+    return Bench(ctx.model, ctx.images, parts, threat_of(ctx), ctx.seed, ctx.engine.batch_size, ctx.progress)
