@@ -1,6 +1,7 @@
 """The worst of 2511 rotations and translations: forward passes of the suite against the whole grid, same results.
 
-    python benchmarks/spatial.py MODEL --data SPEC -n 200 [--settings shifts=9,turns=31,mapped=32] [--grid 20]
+    python benchmarks/spatial.py MODEL --data SPEC -n 200 [--settings translations=9,rotations=31,grid_images=32]
+        [--grid 20]
 
 The suite stops at the first misclassified transformation and tries likely ones first. The whole grid evaluates every
 transformation of every image; with --grid N its results on the first N images are compared with the suite's, and timed.
@@ -19,20 +20,20 @@ from vitadel.api.evaluate import as_suites
 from vitadel.core.distributed import best_device
 from vitadel.evaluate import survey
 from vitadel.evaluate.suites import Spatial
-from vitadel.runs import Rows, Run
-from vitadel.shifts.rotate_translate import moved
+from vitadel.runs import ResultFolder, Run
+from vitadel.shifts import rotated_translated
 
 
 @torch.no_grad()
 def whole_grid(model: torch.nn.Module, split: data.Split, settings: Spatial, rows: int, batch: int) -> list[float]:
     """1 for every image that is classified correctly under all transformations."""
     device = next(model.parameters()).device
-    moves = settings.threat(min(split.pixels.image_size)).moves()
+    grid = settings.transformations(min(split.pixels.image_size)).grid()
     robust = []
     for row in range(rows):
         x, right = split.images(torch.tensor([row])).to(device), True
-        for part in moves.split(batch):
-            predictions = model(moved(x.expand(len(part), -1, -1, -1), part)).argmax(1).cpu()
+        for part in grid.split(batch):
+            predictions = model(rotated_translated(x.expand(len(part), -1, -1, -1), part)).argmax(1).cpu()
             right = right and bool((predictions == split.labels[row]).all())
         robust.append(float(right))
     return robust
@@ -61,18 +62,19 @@ def main() -> None:
         started = clock(device)
         summary = survey(model, images, settings, run, batch=args.batch)
         seconds = clock(device) - started
-        rows = Rows(Path(folder) / "run" / "eval" / "spatial").read()
-    moves, count = len(settings.threat(model.spec.image_size).moves()), len(images.test)
-    spent = sum(int(str(one)) for one in rows["forwards"])
+        rows = ResultFolder(Path(folder) / "run" / "eval" / "spatial").rows()
+    transformations = len(settings.transformations(model.spec.image_size).grid())
+    count = len(images.test)
+    spent = sum(rows["forwards"])
     compared: dict[str, object] = {}
     if args.grid:
         started = clock(device)
         expected = whole_grid(model, images.test, settings, min(args.grid, count), args.batch or 64)
         grid_seconds = clock(device) - started
-        differ = sum(one != other for one, other in zip(expected, rows["right"], strict=False))
+        differ = sum(one != other for one, other in zip(expected, rows["correct"], strict=False))
         compared = {
             "compared": len(expected),
-            "verdicts_that_differ": differ,
+            "results_that_differ": differ,
             "grid_seconds_per_image": round(grid_seconds / len(expected), 3),
         }
     clean, conventions = summary["clean"], summary["conventions"]
@@ -86,13 +88,13 @@ def main() -> None:
             "images": count,
             **hardware(device),
             "versions": versions("timm"),
-            "moves": moves,
-            **{what: conventions[what] for what in ("shifts", "turns", "mapped")},
+            "transformations": transformations,
+            **{what: conventions[what] for what in ("translations", "rotations", "grid_images")},
             "clean": clean["accuracy"],
-            "worst": sum(float(str(one)) for one in rows["right"]) / count,
+            "worst": sum(rows["correct"]) / count,
             "forwards": spent,
             "forwards_per_image": round(spent / count, 1),
-            "of_the_grid": round(spent / (moves * count), 4),
+            "of_the_grid": round(spent / (transformations * count), 4),
             "seconds_per_image": round(seconds / count, 3),
             **compared,
         },

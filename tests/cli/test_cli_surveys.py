@@ -141,7 +141,7 @@ def test_another_file_by_the_same_name_is_another_run(vitadel: Command, model: P
 def test_what_there_is(vitadel: Command) -> None:
     known = json.loads(vitadel("suites", "--json")[1])
     assert {"quick", "corruptions", "gray-level", "spatial", "transfer", "shape-bias", "imagenet-a"} <= set(known)
-    assert json.loads(vitadel("suites", "spatial", "--json")[1])["turns"] == 31
+    assert json.loads(vitadel("suites", "spatial", "--json")[1])["rotations"] == 31
     about = vitadel("suites", "corruptions")[1]
     assert "1+2+3+4+5" in about
     assert "AlexNet" in about

@@ -47,7 +47,7 @@ SURVEYS: dict[str, Survey | Suite] = {
     "corruptions of one kind": Corruptions(names=("fog", "jpeg_compression")),
     "gray-level": GrayLevel(levels=2, steps=2),
     "natural-adversarial": NaturalAdversarial(),
-    "spatial": Spatial(shifts=3, turns=3, mapped=4),
+    "spatial": Spatial(translations=3, rotations=3, grid_images=4),
 }
 
 

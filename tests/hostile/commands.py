@@ -75,7 +75,9 @@ LONG: dict[str, Long] = {
     "evaluate-quick": _evaluate(TRAINED, 40, "quick", "--keep-images"),
     "evaluate-curve": _evaluate(TRAINED, 24, "clean,curve", "--keep-images"),
     "evaluate-scaled": _evaluate(TRAINED, 24, "quick", "--scaling=0.1"),
-    "evaluate-surveys": _evaluate(TRAINED, 24, "spatial:reach=0.3,shifts=3,turns=3,gray-level,natural-adversarial"),
+    "evaluate-surveys": _evaluate(
+        TRAINED, 24, "spatial:max_translation=0.3,translations=3,rotations=3,gray-level,natural-adversarial"
+    ),
     "evaluate-corruptions": _evaluate(LARGE, 16, "corruptions:severities=1+4"),
     "evaluate-transfer": _evaluate(TRAINED, 24, f"transfer:sources={TRAINED}+{FROZEN},steps=2"),
     "attack-apgd": _attack("apgd:steps=8,restarts=2", 24),

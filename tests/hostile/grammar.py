@@ -181,7 +181,7 @@ class Grammar:
                 compile_units.append(self._pick(["clean", "quick", "curve"], _WORDS))
             else:
                 name = self.random.choice(sorted(SURVEYS))
-                given = {"shifts": "3", "turns": "3"} if name == "spatial" else {}
+                given = {"translations": "3", "rotations": "3"} if name == "spatial" else {}
                 compile_units.append(self._joined(name, {**given, **self._drawn(type(SURVEYS[name]()))}))
         return ",".join(compile_units)
 

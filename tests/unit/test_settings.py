@@ -19,7 +19,7 @@ from vitadel.core.numeric import Range, check_ranges
 from vitadel.evaluate import SURVEYS, Suite
 from vitadel.objectives import AWP, MART, TRADES, Adversarial, AttentionScaling, Standard, TORATraining
 from vitadel.recipes import RECIPES
-from vitadel.shifts.rotate_translate import RotateTranslate
+from vitadel.shifts import RotateTranslate
 from vitadel.threats import L1, L2, Linf
 from vitadel.train import Plan
 from vitadel.train.optimizers import SGD, AdamW, Lion
@@ -59,7 +59,7 @@ GIVEN: dict[str, dict[str, Any]] = {
     "Order": {"real": 10, "batch": 2, "seed": 0},
     "Plan": {"epochs": 2, "batch": 4, "optimizer": AdamW(0.1)},
     "Recipe": {f.name: getattr(_RECIPE, f.name) for f in dataclasses.fields(_RECIPE)},
-    "RotateTranslate": {"reach": 3.0},
+    "RotateTranslate": {"max_translation": 3.0},
     "SGD": {"lr": 0.1},
     "Permutation": {"count": 10, "seed": 0},
     "Squash": {"size": 32},

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -18,8 +19,8 @@ from vitadel.report import SummaryRow, summarize
 _THREAT = "linf:24/255"
 # studies with the threat of those that attack
 _STUDIES = {"lesion": None, "saliency": _THREAT}
-# the usual moves leave nothing of 8 pixels
-_MOVES = Spatial(reach=0.375, degrees=10.0, shifts=5, turns=5)
+# the usual transformations leave nothing of 8 pixels
+_SPATIAL: Any = Spatial(max_translation=0.375, max_rotation=10.0, translations=5, rotations=5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ def _train_and_evaluate(name: str, out: Path, notify: Notify, command: str | Non
     """A model trained, attacked at growing radii, rotated and translated, and studied."""
     run, evaluated = out / name, out / f"{name}-eval"
     model = train(name, run, progress=notify, command=command)
-    evaluate(model, "digits", ["curve", _MOVES], run=evaluated, threat=_THREAT, progress=notify, command=command)
+    evaluate(model, "digits", ["curve", _SPATIAL], run=evaluated, threat=_THREAT, progress=notify, command=command)
     studied = []
     for study, threat in _STUDIES.items():
         studied.append(out / f"{name}-{study}")

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from vitadel.runs.tables import Columns, in_order
 
-Row = dict[str, object]
+Row = dict[str, Any]
 
 # rows, or seconds of work, that an interruption may cost
 _ROWS, _SECONDS = 256, 20.0

@@ -2,6 +2,7 @@
 
 from vitadel.shifts.corruption import SEVERITIES, Corruption, Quality, Severity, grid
 from vitadel.shifts.jpeg import jpeg
+from vitadel.shifts.rotate_translate import RotateTranslate, rotated_translated
 from vitadel.shifts.tables import CORRUPTIONS, GROUPS, TABLES, Kind
 
 __all__ = [
@@ -12,7 +13,9 @@ __all__ = [
     "Corruption",
     "Kind",
     "Quality",
+    "RotateTranslate",
     "Severity",
     "grid",
     "jpeg",
+    "rotated_translated",
 ]

@@ -1,13 +1,12 @@
 """The context that suites and studies run in: every image once, whatever happens in between."""
 
-import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from gray_images import Bins, grays  # type: ignore[import-not-found]
+from suite_parts import Bins, grays, on_two_ranks  # type: ignore[import-not-found]
 from torch import Tensor
 
 from vitadel.attacks import FGSM, Engine
@@ -180,34 +179,6 @@ def test_flags_stay_in_order_and_are_not_repeated(store: ResultStore) -> None:
     context(store).add_flags(flags[:1])
     context(store).add_flags(flags)
     assert context(store).flags() == flags
-
-
-@dataclass(frozen=True)
-class Threads(Ranks):
-    """Ranks of one process."""
-
-    barrier: threading.Barrier = field(default_factory=lambda: threading.Barrier(2))
-
-    def wait(self) -> None:
-        self.barrier.wait(60)
-
-
-def on_two_ranks(work: Callable[[Ranks], None]) -> None:
-    barrier, errors = threading.Barrier(2), list[BaseException]()
-
-    def run(rank: int) -> None:
-        try:
-            work(Threads(rank, 2, barrier=barrier))
-        except BaseException as error:  # noqa: BLE001
-            errors.append(error)
-            barrier.abort()
-
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in (0, 1)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert not errors, errors
 
 
 def test_two_ranks_share_images_and_parts(tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from gray_images import Bins, claim, grays  # type: ignore[import-not-found]
 from PIL import Image
+from suite_parts import Bins, claim, grays  # type: ignore[import-not-found]
 
 from vitadel.core.errors import UsageError
 from vitadel.core.stats import ALEXNET_ERRORS, mean_corruption_error, relative_mean_corruption_error

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from gray_images import Bins, claim, grays  # type: ignore[import-not-found]
+from suite_parts import Bins, claim, grays  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
 from vitadel.core.distributed import Ranks

@@ -3,7 +3,7 @@
 import pytest
 
 from vitadel.core.errors import UsageError
-from vitadel.shifts.rotate_translate import RotateTranslate
+from vitadel.shifts import RotateTranslate
 from vitadel.threats import L1, L2, Linf, Threat, as_threat, read, spell
 
 
@@ -55,4 +55,4 @@ def test_a_radius_alone_is_no_threat() -> None:
     with pytest.raises(UsageError, match=r'a threat is a text such as "linf:8/255", or one of Linf, L2, L1, got 0\.5'):
         as_threat(0.5)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="or one of Linf, L2, L1, got RotateTranslate"):
-        spell(RotateTranslate(reach=3.0))  # type: ignore[arg-type]
+        spell(RotateTranslate(3.0))  # type: ignore[arg-type]

@@ -1,16 +1,20 @@
-"""Turned and shifted images: is there a small move of the camera that fools the model?
+"""Rotations and translations: is there a small movement of the camera that fools the model?
 
-The grid of Bhojanapalli et al. 2021 (arXiv:2103.14586), after Engstrom et al. 2019 (arXiv:1712.02779): 9 x 9 shifts of
-up to 16 pixels and 31 turns of up to 30 degrees, 2511 moves of which the image itself is one. An image falls if any of
-them is misclassified. Images of less than 128 px have the same grid scaled to 3 pixels of 32, Engstrom's on CIFAR.
+The grid of Bhojanapalli et al. 2021 (arXiv:2103.14586), after Engstrom et al. 2019 (arXiv:1712.02779): 9 x 9
+translations of up to 16 pixels and 31 rotations of up to 30 degrees, 2511 transformations of which the identity is one.
+A model is robust on an image if it is correct under each. Images of less than 128 px have the same grid scaled to 3
+pixels of 32, Engstrom's on CIFAR.
 
-Nothing is looked at that cannot change a verdict: an image that fell is done. The first `mapped` images see all moves,
-which gives the map of the accuracy per move, and the order for all others: at every place the move that fells most of
-the mapped images which those before it left. Moves are tried in blocks of 1, 2, 4 ... 64, so what is spent on an image
-depends on that order alone, not on batches. Verdicts are those of the whole grid.
+Nothing is computed that cannot change the result: the search on an image ends with the first transformation that fools
+the model. The first `grid_images` images are evaluated on the whole grid, which gives the accuracy per transformation,
+and the order of the search on all others: greedily the one that fools the model on most of those grid images on which
+no earlier one does. Transformations are tried in blocks of 1, 2, 4 ... 64, so what is computed for an image depends on
+that order alone, not on batches. The result is that of the whole grid.
+
+Shape letters: B images, M transformations, N grid images.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -19,200 +23,171 @@ from torch import Tensor, nn
 
 from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Count, CountOrZero, Degrees, NotNegative, check_ranges
-from vitadel.core.stats import Accuracy, accuracy, expected_accuracy
+from vitadel.core.stats import accuracy_of, expected_accuracy
 from vitadel.data import DataSet
-from vitadel.evaluate.suites.base import Desk, Outcome, Sheet, Work, share_of
-from vitadel.evaluate.suites.pictures import picture
+from vitadel.evaluate.context import Batch, Context
+from vitadel.evaluate.suites.base import measured
+from vitadel.evaluate.suites.pictures import first_images, picture
 from vitadel.runs.exhibits import Exhibit, Heat, Line, Lines, Matrix, Picture, Pictures
-from vitadel.runs.schema import Measure
-from vitadel.shifts.rotate_translate import RotateTranslate, moved
+from vitadel.runs.schema import Measure, SuiteRecord
+from vitadel.shifts import RotateTranslate, rotated_translated
 
-_CLEAN = "clean"
-_REACH, _SMALL, _SHARE = 16.0, 128, 3 / 32
-_LONGEST = 64  # moves of a block
-_STANDS = -1
+_MAX_TRANSLATION, _SMALL, _SMALL_SHARE = 16.0, 128, 3 / 32
+_LONGEST_BLOCK = 64
+_ROBUST = -1  # in the place of the transformation that fools the model
 _IMAGES = 6  # shown
 
 
 @dataclass(frozen=True, slots=True)
 class Spatial:
-    """Accuracy when every image is turned and shifted as it suits the model least.
+    """Accuracy under the worst rotation and translation of every image.
 
-    `reach` is the longest shift in pixels, by the size of the images if not said, `degrees` the widest turn; `shifts`
-    and `turns` count the values in between, ends and middle included. `mapped` images see every move.
+    `max_translation` is in pixels, by the size of the images if it is not given, `max_rotation` in degrees;
+    `translations` and `rotations` count the values in between, ends and middle included. `grid_images` images are
+    evaluated under every transformation.
     """
 
     name: ClassVar[str] = "spatial"
-    title: ClassVar[str] = "Turns and shifts"
-    about: ClassVar[str] = "the worst of 9 x 9 shifts and 31 turns for every image, and the accuracy per move"
+    title: ClassVar[str] = "Rotations and translations"
+    about: ClassVar[str] = "the worst of 9 x 9 translations and 31 rotations of every image, and the accuracy per each"
     needs_threat: ClassVar[bool] = False
 
-    reach: NotNegative | None = None
-    degrees: Degrees = 30.0
-    shifts: Count = 9
-    turns: Count = 31
-    mapped: CountOrZero = 32
+    max_translation: NotNegative | None = None
+    max_rotation: Degrees = 30.0
+    translations: Count = 9
+    rotations: Count = 31
+    grid_images: CountOrZero = 32
 
     def __post_init__(self) -> None:
         check_ranges(self)
-        self.threat(_SMALL)  # which refuses what makes no sense
-        if self.shifts * self.turns < 2:
-            raise UsageError("spatial needs more moves than none. Write shifts=9,turns=31.")
+        self.transformations(_SMALL)  # which refuses what makes no sense
+        if self.translations * self.rotations < 2:
+            raise UsageError("spatial needs more than the identity. Write translations=9,rotations=31.")
 
-    def threat(self, side: int) -> RotateTranslate:
-        """The moves of images of this size."""
-        usual = _REACH if side >= _SMALL else _SHARE * side
-        return RotateTranslate(usual if self.reach is None else self.reach, self.degrees, self.shifts, self.turns)
+    def transformations(self, side: int) -> RotateTranslate:
+        """The transformations of images whose shorter side has so many pixels."""
+        usual = _MAX_TRANSLATION if side >= _SMALL else _SMALL_SHARE * side
+        length = usual if self.max_translation is None else self.max_translation
+        return RotateTranslate(length, self.max_rotation, self.translations, self.rotations)
 
     def refuse(self, model: nn.Module, data: DataSet, split: str) -> None:
         """Any model and any data will do."""
 
-    # ---------------------------------------------------------------- looking
+    # ---------------------------------------------------------------- running
 
-    def look(self, desk: Desk) -> None:
-        moves = self._moves(desk)
-        tell = desk.meter(len(desk.share) * len(moves))
-        self._classify(desk)
-        self._map(desk, moves, tell)
-        desk.ranks.wait()  # the order of the moves comes from what all processes found
-        self._search(desk, moves, tell)
+    def run(self, ctx: Context) -> None:
+        """The whole grid for the first images; for the others a search that ends where the model is fooled."""
+        grid = self._grid(ctx)
+        ctx.map("clean", lambda batch: {"prediction": ctx.predict(batch.x)})
+        ctx.map(
+            "grid",
+            lambda batch: {"wrong": misclassified(ctx, batch, grid)},
+            index=range(min(self.grid_images, len(ctx.images))),
+            batch_size=max(1, ctx.batch_size // len(grid)),
+        )
+        order = self._order(ctx)
+        correct = ctx.correct(ctx.table("clean")["prediction"])
+        ctx.map(
+            "search",
+            lambda batch: search(ctx, batch, grid, order),
+            index=[index for index in range(self.grid_images, len(correct)) if correct[index]],
+            batch_size=max(1, ctx.batch_size // _LONGEST_BLOCK),
+        )
 
-    def _classify(self, desk: Desk) -> None:
-        sheet = desk.sheet(_CLEAN)
-        for rows, fetch in desk.portions(sheet.missing(desk.share)):
-            sheet.fill(rows, fetch, desk.classify, batch=desk.batch)
+    def _grid(self, ctx: Context) -> Tensor:
+        return self.transformations(min(ctx.image_size)).grid()
 
-    def _map(self, desk: Desk, moves: Tensor, tell: Callable[[int], None]) -> None:
-        """Every move of the first images, one angle at a time."""
-        share = [row for row in desk.share if row < self.mapped]
-        angles = list(moves.split(self.shifts**2))
-        sheets = [desk.sheet(_angle(number)) for number in range(len(angles))]
-        for sheet, angle in zip(sheets, angles, strict=True):
-            tell(len(angle) * (len(share) - len(sheet.missing(share))))
-        for rows, fetch in desk.portions(sorted({row for sheet in sheets for row in sheet.missing(share)})):
-            for sheet, angle in zip(sheets, angles, strict=True):
-                many = max(1, desk.batch // len(angle))
-                sheet.fill(rows, fetch, _mapping(desk, angle), batch=many, tell=_times(tell, len(angle)))
+    def _wrong_NM(self, ctx: Context) -> Tensor:
+        """Which of the grid images each transformation fools the model on."""
+        return torch.tensor(ctx.table("grid")["wrong"], dtype=torch.bool).view(-1, len(self._grid(ctx)))
 
-    def _search(self, desk: Desk, moves: Tensor, tell: Callable[[int], None]) -> None:
-        order = self._order(desk, moves)
-        blocks = list(_blocks(len(order)))
-        sheets = [desk.sheet(_block(first)) for first, _ in blocks]
-        clean, labels = desk.sheet(_CLEAN).known, desk.images.labels.tolist()
-        rest = [row for row in desk.share if row >= self.mapped]
-        right = [row for row in rest if int(str(clean[row]["prediction"])) == labels[row]]
-        tell((len(rest) - len(right)) * len(moves))
-        todo = [row for row in right if not _settled(row, sheets)]
-        tell((len(right) - len(todo)) * len(moves))
-        for rows, fetch in desk.portions(todo):
-            standing = rows
-            for sheet, (first, last) in zip(sheets, blocks, strict=True):
-                tell((last - first) * (len(standing) - len(sheet.missing(standing))))
-                many = max(1, desk.batch // (last - first))
-                work = _searching(desk, moves[order[first:last]], first)
-                sheet.fill(standing, fetch, work, batch=many, tell=_times(tell, last - first))
-                left = [row for row in standing if sheet.known[row]["fell"] == _STANDS]
-                tell((len(standing) - len(left)) * (len(moves) - last) + (len(left) if last == len(order) else 0))
-                standing = left
+    def _order(self, ctx: Context) -> Tensor:
+        """The numbers of all transformations but the identity in the order in which they are tried."""
+        grid, wrong_NM = self._grid(ctx), self._wrong_NM(ctx)
+        identity = len(grid) // 2
+        order = most_effective_first(grid, wrong_NM[~wrong_NM[:, identity]])
+        return order[order != identity]
 
-    def _moves(self, desk: Desk) -> Tensor:
-        return self.threat(min(desk.size)).moves()
+    # ---------------------------------------------------------------- results
 
-    def _fell(self, desk: Desk) -> Tensor | None:
-        """[images, moves]: which of the mapped images each move fells; None if none are mapped."""
-        count = min(self.mapped, len(desk.images))
-        if not count:
-            return None
-        parts = []
-        for number in range(self.turns):
-            lines = desk.lines(_angle(number))
-            parts.append(torch.tensor([_whole(lines[row]["fell"]) for row in range(count)], dtype=torch.bool))
-        return torch.cat(parts, 1)
-
-    def _order(self, desk: Desk, moves: Tensor) -> Tensor:
-        """The moves in the order they are tried in; the image itself has been seen."""
-        fell_NM, itself = self._fell(desk), len(moves) // 2
-        if fell_NM is not None:
-            fell_NM = fell_NM[~fell_NM[:, itself]]  # what is wrong anyway says nothing of the moves
-        order = likely_first(moves, fell_NM)
-        return order[order != itself]
-
-    # ------------------------------------------------------------- concluding
-
-    def conclude(self, desk: Desk) -> Outcome:
-        moves, labels = self._moves(desk), desk.images.labels.tolist()
-        order, fell_NM = self._order(desk, moves), self._fell(desk)
-        answers = desk.answers(_CLEAN)
-        verdicts = self._verdicts(desk, order, fell_NM, [a == y for a, y in zip(answers, labels, strict=True)])
-        right = [float(one.move is None) for one in verdicts]
-        worst, clean = share_of(right), share_of([float(a == y) for a, y in zip(answers, labels, strict=True)])
-        found = [None if one.move is None else moves[one.move].tolist() for one in verdicts]
-        spent = sum(one.forwards for one in verdicts)
-        measures = [Measure.of(f"worst of {len(moves)} moves", worst, main=True)]
-        if fell_NM is not None:
-            mean = expected_accuracy((~fell_NM).double().mean(1).tolist())
-            measures.append(Measure.of("mean over moves, mapped images", mean))
-        threat = self.threat(min(desk.size))
-        return Outcome(
-            columns={
-                "clean_prediction": answers,
-                "right": right,
-                **{
-                    what: [None if one is None else one[place] for one in found]
-                    for place, what in enumerate(("down", "to_the_right", "degrees"))
-                },
-                "forwards": [one.forwards for one in verdicts],
+    def rows(self, ctx: Context) -> Mapping[str, Sequence[object]]:
+        """The transformation that fools the model on each image, and the forward passes it took."""
+        grid, (fooled_by, forwards) = self._grid(ctx), self._results(ctx)
+        transforms = [None if number == _ROBUST else grid[number].tolist() for number in fooled_by]
+        return {
+            "clean_prediction": ctx.table("clean")["prediction"],
+            "correct": [float(number == _ROBUST) for number in fooled_by],
+            **{
+                name: [None if one is None else one[axis] for one in transforms]
+                for axis, name in enumerate(("down", "to_the_right", "degrees"))
             },
+            "forwards": forwards,
+        }
+
+    def _results(self, ctx: Context) -> tuple[list[int], list[int]]:
+        """Per image the number of the transformation that fools the model, and the forward passes."""
+        order, wrong_NM, searched = self._order(ctx), self._wrong_NM(ctx), ctx.table("search").by_index()
+        fooled_by, forwards = [], []
+        for index, correct in enumerate(ctx.correct(ctx.table("clean")["prediction"])):
+            row, number, passes = searched.get(index), _ROBUST, 1
+            if index < len(wrong_NM):
+                passes += wrong_NM.shape[1]
+                effective = order[wrong_NM[index][order]]
+                number = int(effective[0]) if len(effective) else _ROBUST
+            elif row is not None:
+                number, passes = row["fooled_by"], passes + row["forwards"]
+            fooled_by.append(number if correct else len(order) // 2)
+            forwards.append(passes)
+        return fooled_by, forwards
+
+    def summarize(self, ctx: Context) -> SuiteRecord:
+        """The accuracy under the worst transformation, and the mean over all of them on the grid images."""
+        grid, wrong_NM, (fooled_by, forwards) = self._grid(ctx), self._wrong_NM(ctx), self._results(ctx)
+        worst = accuracy_of([float(number == _ROBUST) for number in fooled_by])
+        clean = accuracy_of(ctx.correct(ctx.table("clean")["prediction"]))
+        measures = [Measure.of(f"worst of {len(grid)} transformations", worst, main=True)]
+        if len(wrong_NM):
+            mean = expected_accuracy((~wrong_NM).double().mean(1).tolist())
+            measures.append(Measure.of("mean over transformations, grid images", mean))
+        length = self.transformations(min(ctx.image_size)).max_translation
+        return measured(
+            self,
+            ctx,
+            tables=["clean", "grid", "search"],
             clean=clean,
             measures=measures,
             sentence=(
-                f"{clean.accuracy:.1%} of {len(labels)} images are right as they are and {worst.accuracy:.1%} under "
-                f"each of {len(moves)} moves; it took {spent} forward passes of {len(moves) * len(labels)}."
+                f"{clean.accuracy:.1%} of {clean.n} images are classified correctly and {worst.accuracy:.1%} under "
+                f"each of {len(grid)} transformations; it took {sum(forwards)} forward passes of "
+                f"{len(grid) * clean.n}."
             ),
             conventions={
-                "shifts": f"{self.shifts} x {self.shifts} of up to {threat.reach:g} px",
-                "turns": f"{self.turns} of up to {self.degrees:g} degrees",
+                "translations": f"{self.translations} x {self.translations} of up to {length:g} px",
+                "rotations": f"{self.rotations} of up to {self.max_rotation:g} degrees",
                 "transform": "one composed affine map, rotation about the center first, bilinear, black outside",
-                "mapped": 0 if fell_NM is None else len(fell_NM),
-                "forwards": spent,
-                "forwards_of_the_whole_grid": len(moves) * len(labels),
+                "grid_images": len(wrong_NM),
+                "forwards": sum(forwards),
+                "forwards_of_the_whole_grid": len(grid) * clean.n,
             },
-            exhibits=self._exhibits(desk, moves, fell_NM, found),
+            exhibits=[*self._maps(grid, wrong_NM), _pictures(ctx, grid, fooled_by)],
         )
 
-    def _verdicts(self, desk: Desk, order: Tensor, fell_NM: Tensor | None, clean: Sequence[bool]) -> "list[_Verdict]":
-        blocks = list(_blocks(len(order)))
-        pages = [desk.lines(_block(first)) for first, _ in blocks]
-        itself, mapped = len(order) // 2, 0 if fell_NM is None else len(fell_NM)
-        found = []
-        for row, right in enumerate(clean):
-            if not right:
-                found.append(_Verdict(itself, 2 + len(order) if row < mapped else 1))
-            elif fell_NM is not None and row < mapped:
-                felling = order[fell_NM[row][order]]
-                found.append(_Verdict(int(felling[0]) if len(felling) else None, 2 + len(order)))
-            else:
-                found.append(_tried(row, order, blocks, pages))
-        return found
-
-    def _exhibits(
-        self, desk: Desk, moves: Tensor, fell_NM: Tensor | None, found: Sequence[list[float] | None]
-    ) -> list[Exhibit]:
-        shown = self._pictures(desk, found)
-        if fell_NM is None:
-            return [shown]
-        share_TSS = (~fell_NM).double().mean(0).view(self.turns, self.shifts, self.shifts)
-        lengths = [f"{one:g}" for one in moves[: self.shifts, 1].tolist()]
-        angles = moves[:: self.shifts**2, 2].tolist()
-        middle = self.shifts // 2
-        counted = f"On the first {len(fell_NM)} images, which were shown every move."
+    def _maps(self, grid: Tensor, wrong_NM: Tensor) -> list[Exhibit]:
+        """The accuracy per translation and per rotation, if there are grid images."""
+        if not len(wrong_NM):
+            return []
+        share_RTT = (~wrong_NM).double().mean(0).view(self.rotations, self.translations, self.translations)
+        lengths = [f"{length:g}" for length in grid[: self.translations, 1].tolist()]
+        angles = grid[:: self.translations**2, 2].tolist()
+        middle = self.translations // 2
+        on_images = f"On the first {len(wrong_NM)} images, which were evaluated under every transformation."
         heat = Heat(
-            "Accuracy per shift",
-            f"{counted} Left: the mean over all turns; then without a turn, and at both ends.",
+            "Accuracy per translation",
+            f"{on_images} Left: the mean over all rotations; then without a rotation, and at both ends.",
             [
-                Matrix("mean over turns", share_TSS.mean(0).tolist()),
-                Matrix("upright", share_TSS[self.turns // 2].tolist()),
-                Matrix(f"at ±{self.degrees:g} degrees", ((share_TSS[0] + share_TSS[-1]) / 2).tolist()),
+                Matrix("mean over rotations", share_RTT.mean(0).tolist()),
+                Matrix("upright", share_RTT[self.rotations // 2].tolist()),
+                Matrix(f"at ±{self.max_rotation:g} degrees", ((share_RTT[0] + share_RTT[-1]) / 2).tolist()),
             ],
             "accuracy",
             "down, px",
@@ -222,141 +197,94 @@ class Spatial:
             low=0.0,
             high=1.0,
         )
-        intervals = [_mean_of_moves(fell_NM, number, self.shifts**2) for number in range(self.turns)]
+        mean = expected_accuracy if self.translations > 1 else accuracy_of
+        per_image_RN = (~wrong_NM).double().unflatten(1, (self.rotations, -1)).mean(2).T
         lines = Lines(
-            "Accuracy per turn",
-            f"{counted} The band is a 95% interval over images.",
+            "Accuracy per rotation",
+            f"{on_images} The band is a 95% interval over images.",
             [
-                Line(
-                    "mean over shifts",
-                    angles,
-                    [one.accuracy for one in intervals],
-                    [one.low for one in intervals],
-                    [one.high for one in intervals],
-                ),
-                Line("not shifted", angles, share_TSS[:, middle, middle].tolist(), dashed=True),
+                Line.of("mean over translations", angles, [mean(shares) for shares in per_image_RN.tolist()]),
+                Line("not translated", angles, share_RTT[:, middle, middle].tolist(), dashed=True),
             ],
             "degrees",
             "accuracy",
             y_range=(0.0, 1.0),
         )
-        return [heat, lines, shown]
-
-    def _pictures(self, desk: Desk, found: Sequence[list[float] | None]) -> Pictures:
-        rows = torch.arange(min(_IMAGES, len(desk.images)))
-        x = desk.images.images(rows)
-        above = [picture(image, desk.data.classes[int(desk.images.labels[at])]) for at, image in enumerate(x)]
-        below: list[Picture | None] = []
-        for at in range(len(rows)):
-            move = found[at]
-            if move is None:
-                below.append(None)
-            else:
-                note = f"{move[0]:+.2g}, {move[1]:+.2g} px, {move[2]:+.3g}°" if any(move) else "wrong as it is"
-                below.append(picture(moved(x[at : at + 1], torch.tensor([move]))[0], note))
-        caption = (
-            "The first images of the data set, and below the first move found that fools the model, if any does: "
-            "down, to the right, and turned."
-        )
-        return Pictures("Moves that fool the model", caption, [above, below], ["as it is", "moved"])
+        return [heat, lines]
 
 
-@dataclass(frozen=True, slots=True)
-class _Verdict:
-    """The move that felled an image, if one did, and how often the model was asked."""
-
-    move: int | None
-    forwards: int
-
-
-def likely_first(moves: Tensor, fell_NM: Tensor | None) -> Tensor:
-    """[M] numbers of moves: greedily those that fell most of what is left, then all others, the most felling first.
-
-    Between equals, and if nothing is known, the largest moves come first: far corners of the grid fell most.
-    """
-    size = (moves / moves.abs().amax(0).clamp_min(1e-9)).square().sum(1)
-    if fell_NM is None or not len(fell_NM):
-        return size.argsort(descending=True, stable=True)
-    rank = fell_NM.double().sum(0) + size / 10  # sizes are at most 3, so they only decide between equals
-    left_N, chosen = torch.ones(len(fell_NM), dtype=torch.bool), list[int]()
-    while bool((gain_M := fell_NM[left_N].double().sum(0)).any()):
-        best = int((gain_M * (len(fell_NM) + 1) + rank / (len(fell_NM) + 1)).argmax())
-        chosen.append(best)
-        left_N &= ~fell_NM[:, best]
-    rest = rank.argsort(descending=True, stable=True).tolist()
-    taken = set(chosen)
-    return torch.tensor([*chosen, *(number for number in rest if number not in taken)])
-
-
-def _mapping(desk: Desk, moves: Tensor) -> Work:
-    def work(rows: Tensor, x: Tensor) -> dict[str, list[object]]:
-        return {"fell": list(_falls(desk, rows, x, moves).int().tolist())}
-
-    return work
-
-
-def _searching(desk: Desk, moves: Tensor, first: int) -> Work:
-    def work(rows: Tensor, x: Tensor) -> dict[str, list[object]]:
-        fell_BM = _falls(desk, rows, x, moves)
-        place_B = torch.where(fell_BM.any(1), first + fell_BM.int().argmax(1), _STANDS)
-        return {"fell": list(place_B.tolist())}
-
-    return work
-
-
-def _falls(desk: Desk, rows: Tensor, x: Tensor, moves: Tensor) -> Tensor:
-    """[B, M]: which moves of which images are misclassified, as many at once as a batch holds."""
-    image, move = torch.meshgrid(torch.arange(len(x)), torch.arange(len(moves)), indexing="ij")
-    image, move = image.flatten(), move.flatten()
+def misclassified(ctx: Context, batch: Batch, transform_M3: Tensor) -> Tensor:
+    """[B, M]: whether each image is misclassified under each transformation, `ctx.batch_size` of them at once."""
+    image, transform = torch.meshgrid(torch.arange(len(batch)), torch.arange(len(transform_M3)), indexing="ij")
     wrong = []
-    for part in torch.arange(len(image)).split(desk.batch):
-        at = image[part]
-        z_BK = desk.answer(moved(x[at.to(x.device)], moves[move[part]]), rows[at])
-        wrong.append(z_BK.argmax(1) != desk.images.labels[rows[at]])
-    return torch.cat(wrong).view(len(x), len(moves))
+    for which, how in zip(
+        image.flatten().split(ctx.batch_size), transform.flatten().split(ctx.batch_size), strict=True
+    ):
+        x = rotated_translated(batch.x[which.to(ctx.device)], transform_M3[how])
+        wrong.append(ctx.predict(x) != batch.y.cpu()[which])
+    return torch.cat(wrong).view(len(batch), len(transform_M3))
 
 
-def _blocks(count: int) -> Iterator[tuple[int, int]]:
-    """Begin and end of the blocks of moves that are tried together: 1, 2, 4 ... 64, 64 ..."""
+def search(ctx: Context, batch: Batch, transform_M3: Tensor, order: Tensor) -> dict[str, Tensor]:
+    """Try transformations in this order, block by block, until one fools the model.
+
+    Returns:
+        `fooled_by`, the number of the first one that does or -1, and `forwards`, the passes it took, of each image.
+    """
+    fooled_by_B, forwards_B = torch.full((len(batch),), _ROBUST), torch.zeros(len(batch), dtype=torch.int64)
+    for first, last in blocks(len(order)):
+        robust_B = fooled_by_B == _ROBUST
+        if not bool(robust_B.any()):
+            break
+        wrong_BM = misclassified(ctx, batch.where(robust_B), transform_M3[order[first:last]])
+        number_B = order[first + wrong_BM.int().argmax(1)]
+        fooled_by_B[robust_B] = torch.where(wrong_BM.any(1), number_B, _ROBUST)
+        forwards_B[robust_B] += last - first
+    return {"fooled_by": fooled_by_B, "forwards": forwards_B}
+
+
+def blocks(count: int) -> Iterator[tuple[int, int]]:
+    """Begin and end of the blocks of transformations that are tried together: 1, 2, 4 ... 64, 64 ..."""
     first, length = 0, 1
     while first < count:
         yield first, min(count, first + length)
-        first, length = first + length, min(2 * length, _LONGEST)
+        first, length = first + length, min(2 * length, _LONGEST_BLOCK)
 
 
-def _settled(row: int, sheets: Sequence[Sheet]) -> bool:
-    """Whether the verdict on an image is already written down."""
-    known = [sheet.known[row]["fell"] for sheet in sheets if row in sheet.known]
-    return len(known) == len(sheets) or any(fell != _STANDS for fell in known)
+def most_effective_first(transform_M3: Tensor, wrong_NM: Tensor) -> Tensor:
+    """[M] numbers of transformations in the order of a search.
+
+    First, greedily, those that fool the model on most of the images on which no earlier one does; then all others, the
+    most effective first. Between equals, and without images, the largest come first: far corners of the grid are the
+    most effective.
+    """
+    size_M = (transform_M3 / transform_M3.abs().amax(0).clamp_min(1e-9)).square().sum(1)
+    if not len(wrong_NM):
+        return size_M.argsort(descending=True, stable=True)
+    rank_M = wrong_NM.double().sum(0) + size_M / 10  # sizes are at most 3, so they only decide between equals
+    left_N, chosen = torch.ones(len(wrong_NM), dtype=torch.bool), list[int]()
+    while bool((new_M := wrong_NM[left_N].double().sum(0)).any()):
+        best = int((new_M * (len(wrong_NM) + 1) + rank_M / (len(wrong_NM) + 1)).argmax())
+        chosen.append(best)
+        left_N &= ~wrong_NM[:, best]
+    others = rank_M.argsort(descending=True, stable=True).tolist()
+    return torch.tensor(list(dict.fromkeys([*chosen, *others])))
 
 
-def _tried(
-    row: int, order: Tensor, blocks: Sequence[tuple[int, int]], pages: Sequence[Mapping[int, Mapping[str, object]]]
-) -> _Verdict:
-    for (_, last), page in zip(blocks, pages, strict=True):
-        place = int(str(page[row]["fell"]))
-        if place != _STANDS:
-            return _Verdict(int(order[place]), 1 + last)
-    return _Verdict(None, 1 + len(order))
-
-
-def _mean_of_moves(fell_NM: Tensor, number: int, count: int) -> Accuracy:
-    some = (~fell_NM[:, number * count : (number + 1) * count]).double().mean(1)
-    return accuracy(int(some.sum()), len(some)) if count == 1 else expected_accuracy(some.tolist())
-
-
-def _times(tell: Callable[[int], None], factor: int) -> Callable[[int], None]:
-    return lambda count: tell(count * factor)
-
-
-def _angle(number: int) -> str:
-    return f"angle-{number}"
-
-
-def _block(first: int) -> str:
-    return f"block-{first}"
-
-
-def _whole(values: object) -> list[int]:
-    assert isinstance(values, list)
-    return [int(str(value)) for value in values]
+def _pictures(ctx: Context, grid: Tensor, fooled_by: Sequence[int]) -> Pictures:
+    index = first_images(ctx, _IMAGES)
+    x, labels = ctx.images.images(index), ctx.images.labels[index].tolist()
+    above = [picture(image, ctx.class_name(label)) for image, label in zip(x, labels, strict=True)]
+    below: list[Picture | None] = []
+    for image, number in zip(x, fooled_by, strict=False):
+        if number == _ROBUST:
+            below.append(None)
+            continue
+        down, right, degrees = grid[number].tolist()
+        note = f"{down:+.2g}, {right:+.2g} px, {degrees:+.3g}°" if any((down, right, degrees)) else "wrong as it is"
+        below.append(picture(rotated_translated(image[None], grid[number, None])[0], note))
+    caption = (
+        "The first images of the data set, and below the first transformation found that fools the model, if any does: "
+        "down, to the right, and rotated."
+    )
+    return Pictures("Transformations that fool the model", caption, [above, below], ["clean", "transformed"])

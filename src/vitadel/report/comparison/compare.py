@@ -18,7 +18,7 @@ from vitadel.report.surveys import Survey, signed
 
 # suites that are AutoAttack with its published budgets, the one to be shown first
 _AUTOATTACK = {"adversarial": "", "adversarial-rand": "rand", "adversarial-plus": "plus"}
-_NO_QUESTION = frozenset({"preprocess", "seed", "mapped"})
+_NO_QUESTION = frozenset({"preprocess", "seed", "grid_images", "mapped"})
 _ANOTHER_NETWORK = "-paper-protocol"  # how suites end that score the rescaled model in place of the model
 
 

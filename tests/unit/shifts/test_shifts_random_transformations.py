@@ -1,10 +1,10 @@
-"""How far `RotateTranslate.sample` moves images, read off ramps: what a pixel shows is where it came from."""
+"""What `RotateTranslate.sample` draws, read off ramps: what a pixel shows is where it came from."""
 
 import torch
 from torch import Tensor
 
 from vitadel.core.rng import RandomStreams
-from vitadel.shifts.rotate_translate import RotateTranslate
+from vitadel.shifts import RotateTranslate
 
 COUNT, SIDE = 400, 33
 
@@ -16,21 +16,21 @@ def ramps() -> Tensor:
 
 
 def steps_from_center(x: Tensor, row: int, column: int) -> tuple[Tensor, Tensor]:
-    """[COUNT] each: the place that the pixel shows, in steps down and to the right from the center."""
+    """[COUNT] each: the position that the pixel shows, in steps down and to the right from the center."""
     down, right = (x[:, :, row, column] * (SIDE - 1) - SIDE // 2).unbind(1)
     return down, right
 
 
-def assert_uniform(values: Tensor, reach: float) -> None:
-    """Within the reach, with the mean and the variance of a uniform distribution, to four standard errors."""
-    assert values.abs().max() <= reach + 1e-9
-    assert abs(values.mean()) < 4 * reach / (3 * COUNT) ** 0.5
-    squares = (values / reach).square()
+def assert_uniform(values: Tensor, limit: float) -> None:
+    """Up to the limit, with the mean and the variance of a uniform distribution, to four standard errors."""
+    assert values.abs().max() <= limit + 1e-9
+    assert abs(values.mean()) < 4 * limit / (3 * COUNT) ** 0.5
+    squares = (values / limit).square()
     assert abs(squares.mean() - 1 / 3) < 4 * (4 / 45 / COUNT) ** 0.5
 
 
-def test_shifts_are_uniform_within_reach_both_ways() -> None:
-    out = RotateTranslate(5, degrees=0).sample(ramps(), RandomStreams.of(3, torch.arange(COUNT)))
+def test_translations_are_uniform_up_to_their_limit_both_ways() -> None:
+    out = RotateTranslate(5, max_rotation=0).sample(ramps(), RandomStreams.of(3, torch.arange(COUNT)))
     down, right = steps_from_center(out, SIDE // 2, SIDE // 2)
     assert_uniform(-down, 5)
     assert_uniform(-right, 5)
@@ -38,8 +38,8 @@ def test_shifts_are_uniform_within_reach_both_ways() -> None:
     assert abs((down * right).mean()) < 4 * (25 / 3) / COUNT**0.5
 
 
-def test_turns_are_uniform_within_their_degrees_both_ways() -> None:
-    out = RotateTranslate(0, degrees=40).sample(ramps(), RandomStreams.of(3, torch.arange(COUNT)))
+def test_rotations_are_uniform_up_to_their_limit_both_ways() -> None:
+    out = RotateTranslate(0, max_rotation=40).sample(ramps(), RandomStreams.of(3, torch.arange(COUNT)))
     down, right = steps_from_center(out, SIDE // 2, SIDE // 2 + 10)  # ten steps to the right of the center
     torch.testing.assert_close(torch.hypot(down, right), torch.full_like(down, 10), rtol=0, atol=1e-9)
     assert_uniform(torch.rad2deg(torch.atan2(down, right)), 40)

@@ -1,0 +1,58 @@
+"""Attacks of one gray level on models whose decision boundary is known."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from suite_parts import claim, codes, grays, rows_of, values  # type: ignore[import-not-found]
+from torch import Tensor, nn
+
+from vitadel.core.errors import UsageError
+from vitadel.evaluate import survey
+from vitadel.evaluate.suites import GrayLevel
+
+
+class Edge(nn.Module):
+    """Bright or dark: the mean of the pixels against one half. A gray image falls if that is within eps."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        logit_difference = x.mean((1, 2, 3)) - 0.5
+        return torch.stack([-logit_difference, logit_difference], 1) * 50
+
+
+def test_one_gray_level_fells_what_is_nearer_than_one(tmp_path: Path) -> None:
+    # 127.5 is the edge: 127 and 128 fall to one level, 126 and 129 stand; the last is wrong from the start
+    data = grays([127, 128, 126, 129, 40, 250], [0, 1, 0, 1, 0, 0], classes=2, size=8)
+    summary = survey(Edge(), data, GrayLevel(), claim(tmp_path / "run"), batch=4)
+    rows = rows_of(tmp_path / "run", "gray-level")
+    assert rows["correct"] == rows["fgsm_correct"] == [0, 0, 1, 1, 1, 0]
+    assert rows["clean_prediction"] == [0, 1, 0, 1, 0, 1]
+    assert rows["prediction"] == [1, 0, 0, 1, 0, 1]
+    assert values(summary) == {"PGD-8 at 1 gray level": 0.5, "FGSM at 1 gray level": 0.5}
+    assert summary["threat"] == {"norm": "linf", "eps": 1 / 255, "text": "linf:1/255"}
+    assert summary["clean"]["correct"] == 5  # type: ignore[index]
+    wider = survey(Edge(), data, GrayLevel(levels=2), claim(tmp_path / "two"))
+    assert values(wider) == {"PGD-8 at 2 gray levels": 1 / 6, "FGSM at 2 gray levels": 1 / 6}
+
+
+class Kink(nn.Module):
+    """The slope at the image points the wrong way after half a level: only a single full step gets across."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        up = (x.mean((1, 2, 3)) - 100 / 255) * 255
+        objective = torch.where(up < 0.4, up, 0.8 - up) + 20 * (up - 0.9).clamp_min(0)
+        return torch.stack([0.5 - objective, objective - 0.5], 1)
+
+
+def test_more_steps_that_find_less_are_flagged(tmp_path: Path) -> None:
+    data = grays([100, 100], [0, 0], classes=2, size=8)
+    summary = survey(Kink(), data, GrayLevel(), claim(tmp_path / "run"))
+    assert values(summary) == {"PGD-8 at 1 gray level": 1.0, "FGSM at 1 gray level": 0.0}
+    assert "pgd-weaker-than-fgsm" in codes(summary)
+
+
+def test_gray_levels_that_make_no_sense_are_named() -> None:
+    with pytest.raises(UsageError, match=r"GrayLevel.levels must lie in \(0, 255\], got 0. The paper's is 1"):
+        GrayLevel(levels=0)
+    with pytest.raises(UsageError, match="steps must be at least 1"):
+        GrayLevel(steps=0)
