@@ -111,7 +111,7 @@ def test_a_trained_head_is_never_replaced_to_be_judged(vitadel: Command, trained
     for model, own in ((trained, 10), (f"timm:test_resnet@{tmp_path / 'four.pth'}", 4)):
         words = ("evaluate", model, "--data", "digits[:8]", "--classes", "7", "--run", tmp_path / "run")
         assert f"has {own} classes, not 7, and a fresh one" in (told := mistake(vitadel(*words)))
-        assert told.endswith(f"Write --classes {own}.\n")
+        assert told.endswith(f"Write --num-classes {own}.\n")
     same = ("evaluate", trained, "--data", "digits[:8]", "--suite", "clean", "--classes", "10")
     assert vitadel(*same, "--run", tmp_path / "run")[0] == 0
 
@@ -134,8 +134,8 @@ def test_sizes_and_normalizations_that_no_model_has(vitadel: Command, tmp_path: 
         (("--classes", "1000000000"), "num_classes must be a whole number from 1 to 65536, got 1000000000"),
         (("--image-size", "100000"), "image_size must be a whole number from 1 to 4096, got 100000"),
         (("--patch-size", "-1"), "patch_size must be a whole number from 1 to 128, got -1"),
-        (("--mean", "0.5,0.5,0.5"), "--mean and --std go together"),
-        (("--std", "0.5,0.5,0.5"), "--mean and --std go together"),
+        (("--mean", "0.5,0.5,0.5"), "needs mean and std"),
+        (("--std", "0.5,0.5,0.5"), "needs mean and std"),
         (("--mean", "0.5", "--std", "0.5"), "--mean wants three numbers, one per channel, got '0.5'"),
         (("--mean", "a,b,c", "--std", "1,1,1"), "--mean is not a number: got 'a'"),
         (("--mean", "0,0,0", "--std", "1,1,0"), "one mean and one positive std per channel"),

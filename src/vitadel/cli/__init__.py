@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from vitadel import __version__
-from vitadel.cli import analyze, attack, catalog, data, demo, evaluate, report, sweep, train
+from vitadel.cli import analyze, catalog, data, demo, evaluate, report, sweep, train
 from vitadel.cli.help import Command, application
 from vitadel.cli.parsing import with_new_names
 from vitadel.core.distributed import set_launch_environment
@@ -26,7 +26,7 @@ _CATALOGS = "What there is to choose from"
 app.command(cls=Command)(demo.demo)
 app.command(cls=Command)(train.train)
 app.command(cls=Command)(evaluate.evaluate)
-app.command(cls=Command)(attack.attack)
+app.command(cls=Command)(evaluate.attack)
 app.command(cls=Command)(analyze.analyze)
 app.command(cls=Command)(sweep.sweep)
 app.command(cls=Command)(report.report)

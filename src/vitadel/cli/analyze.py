@@ -21,22 +21,24 @@ from vitadel.cli.options import (
     SeedOption,
     SplitOption,
     StdOption,
+    option,
 )
-from vitadel.cli.parsing import command_line, mean_and_std
+from vitadel.cli.parsing import call
 
 
 def analyze(
+    context: typer.Context,
     study: Annotated[str, typer.Argument(help="NAME[:KEY=VALUE,...] from `vitadel studies`.", metavar="STUDY")],
     model: ModelArgument,
     data: DataOption,
     run: RunOption,
     threat: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--threat",
-            help="Norm and radius of a study that attacks: linf:4/255, l2:0.5. By default linf:8/255.",
-            metavar="NORM:EPS",
-            rich_help_panel=ATTACK,
+            ATTACK,
+            "NORM:EPS",
+            "Norm and radius of a study that attacks: linf:4/255, l2:0.5. By default linf:8/255.",
         ),
     ] = None,
     num_classes: NumClassesOption = None,
@@ -54,27 +56,6 @@ def analyze(
     """Explain a model with a study: measurements, figures, findings."""
     from vitadel.api.analyze import analyze
 
-    means, stds = mean_and_std(mean, std)
-    with show.progress(quiet=json) as notify:
-        result = analyze(
-            model,
-            data,
-            study,
-            run=run,
-            threat=threat,
-            num_classes=num_classes,
-            image_size=image_size,
-            patch_size=patch_size,
-            mean=means,
-            std=stds,
-            split=split,
-            preprocess=preprocess,
-            seed=seed,
-            batch_size=batch_size,
-            device=device,
-            progress=notify,
-            command=command_line(),
-        )
-    show.result(result, as_json=json)
+    result = call(analyze, context.params)
     if not json:
         show.line(f"figures: {result.figures[0].parent}" if result.figures else "no figures")

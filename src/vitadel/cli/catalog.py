@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from vitadel.cli import show
-from vitadel.cli.options import MODEL, ImageSizeOption, JsonOption, PatchSizeOption
+from vitadel.cli.options import MODEL, ImageSizeOption, JsonOption, PatchSizeOption, option
 
 NameArgument = Annotated[
     str | None, typer.Argument(help="A name for everything about it, or a word to search for.", metavar="[NAME]")
@@ -19,9 +19,7 @@ def recipes(name: NameArgument = None, json: JsonOption = False) -> None:
 
 def models(
     name: NameArgument = None,
-    num_classes: Annotated[
-        int | None, typer.Option("--num-classes", help="Number of classes.", metavar="N", rich_help_panel=MODEL)
-    ] = None,
+    num_classes: Annotated[int | None, option("--num-classes", MODEL, "N", "Number of classes.")] = None,
     image_size: ImageSizeOption = None,
     patch_size: PatchSizeOption = None,
     json: JsonOption = False,

@@ -8,7 +8,7 @@ import typer
 
 from vitadel.cli import show
 from vitadel.cli.help import Command, application
-from vitadel.cli.options import JsonOption
+from vitadel.cli.options import DATA, OUTPUT, JsonOption, option
 
 # problems of a kind, such as missing images, that are printed
 _PRINTED = 20
@@ -21,9 +21,7 @@ SpecArgument = Annotated[
         help="digits, cifar10:DIR, imagenet:DIR, folder:DIR, ...; with [:n] its first n images.", metavar="DATA"
     ),
 ]
-PreprocessOption = Annotated[
-    str, typer.Option("--preprocess", help="crop:SIZE[:RESIZE][:bicubic] or squash:SIZE.", metavar="HOW")
-]
+PreprocessOption = Annotated[str, option("--preprocess", DATA, "HOW", "crop:SIZE[:RESIZE][:bicubic] or squash:SIZE.")]
 
 
 @app.command(cls=Command)
@@ -106,17 +104,13 @@ def _show_some(what: str, entries: Sequence[str]) -> None:
 @app.command(cls=Command)
 def convert(
     archives: Annotated[list[Path], typer.Argument(help=".npz files of images and labels.", metavar="ARCHIVE...")],
-    out: Annotated[Path, typer.Option("--out", help="An empty folder for the shards.", metavar="DIR")],
+    out: Annotated[Path, option("--out", OUTPUT, "DIR", "An empty folder for the shards.")],
     num_classes: Annotated[
-        int | None, typer.Option("--num-classes", help="By default the highest label plus one.", metavar="N")
+        int | None, option("--num-classes", DATA, "N", "By default the highest label plus one.")
     ] = None,
-    shard_images: Annotated[int, typer.Option("--shard-images", help="Images in one file.", metavar="N")] = 1_000_000,
-    image_key: Annotated[
-        str, typer.Option("--image-key", help="Name of the images, uint8 [N, H, W, 3].", metavar="KEY")
-    ] = "image",
-    label_key: Annotated[
-        str, typer.Option("--label-key", help="Name of the labels, integers [N].", metavar="KEY")
-    ] = "label",
+    image_key: Annotated[str, option("--image-key", DATA, "KEY", "Name of the images, uint8 [N, H, W, 3].")] = "image",
+    label_key: Annotated[str, option("--label-key", DATA, "KEY", "Name of the labels, integers [N].")] = "label",
+    shard_images: Annotated[int, option("--shard-images", OUTPUT, "N", "Images in one file.")] = 1_000_000,
     json: JsonOption = False,
 ) -> None:
     """Write generated images from .npz archives into a folder that training reads image by image."""

@@ -1,10 +1,9 @@
-"""`vitadel evaluate`: suites on a model, one row per image."""
+"""`vitadel evaluate` and `vitadel attack`: suites of attacks, or one attack, with one row per image."""
 
 from typing import Annotated
 
 import typer
 
-from vitadel.cli import show
 from vitadel.cli.options import (
     ATTACK,
     BatchSizeOption,
@@ -23,26 +22,22 @@ from vitadel.cli.options import (
     RunOption,
     ScalingOption,
     SeedOption,
-    SkipOption,
+    SkipUnreadableOption,
     SplitOption,
     StdOption,
     ThreatOption,
+    option,
 )
-from vitadel.cli.parsing import command_line, mean_and_std
+from vitadel.cli.parsing import call
 
 
 def evaluate(
+    context: typer.Context,
     model: ModelArgument,
     data: DataOption,
     run: RunOption,
-    suite: Annotated[
-        str,
-        typer.Option(
-            "--suite",
-            help="NAME[:KEY=VALUE,...] from `vitadel suites`, several with commas.",
-            metavar="NAMES",
-            rich_help_panel=ATTACK,
-        ),
+    suites: Annotated[
+        str, option("--suite", ATTACK, "NAMES", "NAME[:KEY=VALUE,...] from `vitadel suites`, several with commas.")
     ] = "quick",
     threat: ThreatOption = "linf:8/255",
     scaling: ScalingOption = None,
@@ -53,7 +48,7 @@ def evaluate(
     std: StdOption = None,
     split: SplitOption = "test",
     preprocess: PreprocessOption = None,
-    skip_unreadable: SkipOption = False,
+    skip_unreadable: SkipUnreadableOption = False,
     seed: SeedOption = 0,
     batch_size: BatchSizeOption = None,
     precision: PrecisionOption = None,
@@ -65,30 +60,42 @@ def evaluate(
     """Evaluate a model with suites of attacks and of other images, one row per image."""
     from vitadel.api.evaluate import evaluate
 
-    means, stds = mean_and_std(mean, std)
-    with show.progress(quiet=json) as notify:
-        result = evaluate(
-            model,
-            data,
-            suite,
-            run=run,
-            threat=threat,
-            scaling=scaling,
-            num_classes=num_classes,
-            image_size=image_size,
-            patch_size=patch_size,
-            mean=means,
-            std=stds,
-            split=split,
-            preprocess=preprocess,
-            skip_unreadable=skip_unreadable,
-            seed=seed,
-            batch_size=batch_size,
-            precision=precision,
-            compile=compile,
-            device=device,
-            keep_images=keep_images,
-            progress=notify,
-            command=command_line(),
-        )
-    show.result(result, as_json=json)
+    call(evaluate, context.params)
+
+
+def attack(
+    context: typer.Context,
+    model: ModelArgument,
+    data: DataOption,
+    run: RunOption,
+    suites: Annotated[
+        str,
+        option(
+            "--attack",
+            ATTACK,
+            "NAME",
+            "NAME[:KEY=VALUE,...] from `vitadel attacks`, such as pgd:steps=40,loss=margin.",
+        ),
+    ],
+    threat: ThreatOption = "linf:8/255",
+    scaling: ScalingOption = None,
+    num_classes: NumClassesOption = None,
+    image_size: ImageSizeOption = None,
+    patch_size: PatchSizeOption = None,
+    mean: MeanOption = None,
+    std: StdOption = None,
+    split: SplitOption = "test",
+    preprocess: PreprocessOption = None,
+    skip_unreadable: SkipUnreadableOption = False,
+    seed: SeedOption = 0,
+    batch_size: BatchSizeOption = None,
+    precision: PrecisionOption = None,
+    compile: CompileOption = False,
+    device: DeviceOption = None,
+    keep_images: KeepImagesOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Attack a model with a single attack and settings of your own, one row per image."""
+    from vitadel.api.evaluate import attack_suite, evaluate
+
+    call(evaluate, context.params, suites=attack_suite(context.params["suites"]))

@@ -5,30 +5,38 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from vitadel.cli.options import ATTACK, COMPUTE, DATA, MODEL, OUTPUT, TRAINING
+
 _OTHER = "Options"
+_HEADINGS = ("Arguments", MODEL, DATA, TRAINING, ATTACK, COMPUTE, OUTPUT, _OTHER)
 
 
 class Command(TyperCommand):
     """A command whose help lists options under the headings of their `rich_help_panel`."""
 
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Arguments and required options as they are typed, then the others."""
+        parameters = self.get_params(ctx)
+        arguments = [str(one.metavar) for one in parameters if one.param_type_name == "argument"]
+        required = [
+            f"{one.opts[0]} {one.metavar}" for one in parameters if one.required and one.opts[0].startswith("-")
+        ]
+        return [*arguments, *required, self.options_metavar or ""]
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        headings: dict[str, list[tuple[str, str]]] = {}
-        arguments = []
+        listed: dict[str, list[tuple[str, str]]] = {heading: [] for heading in _HEADINGS}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
             if record is None:
                 continue
             if parameter.param_type_name == "argument":
-                arguments.append((record[0].split(" <")[0], record[1]))
+                listed["Arguments"].append((str(parameter.metavar), record[1].removesuffix("  [required]")))
             else:
-                heading = getattr(parameter, "rich_help_panel", None) or _OTHER
-                headings.setdefault(heading, []).append(record)
-        if arguments:
-            with formatter.section("Arguments"):
-                formatter.write_dl(arguments)
-        for heading in sorted(headings, key=lambda one: one == _OTHER):
-            with formatter.section(heading):
-                formatter.write_dl(headings[heading])
+                listed[getattr(parameter, "rich_help_panel", None) or _OTHER].append(record)
+        for heading, records in listed.items():
+            if records:
+                with formatter.section(heading):
+                    formatter.write_dl(records)
 
 
 class Group(TyperGroup):

@@ -1,149 +1,129 @@
-"""The arguments and options that several commands share."""
+"""The arguments and options that several commands share; the names of their parameters are those of `vitadel.api`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from vitadel.core.errors import UsageError, quoted
+from vitadel.core.numeric import read_number
+
 # the headings under which help lists options
-MODEL, DATA, ATTACK, COMPUTE, OUTPUT = "Model", "Data", "Attack", "Compute", "Output"
+MODEL, DATA, TRAINING, ATTACK, COMPUTE, OUTPUT = "Model", "Data", "Training", "Attack", "Compute", "Output"
+
+
+def option(flag: str, heading: str, metavar: str | None, text: str, **settings: Any) -> Any:
+    """An option that help lists under a heading.
+
+    Args:
+        flag: As it is typed, such as `--data`.
+        heading: One of those above.
+        metavar: What stands for its value in help; None for a flag without one.
+        text: What it does.
+        **settings: Further arguments of `typer.Option`.
+    """
+    return typer.Option(flag, help=text, metavar=metavar, rich_help_panel=heading, **settings)
+
+
+def _per_channel(context: typer.Context, parameter: typer.CallbackParam, text: str | None) -> tuple[float, ...] | None:
+    """The numbers of --mean or --std: `0.5,0.5,0.5`."""
+    if text is None:
+        return None
+    flag = f"--{parameter.name}"
+    values = tuple(read_number(part, flag) for part in text.split(","))
+    if len(values) != 3:
+        raise UsageError(f"{flag} wants three numbers, one per channel, got {quoted(text)}.")
+    return values
+
 
 ModelArgument = Annotated[
-    str,
-    typer.Argument(help="A run folder, a checkpoint, zoo:NAME, timm:NAME or timm:NAME@WEIGHTS.", metavar="MODEL"),
-]
-DataOption = Annotated[
-    str,
-    typer.Option(
-        "--data",
-        help="digits, cifar10:DIR, imagenet:DIR, folder:DIR, ...; with [:n] its first n images.",
-        metavar="DATA",
-        rich_help_panel=DATA,
-    ),
-]
-RunOption = Annotated[
-    Path,
-    typer.Option(
-        "--run",
-        help="Folder of the run; resumed if it holds the same run.",
-        metavar="DIR",
-        rich_help_panel=OUTPUT,
-    ),
-]
-ThreatOption = Annotated[
-    str,
-    typer.Option(
-        "--threat", help="Norm and radius: linf:8/255, l2:0.5, l1:12.", metavar="NORM:EPS", rich_help_panel=ATTACK
-    ),
-]
-PreprocessOption = Annotated[
-    str | None,
-    typer.Option(
-        "--preprocess",
-        help="crop:SIZE[:RESIZE][:bicubic] or squash:SIZE. By default as in the run that trained the model, else crop "
-        "for ImageNet and squash for other data.",
-        metavar="HOW",
-        rich_help_panel=DATA,
-    ),
+    str, typer.Argument(help="A run folder, a checkpoint, zoo:NAME, timm:NAME or timm:NAME@WEIGHTS.", metavar="MODEL")
 ]
 NumClassesOption = Annotated[
     int | None,
-    typer.Option(
-        "--num-classes",
-        help="Classes of timm:NAME. A trained head is never replaced by a fresh one.",
-        metavar="N",
-        rich_help_panel=MODEL,
-    ),
+    option("--num-classes", MODEL, "N", "Classes of timm:NAME. A trained head is never replaced by a fresh one."),
 ]
 ImageSizeOption = Annotated[
     int | None,
-    typer.Option(
-        "--image-size",
-        help="Side of the images the model takes; positions of another size are resampled.",
-        metavar="PIXELS",
-        rich_help_panel=MODEL,
+    option(
+        "--image-size", MODEL, "PIXELS", "Side of the images the model takes; positions of another size are resampled."
     ),
 ]
 PatchSizeOption = Annotated[
     int | None,
-    typer.Option(
-        "--patch-size",
-        help="Side of the model's patches; kernels of another size are resampled.",
-        metavar="PIXELS",
-        rich_help_panel=MODEL,
-    ),
+    option("--patch-size", MODEL, "PIXELS", "Side of the model's patches; kernels of another size are resampled."),
 ]
 MeanOption = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--mean",
-        help="What the model subtracts from pixels in [0, 1]: a number per channel, with commas.",
-        metavar="R,G,B",
-        rich_help_panel=MODEL,
+        MODEL,
+        "R,G,B",
+        "What the model subtracts from pixels in [0, 1]: a number per channel, with commas.",
+        callback=_per_channel,
     ),
 ]
 StdOption = Annotated[
     str | None,
-    typer.Option("--std", help="What the model then divides by; with --mean.", metavar="R,G,B", rich_help_panel=MODEL),
+    option("--std", MODEL, "R,G,B", "What the model then divides by; with --mean.", callback=_per_channel),
 ]
-DeviceOption = Annotated[
+DataOption = Annotated[
+    str,
+    option("--data", DATA, "DATA", "digits, cifar10:DIR, imagenet:DIR, folder:DIR, ...; with [:n] its first n images."),
+]
+RecipeDataOption = Annotated[str | None, option("--data", DATA, "DATA", "Data in place of the recipe's.")]
+SplitOption = Annotated[str, option("--split", DATA, "NAME", "Which images: test, holdout or train.")]
+PreprocessOption = Annotated[
     str | None,
-    typer.Option(
-        "--device",
-        help="cpu, cuda, cuda:1 or mps. By default the GPU if there is one.",
-        metavar="NAME",
-        rich_help_panel=COMPUTE,
+    option(
+        "--preprocess",
+        DATA,
+        "HOW",
+        "crop:SIZE[:RESIZE][:bicubic] or squash:SIZE. By default as in the run that trained the model, else crop for "
+        "ImageNet and squash for other data.",
     ),
 ]
-SplitOption = Annotated[
-    str,
-    typer.Option("--split", help="Which images: test, holdout or train.", metavar="NAME", rich_help_panel=DATA),
+SkipUnreadableOption = Annotated[
+    bool,
+    option("--skip-unreadable", DATA, None, "Leave out images that are damaged or missing, and count them."),
 ]
-SeedOption = Annotated[
-    int, typer.Option("--seed", help="Seeds all random numbers.", metavar="N", rich_help_panel=COMPUTE)
+ThreatOption = Annotated[str, option("--threat", ATTACK, "NORM:EPS", "Norm and radius: linf:8/255, l2:0.5, l1:12.")]
+ScalingOption = Annotated[
+    str | None,
+    option(
+        "--scaling",
+        ATTACK,
+        "NAME",
+        "Attack robust images once more with scaled attention: NAME[:KEY=VALUE,...] from `vitadel scalings`, or a "
+        "factor such as 0.01.",
+    ),
 ]
+SeedOption = Annotated[int, option("--seed", COMPUTE, "N", "Seeds all random numbers.")]
 BatchSizeOption = Annotated[
     int | None,
-    typer.Option(
+    option(
         "--batch-size",
-        help="Images at a time, halved if they do not fit into memory. No result depends on it.",
-        metavar="N",
-        rich_help_panel=COMPUTE,
+        COMPUTE,
+        "N",
+        "Images at a time, halved if they do not fit into memory. No result depends on it.",
     ),
 ]
 PrecisionOption = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--precision",
-        help="Of the search: float32, bf16 or fp16. Success is always judged in float32.",
-        metavar="NAME",
-        rich_help_panel=COMPUTE,
+        COMPUTE,
+        "NAME",
+        "Of the search: float32, bf16 or fp16. Success is always judged in float32.",
     ),
 ]
-CompileOption = Annotated[
-    bool, typer.Option("--compile", help="Send the model through torch.compile first.", rich_help_panel=COMPUTE)
-]
-KeepImagesOption = Annotated[
-    bool, typer.Option("--keep-images", help="Keep the adversarial examples, as small deltas.", rich_help_panel=OUTPUT)
-]
-ScalingOption = Annotated[
+CompileOption = Annotated[bool, option("--compile", COMPUTE, None, "Send the model through torch.compile first.")]
+DeviceOption = Annotated[
     str | None,
-    typer.Option(
-        "--scaling",
-        help="Attack robust images once more with scaled attention: aas, aas-paper, aas-literal or manual, each with "
-        "[:KEY=VALUE,...], or a factor such as 0.01.",
-        metavar="NAME",
-        rich_help_panel=ATTACK,
-    ),
+    option("--device", COMPUTE, "NAME", "cpu, cuda, cuda:1 or mps. By default the GPU if there is one."),
 ]
-SkipOption = Annotated[
-    bool,
-    typer.Option(
-        "--skip-unreadable",
-        help="Leave out images that are damaged, missing or out of place, and count them.",
-        rich_help_panel=DATA,
-    ),
+RunOption = Annotated[Path, option("--run", OUTPUT, "DIR", "Folder of the run; resumed if it holds the same run.")]
+KeepImagesOption = Annotated[
+    bool, option("--keep-images", OUTPUT, None, "Keep the adversarial examples, as small deltas.")
 ]
-JsonOption = Annotated[
-    bool, typer.Option("--json", help="Print the result as JSON and nothing else.", rich_help_panel=OUTPUT)
-]
+JsonOption = Annotated[bool, option("--json", OUTPUT, None, "Print the result as JSON and nothing else.")]

@@ -1,10 +1,13 @@
-"""Text of the command line that more than one command reads."""
+"""The words of the command line, and the call that a command makes with them."""
 
 import shlex
 import sys
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
-from vitadel.core.errors import UsageError, quoted
-from vitadel.core.numeric import read_number
+from vitadel.cli import show
+
+Returned = TypeVar("Returned", bound=show.Result)
 
 # spellings of earlier versions
 _RENAMED_COMMANDS = {"analyse": "analyze"}
@@ -27,18 +30,17 @@ def command_line() -> str:
     return shlex.join(["vitadel", *sys.argv[1:]])
 
 
-def numbers(option: str, text: str | None) -> tuple[float, ...] | None:
-    """One number per channel: `0.5,0.5,0.5`."""
-    if text is None:
-        return None
-    values = tuple(read_number(part, option) for part in text.split(","))
-    if len(values) != 3:
-        raise UsageError(f"{option} wants three numbers, one per channel, got {quoted(text)}.")
-    return values
+def call(function: Callable[..., Returned], options: Mapping[str, object], **others: object) -> Returned:
+    """Call a function of `vitadel.api` with the options of a command, show its progress, print what it returns.
 
-
-def mean_and_std(mean: str | None, std: str | None) -> tuple[tuple[float, ...] | None, tuple[float, ...] | None]:
-    """The values of --mean and --std."""
-    if (mean is None) != (std is None):
-        raise UsageError("--mean and --std go together. Write both, such as --mean 0.5,0.5,0.5 --std 0.5,0.5,0.5.")
-    return numbers("--mean", mean), numbers("--std", std)
+    Args:
+        function: Its parameters have the names of the options.
+        options: As typer has read them; `json` is for the output.
+        **others: Arguments in place of options.
+    """
+    given = {**options, **others}
+    as_json = bool(given.pop("json"))
+    with show.progress(quiet=as_json) as notify:
+        result = function(**given, progress=notify, command=command_line())
+    show.result(result, as_json=as_json)
+    return result

@@ -6,27 +6,22 @@ from typing import Annotated
 import typer
 
 from vitadel.cli import show
+from vitadel.cli.options import DATA, OUTPUT, option
 
 
 def report(
     runs: Annotated[
         list[Path], typer.Argument(help="Folders of trainings, evaluations and studies.", metavar="RUN...")
     ],
-    out: Annotated[Path, typer.Option("--out", help="The page to write.", metavar="FILE")] = Path("report.html"),
     baseline: Annotated[
         str | None,
-        typer.Option(
-            "--baseline",
-            help="The model, by its name in the page, that differences are measured from.",
-            metavar="MODEL",
-        ),
+        option("--baseline", DATA, "MODEL", "The model, by its name in the page, that differences are measured from."),
     ] = None,
+    out: Annotated[Path, option("--out", OUTPUT, "FILE", "The page to write.")] = Path("report.html"),
     tables: Annotated[
         Path | None,
-        typer.Option(
-            "--tables",
-            help="Folder for the comparison as LaTeX, Markdown, CSV and JSON, and its figures.",
-            metavar="DIR",
+        option(
+            "--tables", OUTPUT, "DIR", "Folder for the comparison as LaTeX, Markdown, CSV and JSON, and its figures."
         ),
     ] = None,
 ) -> None:

@@ -4,30 +4,27 @@ from typing import Annotated
 
 import typer
 
-from vitadel.cli import show
-from vitadel.cli.options import JsonOption, RunOption
-from vitadel.cli.parsing import command_line
+from vitadel.cli.options import ATTACK, TRAINING, JsonOption, RecipeDataOption, RunOption, option
+from vitadel.cli.parsing import call
 
 
 def sweep(
+    context: typer.Context,
     recipe: Annotated[str, typer.Argument(help="A name from `vitadel recipes` or `vitadel sweeps`.", metavar="RECIPE")],
     run: RunOption,
     axes: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--axis", help="What is varied, such as weight-decay=0.05,0.5; repeatable.", metavar="PATH=VALUE,..."
-        ),
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="A setting of all combinations; repeatable.", metavar="PATH=VALUE"),
-    ] = None,
-    data: Annotated[str | None, typer.Option("--data", help="Data in place of the recipe's.", metavar="DATA")] = None,
+        list[str],
+        option("--axis", TRAINING, "PATH=VALUE,...", "What is varied, such as weight-decay=0.05,0.5; repeatable."),
+    ] = [],  # noqa: B006 - typer makes a new list for every call
+    overrides: Annotated[
+        list[str], option("--set", TRAINING, "PATH=VALUE", "A setting of all combinations; repeatable.")
+    ] = [],  # noqa: B006
+    data: RecipeDataOption = None,
     suite: Annotated[
-        str | None, typer.Option("--suite", help="Attacks to evaluate each on the test images.", metavar="NAME")
+        str | None, option("--suite", ATTACK, "NAME", "Attacks to evaluate each on the test images.")
     ] = None,
     threat: Annotated[
-        str | None, typer.Option("--threat", help="Of the suite: linf:8/255, l2:0.5, l1:12.", metavar="NORM:EPS")
+        str | None, option("--threat", ATTACK, "NORM:EPS", "Of the suite: linf:8/255, l2:0.5, l1:12.")
     ] = None,
     json: JsonOption = False,
 ) -> None:
@@ -35,19 +32,7 @@ def sweep(
     from vitadel.api.sweep import sweep
     from vitadel.core.errors import UsageError
 
-    with show.progress(quiet=json) as notify:
-        result = sweep(
-            recipe,
-            run,
-            axes=axes or [],
-            overrides=settings or [],
-            data=data,
-            suite=suite,
-            threat=threat,
-            progress=notify,
-            command=command_line(),
-        )
-    show.result(result, as_json=json)
+    result = call(sweep, context.params)
     if failed := result.failures:
         raise UsageError(
             f"{len(failed)} of {result.combinations} combinations failed: {', '.join(failed)}. "

@@ -5,17 +5,17 @@ from typing import Annotated
 import typer
 
 from vitadel.cli import show
-from vitadel.cli.options import JsonOption, RunOption
+from vitadel.cli.options import TRAINING, JsonOption, RecipeDataOption, RunOption, option
 from vitadel.cli.parsing import command_line
 
 
 def train(
     recipe: Annotated[str, typer.Argument(help="A name from `vitadel recipes`.", metavar="RECIPE")],
     run: RunOption,
-    data: Annotated[str | None, typer.Option("--data", help="Data in place of the recipe's.", metavar="DATA")] = None,
+    data: RecipeDataOption = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", help="A setting to change, such as plan.epochs=3; repeatable.", metavar="PATH=VALUE"),
+        option("--set", TRAINING, "PATH=VALUE", "A setting to change, such as plan.epochs=3; repeatable."),
     ] = None,
     json: JsonOption = False,
 ) -> None:

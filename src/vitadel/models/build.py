@@ -81,7 +81,7 @@ def complete(name: str, options: Mapping[str, Option], num_classes: int | None =
     config = _timm_config(arch)
     classes = config.num_classes if num_classes is None else num_classes
     if num_classes is None and not classes:
-        raise UsageError(f"{name} has no classes of its own. Write num_classes=N, or --classes N.")
+        raise UsageError(f"{name} has no classes of its own. Write num_classes=N, or --num-classes N.")
     normalization = Normalization(tuple(config.mean), tuple(config.std))
     return ModelSpec(name, classes, config.input_size[-1], None, normalization, dict(options))
 

@@ -207,7 +207,7 @@ def _fitted(
         if other_classes and request.keep_head and fitted[key].ndim and (own := len(fitted[key])) != len(value):
             raise UsageError(
                 f"the head of {text} has {own} classes, not {len(value)}, and a fresh one would know nothing. "
-                f"Write --classes {own}."
+                f"Write --num-classes {own}."
             )
         # old files lack the batch counter of BatchNorm, which evaluation never reads
         if (other_classes and "num_classes" in request.changes) or (
