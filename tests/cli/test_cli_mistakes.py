@@ -69,7 +69,7 @@ def test_numbers_out_of_range_are_refused_before_a_folder_is_taken(
     assert "Squash.size must lie in" in mistake(vitadel(*evaluate, "--preprocess", "squash:99999999"))
     assert "'linf:8/255/2' is not a number" in mistake(vitadel(*evaluate, "--threat", "linf:8/255/2"))
     assert "has too many digits" in mistake(vitadel(*evaluate, "--threat", "linf:1/1e999999999"))
-    assert "Engine.rows must lie in [1, 2147483647]" in mistake(vitadel(*evaluate, "--batch", "9999999999"))
+    assert "Engine.batch_size must lie in [1, 2147483647]" in mistake(vitadel(*evaluate, "--batch", "9999999999"))
     assert "holds every image of shape (3, 8, 8)" in mistake(vitadel(*evaluate, "--suite", "curve", "--threat", "l2:4"))
     transfer = (*evaluate, "--suite", f"transfer:sources={trained}", "--threat", "l2:1000")
     assert "holds every image of shape (3, 8, 8)" in mistake(vitadel(*transfer))
@@ -248,7 +248,7 @@ def test_every_flag_is_meant() -> None:
         "train": ["--data", "--json", "--run", "--set"],
         "sweep": ["--axis", "--data", "--json", "--run", "--set", "--suite", "--threat"],
         "sweeps": ["--json"],
-        "attack": sorted([*judge, "--attack", "--scaling"]),
+        "attack": sorted([*judge, "--attack", "--scaling", "--skip-unreadable"]),
         "evaluate": sorted([*judge, "--scaling", "--skip-unreadable", "--suite"]),
         "report": ["--baseline", "--out", "--tables"],
         "recipes": ["--json"],
