@@ -1,8 +1,8 @@
-"""How alike are the representations of an image after every layer of a model?
+"""How similar are the representations of an image after every layer of a model?
 
-Bhojanapalli et al. (2021, arXiv:2103.14586) correlate what each block of a ViT gives with what each other gives: over
-all tokens, and for the class token alone. Layers of different shapes, as of convolutional networks, Swin, or two
-different models, are compared by linear CKA. Both measures: `vitadel.analyze.similarity`.
+Bhojanapalli et al. (2021, arXiv:2103.14586) correlate the outputs of all pairs of a ViT's blocks: over all tokens, and
+for the class token alone. Layers of different shapes, as of convolutional networks, Swin, or two different models, are
+compared by linear CKA. Both measures: `vitadel.analyze.similarity`.
 
 Shape letters: L layers, B images, T tokens, D features, n images of a group.
 """
@@ -17,32 +17,33 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor, nn
 
-from vitadel.analyze.layers import Seen, layers_of, watched
-from vitadel.analyze.similarity import Moments, Per, cka, dependence, gram, packed, unpacked
-from vitadel.analyze.similarity_figures import Map, heats, steps, told
-from vitadel.analyze.study import Bench, Parts
+from vitadel.analyze.layers import Read, layers_of, outputs_of
+from vitadel.analyze.similarity import Moments, Per, cka, dependence, gram
+from vitadel.analyze.similarity_figures import SimilarityMap, heat_maps, main_finding, steps
+from vitadel.analyze.study import map_chunks
 from vitadel.attacks import isolated
 from vitadel.core.device import device_of
 from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Range, check_ranges
 from vitadel.core.oom import in_batches
-from vitadel.core.progress import Notify
-from vitadel.evaluate.images import Images
+from vitadel.evaluate.context import Context
 from vitadel.models import Layer, Model, fingerprint, load
-from vitadel.runs import describe
-from vitadel.runs.exhibits import Exhibit, findings
+from vitadel.runs.exhibits import Exhibit
+from vitadel.runs.schema import StudyRecord
 
-_ROWS = 32
-_PORTION = 512  # images whose sums are written down together
+_TABLE = "similarity"
+_BATCH, _CHUNK = 32, 512  # images at a time, and images whose sums are written together
 _LEAST = 4  # images that the unbiased estimate needs
 _OVER = {
     Per.ALL: "over all images, tokens and features",
     Per.TOKEN: "token by token over images and features, mean over tokens",
     Per.FEATURE: "feature by feature over images and tokens, mean over features",
 }
+Layered = tuple[Model, Sequence[Layer]]
+Maps = Mapping[str, SimilarityMap]
 
 
-class Measure(enum.Enum):
+class SimilarityMeasure(enum.Enum):
     """How two representations are compared: `auto` is Pearson where all have one shape, else CKA."""
 
     AUTO = "auto"
@@ -52,35 +53,42 @@ class Measure(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What of some layers is compared: from token `first` on, up to `last`; None of both is all there is."""
+    """The part of some layers' outputs that is compared.
+
+    Args:
+        name: What figures call it.
+        first: For the number of every layer, the first token that counts; None for an output as a whole.
+        last: The token before which it ends; None for all the rest.
+    """
 
     name: str
-    places: tuple[int, ...]
-    first: tuple[int | None, ...]
+    first: Mapping[int, int | None]
     last: int | None = None
 
-    def of(self, outputs: Mapping[int, Tensor]) -> list[Tensor]:
-        """One tensor for each of the view's layers."""
-        return [self.cut(at, outputs[place]) for at, place in enumerate(self.places)]
-
-    def cut(self, at: int, output: Tensor) -> Tensor:
-        first = self.first[at]
+    def of(self, place: int, output: Tensor) -> Tensor:
+        """The part of the output of the layer with this number."""
+        first = self.first[place]
         return output if first is None else output[:, first : self.last]
 
 
 @dataclass(frozen=True, slots=True)
 class Correlation:
-    """Absolute correlations between what all pairs of layers give; linear CKA where their shapes differ.
+    """Absolute correlations between the outputs of all pairs of layers; linear CKA where their shapes differ.
 
-    `per` gives every token or every feature a coefficient of its own and shows means over them; `ln` normalizes every
-    token first. CKA is estimated on groups of `group` images, without bias unless `biased`. `other` names a second
-    model, whose layers are compared with the first's by CKA.
+    Args:
+        measure: Pearson's correlation or CKA.
+        per: What has a coefficient of its own (Pearson); maps show the mean over them.
+        ln: Whether every token is normalized first (Pearson).
+        biased: Whether CKA is estimated with its bias.
+        group: Images of a group on which CKA is estimated.
+        other: A second model, whose layers are compared with the first's by CKA.
     """
 
+    title: ClassVar[str] = "Likeness of representations"
     about: ClassVar[str] = "how alike are representations from layer to layer? Pearson for all tokens and CLS, or CKA"
     needs_threat: ClassVar[bool] = False
 
-    measure: Measure = Measure.AUTO
+    measure: SimilarityMeasure = SimilarityMeasure.AUTO
     per: Per = Per.ALL
     ln: bool = False
     biased: bool = False
@@ -89,234 +97,203 @@ class Correlation:
 
     def __post_init__(self) -> None:
         check_ranges(self)
-        if self.other is not None and self.measure is Measure.PEARSON:
+        if self.other is not None and self.measure is SimilarityMeasure.PEARSON:
             raise UsageError(
                 "two models have representations of different shapes, which Pearson's correlation cannot compare. "
                 "Leave measure out, or write measure=cka."
             )
 
     def refuse(self, model: nn.Module) -> None:
-        found, layers = layers_of(model)
-        self._measured(found, layers)
-        if self.other is not None:
-            layers_of(load(self.other))
-
-    def carry_out(self, bench: Bench) -> dict[str, object]:
-        """The maps of all views; `threat` is not looked at."""
-        model, images, parts = bench.model, bench.images, bench.parts
-        if len(images) < _LEAST:
-            raise UsageError(f"this study wants at least {_LEAST} images, got {len(images)}. Choose a longer slice.")
-        found, layers = layers_of(model)
-        measure = self._measured(found, layers)
-        models = [(found, layers), *self._second(parts, device_of(found))]
-        work = _Work(models, images, parts, bench.seed, bench.batch, bench.notify)
-        if measure is Measure.PEARSON:
-            views = _token_views(layers)
-            values = work.pearson(views, self)
-            atlas = {"own": _maps(views, values, layers)}
-            shown = self._pearson_exhibits(atlas["own"], len(images))
-        else:
-            views = _whole_views([layers for _, layers in models])
-            values = work.cka(views, self)
-            atlas = _atlas(views, values, [layers for _, layers in models])
-            shown = self._cka_exhibits(atlas, [model for model, _ in models], len(images))
-        summary = " ".join(filter(None, [f"On {len(images)} images, {told(atlas)}.", _absent(atlas)]))
-        numbers = {
-            "n": len(images),
-            "settings": describe(self),
-            "measure": measure.value,
-            "maps": {whose: {name: one.told() for name, one in maps.items()} for whose, maps in atlas.items()},
-            "absent": _absent(atlas),
-            "seconds": parts.seconds,
-        }
-        result = findings("correlation", "Likeness of representations", summary, shown, numbers)
-        parts.close(result)
-        return result
-
-    def _pearson_exhibits(self, maps: Mapping[str, Map], n: int) -> list[Exhibit]:
-        normed = "; every token was given mean 0 and variance 1 first" if self.ln else ""
-        how = (
-            f"The absolute value of Pearson's correlation between what two blocks give, {_OVER[self.per]}; {n} "
-            f"images{normed}. A bright square is a group of blocks that change little. {_absent({'own': maps})}"
-        )
-        label = "|correlation|"
-        return [*heats("Correlation of representations", how.strip(), label, maps), *steps(maps, label, n)]
-
-    def _cka_exhibits(self, atlas: Mapping[str, Mapping[str, Map]], models: Sequence[Model], n: int) -> list[Exhibit]:
-        """Of two models the one against the other first, then each on its own."""
-        kind, chance = ("biased", "above 0, near 1 if wide") if self.biased else ("debiased", "around 0")
-        how = (
-            f"Linear CKA, {kind}, between what two layers give, flattened image by image; {n} images in "
-            f"{len(groups_of(n, self.group))} groups of at most {self.group}. Unrelated layers are {chance}. "
-        )
-        name, second = _name(models[0]), _name(models[-1])
-        whose = f"{second}, the other"
-        if self.other is not None and name == second:  # two of one architecture, which must still be told apart
-            name, second = "the studied model", f"the other ({self.other.rpartition('/')[2]})"
-            whose = second
-        alone = [*heats(f"CKA of {name}", (how + _absent(atlas)).strip(), "CKA", atlas["own"])]
-        if self.other is None:
-            return [*alone, *steps(atlas["own"], "CKA", n)]
-        between = f"Rows are layers of {name}, columns of {second}{_resized(models)}. {_absent(atlas)}"
-        return [
-            *heats(f"CKA of {name} and {second}", (how + between).strip(), "CKA", atlas["between"]),
-            *alone,
-            *heats(f"CKA of {whose}", (how + _absent(atlas)).strip(), "CKA", atlas["other"]),
-        ]
-
-    def _measured(self, model: Model, layers: Sequence[Layer]) -> Measure:
-        """The measure that is meant; refused are settings that have no say in it."""
-        one_shape = any(layer.prefix is not None for layer in layers)
-        pearson = self.measure is Measure.PEARSON or (self.measure is Measure.AUTO and one_shape and self.other is None)
-        if pearson and not one_shape:
+        loaded, layers = layers_of(model)
+        has_tokens, pearson = any(layer.prefix is not None for layer in layers), self._by_pearson(layers)
+        if pearson and not has_tokens:
             raise UsageError(
-                f"the layers of {type(model.net).__name__} have different shapes, which Pearson's correlation cannot "
+                f"the layers of {type(loaded.net).__name__} have different shapes, which Pearson's correlation cannot "
                 "compare. Leave measure out, or write measure=cka."
             )
         if pearson and self.biased:
             raise UsageError("Correlation.biased is about CKA, and this model is measured by Pearson. Leave it out.")
         if not pearson and (self.per is not Per.ALL or self.ln):
             raise UsageError("Correlation.per and .ln are about Pearson, and CKA is measured here. Leave them out.")
-        return Measure.PEARSON if pearson else Measure.CKA
+        if self.other is not None:
+            layers_of(load(self.other))
 
-    def _second(self, parts: Parts, device: torch.device) -> list[tuple[Model, Sequence[Layer]]]:
-        """The other model, if there is one; the same weights as when the study began."""
+    def run(self, ctx: Context) -> None:
+        if len(ctx.images) < _LEAST:
+            raise UsageError(
+                f"this study needs {_LEAST} images at least, got {len(ctx.images)}. Choose a longer slice."
+            )
+        models = self._models(ctx)
+        if self._by_pearson(models[0][1]):
+            self._map_moments(ctx, models, _token_views(models[0][1]))
+        else:
+            self._map_dependence(ctx, models, _whole_views(models))
+
+    def summarize(self, ctx: Context) -> StudyRecord:
+        models, rows = self._models(ctx), ctx.table(_TABLE)
+        layers, n = [layer for _, each in models for layer in each], len(ctx.images)
+        if self._by_pearson(models[0][1]):
+            measure, views = SimilarityMeasure.PEARSON, _token_views(layers)
+            moments = {view.name: [Moments.read(row) for row in rows[view.name]] for view in views}
+            values = [functools.reduce(Moments.joined_with, each).correlation() for each in moments.values()]
+        else:
+            measure, views = SimilarityMeasure.CKA, _whole_views(models)
+            values = [cka(torch.tensor(rows[view.name], dtype=torch.float64).sum(0)) for view in views]
+        maps = _maps(views, values, layers, len(models[0][1]))
+        pearson = measure is SimilarityMeasure.PEARSON
+        exhibits = self._pearson_exhibits(maps["own"], n) if pearson else self._cka_exhibits(maps, models, n)
+        numbers = {
+            "n": n,
+            "measure": measure.value,
+            "maps": {whose: {name: one.numbers() for name, one in each.items()} for whose, each in maps.items()},
+            "absent": _absent(maps),
+        }
+        summary = f"On {n} images, {main_finding(maps)}. {_absent(maps)}".strip()
+        return StudyRecord("correlation", self.title, summary, exhibits, numbers)
+
+    def _by_pearson(self, layers: Sequence[Layer]) -> bool:
+        has_tokens, auto = any(layer.prefix is not None for layer in layers), self.measure is SimilarityMeasure.AUTO
+        return self.measure is SimilarityMeasure.PEARSON or (auto and has_tokens and self.other is None)
+
+    def _models(self, ctx: Context) -> list[Layered]:
+        """The model and, if there is one, the other: with the same weights as when the study began."""
         if self.other is None:
-            return []
-        loaded = load(self.other)
-        weights = fingerprint(loaded.net.state_dict())
-        if parts.once("other", lambda: {"weights_sha256": weights})["weights_sha256"] != weights:
+            return [layers_of(ctx.model)]
+        other = load(self.other)
+        weights = fingerprint(other.net.state_dict())
+        if ctx.once("other", lambda: {"weights_sha256": weights})["weights_sha256"] != weights:
             raise UsageError(f"{self.other} has other weights than when this study began. Choose a new run folder.")
-        return [layers_of(loaded.to(device))]
+        return [layers_of(ctx.model), layers_of(other.to(ctx.device))]
+
+    def _map_moments(self, ctx: Context, models: Sequence[Layered], views: Sequence[View]) -> None:
+        """A row per chunk of images: the moments of every view."""
+
+        def moments(index: Tensor) -> list[Moments]:
+            outputs = _outputs(ctx, models, index, lambda place, out: out)
+            each = ([view.of(place, outputs[place]) for place in view.first] for view in views)
+            return [Moments.of(tensors, self.per, normed=self.ln) for tensors in each]
+
+        def chunk(index: Tensor) -> dict[str, object]:
+            batches = [one for _, one in in_batches(index, ctx.engine.rows or _BATCH, moments)]
+            joined = (functools.reduce(Moments.joined_with, each) for each in zip(*batches, strict=True))
+            return {view.name: one.row() for view, one in zip(views, joined, strict=True)}
+
+        map_chunks(ctx, _TABLE, chunk, size=_CHUNK)
+
+    def _map_dependence(self, ctx: Context, models: Sequence[Layered], views: Sequence[View]) -> None:
+        """A row per group of images: the statistic H of all pairs of layers, weighted by the size of the group."""
+        groups = groups_of(len(ctx.images), self.group)
+
+        def chunk(number: Tensor) -> dict[str, object]:
+            index = groups[int(number)]
+            grams = _grams(ctx, models, views, index).items()
+            return {
+                name: (len(index) * dependence(grams_Lnn, biased=self.biased)).tolist() for name, grams_Lnn in grams
+            }
+
+        map_chunks(ctx, _TABLE, chunk, size=1, index=torch.arange(len(groups)))
+
+    def _pearson_exhibits(self, maps: Maps, n: int) -> list[Exhibit]:
+        normed = "; every token was given mean 0 and variance 1 first" if self.ln else ""
+        caption = (
+            f"The absolute value of Pearson's correlation between what two blocks give, {_OVER[self.per]}; {n} "
+            f"images{normed}. A bright square is a group of blocks that change little. {_absent({'own': maps})}"
+        )
+        label = "|correlation|"
+        return [*heat_maps("Correlation of representations", caption.strip(), label, maps), *steps(maps, label, n)]
+
+    def _cka_exhibits(self, maps: Mapping[str, Maps], models: Sequence[Layered], n: int) -> list[Exhibit]:
+        """Of two models the comparison first, then each on its own."""
+        kind, chance = ("biased", "above 0, near 1 if wide") if self.biased else ("debiased", "around 0")
+        caption = (
+            f"Linear CKA, {kind}, between what two layers give, flattened image by image; {n} images in "
+            f"{len(groups_of(n, self.group))} groups of at most {self.group}. Unrelated layers are {chance}. "
+        )
+        name, second = _name(models[0][0]), _name(models[-1][0])
+        whose = f"{second}, the other"
+        if self.other is not None and name == second:  # two of one architecture need different names
+            name, second = "the studied model", f"the other ({self.other.rpartition('/')[2]})"
+            whose = second
+        alone = heat_maps(f"CKA of {name}", (caption + _absent(maps)).strip(), "CKA", maps["own"])
+        if self.other is None:
+            return [*alone, *steps(maps["own"], "CKA", n)]
+        between = f"Rows are layers of {name}, columns of {second}{_resized(models)}. {_absent(maps)}"
+        return [
+            *heat_maps(f"CKA of {name} and {second}", (caption + between).strip(), "CKA", maps["between"]),
+            *alone,
+            *heat_maps(f"CKA of {whose}", (caption + _absent(maps)).strip(), "CKA", maps["other"]),
+        ]
+
+
+def groups_of(n: int, size: int) -> list[Tensor]:
+    """The indices of n images in groups of nearly one size, at most `size`."""
+    return [*torch.arange(n).tensor_split(math.ceil(n / size))]
 
 
 def _token_views(layers: Sequence[Layer]) -> list[View]:
     """All tokens of the layers that have one for every patch, and the class token of those that have one."""
-    patched = [place for place, layer in enumerate(layers) if layer.prefix is not None]
-    prefixes = [layers[place].prefix or 0 for place in patched]
+    prefixes = {place: layer.prefix for place, layer in enumerate(layers) if layer.prefix is not None}
     # where the class token joins late, only the patches are there in all layers
-    first = [0 if len(set(prefixes)) == 1 else prefix for prefix in prefixes]
-    views = [View("all", tuple(patched), tuple(first))]
-    classed = tuple(place for place, layer in enumerate(layers) if layer.class_token)
-    return [*views, View("class", classed, (0,) * len(classed), 1)] if classed else views
+    same = len(set(prefixes.values())) == 1
+    return [View("all", {place: 0 if same else prefix for place, prefix in prefixes.items()}), *_class_view(layers)]
 
 
-def _whole_views(models: Sequence[Sequence[Layer]]) -> list[View]:
-    """All that the layers of all models give, and the class tokens if every model has one."""
-    layers = [layer for one in models for layer in one]
-    views = [View("whole", tuple(range(len(layers))), (None,) * len(layers))]
-    classed = tuple(place for place, layer in enumerate(layers) if layer.class_token)
-    if all(any(layer.class_token for layer in one) for one in models):
-        views.append(View("class", classed, (0,) * len(classed), 1))
-    return views
+def _whole_views(models: Sequence[Layered]) -> list[View]:
+    """The whole outputs of the layers of all models, and the class tokens if every model has one."""
+    layers = [layer for _, each in models for layer in each]
+    classed = all(any(layer.class_token for layer in each) for _, each in models)
+    return [View("whole", dict.fromkeys(range(len(layers)))), *(_class_view(layers) if classed else [])]
 
 
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """Models with their layers, numbered through, on some images."""
-
-    models: Sequence[tuple[Model, Sequence[Layer]]]
-    images: Images
-    parts: Parts
-    seed: int
-    batch: int | None
-    notify: Notify
-
-    def pearson(self, views: Sequence[View], settings: Correlation) -> list[Tensor]:
-        """[L, L] of every view."""
-
-        def look(rows: Tensor) -> list[Moments]:
-            seen = self._seen(rows, lambda place, out: out)
-            return [Moments.of(view.of(seen), settings.per, normed=settings.ln) for view in views]
-
-        def portion(rows: Tensor) -> dict[str, object]:
-            totals: list[Moments] = []
-            for done, found in in_batches(rows, self.batch or _ROWS, look):
-                totals = [a.with_(b) for a, b in zip(totals, found, strict=True)] if totals else found
-                self.notify("correlation", int(done[-1]) + 1, len(self.images), {})
-            return {"views": [one.told() for one in totals]}
-
-        read = [self._read("pearson", rows, portion) for rows in torch.arange(len(self.images)).split(_PORTION)]
-        each = zip(*([Moments.read(one) for one in views] for views in read), strict=True)
-        return [functools.reduce(Moments.with_, of_view).correlation() for of_view in each]
-
-    def cka(self, views: Sequence[View], settings: Correlation) -> list[Tensor]:
-        """[L, L] of every view, over the layers of all models."""
-        groups = groups_of(len(self.images), settings.group)
-        together = max(1, _PORTION // settings.group)
-
-        def portion(rows: Tensor) -> dict[str, object]:
-            totals = [torch.zeros(len(view.places), len(view.places), dtype=torch.float64) for view in views]
-            for group in (one for one in groups if bool(torch.isin(one[0], rows))):
-                for total, grams_Lnn in zip(totals, self._grams(group, views), strict=True):
-                    total += len(group) * dependence(grams_Lnn, biased=settings.biased)
-                self.notify("correlation", int(group[-1]) + 1, len(self.images), {})
-            return {"views": [packed(total) for total in totals]}
-
-        portions = [torch.cat(groups[at : at + together]) for at in range(0, len(groups), together)]
-        read = [self._read("cka", rows, portion) for rows in portions]
-        each = zip(*([unpacked(one) for one in views] for views in read), strict=True)
-        return [cka(torch.stack(of_view).sum(0)) for of_view in each]
-
-    def _read(self, name: str, rows: Tensor, make: Callable[[Tensor], Mapping[str, object]]) -> list[dict[str, object]]:
-        told = self.parts.once(f"{name}-{int(rows[0]):09d}", lambda: make(rows))["views"]
-        assert isinstance(told, list)
-        return told
-
-    def _grams(self, rows: Tensor, views: Sequence[View]) -> list[Tensor]:
-        """[L, n, n] of every view. A group that fits into memory whole leaves no features behind."""
-        at = [{place: i for i, place in enumerate(view.places)} for view in views]
-
-        def look(some: Tensor) -> dict[int, list[Tensor]]:
-            def take(place: int, out: Tensor) -> list[Tensor]:
-                shown = [view.cut(where[place], out) for view, where in zip(views, at, strict=True) if place in where]
-                return [gram(one) for one in shown] if len(some) == len(rows) else [one.flatten(1) for one in shown]
-
-            return self._seen(some, take)
-
-        compile_units = [found for _, found in in_batches(rows, self.batch or len(rows), look)]
-        whole = len(compile_units) == 1
-        grams = {
-            place: compile_units[0][place]
-            if whole
-            else [gram(torch.cat(one)) for one in zip(*(piece[place] for piece in compile_units), strict=True)]
-            for place in compile_units[0]
-        }
-        # a layer has its Gram matrices in the order of the views it is in
-        turns = {place: iter(found) for place, found in grams.items()}
-        return [torch.stack([next(turns[place]) for place in view.places]) for view in views]
-
-    def _seen(self, rows: Tensor, look: Callable[[int, Tensor], Seen]) -> dict[int, Seen]:
-        """What `look` makes of every layer's output, by its number through all models."""
-        x = self.images.images(rows)
-        seen: dict[int, Seen] = {}
-        for model, layers in self.models:
-            device, before = device_of(model), len(seen)
-
-            def told(place: int, out: Tensor, before: int = before) -> Seen:
-                return look(before + place, out)
-
-            with isolated(model, self.seed, device), torch.no_grad(), watched(layers, told) as found:
-                model((x if before == 0 else _fitted(x, model)).to(device))
-            seen.update({before + place: one for place, one in found.items()})
-        return seen
+def _class_view(layers: Sequence[Layer]) -> list[View]:
+    classed = [place for place, layer in enumerate(layers) if layer.class_token]
+    return [View("class", dict.fromkeys(classed, 0), 1)] if classed else []
 
 
-def groups_of(n: int, size: int) -> list[Tensor]:
-    """The numbers of n images in groups of nearly one size, at most `size`."""
-    return [*torch.arange(n).tensor_split(math.ceil(n / size))]
+def _grams(ctx: Context, models: Sequence[Layered], views: Sequence[View], index: Tensor) -> dict[str, Tensor]:
+    """[L, n, n] of every view. Of a group that fits into memory whole, no features are kept."""
+
+    def work(some: Tensor) -> dict[int, dict[str, Tensor]]:
+        def read(place: int, out: Tensor) -> dict[str, Tensor]:
+            parts = {view.name: view.of(place, out) for view in views if place in view.first}
+            whole = len(some) == len(index)
+            return {name: gram(part) if whole else part.flatten(1) for name, part in parts.items()}
+
+        return _outputs(ctx, models, some, read)
+
+    batches = [made for _, made in in_batches(index, ctx.engine.rows or len(index), work)]
+
+    def joined(place: int, name: str) -> Tensor:
+        parts = [made[place][name] for made in batches]
+        return parts[0] if len(parts) == 1 else gram(torch.cat(parts))
+
+    return {view.name: torch.stack([joined(place, view.name) for place in view.first]) for view in views}
+
+
+def _outputs(
+    ctx: Context, models: Sequence[Layered], index: Tensor, read: Callable[[int, Tensor], Read]
+) -> dict[int, Read]:
+    """What `read` makes of every layer's output, by its number through all models."""
+    x, results = ctx.images.images(index), dict[int, Read]()
+    for model, layers in models:
+        device, before, modules = device_of(model), len(results), [layer.module for layer in layers]
+        numbered = functools.partial(lambda before, place, out: read(before + place, out), before)
+        with isolated(model, ctx.seed, device), torch.no_grad(), outputs_of(modules, numbered) as found:
+            model((x if before == 0 else _fitted(x, model)).to(device))
+        results |= {before + place: one for place, one in found.items()}
+    return results
 
 
 def _fitted(x: Tensor, model: Model) -> Tensor:
-    """Images at the size a model takes; only a second model may want another than the data has."""
+    """Images at the size a model takes; only the second model may take another than the data has."""
     size = model.spec.image_size if model.spec is not None else x.shape[-1]
     if x.shape[-2:] == (size, size):
         return x
     return nn.functional.interpolate(x, (size, size), mode="bilinear", antialias=True).clamp(0, 1)
 
 
-def _resized(models: Sequence[Model]) -> str:
-    first, second = (model.spec.image_size if model.spec is not None else None for model in models)
+def _resized(models: Sequence[Layered]) -> str:
+    first, second = (model.spec.image_size if model.spec is not None else None for model, _ in models)
     return f", which saw the same images resized to {second} x {second}" if second not in (None, first) else ""
 
 
@@ -324,31 +301,23 @@ def _name(model: Model) -> str:
     return model.spec.name.rpartition(":")[2] if model.spec is not None else type(model.net).__name__
 
 
-def _maps(views: Sequence[View], values: Sequence[Tensor], layers: Sequence[Layer]) -> dict[str, Map]:
-    names = ([layers[place].name for place in view.places] for view in views)
-    return {view.name: Map(own, own, value_LL) for view, own, value_LL in zip(views, names, values, strict=True)}
+def _maps(views: Sequence[View], values: Sequence[Tensor], layers: Sequence[Layer], own: int) -> dict[str, Maps]:
+    """The maps of every view: `own` of the model's layers, and of a second model `between` both and `other`."""
+    maps: dict[str, dict[str, SimilarityMap]] = {}
+    for view, values_LL in zip(views, values, strict=True):
+        names, cut = [layers[place].name for place in view.first], sum(place < own for place in view.first)
+        every, first, second = SimilarityMap(names, names, values_LL), slice(None, cut), slice(cut, None)
+        parts = {"own": (first, first)}
+        if own < len(layers):
+            parts = {"between": (first, second), **parts, "other": (second, second)}
+        for whose, (rows, columns) in parts.items():
+            maps.setdefault(whose, {})[view.name] = every.part(rows, columns)
+    return dict(maps)
 
 
-def _atlas(
-    views: Sequence[View], values: Sequence[Tensor], models: Sequence[Sequence[Layer]]
-) -> dict[str, dict[str, Map]]:
-    """The maps of all layers, cut into those of each model and those between two."""
-    every = _maps(views, values, [layer for layers in models for layer in layers])
-    if len(models) == 1:
-        return {"own": every}
-    cuts = {view.name: sum(place < len(models[0]) for place in view.places) for view in views}
-    atlas: dict[str, dict[str, Map]] = {"between": {}, "own": {}, "other": {}}
-    for name, one in every.items():
-        first, second = slice(None, cuts[name]), slice(cuts[name], None)
-        atlas["between"][name] = one.part(first, second)
-        atlas["own"][name] = one.part(first, first)
-        atlas["other"][name] = one.part(second, second)
-    return atlas
-
-
-def _absent(atlas: Mapping[str, Mapping[str, Map]]) -> str:
-    if "class" in atlas["own"]:
+def _absent(maps: Mapping[str, Maps]) -> str:
+    if "class" in maps["own"]:
         return ""
-    if len(atlas) == 1:
+    if len(maps) == 1:
         return "The model has no class token, so there is no map of it."
     return "There is no map of class tokens: not both models have one."

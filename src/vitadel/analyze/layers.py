@@ -1,7 +1,8 @@
-"""The layers of a model as a study meets them, and what they give in a forward pass."""
+"""The layers of a model as studies use them, and their outputs in a forward pass."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import TypeVar
 
 from torch import Tensor, nn
@@ -10,14 +11,14 @@ from vitadel.core.errors import UsageError
 from vitadel.models import Layer, Model, family_of
 from vitadel.models.taps import is_compiled
 
-Seen = TypeVar("Seen")
+Read = TypeVar("Read")
 
 
 def layers_of(model: nn.Module) -> tuple[Model, Sequence[Layer]]:
-    """A model and its layers; refused are models that cannot be looked into."""
+    """A model and its layers; refused are models whose layers are not known or cannot be hooked."""
     if not isinstance(model, Model):
         raise UsageError(
-            f"this study looks into a model's layers, and this {type(model).__name__} does not name them. "
+            f"this study reads the outputs of a model's layers, and this {type(model).__name__} does not name them. "
             "Load it with vitadel.models.load, or give its network to vitadel.models.wrap."
         )
     if any(is_compiled(module) for module in model.modules()):
@@ -25,31 +26,26 @@ def layers_of(model: nn.Module) -> tuple[Model, Sequence[Layer]]:
     layers = family_of(model.net).layers(model.net)
     if not layers:
         raise UsageError(
-            f"{type(model.net).__name__} has no layers Vitadel knows. This study wants a ViT, DeiT, CaiT, XCiT, Swin, "
+            f"{type(model.net).__name__} has no layers Vitadel knows. This study needs a ViT, DeiT, CaiT, XCiT, Swin, "
             "LeViT, ResNet or WideResNet."
         )
     return model, layers
 
 
 def short(name: str) -> str:
-    """The name of a layer where there is little room: blocks go by their number."""
+    """A short name of a layer for the axes of figures: blocks go by their number."""
     return name.replace("class_blocks.", "class ").removeprefix("blocks.")
 
 
 @contextmanager
-def watched(layers: Sequence[Layer], look: Callable[[int, Tensor], Seen]) -> Iterator[dict[int, Seen]]:
-    """Inside, what `look` makes of the number and the output of every layer, in the latest forward pass."""
-    seen: dict[int, Seen] = {}
+def outputs_of(modules: Iterable[nn.Module], read: Callable[[int, Tensor], Read]) -> Iterator[dict[int, Read]]:
+    """Inside, what `read` makes of the number and the output of every module, in the latest forward pass."""
+    results: dict[int, Read] = {}
 
-    def at(place: int) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
-        def hook(module: nn.Module, args: tuple[Tensor, ...], out: Tensor) -> None:
-            seen[place] = look(place, out)
+    def keep(number: int, module: nn.Module, args: tuple[Tensor, ...], out: Tensor) -> None:
+        results[number] = read(number, out)
 
-        return hook
-
-    handles = [layer.module.register_forward_hook(at(place)) for place, layer in enumerate(layers)]
-    try:
-        yield seen
-    finally:
-        for handle in handles:
-            handle.remove()
+    with ExitStack() as stack:
+        for number, module in enumerate(modules):
+            stack.callback(module.register_forward_hook(partial(keep, number)).remove)
+        yield results

@@ -1,258 +1,238 @@
-"""Right answers of a model with something changed in its layers, for many changes on the same images.
+"""Predictions of a model with something changed in its layers, for many such variants on the same images.
 
-A plan says for every layer what is done to it. Plans are carried out in the order of a dictionary, and whatever the
-layers gave up to the first difference is taken from the plan before: every beginning that plans share runs once. The
-network's own code joins the layers; one whose output is known hands it on instead of running. Answers are those of
-whole forward passes bit for bit (tests/unit/analyze/test_analyze_lesion_surgery.py).
+A variant says for every layer what is changed. Variants run in lexicographic order, and the outputs of all layers
+before the first difference are those of the variant before: every prefix that variants share runs once. The network's
+own code still connects the layers; one whose output is known returns it instead of running. Logits are those of whole
+forward passes bit for bit (tests/unit/analyze/test_analyze_lesion_surgery.py).
 
 Shape letters: B images, K classes, N tokens.
 """
 
 import enum
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
 
-from vitadel.analyze.study import Parts
+from vitadel.analyze.layers import layers_of
 from vitadel.attacks import isolated
-from vitadel.core.device import device_of
 from vitadel.core.errors import UsageError
-from vitadel.core.oom import in_batches
-from vitadel.core.progress import Notify
-from vitadel.evaluate.images import Images
+from vitadel.core.progress import silent
+from vitadel.core.stats import Accuracy, accuracy
+from vitadel.evaluate.context import Batch, Context
 from vitadel.models import Layer, Model
 
-_PORTION = 64  # images whose answers are written down together
+_BATCH = 64  # images at a time, where nothing else is asked for: the outputs of all layers are kept for them
 
 
-class Cut(enum.IntEnum):
-    """What is done to a layer; the numbers after `MASK` are those of masks for its attention."""
+class Change(enum.IntEnum):
+    """What is changed in a layer; the numbers from `MASK` on are masks for its attention."""
 
-    NOTHING = 0
-    LAYER = 1
-    ATTENTION = 2
-    MLP = 3
+    NONE = 0
+    NO_LAYER = 1
+    NO_ATTENTION = 2
+    NO_MLP = 3
     MASK = 4
 
 
-Plan = tuple[int, ...]
+Variant = tuple[int, ...]
 
 
-def intact(layers: Sequence[Layer]) -> Plan:
-    """The plan that leaves the model as it is."""
-    return (Cut.NOTHING,) * len(layers)
+def variant(layers: Sequence[Layer], places: Iterable[int] = (), change: int = Change.NONE) -> Variant:
+    """The variant with one change in the layers of these numbers, by default the model as it is."""
+    changed = set(places)
+    return tuple(int(change) if place in changed else Change.NONE for place in range(len(layers)))
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """Of every plan the number of right answers; and what it took, in layers run and forward passes' worth of them."""
+class VariantCounts:
+    """Correct predictions of every variant on n images, and the cost in layers run and in forward passes."""
 
     n: int
-    right: dict[Plan, int]
+    correct: Mapping[Variant, int]
     layers_run: int
     forwards: float
 
-
-def operate(
-    model: Model,
-    layers: Sequence[Layer],
-    plans: Sequence[Plan],
-    images: Images,
-    parts: Parts,
-    *,
-    masks: Sequence[Tensor] = (),
-    seed: int,
-    batch: int | None,
-    notify: Notify,
-    what: str,
-) -> Outcome:
-    """Carry out all plans on all images; portions that are known are not done again."""
-    ordered = sorted({intact(layers), *plans})
-    device = device_of(model)
-    theatre = _PrefixCache(model, layers, [mask.to(device) for mask in masks])
-
-    def look(rows: Tensor) -> tuple[list[int], int]:
-        # what was left over when a larger batch did not fit belongs to other images
-        theatre.forget()
-        x, label_B, right = images.images(rows).to(device), images.labels[rows], []
-        before = theatre.layers_run
-        with isolated(model, seed, device), torch.no_grad():
-            for number, plan in enumerate(ordered):
-                z_BK = theatre.answer(x, plan)
-                _check(z_BK, label_B, clean=number == 0)
-                right.append(int((z_BK.argmax(1).cpu() == label_B).sum()))
-                done = int(rows[0]) * len(ordered) + (number + 1) * len(rows)
-                notify(what, done, len(ordered) * len(images), {})
-        theatre.forget()
-        return right, theatre.layers_run - before
-
-    def portion(rows: Tensor) -> dict[str, object]:
-        found = [(len(some), made) for some, made in in_batches(rows, batch or _PORTION, look)]
-        right = [sum(counts) for counts in zip(*(counts for _, (counts, _) in found), strict=True)]
-        # layers run for a batch are run for each of its images; how images are put together changes nothing
-        return {"right": right, "layers_run": sum(size * run for size, (_, run) in found)}
-
-    right, run = [0] * len(ordered), 0
-    for rows in torch.arange(len(images)).split(_PORTION):
-        told = parts.once(f"{what}-{int(rows[0]):09d}", lambda rows=rows: portion(rows))  # type: ignore[misc]
-        counts, ran = told["right"], told["layers_run"]
-        assert isinstance(counts, list)
-        right, run = [a + b for a, b in zip(right, counts, strict=True)], run + int(str(ran))
-    n = len(images)
-    return Outcome(n, dict(zip(ordered, right, strict=True)), run // n, run / n / len(layers))
+    def accuracy(self, variant: Variant) -> Accuracy:
+        return accuracy(self.correct[variant], self.n)
 
 
-def _check(z_BK: Tensor, label_B: Tensor, *, clean: bool) -> None:
-    if int(label_B.max()) >= z_BK.shape[1] or int(label_B.min()) < 0:
+def map_variants(ctx: Context, table: str, variants: Iterable[Variant], masks: Sequence[Tensor] = ()) -> None:
+    """Fill a table with whether each variant's prediction is correct, image by image.
+
+    Args:
+        ctx: The context.
+        table: The name of the table.
+        variants: The variants; the model as it is joins them.
+        masks: Attention masks [N, N], the first of which is number `Change.MASK`.
+    """
+    model, layers = layers_of(ctx.model)
+    ordered = _ordered(layers, variants)
+    cache = PrefixCache(model, layers, [mask.to(ctx.device) for mask in masks])
+    position = {index: number for number, index in enumerate(ctx.share())}
+
+    def work(batch: Batch) -> dict[str, object]:
+        cache.clear()  # of a larger batch that did not fit into memory
+        before, correct = cache.layers_run, []
+        with isolated(model, ctx.seed, ctx.device), torch.no_grad():
+            for number, one in enumerate(ordered, 1):
+                z_BK = cache.logits(batch.x, one)
+                if number == 1:
+                    _check(z_BK, batch.y)
+                correct.append((z_BK.argmax(1) == batch.y).cpu())
+                done = position[int(batch.index[0])] * len(ordered) + number * len(batch)
+                ctx.progress(table, done, len(ordered) * len(position), {})
+        cache.clear()
+        return {"correct": torch.stack(correct, 1), "layers_run": [cache.layers_run - before] * len(batch)}
+
+    replace(ctx, progress=silent).map(table, work, batch_size=ctx.engine.rows or _BATCH)
+
+
+def count_correct(ctx: Context, table: str, variants: Iterable[Variant]) -> VariantCounts:
+    """What `map_variants` wrote for the same variants, added up over images."""
+    _, layers = layers_of(ctx.model)
+    rows = ctx.table(table)
+    n, run = len(rows), sum(rows["layers_run"])
+    correct = (sum(each) for each in zip(*rows["correct"], strict=True))
+    return VariantCounts(
+        n, dict(zip(_ordered(layers, variants), correct, strict=True)), run // n, run / n / len(layers)
+    )
+
+
+def _ordered(layers: Sequence[Layer], variants: Iterable[Variant]) -> list[Variant]:
+    return sorted({variant(layers), *variants})
+
+
+def _check(z_BK: Tensor, y_B: Tensor) -> None:
+    if int(y_B.max()) >= z_BK.shape[1] or int(y_B.min()) < 0:
         raise UsageError(
-            f"the model knows {z_BK.shape[1]} classes, the data has labels from {int(label_B.min())} to "
-            f"{int(label_B.max())}. Is it the model for this data set?"
+            f"the model has {z_BK.shape[1]} classes, the data has labels from {int(y_B.min())} to "
+            f"{int(y_B.max())}. Is it the model for this data set?"
         )
-    if clean and (bad := int((~z_BK.isfinite()).any(1).sum())):
+    if bad := int((~z_BK.isfinite()).any(1).sum()):
         raise UsageError(f"the model returned NaN or infinite logits for {bad} of {len(z_BK)} clean images.")
 
 
 @dataclass(slots=True)
-class _PrefixCache:
-    """A model, and what its layers gave under the latest plan."""
+class PrefixCache:
+    """A model, and the outputs of its layers under the latest variant.
+
+    Args:
+        model: The model.
+        layers: Its layers, in order.
+        masks: The masks that variants refer to.
+
+    Attributes:
+        layers_run: How many layers ran so far.
+    """
 
     model: Model
     layers: Sequence[Layer]
-    masks: Sequence[Tensor]
+    masks: Sequence[Tensor] = ()
     layers_run: int = 0
-    _plan: Plan = ()
-    _given: dict[int, Tensor] = field(default_factory=dict)
-    _nothing: dict[nn.Module, Tensor] = field(default_factory=dict)
+    _variant: Variant = ()
+    _outputs: dict[nn.Module, Tensor] = field(default_factory=dict)
+    _zeros: dict[nn.Module, Tensor] = field(default_factory=dict)
     _stem: dict[nn.Module, list[Tensor]] = field(default_factory=dict)
 
-    def forget(self) -> None:
-        self._plan, self._given, self._nothing, self._stem = (), {}, {}, {}
+    def clear(self) -> None:
+        """Drop all outputs, before other images."""
+        self._variant, self._outputs, self._zeros, self._stem = (), {}, {}, {}
 
-    def answer(self, x: Tensor, plan: Plan) -> Tensor:
-        """[B, K]: the logits of the model changed by a plan, on the same images as the plan before."""
-        # factors for attention that the model keeps are applied by taps, which want to see every attention run
+    def logits(self, x: Tensor, variant: Variant) -> Tensor:
+        """[B, K]: the logits of a variant, on the same images as the variant before."""
+        # a model's own attention scales are applied by taps, which have to see every attention run
         whole = self.model.attention_scales is not None
-        known = 0 if whole else _in_common(self._plan, plan)
+        known = 0 if whole else _common_prefix(self._variant, variant)
         with ExitStack() as stack:
             if whole:
-                self._cut_by_taps(stack, plan)
+                self._skip_by_taps(stack, variant)
             else:
-                self._cut(stack, plan, known)
-            self._mask(stack, plan, known)
-            for place in range(known, len(plan)):
-                stack.enter_context(_told(self.layers[place].module, self._keeping(place)))
+                self._reuse_stem(stack)
+                self._replace_layers(stack, variant, known)
+            masks = {
+                f"{layer.name}.attn": self.masks[change - Change.MASK]
+                for layer, change in zip(self.layers[known:], variant[known:], strict=True)
+                if change >= Change.MASK
+            }
+            if masks:
+                stack.enter_context(self.model.taps.mask(masks))
+            for layer in self.layers[known:]:
+                _hook(stack, layer.module, self._keep_output)
             z_BK = self.model(x)
-        self.layers_run += len(plan) if whole else sum(cut != Cut.LAYER for cut in plan[known:])
-        self._plan = plan
+        self.layers_run += len(variant) if whole else sum(change != Change.NO_LAYER for change in variant[known:])
+        self._variant = variant
         return z_BK
 
-    def _cut(self, stack: ExitStack, plan: Plan, known: int) -> None:
-        """Layers whose output is known, or that are left out, do not run; neither do branches that are left out."""
-        self._pass_by_stem(stack)
-        for place, (layer, cut) in enumerate(zip(self.layers, plan, strict=True)):
+    def _replace_layers(self, stack: ExitStack, variant: Variant, known: int) -> None:
+        """Layers whose output is known or that are removed do not run, nor do branches that are removed."""
+        for place, (layer, change) in enumerate(zip(self.layers, variant, strict=True)):
+            branches = {Change.NO_ATTENTION: layer.attention, Change.NO_MLP: layer.mlp}
             if place < known:
-                stack.enter_context(_acting(layer.module, _giving(self._given[place])))
-            elif cut == Cut.LAYER:
-                stack.enter_context(_acting(layer.module, _handing_on(layer.stream)))
-            elif cut in (Cut.ATTENTION, Cut.MLP):
-                branch = layer.attention if cut == Cut.ATTENTION else layer.mlp
+                _replace_forward(stack, layer.module, _returning(self._outputs[layer.module]))
+            elif change == Change.NO_LAYER:
+                _replace_forward(stack, layer.module, _passing(layer.stream))
+            elif change in branches:
+                branch = branches[Change(change)]
                 assert branch is not None
-                stack.enter_context(_acting(branch, _giving(self._nothing[branch])))
-            elif not self._plan:  # the first plan changes nothing, and shows what the branches give
-                for one in (layer.attention, layer.mlp):
-                    if one is not None:
-                        stack.enter_context(_told(one, self._noting(one)))
+                _replace_forward(stack, branch, _returning(self._zeros[branch]))
+            elif not self._variant:  # the first variant changes nothing, and shows the branches' shapes
+                for one in filter(None, branches.values()):
+                    _hook(stack, one, self._keep_zeros)
 
-    def _pass_by_stem(self, stack: ExitStack) -> None:
-        """What the network did once, before its first layer, under the first plan, need not be done again."""
-        if self._plan:
-            for module, given in self._stem.items():
-                if len(given) == 1:
-                    stack.enter_context(_acting(module, _giving(given[0])))
+    def _reuse_stem(self, stack: ExitStack) -> None:
+        """What the network ran once, before its first layer, under the first variant, does not run again."""
+        if self._variant:
+            for module, outputs in self._stem.items():
+                if len(outputs) == 1:
+                    _replace_forward(stack, module, _returning(outputs[0]))
             return
-        inside = {id(layer.module) for layer in self.layers}
+        inside = {layer.module for layer in self.layers}
         for module in self.model.net.children():
-            if not any(id(one) in inside for one in module.modules()):
-                stack.enter_context(_told(module, self._stemming(module)))
+            if inside.isdisjoint(module.modules()):
+                _hook(stack, module, self._keep_stem)
 
-    def _cut_by_taps(self, stack: ExitStack, plan: Plan) -> None:
-        endings = {Cut.LAYER: "", Cut.ATTENTION: ".attn", Cut.MLP: ".mlp"}
-        names = [
-            f"{layer.name}{endings[Cut(cut)]}" for layer, cut in zip(self.layers, plan, strict=True) if cut in endings
-        ]
+    def _skip_by_taps(self, stack: ExitStack, variant: Variant) -> None:
+        endings = {Change.NO_LAYER: "", Change.NO_ATTENTION: ".attn", Change.NO_MLP: ".mlp"}
+        pairs = zip(self.layers, variant, strict=True)
+        names = [f"{layer.name}{endings[Change(change)]}" for layer, change in pairs if change in endings]
         if names:
             stack.enter_context(self.model.taps.skip(*names))
 
-    def _mask(self, stack: ExitStack, plan: Plan, known: int) -> None:
-        masks = {
-            f"{self.layers[place].name}.attn": self.masks[plan[place] - Cut.MASK]
-            for place in range(known, len(plan))
-            if plan[place] >= Cut.MASK
-        }
-        if masks:
-            stack.enter_context(self.model.taps.mask(masks))
+    def _keep_output(self, module: nn.Module, args: tuple[Tensor, ...], out: Tensor) -> None:
+        self._outputs[module] = out
 
-    def _keeping(self, place: int) -> Callable[[Tensor], None]:
-        def keep(out: Tensor) -> None:
-            self._given[place] = out
+    def _keep_zeros(self, module: nn.Module, args: tuple[Tensor, ...], out: Tensor) -> None:
+        self._zeros[module] = out.new_zeros(()).expand(out.shape)  # takes no memory of its own
 
-        return keep
-
-    def _stemming(self, module: nn.Module) -> Callable[[Tensor], None]:
-        def note(out: Tensor) -> None:
-            # one that runs again later is noted a second time, and passed by never
-            if module in self._stem or not self._given:
-                self._stem.setdefault(module, []).append(out)
-
-        return note
-
-    def _noting(self, branch: nn.Module) -> Callable[[Tensor], None]:
-        def note(out: Tensor) -> None:
-            # of the right shape, and without memory of its own
-            self._nothing[branch] = out.new_zeros(()).expand(out.shape)
-
-        return note
+    def _keep_stem(self, module: nn.Module, args: tuple[Tensor, ...], out: Tensor) -> None:
+        # one that runs again later is kept twice, and therefore never reused
+        if module in self._stem or not self._outputs:
+            self._stem.setdefault(module, []).append(out)
 
 
-def _in_common(one: Plan, other: Plan) -> int:
-    """How many layers two plans begin with alike."""
-    return next(
-        (place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
-    )
+def _common_prefix(one: Variant, other: Variant) -> int:
+    """How many layers are the same in two variants, from the first on."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
-def _giving(value: Tensor) -> Callable[..., Tensor]:
+def _returning(value: Tensor) -> Callable[..., Tensor]:
     return lambda *args, **settings: value
 
 
-def _handing_on(stream: int) -> Callable[..., Tensor]:
-    return lambda *args, **settings: args[stream]
+def _passing(argument: int) -> Callable[..., Tensor]:
+    return lambda *args, **settings: args[argument]
 
 
-@contextmanager
-def _acting(module: nn.Module, act: Callable[..., Tensor]) -> Iterator[None]:
-    """Inside, the module does something else when it is called."""
+def _hook(stack: ExitStack, module: nn.Module, hook: Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]) -> None:
+    stack.callback(module.register_forward_hook(hook).remove)
+
+
+def _replace_forward(stack: ExitStack, module: nn.Module, forward: Callable[..., Tensor]) -> None:
+    """Until the stack is closed, the module does something else when it is called."""
     own = module.__dict__.get("forward")
-    module.forward = act
-    try:
-        yield
-    finally:
-        if own is None:
-            del module.forward
-        else:
-            module.forward = own
-
-
-@contextmanager
-def _told(module: nn.Module, tell: Callable[[Tensor], None]) -> Iterator[None]:
-    def hook(module: nn.Module, args: tuple[Tensor, ...], out: Tensor) -> None:
-        tell(out)
-
-    handle = module.register_forward_hook(hook)
-    try:
-        yield
-    finally:
-        handle.remove()
+    module.forward = forward
+    stack.callback(lambda: delattr(module, "forward") if own is None else setattr(module, "forward", own))

@@ -1,6 +1,6 @@
-r"""How alike are representations? Pearson's correlation and linear CKA, gathered image by image.
+r"""Similarity of representations: Pearson's correlation and linear CKA, accumulated over images.
 
-**Pearson.** With :math:`x_l` all numbers that layer l gives, the coefficient of two layers is
+**Pearson.** With :math:`x_l` all values in the output of layer l, the coefficient of two layers is
 :math:`|C_{lm}| / \sqrt{C_{ll} C_{mm}}`, :math:`C_{lm} = \sum (x_l - \bar x_l)(x_m - \bar x_m)`. Means and sums of some
 images are joined with those of others exactly (Chan, Golub & LeVeque 1979): no image is kept.
 
@@ -9,7 +9,7 @@ images are joined with those of others exactly (Chan, Golub & LeVeque 1979): no 
 .. math:: \mathrm{CKA}_{lm} = \frac{H(K_l, K_m)}{\sqrt{H(K_l, K_l) H(K_m, K_m)}}, \qquad
           H(K, L) = \frac{1}{n (n - 3)} \sum_{i \ne j} \tilde K_{ij} \tilde L_{ij}
 
-where the tilde is U-centring (Székely & Rizzo 2014), which makes H the unbiased estimate of Song et al. (2012). Being
+where the tilde is U-centering (Székely & Rizzo 2014), which makes H the unbiased estimate of Song et al. (2012). Being
 unbiased, it may be averaged over groups of images before the fraction is taken (Nguyen et al. 2021,
 arXiv:2010.15327). The biased one centers rows and columns and divides by :math:`(n-1)^2`; it is close to one for any
 two representations with many more numbers than images.
@@ -18,11 +18,11 @@ Shape letters: L layers, G groups that have a coefficient each, K numbers in a g
 n images of a Gram matrix, P numbers per image.
 """
 
-import base64
 import enum
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -57,31 +57,34 @@ class Moments:
         rows = max(1, _AT_ONCE.get(first.device.type, _ELSEWHERE) // (len(outputs) * first[0].numel()))
         some = (torch.stack(part) for part in zip(*(out.split(rows) for out in outputs), strict=True))
         found = [_moments(values_LBTD, per, normed) for values_LBTD in some]
-        total = functools.reduce(Moments.with_, found)
+        total = functools.reduce(Moments.joined_with, found)
         return cls(total.count, total.mean_GL.cpu(), total.products_GLL.cpu())
 
-    def with_(self, other: "Moments") -> "Moments":
-        """Those of both together."""
+    def joined_with(self, other: "Moments") -> "Moments":
+        """The moments of both sets of images together."""
         count = self.count + other.count
-        apart_GL = other.mean_GL - self.mean_GL
-        outer_GLL = apart_GL[:, :, None] * apart_GL[:, None] * (self.count * other.count / count)
-        mean_GL = self.mean_GL + apart_GL * (other.count / count)
+        difference_GL = other.mean_GL - self.mean_GL
+        outer_GLL = difference_GL[:, :, None] * difference_GL[:, None] * (self.count * other.count / count)
+        mean_GL = self.mean_GL + difference_GL * (other.count / count)
         return Moments(count, mean_GL, self.products_GLL + other.products_GLL + outer_GLL)
 
     def correlation(self) -> Tensor:
         """[L, L]: absolute coefficients, mean over groups; without those where a layer is constant, nan without any."""
-        spread_GL = self.products_GLL.diagonal(dim1=1, dim2=2)
-        # what is left of a constant after rounding is no variance
-        dust_GL = self.count * (8 * _EPS * self.mean_GL).square()
-        size_GL = torch.where(spread_GL > dust_GL, spread_GL, torch.nan).sqrt()
+        squares_GL = self.products_GLL.diagonal(dim1=1, dim2=2)
+        # what rounding leaves of a constant
+        rounding_GL = self.count * (8 * _EPS * self.mean_GL).square()
+        size_GL = torch.where(squares_GL > rounding_GL, squares_GL, torch.nan).sqrt()
         return (self.products_GLL / (size_GL[:, :, None] * size_GL[:, None])).abs().clamp_max(1).nanmean(0)
 
-    def told(self) -> dict[str, object]:
-        return {"count": self.count, "mean": packed(self.mean_GL), "products": packed(self.products_GLL)}
+    def row(self) -> dict[str, object]:
+        """As plain numbers, for a row of a table."""
+        return {"count": self.count, "mean": self.mean_GL.tolist(), "products": self.products_GLL.tolist()}
 
     @classmethod
-    def read(cls, told: dict[str, object]) -> "Moments":
-        return cls(int(str(told["count"])), unpacked(told["mean"]), unpacked(told["products"]))
+    def read(cls, row: Mapping[str, Any]) -> "Moments":
+        """What `row` wrote, bit for bit."""
+        mean, products = (torch.tensor(row[name], dtype=torch.float64) for name in ("mean", "products"))
+        return cls(row["count"], mean, products)
 
 
 def _moments(values_LBTD: Tensor, per: Per, normed: bool) -> Moments:
@@ -93,14 +96,14 @@ def _moments(values_LBTD: Tensor, per: Per, normed: bool) -> Moments:
     else:
         values_GLK = values_LBTD.permute((2, 0, 1, 3) if per is Per.TOKEN else (3, 0, 1, 2)).flatten(2)
     mean_GL = values_GLK.mean(-1)
-    apart_GLK = values_GLK - mean_GL[..., None]
-    return Moments(values_GLK.shape[-1], mean_GL, apart_GLK @ apart_GLK.mT)
+    deviation_GLK = values_GLK - mean_GL[..., None]
+    return Moments(values_GLK.shape[-1], mean_GL, deviation_GLK @ deviation_GLK.mT)
 
 
 def gram(features: Tensor) -> Tensor:
     """[n, n] float64 on the CPU: inner products of images, whose features were centered.
 
-    Centring changes no similarity, and leaves float32 more digits for what differs between images. Products are made
+    Centering changes no similarity, and leaves float32 more digits for what differs between images. Products are made
     in the type of the features, float32 at least, and added up in float64.
     """
     flat_nP = features.flatten(1)
@@ -138,16 +141,3 @@ def _u_centered(k_Lnn: Tensor) -> Tensor:
     rows_Ln = k_Lnn.sum(2) / (n - 2)
     rest = rows_Ln.sum(1)[:, None, None] / (n - 1)
     return (k_Lnn - rows_Ln[:, :, None] - rows_Ln[:, None] + rest) * off
-
-
-def packed(values: Tensor) -> dict[str, object]:
-    """A float64 tensor in JSON, bit for bit."""
-    told = base64.b64encode(values.contiguous().numpy().tobytes()).decode()
-    return {"shape": list(values.shape), "float64": told}
-
-
-def unpacked(told: object) -> Tensor:
-    """The tensor that `packed` wrote."""
-    assert isinstance(told, dict)
-    flat = torch.frombuffer(bytearray(base64.b64decode(told["float64"])), dtype=torch.float64)
-    return flat.view(told["shape"])
