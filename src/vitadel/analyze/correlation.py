@@ -121,7 +121,7 @@ class Correlation:
     def run(self, ctx: Context) -> None:
         if len(ctx.images) < _LEAST:
             raise UsageError(
-                f"this study needs {_LEAST} images at least, got {len(ctx.images)}. Choose a longer slice."
+                f"this study needs at least {_LEAST} images, got {len(ctx.images)}. Choose a longer slice."
             )
         models = self._models(ctx)
         if self._by_pearson(models[0][1]):
@@ -174,7 +174,7 @@ class Correlation:
             return [Moments.of(tensors, self.per, normed=self.ln) for tensors in each]
 
         def chunk(index: Tensor) -> dict[str, object]:
-            batches = [one for _, one in in_batches(index, ctx.engine.rows or _BATCH, moments)]
+            batches = [one for _, one in in_batches(index, ctx.engine.batch_size or _BATCH, moments)]
             joined = (functools.reduce(Moments.joined_with, each) for each in zip(*batches, strict=True))
             return {view.name: one.row() for view, one in zip(views, joined, strict=True)}
 
@@ -261,7 +261,7 @@ def _grams(ctx: Context, models: Sequence[Layered], views: Sequence[View], index
 
         return _outputs(ctx, models, some, read)
 
-    batches = [made for _, made in in_batches(index, ctx.engine.rows or len(index), work)]
+    batches = [made for _, made in in_batches(index, ctx.engine.batch_size or len(index), work)]
 
     def joined(place: int, name: str) -> Tensor:
         parts = [made[place][name] for made in batches]

@@ -87,7 +87,7 @@ def map_variants(ctx: Context, table: str, variants: Iterable[Variant], masks: S
         cache.clear()
         return {"correct": torch.stack(correct, 1), "layers_run": [cache.layers_run - before] * len(batch)}
 
-    replace(ctx, progress=silent).map(table, work, batch_size=ctx.engine.rows or _BATCH)
+    replace(ctx, progress=silent).map(table, work, batch_size=ctx.engine.batch_size or _BATCH)
 
 
 def count_correct(ctx: Context, table: str, variants: Iterable[Variant]) -> VariantCounts:

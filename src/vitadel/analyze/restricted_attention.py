@@ -263,7 +263,7 @@ class _Accuracies:
         }
 
     def exhibits(self) -> list[Exhibit]:
-        ends = [self._end_figure(), self._end_table()] if self.ends else []
+        ends: list[Exhibit] = [self._end_figure(), self._end_table()] if self.ends else []
         return [self._distance_figure(), self._distance_table(), *ends]
 
     def _at_distance(self) -> list[list[float]]:
@@ -280,9 +280,9 @@ class _Accuracies:
         draws, how = len(self.random), ""
         if draws:
             found = self._at_distance()
-            spread = ([min(one) for one in found], [max(one) for one in found]) if draws > 1 else ((), ())
+            low, high = ([end(one) for one in found] if draws > 1 else () for end in (min, max))
             means = [statistics.fmean(one) for one in found]
-            lines.append(Line("as many random ones", x, means, *spread, dashed=True))
+            lines.append(Line("as many random ones", x, means, low, high, dashed=True))
             what = "its entries" if self.settings.shuffle is Shuffle.ENTRIES else "every row of it on its own"
             often = "the same order for all distances" if draws == 1 else f"mean and range over {draws} orders"
             how = f"Dashed: the same mask with {what} in a random order; {often}. "

@@ -1,9 +1,15 @@
-"""Models that studies are tried on, and what a study might leave behind on them."""
+"""Models that studies are tried on, studies that are interrupted, and what a study might leave behind on a model."""
 
-from typing import TypeVar
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+
+from vitadel.analyze import Study, run_study, tensor_context
+from vitadel.runs import ResultFolder
 
 Net = TypeVar("Net", bound=nn.Module)
 
@@ -20,3 +26,26 @@ def stirred(model: Net, amount: float) -> Net:
 def hooks(model: nn.Module) -> list[int]:
     """How many hooks each module has; those that fix BatchNorm are there before any study."""
     return [len(module._forward_hooks) + len(module._forward_pre_hooks) for module in model.modules()]
+
+
+def studied_in(
+    folder: Path, model: nn.Module, x: Tensor, y: Tensor, settings: Study, *, stop_after: float = 1, **more: Any
+) -> dict[str, Any]:
+    """The result of a study whose tables and parts are kept in a folder.
+
+    Args:
+        folder: Where they are kept.
+        model: The model.
+        x: The images.
+        y: Their labels.
+        settings: The study.
+        stop_after: The share of the work after which it is interrupted as by Ctrl-C.
+        more: Arguments of `tensor_context`.
+    """
+
+    def progress(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
+        if done > stop_after * total:
+            raise KeyboardInterrupt
+
+    ctx = tensor_context(model, x, y, notify=progress, **more)
+    return run_study(settings, replace(ctx, store=ResultFolder(folder))).to_json()

@@ -13,17 +13,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from subjects import hooks, stirred  # type: ignore[import-not-found]
+from subjects import hooks, stirred, studied_in  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
-from vitadel.analyze import Bench, Correlation, Parts, correlation, study
-from vitadel.analyze.correlation import Measure, groups_of
+from vitadel.analyze import Correlation, run_study, study, tensor_context
+from vitadel.analyze.correlation import SimilarityMeasure, groups_of
 from vitadel.analyze.similarity import Per, cka, dependence
-from vitadel.analyze.study import InHand
 from vitadel.api.analyze import as_study
 from vitadel.core.errors import UsageError
 from vitadel.models import Model, Option, load, save, tora, wrap
-from vitadel.threats import Linf
+from vitadel.runs import ResultFolder
 
 TINY: dict[str, tuple[str, int | None, dict[str, Option]]] = {
     "vit": ("timm:vit_tiny_patch16_224", 8, {"depth": 3, "embed_dim": 48}),
@@ -194,7 +193,7 @@ def test_wide_resnets_are_compared_unit_by_unit() -> None:
 
 def test_a_vit_by_cka_with_its_class_token(x: Tensor) -> None:
     model = tiny("vit")
-    result, given = studied(model, x, Correlation(measure=Measure.CKA)), list(read(model, x).values())
+    result, given = studied(model, x, Correlation(measure=SimilarityMeasure.CKA)), list(read(model, x).values())
     torch.testing.assert_close(values(result, "whole"), slow_cka(given, [torch.arange(11)]), atol=1e-9, rtol=0)
     known = slow_cka([one[:, 0] for one in given], [torch.arange(11)])
     torch.testing.assert_close(values(result, "class"), known, atol=1e-9, rtol=0)
@@ -219,13 +218,13 @@ def test_two_models_are_compared_layer_by_layer(x: Tensor, tmp_path: Path) -> No
     row, column = divmod(int(known[:8, 8:].argmax()), 2)
     assert f"{between['rows'][row]} and {between['columns'][column]} of the other" in result["summary"]
 
-    parts = Parts(tmp_path / "study")
-    settings.carry_out(Bench(first, InHand(x, torch.zeros(11).long()), parts, Linf(0.1)))
+    y = torch.zeros(11).long()
+    studied_in(tmp_path / "study", first, x, y, settings)
     with torch.no_grad():
         next(second.parameters()).add_(1)
     save(second, path)
     with pytest.raises(UsageError, match="has other weights than when this study began"):
-        settings.carry_out(Bench(first, InHand(x, torch.zeros(11).long()), Parts(tmp_path / "study"), Linf(0.1)))
+        studied_in(tmp_path / "study", first, x, y, settings)
 
 
 def test_two_models_of_one_architecture_are_told_apart(x: Tensor, tmp_path: Path) -> None:
@@ -248,47 +247,32 @@ def test_no_number_depends_on_the_batch(x: Tensor) -> None:
             )
 
 
-@pytest.mark.parametrize("family", ["vit", "resnet"])
-def test_a_study_goes_on_where_it_was_killed(
-    family: str, x: Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(correlation, "_PORTION", 8)
-    model, settings, seen = tiny(family), Correlation(group=8), list[int]()
-    x = torch.cat([x, 1 - x])
-
-    class Watched(InHand):
-        limit = 100
-
-        def images(self, rows: Tensor) -> Tensor:
-            if len(seen) + len(rows) > self.limit:
-                raise KeyboardInterrupt
-            seen.extend(rows.tolist())
-            return super().images(rows)
-
-    images = Watched(x, torch.zeros(22).long())
-    known = settings.carry_out(Bench(model, images, Parts(), Linf(0.1)))
-    seen.clear()
-    images.limit = 13
+# sums of 512 images are written together, and those of a group
+@pytest.mark.parametrize(
+    ("family", "name", "times", "rest"), [("vit", "all", 25, 550 - 512), ("resnet", "whole", 1, 11)]
+)
+def test_an_interrupted_study_resumes(family: str, name: str, times: int, rest: int, x: Tensor, tmp_path: Path) -> None:
+    model, settings, x = tiny(family), Correlation(group=12), torch.cat([x, 1 - x]).repeat(times, 1, 1, 1)
+    y = torch.zeros(len(x)).long()
+    known = study(model, x, y, settings)
     with pytest.raises(KeyboardInterrupt):
-        settings.carry_out(Bench(model, images, Parts(tmp_path), Linf(0.1), batch=2))
-    images.limit = 100
-    done = sorted((tmp_path / "parts").iterdir())
-    assert len(done) == 1
-    seen.clear()
-    result: dict[str, Any] = settings.carry_out(Bench(model, images, Parts(tmp_path), Linf(0.1), batch=3))
-    assert sorted(seen) == list(range(8, 22))
-    name = "all" if family == "vit" else "whole"
+        studied_in(tmp_path, model, x, y, settings, batch=64, stop_after=0.25)
+    assert ResultFolder(tmp_path).read("similarity")["index"] == [0]
+    images: list[int] = []
+    model.register_forward_hook(lambda module, args, out: images.append(len(out)))
+    result = studied_in(tmp_path, model, x, y, settings, batch=3)
+    assert sum(images) == rest
     torch.testing.assert_close(values(result, name), values(known, name), atol=1e-12, rtol=0)
-    seen.clear()
-    settings.carry_out(Bench(model, images, Parts(tmp_path), Linf(0.1)))
-    assert not seen
+    images.clear()
+    studied_in(tmp_path, model, x, y, settings)
+    assert not images
 
 
 _PEAK = """
 import resource, sys, torch
-from vitadel.analyze import Bench, Correlation, Parts
+from vitadel.analyze import Correlation, run_study
+from vitadel.evaluate.context import Context
 from vitadel.models import load
-from vitadel.threats import Linf
 
 class Drawn:
     labels = torch.zeros(int(sys.argv[1]), dtype=torch.int64)
@@ -296,7 +280,7 @@ class Drawn:
     def images(self, rows): return torch.rand(len(rows), 3, 32, 32)
 
 model = load("timm:vit_tiny_patch16_224", image_size=32, patch_size=4, options={"depth": 6, "embed_dim": 96})
-Correlation().carry_out(Bench(model, Drawn(), Parts(), Linf(0.1)))
+run_study(Correlation(), Context(model, Drawn()))
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
@@ -313,11 +297,6 @@ def test_memory_does_not_grow_with_the_number_of_images() -> None:
     assert many - few < kilobytes // 10
 
 
-class Breaking(InHand):
-    def images(self, rows: Tensor) -> Tensor:
-        return super().images(rows)[:, :1]  # a model of three channels refuses it
-
-
 @pytest.mark.parametrize("family", ["vit", "xcit", "resnet"])
 def test_the_model_is_left_as_it_was_even_after_an_error(family: str, x: Tensor) -> None:
     model = tiny(family).train()
@@ -325,7 +304,7 @@ def test_the_model_is_left_as_it_was_even_after_an_error(family: str, x: Tensor)
     hooks_before = hooks(model)
     studied(model, x)
     with pytest.raises(UsageError, match="takes images of shape"):
-        Correlation().carry_out(Bench(model, Breaking(x, torch.arange(11)), Parts(), Linf(0.1)))
+        run_study(Correlation(), tensor_context(model, x[:, :1], torch.arange(11)))
     assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
     assert model.training
     assert hooks(model) == hooks_before
@@ -372,22 +351,26 @@ def test_settings_from_the_command_line() -> None:
 
 
 def test_what_cannot_be_studied_is_refused(x: Tensor) -> None:
-    for model, settings, told in (
-        (tiny("swin"), Correlation(measure=Measure.PEARSON), "layers of SwinTransformer have different shapes"),
+    for model, settings, message in (
+        (
+            tiny("swin"),
+            Correlation(measure=SimilarityMeasure.PEARSON),
+            "layers of SwinTransformer have different shapes",
+        ),
         (tiny("resnet"), Correlation(per=Per.TOKEN), r"Correlation\.per and \.ln are about Pearson"),
         (tiny("vit"), Correlation(biased=True), r"Correlation\.biased is about CKA"),
         (wrap(nn.Flatten(), mean=(0.0,) * 3, std=(1.0,) * 3), Correlation(), "Flatten has no layers Vitadel knows"),
         (nn.Flatten(), Correlation(), "this Flatten does not name them"),
         (tiny("vit"), Correlation(other="zoo:nothing"), "unknown zoo model 'zoo:nothing'"),
     ):
-        with pytest.raises(UsageError, match=told):
+        with pytest.raises(UsageError, match=message):
             studied(model, x, settings)
     with pytest.raises(UsageError, match="at least 4 images, got 3"):
         studied(tiny("vit"), x[:3])
     with pytest.raises(UsageError, match="Correlation.group must be at least 8, got 4. It counts images"):
         Correlation(group=4)
     with pytest.raises(UsageError, match="which Pearson's correlation cannot compare"):
-        Correlation(other="timm:resnet18", measure=Measure.PEARSON)
+        Correlation(other="timm:resnet18", measure=SimilarityMeasure.PEARSON)
     compiled = tiny("vit")
     compiled.net.compile()
     with pytest.raises(UsageError, match="compiled code does not see hooks"):

@@ -5,6 +5,8 @@ Shape letters: L layers, B images, T tokens, D features, n images of a Gram matr
 
 import functools
 import itertools
+import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +14,8 @@ import torch
 from torch import Tensor
 
 from vitadel.analyze import similarity
-from vitadel.analyze.similarity import Moments, Per, cka, dependence, gram, packed, unpacked
+from vitadel.analyze.similarity import Moments, Per, cka, dependence, gram
+from vitadel.runs import ResultFolder
 
 
 def outputs(seed: int = 0, offset: float = 0.0) -> list[Tensor]:
@@ -42,7 +45,7 @@ def slow(values: list[Tensor], per: Per) -> np.ndarray:
 def test_moments_give_the_coefficients_whatever_the_batches(per: Per, cuts: list[int], offset: float) -> None:
     values = outputs(offset=offset)
     parts = [Moments.of(list(some), per) for some in zip(*(one.split(cuts) for one in values), strict=True)]
-    found = functools.reduce(Moments.with_, parts).correlation()
+    found = functools.reduce(Moments.joined_with, parts).correlation()
     np.testing.assert_allclose(found.numpy(), slow(values, per), atol=1e-9 if offset else 1e-13)
 
 
@@ -80,7 +83,7 @@ def test_what_is_constant_has_no_coefficient() -> None:
     for value in (0.7, 1e5 + 0.1):
         still = torch.full_like(first, value)
         halves = [Moments.of([first[rows], still[rows]], Per.ALL) for rows in (slice(0, 3), slice(3, 7))]
-        joined = halves[0].with_(halves[1])
+        joined = halves[0].joined_with(halves[1])
         assert float(joined.products_GLL[0, 1, 1]) > 0  # what rounding makes of a constant
         assert bool(joined.correlation()[0, 1].isnan())
     none = Moments.of([first, torch.full_like(first, 0.3)], Per.ALL).correlation()
@@ -89,14 +92,14 @@ def test_what_is_constant_has_no_coefficient() -> None:
     assert bool(none[1, 1].isnan())
 
 
-def test_moments_are_the_same_after_writing_and_reading() -> None:
-    found = Moments.of(outputs(), Per.TOKEN)
-    again = Moments.read(found.told())
-    assert again.count == found.count
-    assert torch.equal(again.mean_GL, found.mean_GL)
-    assert torch.equal(again.products_GLL, found.products_GLL)
-    odd = torch.tensor([[0.1, float("nan")], [float("inf"), -0.0]], dtype=torch.float64)
-    assert unpacked(packed(odd)).numpy().tobytes() == odd.numpy().tobytes()
+def test_moments_are_the_same_after_writing_and_reading(tmp_path: Path) -> None:
+    written, odd = Moments.of(outputs(), Per.TOKEN), torch.tensor([[0.1, math.nan, math.inf, -0.0]]).double()
+    for moments in (written, Moments(3, odd, odd[:, None] * odd[..., None])):
+        ResultFolder(tmp_path).append("moments", {"index": [moments.count], "row": [moments.row()]})
+        again = Moments.read(ResultFolder(tmp_path).read("moments")["row"][0])
+        assert again.count == moments.count
+        for one, other in ((again.mean_GL, moments.mean_GL), (again.products_GLL, moments.products_GLL)):
+            assert one.numpy().tobytes() == other.contiguous().numpy().tobytes()
 
 
 def features(n: int, *widths: int, seed: int = 1) -> list[Tensor]:

@@ -7,16 +7,15 @@ from typing import Any
 
 import pytest
 import torch
-from subjects import stirred  # type: ignore[import-not-found]
+from subjects import stirred, studied_in  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
-from vitadel.analyze import Bench, Lesion, Parts, prefix_cache, study
-from vitadel.analyze.lesion import Kind
-from vitadel.analyze.study import InHand
+from vitadel.analyze import Lesion, study
+from vitadel.analyze.lesion import LesionKind
 from vitadel.api.analyze import as_study
 from vitadel.core.errors import UsageError
 from vitadel.models import Model, Option, load, wrap
-from vitadel.threats import Linf
+from vitadel.runs import ResultFolder
 
 TINY: dict[str, tuple[str, int | None, dict[str, Option]]] = {
     "vit": ("timm:vit_tiny_patch16_224", 8, {"depth": 5, "embed_dim": 48}),
@@ -107,20 +106,13 @@ def test_draws_keep_the_first_block_and_are_the_same_for_all_kinds(x: Tensor) ->
     assert other["random"][0]["layers"] != result["random"][0]["layers"]
 
 
-def test_every_block_is_drawn_as_often_as_any_other() -> None:
-    _, layers = surgery_layers("vit")
-    drawn = Lesion(draws=4000)._drawn(layers, seed=5)
-    for count, sets in drawn.items():
-        share = count / 4
+def test_every_block_is_drawn_as_often_as_any_other(x: Tensor) -> None:
+    settings = Lesion(kinds=(LesionKind.BLOCK,), draws=4000)
+    for one in studied(tiny("vit"), x[:1], torch.zeros(1).long(), settings, seed=5)["random"]:
+        share = one["removed"] / 4
         for block in range(1, 5):
-            often = sum(block in some for some in sets) / 4000
+            often = sum(f"blocks.{block}" in draw for draw in one["layers"]) / 4000
             assert abs(often - share) <= 5 * math.sqrt(share * (1 - share) / 4000)
-
-
-def surgery_layers(family: str) -> tuple[Model, Any]:
-    from vitadel.analyze.layers import layers_of
-
-    return layers_of(tiny(family))
 
 
 def test_means_and_their_errors(x: Tensor) -> None:
@@ -131,12 +123,12 @@ def test_means_and_their_errors(x: Tensor) -> None:
         assert one["standard_error"] == pytest.approx(statistics.stdev(found) / math.sqrt(7))
         assert (one["least"], one["greatest"]) == (min(found), max(found))
     curve = result["exhibits"][2]["lines"][0]
-    told = [one for one in result["random"] if one["kind"] == "block"]
-    assert curve["y"] == [one["mean"] for one in told]
-    assert curve["low"] == [one["least"] for one in told]
-    assert curve["high"] == [one["greatest"] for one in told]
+    blocks = [one for one in result["random"] if one["kind"] == "block"]
+    assert curve["y"] == [one["mean"] for one in blocks]
+    assert curve["low"] == [one["least"] for one in blocks]
+    assert curve["high"] == [one["greatest"] for one in blocks]
     table = result["exhibits"][3]["rows"]
-    assert table[0][1:] == [2, *(told[0][key] for key in ("mean", "standard_error", "least", "greatest"))]
+    assert table[0][1:] == [2, *(blocks[0][key] for key in ("mean", "standard_error", "least", "greatest"))]
     alone = studied(tiny("vit"), x, torch.arange(10) % 5, Lesion(draws=1))
     assert alone["random"][0]["standard_error"] is None
     one = studied(tiny("vit"), x, torch.arange(10) % 5, Lesion(draws=2, removed=(3,)))
@@ -152,7 +144,7 @@ def test_the_caption_tells_the_widest_interval_and_not_that_of_the_whole_model(x
 
 
 def test_the_cost_of_removing_blocks_one_by_one(x: Tensor) -> None:
-    result = studied(tiny("vit"), x, torch.arange(10) % 5, Lesion(kinds=(Kind.BLOCK,), draws=0))
+    result = studied(tiny("vit"), x, torch.arange(10) % 5, Lesion(kinds=(LesionKind.BLOCK,), draws=0))
     assert result["cost"] == {
         "layers": 5,
         "lesions": 5,
@@ -194,12 +186,12 @@ def test_every_family(family: str, blocks: int, attentions: int, most: int, x: T
 def test_chosen_blocks_counts_and_kinds(x: Tensor) -> None:
     y = torch.arange(10) % 5
     every = studied(tiny("vit"), x, y)
-    chosen = studied(tiny("vit"), x, y, Lesion(kinds=(Kind.MLP,), blocks=(3, 1), removed=(1, 3), draws=2))
+    chosen = studied(tiny("vit"), x, y, Lesion(kinds=(LesionKind.MLP,), blocks=(3, 1), removed=(1, 3), draws=2))
     assert single(chosen, "mlp") == {name: single(every, "mlp")[name] for name in ("blocks.3", "blocks.1")}
     assert single(chosen, "block") == {}
     assert [one["removed"] for one in chosen["random"]] == [1, 3]
     assert as_study("lesion:kinds=mlp,blocks=3+1,removed=1+3,draws=2") == Lesion(
-        kinds=(Kind.MLP,), blocks=(3, 1), removed=(1, 3), draws=2
+        kinds=(LesionKind.MLP,), blocks=(3, 1), removed=(1, 3), draws=2
     )
 
 
@@ -211,67 +203,60 @@ def test_no_number_depends_on_the_batch(x: Tensor) -> None:
         assert all(other[key] == whole[key] for key in ("clean", "single", "random", "cost", "summary"))
 
 
-def test_a_study_goes_on_where_it_was_killed(x: Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prefix_cache, "_PORTION", 4)
-    model, y, seen = tiny("vit"), torch.arange(10) % 5, list[int]()
-    known = studied(model, x, y)
-
-    class Watched(InHand):
-        limit = 6
-
-        def images(self, rows: Tensor) -> Tensor:
-            if len(seen) + len(rows) > self.limit:
-                raise KeyboardInterrupt
-            seen.extend(rows.tolist())
-            return super().images(rows)
-
-    images, settings = Watched(x, y), Lesion(draws=3)
+def test_an_interrupted_study_resumes(x: Tensor, tmp_path: Path) -> None:
+    model, y, settings = tiny("vit"), torch.arange(10) % 5, Lesion(draws=3)
+    known = studied(model, x, y, settings)
     with pytest.raises(KeyboardInterrupt):
-        settings.carry_out(Bench(model, images, Parts(tmp_path), Linf(0.1), batch=2))
-    seen.clear()
-    images.limit = 100
-    result: dict[str, Any] = settings.carry_out(Bench(model, images, Parts(tmp_path), Linf(0.1)))
-    assert sorted(seen) == list(range(4, 10))
+        studied_in(tmp_path, model, x, y, settings, batch=2, stop_after=0.5)
+    assert ResultFolder(tmp_path).read("lesions")["index"] == [0, 1, 2, 3]
+    images: list[int] = []
+    model.register_forward_hook(lambda module, args, out: images.append(len(out)))
+    result = studied_in(tmp_path, model, x, y, settings)
+    assert set(images) == {6}
     assert all(result[key] == known[key] for key in ("clean", "single", "random", "cost", "summary"))
     assert (tmp_path / "result.json").exists()
 
 
 def test_progress_ends_where_it_should(x: Tensor) -> None:
-    told: list[tuple[str, int, int]] = []
+    reports: list[tuple[str, int, int]] = []
     study(
         tiny("vit"),
         x,
         torch.arange(10) % 5,
         Lesion(draws=0),
         batch=4,
-        notify=lambda what, done, total, numbers: told.append((what, done, total)),
+        notify=lambda what, done, total, numbers: reports.append((what, done, total)),
     )
-    assert told[-1] == ("lesions", 160, 160)
-    assert [done for _, done, _ in told] == sorted(done for _, done, _ in told)
+    assert reports[-1] == ("lesions", 160, 160)
+    assert [done for _, done, _ in reports] == sorted(done for _, done, _ in reports)
 
 
 def test_what_cannot_be_studied_is_refused(x: Tensor) -> None:
     y = torch.arange(10) % 5
-    for model, settings, told in (
+    for model, settings, message in (
         (tiny("vit"), Lesion(blocks=(1, 5)), r"has 5 blocks, counted from 0; Lesion\.blocks asks for 5"),
         (tiny("vit"), Lesion(removed=(5,)), "4 blocks can be removed with the first one kept"),
-        (tiny("levit"), Lesion(kinds=(Kind.BLOCK,), blocks=(2,)), r"blocks\.2 cannot be removed: it changes the shape"),
+        (
+            tiny("levit"),
+            Lesion(kinds=(LesionKind.BLOCK,), blocks=(2,)),
+            r"blocks\.2 cannot be removed: it changes",
+        ),
         (tiny("resnet"), Lesion(blocks=(2,)), r"layer2\.0 cannot be removed"),
-        (tiny("resnet"), Lesion(kinds=(Kind.MLP,)), "ResNet has neither attention nor MLPs to remove"),
+        (tiny("resnet"), Lesion(kinds=(LesionKind.MLP,)), "ResNet has neither attention nor MLPs to remove"),
         (tiny("convnext"), Lesion(), "nothing in ConvNeXt can be removed"),
         (wrap(nn.Flatten(), mean=(0.0,) * 3, std=(1.0,) * 3), Lesion(), "Flatten has no layers Vitadel knows"),
     ):
-        with pytest.raises(UsageError, match=told):
+        with pytest.raises(UsageError, match=message):
             studied(model, x, y, settings)
     with pytest.raises(UsageError, match="labels from 0 to 9. Is it the model"):
         studied(tiny("vit"), x, torch.arange(10))
-    for values, told in (
+    for values, message in (
         ({"kinds": ()}, r"Lesion\.kinds is empty"),
         ({"draws": -1}, r"Lesion\.draws must not be negative"),
         ({"removed": (0,)}, r"Lesion\.removed\[0\] must be at least 1, got 0"),
         ({"blocks": (-1,)}, r"Lesion\.blocks\[0\] must not be negative, got -1"),
     ):
-        with pytest.raises(UsageError, match=told):
+        with pytest.raises(UsageError, match=message):
             Lesion(**values)
     broken = tiny("vit")
     with torch.no_grad():

@@ -6,19 +6,24 @@ Shape letters: B images, K classes.
 import copy
 import itertools
 from contextlib import nullcontext
-from typing import Any
 
 import pytest
 import torch
 from subjects import stirred  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
-from vitadel.analyze import prefix_cache
+from vitadel.analyze import tensor_context
 from vitadel.analyze.layers import layers_of
-from vitadel.analyze.prefix_cache import Cut, Plan, intact, operate
-from vitadel.analyze.study import InHand, Parts
+from vitadel.analyze.prefix_cache import (
+    Change,
+    PrefixCache,
+    Variant,
+    VariantCounts,
+    count_correct,
+    map_variants,
+    variant,
+)
 from vitadel.core.errors import UsageError
-from vitadel.core.progress import silent
 from vitadel.models import Model, Option, load, set_attention_scales, tora
 
 TINY: dict[str, tuple[str, int | None, dict[str, Option]]] = {
@@ -29,7 +34,7 @@ TINY: dict[str, tuple[str, int | None, dict[str, Option]]] = {
     "swin": ("timm:swin_tiny_patch4_window7_224", 4, {"embed_dim": 24, "window_size": 4}),
     "levit": ("timm:levit_128s", 8, {"stem_type": "s8", "num_heads": 2}),
 }
-ENDINGS = {Cut.LAYER: "", Cut.ATTENTION: ".attn", Cut.MLP: ".mlp"}
+ENDINGS = {Change.NO_LAYER: "", Change.NO_ATTENTION: ".attn", Change.NO_MLP: ".mlp"}
 
 
 def tiny(family: str) -> Model:
@@ -42,25 +47,25 @@ def x() -> Tensor:
     return torch.rand(6, 3, 32, 32, generator=torch.Generator().manual_seed(7))
 
 
-def some_plans(model: Model, count: int = 12) -> list[Plan]:
-    """Drawn with every kind of cut where it is allowed."""
+def some_variants(model: Model, count: int = 12) -> list[Variant]:
+    """Drawn with every kind of change where it is allowed."""
     _, layers = layers_of(model)
     rng = torch.Generator().manual_seed(11)
-    plans = []
+    variants = []
     for _ in range(count):
-        cuts = torch.randint(0, 6, (len(layers),), generator=rng).tolist()
+        changes = torch.randint(0, 6, (len(layers),), generator=rng).tolist()
         allowed = [
-            cut if cut in (0, 3) or (cut < 3 and not layer.fixed) else 0
-            for cut, layer in zip(cuts, layers, strict=True)
+            change if change in (0, 3) or (change < 3 and not layer.fixed) else 0
+            for change, layer in zip(changes, layers, strict=True)
         ]
-        plans.append(tuple(allowed))
-    return plans
+        variants.append(tuple(allowed))
+    return variants
 
 
-def by_taps(model: Model, x: Tensor, plan: Plan) -> Tensor:
+def by_taps(model: Model, x: Tensor, one: Variant) -> Tensor:
     """A whole forward pass with parts skipped."""
     _, layers = layers_of(model)
-    names = [f"{layer.name}{ENDINGS[Cut(cut)]}" for layer, cut in zip(layers, plan, strict=True) if cut]
+    names = [f"{layer.name}{ENDINGS[Change(change)]}" for layer, change in zip(layers, one, strict=True) if change]
     with torch.no_grad():
         if not names:
             return model(x)
@@ -68,20 +73,20 @@ def by_taps(model: Model, x: Tensor, plan: Plan) -> Tensor:
             return model(x)
 
 
-def answers(model: Model, x: Tensor, plans: list[Plan]) -> dict[Plan, Tensor]:
+def logits(model: Model, x: Tensor, variants: list[Variant]) -> dict[Variant, Tensor]:
     found, layers = layers_of(model)
-    theatre = prefix_cache._PrefixCache(found, layers, [])
+    cache = PrefixCache(found, layers, [])
     with torch.no_grad():
-        return {plan: theatre.answer(x, plan) for plan in sorted({intact(layers), *plans})}
+        return {one: cache.logits(x, one) for one in sorted({variant(layers), *variants})}
 
 
 @pytest.mark.parametrize("family", TINY)
 def test_answers_are_those_of_whole_forward_passes_bit_for_bit(family: str, x: Tensor) -> None:
     model = tiny(family)
-    told = answers(model, x, some_plans(model))
+    told = logits(model, x, some_variants(model))
     assert len(told) > 8
-    for plan, z_BK in told.items():
-        assert torch.equal(z_BK, by_taps(model, x, plan)), plan
+    for one, z_BK in told.items():
+        assert torch.equal(z_BK, by_taps(model, x, one)), one
     spread = torch.stack(list(told.values())).std(0)
     assert float(spread.min()) > 0  # or a lesion that does nothing would pass
 
@@ -91,8 +96,8 @@ def test_adapters_after_blocks_and_factors_of_attention_are_kept(x: Tensor) -> N
     scaled = tiny("vit")
     set_attention_scales(scaled, [0.5, 2.0, 0.1, 1.0])
     for model in (stirred(tora(base), 0.1), scaled):
-        for plan, z_BK in answers(model, x, some_plans(model)).items():
-            assert torch.equal(z_BK, by_taps(model, x, plan)), plan
+        for one, z_BK in logits(model, x, some_variants(model)).items():
+            assert torch.equal(z_BK, by_taps(model, x, one)), one
 
 
 def test_units_of_convolutions_are_left_out_as_if_they_had_not_been_built(x: Tensor) -> None:
@@ -100,17 +105,17 @@ def test_units_of_convolutions_are_left_out_as_if_they_had_not_been_built(x: Ten
     _, layers = layers_of(model)
     free = [place for place, layer in enumerate(layers) if not layer.fixed]
     assert [layers[place].name for place in free] == ["layer1.0", "layer1.1", "layer2.1", "layer3.1", "layer4.1"]
-    plans = []
+    variants = []
     for some in itertools.chain(itertools.combinations(free, 1), itertools.combinations(free, 3)):
-        plans.append(tuple(int(place in some) for place in range(len(layers))))
-    for plan, z_BK in answers(model, x, plans).items():
+        variants.append(tuple(int(place in some) for place in range(len(layers))))
+    for one, z_BK in logits(model, x, variants).items():
         without = copy.deepcopy(model)
-        for layer, cut in zip(layers, plan, strict=True):
-            if cut:
+        for layer, change in zip(layers, one, strict=True):
+            if change:
                 stage, _, unit = layer.name.partition(".")
                 without.net.get_submodule(stage)[int(unit)] = nn.Identity()
         with torch.no_grad():
-            assert torch.equal(z_BK, without(x)), plan
+            assert torch.equal(z_BK, without(x)), one
 
 
 def test_masks_of_attention_begin_where_the_plan_says(x: Tensor) -> None:
@@ -119,24 +124,25 @@ def test_masks_of_attention_begin_where_the_plan_says(x: Tensor) -> None:
     keep = torch.rand(17, 17, generator=torch.Generator().manual_seed(2)) < 0.4
     keep.fill_diagonal_(True)
     near = torch.eye(17, dtype=torch.bool)
-    theatre = prefix_cache._PrefixCache(found, layers, [keep, near])
-    plans = [(0, 0, 0, 0), (0, 0, 4, 5), (0, 0, 5, 0), (0, 1, 0, 4), (4, 4, 4, 4), (5, 0, 2, 0)]
-    for plan in sorted(plans):
+    cache = PrefixCache(found, layers, [keep, near])
+    variants = [(0, 0, 0, 0), (0, 0, 4, 5), (0, 0, 5, 0), (0, 1, 0, 4), (4, 4, 4, 4), (5, 0, 2, 0)]
+    for one in sorted(variants):
         with torch.no_grad():
-            z_BK = theatre.answer(x, plan)
-            cuts = dict(zip((f"blocks.{i}" for i in range(4)), plan, strict=True))
-            masks = {f"{name}.attn": (keep, near)[cut - 4] for name, cut in cuts.items() if cut >= 4}
-            skips = [f"{name}{ENDINGS[Cut(cut)]}" for name, cut in cuts.items() if 0 < cut < 4]
+            z_BK = cache.logits(x, one)
+            changes = dict(zip((f"blocks.{i}" for i in range(4)), one, strict=True))
+            masks = {f"{name}.attn": (keep, near)[change - 4] for name, change in changes.items() if change >= 4}
+            skips = [f"{name}{ENDINGS[Change(change)]}" for name, change in changes.items() if 0 < change < 4]
             masked = model.taps.mask(masks) if masks else nullcontext()
             with masked, model.taps.skip(*skips) if skips else nullcontext():
-                assert torch.equal(z_BK, model(x)), plan
+                assert torch.equal(z_BK, model(x)), one
 
 
-def outcome(model: Model, x: Tensor, plans: list[Plan], **more: Any) -> prefix_cache.Outcome:
-    found, layers = layers_of(model)
-    settings = {"parts": Parts(), "seed": 0, "batch": None, "notify": silent, "what": "cuts", **more}
-    labels = torch.arange(len(x)) % 5
-    return operate(found, layers, plans, InHand(x, labels), **settings)
+def counted(
+    model: Model, x: Tensor, variants: list[Variant], batch: int | None = None, classes: int = 5
+) -> VariantCounts:
+    ctx = tensor_context(model, x, torch.arange(len(x)) % classes, batch=batch)
+    map_variants(ctx, "changes", variants)
+    return count_correct(ctx, "changes", variants)
 
 
 @pytest.mark.parametrize("depth", [5, 8, 12])
@@ -148,22 +154,22 @@ def test_every_beginning_that_plans_share_runs_once(depth: int, x: Tensor) -> No
         attention = block.attn
         attention.register_forward_hook(lambda *_, place=place: runs.__setitem__(place, runs[place] + 1))
     singles = [tuple(int(place == at) for place in range(depth)) for at in range(depth)]
-    done = outcome(model, x, singles)
+    done = counted(model, x, singles)
     # once through, and for block i all that come after it
     assert done.layers_run == sum(runs) == depth + depth * (depth - 1) // 2
     assert done.forwards == done.layers_run / depth <= 0.6 * depth
     runs[:] = [0] * depth
-    plans = some_plans(model, 40)
-    beginnings = {plan[: at + 1] for plan in [intact(layers_of(model)[1]), *plans] for at in range(depth)}
-    done = outcome(model, x, plans, batch=2)
-    assert done.layers_run == sum(beginning[-1] != Cut.LAYER for beginning in beginnings)
+    variants = some_variants(model, 40)
+    beginnings = {one[: at + 1] for one in [variant(layers_of(model)[1]), *variants] for at in range(depth)}
+    done = counted(model, x, variants, batch=2)
+    assert done.layers_run == sum(beginning[-1] != Change.NO_LAYER for beginning in beginnings)
 
 
 def test_embeddings_run_once_and_what_runs_again_later_is_never_passed_by(x: Tensor) -> None:
     model = tiny("vit")
     ran: list[str] = []
     model.net.get_submodule("patch_embed.proj").register_forward_hook(lambda *_: ran.append("embed"))
-    answers(model, x, some_plans(model))
+    logits(model, x, some_variants(model))
     assert ran == ["embed"]
 
     class Again(nn.Module):
@@ -184,39 +190,39 @@ def test_embeddings_run_once_and_what_runs_again_later_is_never_passed_by(x: Ten
 
     twice = wrap(Again(nn.Identity()), mean=(0.0,) * 3, std=(1.0,) * 3)
     layers = [Layer(f"blocks.{i}", block) for i, block in enumerate(twice.net.blocks)]  # type: ignore[arg-type]
-    theatre = prefix_cache._PrefixCache(twice, layers, [])
+    cache = PrefixCache(twice, layers, [])
     with torch.no_grad():
-        theatre.answer(x, (0, 0))
+        cache.logits(x, (0, 0))
         pixels = x.flatten(1)[:, :5]
         norm, block = twice.net.norm, twice.net.blocks[0]  # type: ignore[index]
-        assert torch.equal(theatre.answer(x, (0, 1)), norm(block(norm(pixels))))  # type: ignore[operator]
+        assert torch.equal(cache.logits(x, (0, 1)), norm(block(norm(pixels))))  # type: ignore[operator]
 
 
 def test_right_answers_do_not_depend_on_the_batch(x: Tensor) -> None:
     model = tiny("vit").double()
-    plans = some_plans(model)
-    whole = outcome(model, x, plans)
+    variants = some_variants(model)
+    whole = counted(model, x, variants)
     for batch in (1, 4):
-        other = outcome(model, x, plans, batch=batch)
-        assert other.right == whole.right
+        other = counted(model, x, variants, batch=batch)
+        assert other.correct == whole.correct
         assert other.layers_run == whole.layers_run
-    assert len(set(whole.right.values())) > 1
+    assert len(set(whole.correct.values())) > 1
 
 
 def test_a_batch_that_does_not_fit_is_cut_in_two_and_begins_anew(x: Tensor) -> None:
     model = tiny("vit").double()
-    plans, calls = some_plans(model), []
-    whole = outcome(model, x, plans)
+    variants, calls = some_variants(model), []
+    whole = counted(model, x, variants)
 
     def full(module: nn.Module, args: tuple[Tensor, ...]) -> None:
         calls.append(len(args[0]))
-        if len(args[0]) > 3 and len(calls) == 4:  # in the midst of the plans
+        if len(args[0]) > 3 and len(calls) == 4:  # in the midst of the variants
             raise torch.OutOfMemoryError
 
     handle = model.register_forward_pre_hook(full)
-    again = outcome(model, x, plans)
+    again = counted(model, x, variants)
     handle.remove()
-    assert again.right == whole.right
+    assert again.correct == whole.correct
     assert calls[:6] == [6, 6, 6, 6, 3, 3]
 
 
@@ -224,11 +230,9 @@ def test_a_batch_that_does_not_fit_is_cut_in_two_and_begins_anew(x: Tensor) -> N
 def test_the_model_is_left_as_it_was_even_after_an_error(family: str, x: Tensor) -> None:
     model = tiny(family).train()
     before, twin = {key: value.clone() for key, value in model.state_dict().items()}, copy.deepcopy(model)
-    outcome(model, x, some_plans(model))
-    found, layers = layers_of(model)
-    images = InHand(x, torch.tensor([0, 1, 2, 3, 4, 5]))
-    with pytest.raises(UsageError, match="the model knows 5 classes"):
-        operate(found, layers, [], images, Parts(), seed=0, batch=None, notify=silent, what="cuts")
+    counted(model, x, some_variants(model))
+    with pytest.raises(UsageError, match="the model has 5 classes"):
+        counted(model, x, [], classes=6)
     assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
     assert model.training
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
@@ -236,10 +240,9 @@ def test_the_model_is_left_as_it_was_even_after_an_error(family: str, x: Tensor)
     assert torch.equal(model.eval()(x), twin.eval()(x))
 
 
-def test_a_module_with_a_forward_of_its_own_gets_it_back() -> None:
-    module = nn.Linear(2, 2)
-    own = module.forward
-    module.forward = own  # type: ignore[method-assign]
-    with prefix_cache._acting(module, lambda *_: torch.zeros(1)):
-        assert float(module(torch.ones(1, 2))) == 0
-    assert module.forward is own
+def test_a_module_with_a_forward_of_its_own_gets_it_back(x: Tensor) -> None:
+    model = tiny("vit")
+    block = model.net.get_submodule("blocks.1")
+    block.forward = own = block.forward
+    counted(model, x, [(0, 1, 0, 0), (0, 1, 1, 0)])
+    assert block.forward is own

@@ -12,17 +12,16 @@ from typing import Any
 
 import pytest
 import torch
-from subjects import stirred  # type: ignore[import-not-found]
+from subjects import stirred, studied_in  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
-from vitadel.analyze import Bench, Parts, RestrictedAttention, prefix_cache, restricted_attention, study
-from vitadel.analyze.restricted_attention import Shuffle, within
-from vitadel.analyze.study import InHand
+from vitadel.analyze import RestrictedAttention, study
+from vitadel.analyze.restricted_attention import Shuffle, random_order, shuffle_mask, within
 from vitadel.api.analyze import as_study
 from vitadel.core.errors import UsageError
 from vitadel.core.rng import fold_seed
 from vitadel.models import Model, Option, load, set_attention_scales, tora, wrap
-from vitadel.threats import Linf
+from vitadel.runs import ResultFolder
 
 DEPTH, SIDE = 3, 4
 CLASSES = 300  # so many that a small change of the logits changes the answer
@@ -131,9 +130,9 @@ def test_the_share_of_pairs_is_the_known_one(distance: int) -> None:
 
 @pytest.mark.parametrize("shuffle", Shuffle)
 def test_random_masks_have_as_many_pairs_and_one_order_for_all_distances(shuffle: Shuffle) -> None:
-    order = restricted_attention._order(36, shuffle, 5)
+    order = random_order(36, shuffle, 5)
     masks = [within((6, 6), d) for d in range(6)]
-    shuffled = [restricted_attention._shuffled(mask, order) for mask in masks]
+    shuffled = [shuffle_mask(mask, order) for mask in masks]
     for mask, other in zip(masks, shuffled, strict=True):
         assert int(other.sum()) == int(mask.sum())
         if shuffle is Shuffle.ROWS:
@@ -142,15 +141,10 @@ def test_random_masks_have_as_many_pairs_and_one_order_for_all_distances(shuffle
         assert bool((larger | ~smaller).all())  # what may be seen at one distance may be at the next
     assert not torch.equal(shuffled[1], masks[1])
     assert shuffle is Shuffle.ROWS or not torch.equal(shuffled[1].sum(1), masks[1].sum(1))
-    assert torch.equal(restricted_attention._order(36, shuffle, 5), order)
-    assert not torch.equal(restricted_attention._order(36, shuffle, 6), order)
+    assert torch.equal(random_order(36, shuffle, 5), order)
+    assert not torch.equal(random_order(36, shuffle, 6), order)
     # near and far pairs have the same chance
-    often = torch.stack(
-        [
-            restricted_attention._shuffled(masks[1], restricted_attention._order(36, shuffle, seed))
-            for seed in range(1000)
-        ]
-    )
+    often = torch.stack([shuffle_mask(masks[1], random_order(36, shuffle, seed)) for seed in range(1000)])
     share = often[:, 14].double().mean(0)
     chance = float(masks[1][14].double().mean()) if shuffle is Shuffle.ROWS else float(masks[1].double().mean())
     assert bool(((share - chance).abs() < 5 * (chance * (1 - chance) / 1000) ** 0.5).all())
@@ -175,8 +169,8 @@ def test_accuracy_is_that_of_slow_attention_within_the_distance(family: str, dis
 @pytest.mark.parametrize("shuffle", Shuffle)
 def test_accuracy_is_that_of_slow_attention_to_random_patches(shuffle: Shuffle, x: Tensor) -> None:
     model = tiny("vit")
-    order = restricted_attention._order(16, shuffle, fold_seed(4, 1))
-    mask = restricted_attention._shuffled(within((4, 4), 1), order)
+    order = random_order(16, shuffle, fold_seed(4, 1))
+    mask = shuffle_mask(within((4, 4), 1), order)
     y = slowly(model, x, lambda block, i, j: bool(mask[i, j]), 1)
     result = studied(model, x, y, RestrictedAttention(distances=(1,), shuffle=shuffle, draws=2), seed=4)
     assert [one["accuracy"] for one in result["random"] if one["draw"] == 1] == [1]
@@ -207,8 +201,8 @@ def test_accuracy_is_that_of_slow_attention_to_the_class_token(
 
 def test_a_query_to_which_nothing_is_left_sees_itself(x: Tensor) -> None:
     model = tiny("pooled")
-    order = restricted_attention._order(16, Shuffle.ENTRIES, fold_seed(0, 0))
-    mask = restricted_attention._shuffled(within((4, 4), 0), order)
+    order = random_order(16, Shuffle.ENTRIES, fold_seed(0, 0))
+    mask = shuffle_mask(within((4, 4), 0), order)
     lonely = [i for i in range(16) if not bool(mask[i].any())]
     assert lonely
     y = slowly(model, x, lambda block, i, j: bool(mask[i, j]) or (i in lonely and i == j), 0)
@@ -216,10 +210,10 @@ def test_a_query_to_which_nothing_is_left_sees_itself(x: Tensor) -> None:
     assert result["random"][0]["accuracy"] == 1
     assert result["random"][0]["opened"] == len(lonely)
     assert f"Up to {len(lonely)} patches to which a random mask left nothing" in result["exhibits"][1]["caption"]
-    told = "Patches have no class token beside them in this model"
-    assert result["absent"].startswith(told)
-    assert told in result["summary"]
-    assert told in result["exhibits"][0]["caption"]
+    absent = "Patches have no class token beside them in this model"
+    assert result["absent"].startswith(absent)
+    assert absent in result["summary"]
+    assert absent in result["exhibits"][0]["caption"]
     assert result["class_only"] == []
     assert [one["kind"] for one in result["exhibits"]] == ["lines", "table"]
     rows = studied(model, x, y, RestrictedAttention(shuffle=Shuffle.ROWS))
@@ -253,27 +247,16 @@ def test_no_number_depends_on_the_batch_and_seeds_choose_the_random_ones(x: Tens
     assert elsewhere["random"] != whole["random"]
 
 
-def test_a_study_goes_on_where_it_was_killed(x: Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prefix_cache, "_PORTION", 5)
-    model, y, seen = tiny("vit"), torch.arange(12) % 7, list[int]()
+def test_an_interrupted_study_resumes(x: Tensor, tmp_path: Path) -> None:
+    model, y = tiny("vit"), torch.arange(12) % 7
     known = studied(model, x, y)
-
-    class Watched(InHand):
-        limit = 8
-
-        def images(self, rows: Tensor) -> Tensor:
-            if len(seen) + len(rows) > self.limit:
-                raise KeyboardInterrupt
-            seen.extend(rows.tolist())
-            return super().images(rows)
-
-    images = Watched(x, y)
     with pytest.raises(KeyboardInterrupt):
-        RestrictedAttention().carry_out(Bench(model, images, Parts(tmp_path), Linf(0.1), batch=5))
-    seen.clear()
-    images.limit = 100
-    result: dict[str, Any] = RestrictedAttention().carry_out(Bench(model, images, Parts(tmp_path), Linf(0.1)))
-    assert sorted(seen)[1:] == list(range(5, 12))  # and one image to know its size
+        studied_in(tmp_path, model, x, y, RestrictedAttention(), batch=5, stop_after=0.5)
+    assert ResultFolder(tmp_path).read("restrictions")["index"] == [0, 1, 2, 3, 4]
+    images: list[int] = []
+    model.register_forward_hook(lambda module, args, out: images.append(len(out)))
+    result = studied_in(tmp_path, model, x, y, RestrictedAttention())
+    assert set(images) == {7}
     assert all(result[key] == known[key] for key in ("clean", "near", "random", "class_only", "summary"))
 
 
@@ -311,16 +294,20 @@ def test_settings_and_what_is_shown(x: Tensor) -> None:
     assert result["grid"] == [4, 4]
 
 
-def test_usual_distances_reach_the_end_of_the_grid() -> None:
-    assert RestrictedAttention()._distances((14, 14)) == (0, 1, 2, 3, 4, 6, 8, 12, 13)
-    assert RestrictedAttention()._distances((2, 2)) == (0, 1)
-    assert RestrictedAttention()._distances((80, 80)) == (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 79)
-    assert RestrictedAttention()._distances((1, 1)) == (0,)
+@pytest.mark.parametrize(
+    ("patch", "usual"),
+    [(1, (0, 1, 2, 3, 4, 6, 8, 12, 15)), (8, (0, 1)), (16, (0,))],
+)
+def test_usual_distances_reach_the_end_of_the_grid(patch: int, usual: tuple[int, ...]) -> None:
+    options: dict[str, Option] = {"depth": 1, "embed_dim": 24, "num_heads": 2}
+    model = load("timm:vit_tiny_patch16_224", num_classes=3, image_size=16, patch_size=patch, options=options)
+    result = studied(model, torch.rand(1, 3, 16, 16), torch.zeros(1).long(), RestrictedAttention(draws=0))
+    assert tuple(one["distance"] for one in result["near"]) == usual
 
 
 def test_what_cannot_be_studied_is_refused(x: Tensor) -> None:
     y = torch.arange(12) % 7
-    for family, settings, told in (
+    for family, settings, message in (
         ("xcit", RestrictedAttention(), "Xcit cannot be restricted by distance: attention relates channels"),
         (
             "swin",
@@ -342,16 +329,16 @@ def test_what_cannot_be_studied_is_refused(x: Tensor) -> None:
         ("cait", RestrictedAttention(ends=(1,)), "have no class token beside them"),
         ("pooled", RestrictedAttention(ends=(1,)), "have no class token beside them"),
     ):
-        with pytest.raises(UsageError, match=told):
+        with pytest.raises(UsageError, match=message):
             settings.refuse(tiny(family))
-        with pytest.raises(UsageError, match=told):
+        with pytest.raises(UsageError, match=message):
             studied(tiny(family), x, y, settings)
     with pytest.raises(UsageError, match="Flatten has no layers Vitadel knows"):
         studied(wrap(nn.Flatten(), mean=(0.0,) * 3, std=(1.0,) * 3), x, y)
-    for values, told in (
+    for values, message in (
         ({"distances": (-1,)}, r"RestrictedAttention\.distances\[0\] must not be negative, got -1"),
         ({"draws": -1}, r"RestrictedAttention\.draws must not be negative"),
         ({"ends": (0,)}, r"RestrictedAttention\.ends\[0\] must be at least 1, got 0"),
     ):
-        with pytest.raises(UsageError, match=told):
+        with pytest.raises(UsageError, match=message):
             RestrictedAttention(**values)
