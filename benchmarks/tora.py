@@ -125,13 +125,13 @@ def record_costs(out: Path | None, chosen: Sequence[str], updates: int = 16) -> 
         if chosen and name not in chosen:
             continue
         recipe = recipes.override(recipes.RECIPES[known](), AS_TORA if known == ALL_WEIGHTS else ())
-        model, split = built("vit-ti4"), images("vit-ti4", recipe.plan.batch * 4)
+        model, split = built("vit-ti4"), images("vit-ti4", recipe.plan.batch_size * 4)
         if recipe.model.tuning is not None:
             model = models.tora(model, recipe.model.tuning, num_classes=10, seed=0)
         # four stretches: two of either phase, of which the first records and compiles
         plan = replace(recipe.plan, epochs=updates, log_every_steps=updates, checkpoint_every_steps=10**6)
         (first, *_, second), _, mib = run_ours(model, split, recipe.objective, plan)
-        about = {"benchmark": "tora-costs", "way": name, "batch": plan.batch, **hardware(device)}
+        about = {"benchmark": "tora-costs", "way": name, "batch": plan.batch_size, **hardware(device)}
         rates = {"phase_1": round(first, 1), "phase_2": round(second, 1)}
         cost = {"images_per_second": rates, "memory_mib": round(mib), **sizes(model)}
         write_record({**about, "versions": versions("timm"), **cost}, out)

@@ -31,7 +31,7 @@ from vitadel.models.families.xcit import XCiT
 from vitadel.objectives import TRADES, Adversarial, Objective
 from vitadel.runs import Run
 from vitadel.threats import Linf
-from vitadel.train import AdamW, Compile, Plan, Precision, fit, forward_flops, loop, peak_flops
+from vitadel.train import AdamW, Compile, Precision, Trainer, TrainingConfig, forward_flops, peak_flops
 
 EPS, STEP, STEPS, BETA = 8 / 255, 2 / 255, 10, 6.0
 MODELS = {
@@ -108,16 +108,18 @@ def run_plain(name: str, objective: str, batch: int, updates: int, device: torch
     return updates * batch / seconds
 
 
-def run_ours(model: models.Model, split: Split, objective: Objective, plan: Plan) -> tuple[list[float], float, float]:
+def run_ours(
+    model: models.Model, split: Split, objective: Objective, plan: TrainingConfig
+) -> tuple[list[float], float, float]:
     """Images per second of every log line after the first, seconds until that, and MiB."""
     gc.collect()  # CUDA graphs of an earlier model are kept until then, and would count as this one's
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         run = Run.claim(Path(folder) / "run", "train", {}, device="")
-        fit(model, objective, split, plan, run, seed=0)
+        Trainer(model, objective, split, plan, run, seed=0).fit()
         _, *rest = run.read_log("step")
     rates = [float(str(one["images_per_second"])) for one in rest]
-    until = time.perf_counter() - started - sum(plan.log_every_steps * plan.batch / rate for rate in rates)
+    until = time.perf_counter() - started - sum(plan.log_every_steps * plan.batch_size / rate for rate in rates)
     return rates, until, max(float(str(one["memory_mib"])) for one in rest)
 
 
@@ -126,7 +128,7 @@ def leave_out(part: str) -> None:
     if part == "kernels":
         ViT.use_fused_kernels = XCiT.use_fused_kernels = Family.use_fused_kernels  # type: ignore[method-assign]
     else:
-        loop.is_recordable = lambda plan, device: False  # type: ignore[attr-defined]
+        TrainingConfig.supports_cuda_graphs = lambda config, device: False  # type: ignore[method-assign]
 
 
 def measure(args: argparse.Namespace, name: str, batch: int, device: torch.device) -> dict[str, object]:
@@ -134,9 +136,9 @@ def measure(args: argparse.Namespace, name: str, batch: int, device: torch.devic
     objective: Objective = (
         Adversarial(attack, Linf(EPS)) if args.objective == "pgd" else TRADES(attack, Linf(EPS), beta=BETA)
     )
-    plan = Plan(
+    plan = TrainingConfig(
         epochs=3 * args.updates // 4,
-        batch=batch,
+        batch_size=batch,
         optimizer=AdamW(lr=1e-4),
         precision=Precision[args.precision.upper()],
         compile=Compile[args.compile.upper()],

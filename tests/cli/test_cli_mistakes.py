@@ -23,7 +23,7 @@ def mistake(result: tuple[int, str, str]) -> str:
 def test_words_that_mean_nothing(vitadel: Command, trained: Path, tmp_path: Path) -> None:
     run = ("--run", tmp_path / "run")
     assert "Did you mean 'digits-standard'" in mistake(vitadel("train", "digits-standart", *run))
-    assert "unknown setting of Plan 'epoch'" in mistake(
+    assert "unknown setting of TrainingConfig 'epoch'" in mistake(
         vitadel("train", "digits-standard", "--set", "plan.epoch=3", *run)
     )
     assert "unknown suite 'quik'. Did you mean 'quick'" in mistake(

@@ -61,7 +61,7 @@ def test_mistakes_are_one_line_and_leave_nothing_behind(vitadel: Command, tmp_pa
     for words, message in (
         (("sweep", "digits-standart", "--axis", "seed=0"), "unknown recipe 'digits-standart'. Did you mean"),
         (SWEEP, "a sweep needs something to vary"),
-        ((*SWEEP, "--axis", "plan.epoch=1"), "unknown setting of Plan 'epoch'"),
+        ((*SWEEP, "--axis", "plan.epoch=1"), "unknown setting of TrainingConfig 'epoch'"),
         ((*SWEEP, "--axis", "seed=0", "--suite", "quik"), "unknown suite 'quik'. Did you mean 'quick'"),
         ((*SWEEP, "--axis", "seed=0", "--suite", "quick"), "suite 'quick' attacks, so it needs a threat"),
         ((*SWEEP, "--axis", "seed=0", "--suite", "quick", "--threat", "lnf:1"), "unknown threat 'lnf'"),

@@ -239,7 +239,7 @@ class Grammar:
         paths = [leaf.path for leaf in leaves(RECIPES[recipe]())]
         extra = [
             "plan.mixing.mixup",
-            "plan.host.workers",
+            "plan.pil_augment.workers",
             "plan.augment.flip",
             "model.tuning.reduction",
             "synthetic.folder",

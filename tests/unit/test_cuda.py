@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from vitadel.attacks import (
     WorkQueue,
     searcher,
 )
+from vitadel.core.cuda_graph import GraphedBackward, GraphedForward
 from vitadel.core.rng import RandomStreams
 from vitadel.data import Split, Squash
 from vitadel.evaluate import SUITES, Entry, evaluate, robustness
@@ -42,18 +44,17 @@ from vitadel.train import (
     Compile,
     Erase,
     Flip,
-    Order,
     PadCrop,
-    Plan,
     Precision,
     ResizedCrop,
     Rotate,
-    fit,
+    Sampler,
+    Trainer,
+    TrainingConfig,
     peak_flops,
 )
-from vitadel.train.graph_capture import Learns, RecordedAnswers, RecordedLoss
 from vitadel.train.input.loader import Loader
-from vitadel.train.monitor.meters import Meter
+from vitadel.train.monitor.hardware import Meter
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -120,9 +121,9 @@ def test_taps_under_autocast(name: str, patch: int) -> None:
 def test_training_in_bf16_and_evaluation(tmp_path: Path) -> None:
     digits = data.load("digits[:256]", preprocess=Squash(32))
     assert digits.train is not None
-    plan = Plan(
+    plan = TrainingConfig(
         epochs=2,
-        batch=64,
+        batch_size=64,
         optimizer=AdamW(lr=1e-3),
         precision=Precision.BF16,
         augment=PadCrop(),
@@ -131,14 +132,14 @@ def test_training_in_bf16_and_evaluation(tmp_path: Path) -> None:
     )
     objective = Adversarial(PGD(steps=2, step_size=0.05, keep_best=False), Linf(0.1))
     run = Run.claim(tmp_path / "train", "train", {}, device="cuda")
-    trained = fit(model(), objective, digits.train, plan, run, seed=0)
+    trained = Trainer(model(), objective, digits.train, plan, run, seed=0).fit()
     assert next(trained.parameters()).is_cuda
     again = Run.claim(tmp_path / "again", "train", {}, device="cuda")
     with pytest.raises(KeyboardInterrupt):
-        fit(
+        Trainer(
             model(), objective, digits.train, replace(plan, checkpoint_every_steps=2), again, seed=0, notify=_stop_at(3)
-        )
-    resumed = fit(model(), objective, digits.train, replace(plan, checkpoint_every_steps=2), again, seed=0)
+        ).fit()
+    resumed = Trainer(model(), objective, digits.train, replace(plan, checkpoint_every_steps=2), again, seed=0).fit()
     for one, other in zip(trained.parameters(), resumed.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=2e-3)
     evaluated = Run.claim(tmp_path / "eval", "evaluate", {}, device="cuda")
@@ -280,7 +281,7 @@ def digits(count: int = 64) -> Split:
 
 def test_images_kept_on_the_device_are_those_of_the_computer() -> None:
     split = digits().load_into_memory()
-    picks = list(Order(len(split), 16, seed=0).picks(range(6)))
+    picks = list(Sampler(len(split), 16, seed=0).batches(range(6)))
     here = list(Loader(split, None, torch.device("cpu")).batches(picks))
     there = list(Loader(split, None, torch.device("cuda")).batches(picks))
     for (_, x, y), (_, x_gpu, y_gpu) in zip(here, there, strict=True):
@@ -305,12 +306,14 @@ def test_augmentations_draw_the_same_on_a_gpu(augment: Augment) -> None:
 @pytest.mark.parametrize("compiled", [Compile.OFF, Compile.BLOCKS, Compile.FAST])
 def test_fast_training_goes_the_way_of_plain_training(tmp_path: Path, compiled: Compile, attack_model: bool) -> None:
     objective = TRADES(PGD(steps=2, step_size=2 / 255, keep_best=False), Linf(8 / 255))
-    plan = Plan(epochs=2, batch=16, optimizer=SGD(lr=0.05), ema=0.9, precision=Precision.BF16, log_every_steps=1)
+    plan = TrainingConfig(
+        epochs=2, batch_size=16, optimizer=SGD(lr=0.05), ema=0.9, precision=Precision.BF16, log_every_steps=1
+    )
     losses = []
     for name, fast in (("plain", False), ("fast", True)):
         run = Run.claim(tmp_path / name, "train", {}, device="cuda")
         chosen = replace(plan, compile=compiled, attack_model=attack_model) if fast else plan
-        fit(model(), objective, digits(), chosen, run, seed=0)
+        Trainer(model(), objective, digits(), chosen, run, seed=0).fit()
         losses.append([float(str(entry["loss"])) for entry in run.read_log("step")])
         assert {"memory_mib", "device_hours"} <= run.read_log("step")[0].values.keys()
     assert losses[1] == pytest.approx(losses[0], rel=0.02)
@@ -320,7 +323,7 @@ def test_fast_training_goes_the_way_of_plain_training(tmp_path: Path, compiled: 
 def test_fast_training_of_adapters_goes_the_way_of_plain_training(tmp_path: Path, attacks_own: bool) -> None:
     attack = PGD(steps=2, step_size=2 / 255, keep_best=False)
     objective = TORATraining(attack, Linf(8 / 255), weight=0.5, attacks_own=attacks_own)
-    plan = Plan(epochs=2, batch=16, optimizer=SGD(lr=0.05), precision=Precision.BF16, log_every_steps=1)
+    plan = TrainingConfig(epochs=2, batch_size=16, optimizer=SGD(lr=0.05), precision=Precision.BF16, log_every_steps=1)
     losses = []
     for name, compiled in (("plain", Compile.OFF), ("fast", Compile.BLOCKS)):
         run = Run.claim(tmp_path / name, "train", {}, device="cuda")
@@ -328,7 +331,7 @@ def test_fast_training_of_adapters_goes_the_way_of_plain_training(tmp_path: Path
         adapted = models.tora(model("timm:vit_tiny_patch16_224"), Tuning(), num_classes=10, seed=0)
         with warnings.catch_warnings():
             warnings.filterwarnings("error", "passes could not be recorded")
-            fit(adapted, objective, digits(), chosen, run, seed=0)
+            Trainer(adapted, objective, digits(), chosen, run, seed=0).fit()
         losses.append([float(str(entry["loss"])) for entry in run.read_log("step")])
     assert losses[1] == pytest.approx(losses[0], rel=0.02)
 
@@ -339,21 +342,21 @@ def test_a_recorded_loss_leaves_the_gradients_of_the_plain_one(name: str) -> Non
     objective, one = TRADES(None, Linf(8 / 255)), model(f"timm:{name}").cuda().train()
     other = copy.deepcopy(one)
 
-    def learns(net: torch.nn.Module) -> Learns:
-        def learn(examples: Examples) -> dict[str, torch.Tensor]:
-            step = objective.loss(net, examples)
+    def backward(net: torch.nn.Module) -> Callable[..., dict[str, torch.Tensor]]:
+        def compute(*tensors: torch.Tensor) -> dict[str, torch.Tensor]:
+            step = objective.loss(net, Examples(*tensors))
             step.loss.backward()
             return {"loss": step.loss.detach(), **step.logs}
 
-        return learn
+        return compute
 
-    plain, recorded = learns(one), RecordedLoss(other, learns(other))
+    plain, recorded = backward(one), GraphedBackward(other, backward(other))
     for size in (8, 8, 5, 8):
         one.zero_grad()
         other.zero_grad()
         x = torch.rand(size, 3, 32, 32, device="cuda")
-        examples = Examples(x, torch.arange(size, device="cuda"), (x + 0.03).clamp(max=1))
-        told, told_again = plain(examples), recorded(examples)
+        tensors = x, torch.arange(size, device="cuda"), (x + 0.03).clamp(max=1)
+        told, told_again = plain(*tensors), recorded(*tensors)
         assert {key: float(value) for key, value in told_again.items()} == pytest.approx(
             {key: float(value) for key, value in told.items()}, rel=1e-4
         )
@@ -365,7 +368,7 @@ def test_a_recorded_loss_leaves_the_gradients_of_the_plain_one(name: str) -> Non
 
 def test_recorded_answers_have_the_slopes_of_the_plain_ones() -> None:
     net = model().cuda().requires_grad_(False).eval()
-    recorded = RecordedAnswers(net)
+    recorded = GraphedForward(net)
     for size in (8, 8, 5, 8):
         x = torch.rand(size, 3, 32, 32, device="cuda", requires_grad=True)
         (slope,) = torch.autograd.grad(net(x)[:, 0].sum(), x)
@@ -381,8 +384,8 @@ def test_what_cannot_be_recorded_runs_as_it_is_and_says_so() -> None:
         return pixels.flatten(1) * float(pixels.mean())
 
     x = torch.rand(4, 3, 8, 8, device="cuda", requires_grad=True)
-    recorded = RecordedAnswers(asks)
-    with pytest.warns(UserWarning, match="could not be recorded"):
+    recorded = GraphedForward(asks)
+    with pytest.warns(UserWarning, match="could not be captured"):
         first = recorded(x)
     torch.testing.assert_close(first, asks(x))
     torch.testing.assert_close(recorded(x), asks(x))

@@ -10,7 +10,7 @@ from vitadel.attacks import ATTACKS, PGD
 from vitadel.core.errors import UsageError, quoted, unknown
 from vitadel.core.numeric import Range, check_number, check_seed, read_number, read_whole
 from vitadel.threats import Linf
-from vitadel.train.optimizers import SGD, AdamW
+from vitadel.train.optim import SGD, AdamW
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,8 @@ from vitadel.recipes import RECIPES, train_recipe
 from vitadel.runs import Run
 from vitadel.shifts import Corruption
 from vitadel.threats import Linf
-from vitadel.train import Mixing, PILAugment, fit
-from vitadel.train.input.pil_augment import host_batches
+from vitadel.train import Mixing, PILAugment, Sampler, Trainer
+from vitadel.train.input.pil_augment import pil_augmented
 
 X, Y, EPS = torch.rand(2, 3, 8, 8, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1]), Linf(0.1)
 TINY = {"depth": 1, "embed_dim": 32, "num_heads": 2}
@@ -42,7 +42,7 @@ def entries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Callable[[Any
     model, recipe = tiny(), RECIPES["digits-standard"]()
     digits = load("digits[:4]", preprocess=Squash(8))
     assert digits.train is not None
-    train, plan = digits.train, replace(recipe.plan, epochs=1, warmup_epochs=0, batch=2)
+    train, plan = digits.train, replace(recipe.plan, epochs=1, warmup_epochs=0, batch_size=2)
 
     def run() -> Run:
         return Run.claim(tmp_path_factory.mktemp("seeds") / "run", "test", {}, device="cpu")
@@ -69,8 +69,10 @@ def entries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Callable[[Any
         "corruption": lambda seed: Corruption("fog", 1)(torch.rand(1, 3, 32, 32), torch.tensor([0]), seed=seed),
         "mixing": lambda seed: Mixing(mixup=0.8)(X, Y, 10, seed=seed),
         "host": lambda seed: PILAugment().image(train, 0, seed=seed),
-        "host_batches": lambda seed: next(host_batches(train, [torch.tensor([0])], PILAugment(), seed=seed)),
-        "fit": lambda seed: fit(tiny(), Standard(), train, plan, run(), seed=seed),
+        "pil_augmented": lambda seed: next(
+            pil_augmented(train, Sampler(1, 1, 0).batches(range(1)), PILAugment(), seed=seed)
+        ),
+        "fit": lambda seed: Trainer(tiny(), Standard(), train, plan, run(), seed=seed).fit(),
         "recipe": from_recipe,
     }
 
@@ -79,7 +81,7 @@ SEARCH = Scaling(steps=1, batches=1, batch=2, held=2, probe=FGSM())
 STUDY = Convergence(steps=(0, 1), restarts=1, images=1, slices=0)
 NAMES = (
     *("attack", "craft", "objective", "robustness", "evaluate", "survey", "validation_scores", "study", "load", "tora"),
-    *("search_factors", "find_factors", "corruption", "mixing", "host", "host_batches", "fit", "recipe"),
+    *("search_factors", "find_factors", "corruption", "mixing", "host", "pil_augmented", "fit", "recipe"),
 )
 
 

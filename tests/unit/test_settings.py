@@ -21,8 +21,7 @@ from vitadel.objectives import AWP, MART, TRADES, Adversarial, AttentionScaling,
 from vitadel.recipes import RECIPES
 from vitadel.shifts import RotateTranslate
 from vitadel.threats import L1, L2, Linf
-from vitadel.train import Plan
-from vitadel.train.optimizers import SGD, AdamW, Lion
+from vitadel.train import SGD, AdamW, Lion, TrainingConfig
 
 # what the program computes or reads itself, by package; nobody sets these numbers
 RECORDS = {
@@ -35,7 +34,7 @@ RECORDS = {
     "objectives": "TrainingTime",
     "recipes": "AugmentationSet Numbers Published",
     "shifts": "Kind",
-    "train": "Alarm MixPlan Nvml Pick Progress",
+    "train": "Flag MixPlan Nvml BatchIndex Progress",
 }
 # checked by the code that reads them from a file
 ELSEWHERE = {"models": "ModelSpec Normalization"}
@@ -56,7 +55,7 @@ GIVEN: dict[str, dict[str, Any]] = {
     "Lion": {"lr": 0.1},
     "MART": {"attack": _ATTACK, "threat": _THREAT},
     "ModelChoice": {"start": "vitadel:x", "image_size": 32},
-    "Order": {"real": 10, "batch": 2, "seed": 0},
+    "Sampler": {"real": 10, "batch": 2, "seed": 0},
     "Plan": {"epochs": 2, "batch": 4, "optimizer": AdamW(0.1)},
     "Recipe": {f.name: getattr(_RECIPE, f.name) for f in dataclasses.fields(_RECIPE)},
     "RotateTranslate": {"max_translation": 3.0},
@@ -123,7 +122,19 @@ def test_all_settings_of_the_registries_are_looked_at() -> None:
     registries: list[Callable[[], object]] = [*ATTACKS.values(), *SURVEYS.values(), *STUDIES.values()]
     made = [make() for make in (*registries, *SCALINGS.values())]
     assert {type(one) for one in made} <= known
-    assert {Standard, Adversarial, TRADES, MART, TORATraining, AWP, AttentionScaling, Plan, AdamW, SGD, Lion} <= known
+    assert {
+        Standard,
+        Adversarial,
+        TRADES,
+        MART,
+        TORATraining,
+        AWP,
+        AttentionScaling,
+        TrainingConfig,
+        AdamW,
+        SGD,
+        Lion,
+    } <= known
     assert {Linf, L2, L1, RotateTranslate, Suite, Bench} <= known
     for recipe in (make() for make in RECIPES.values()):
         assert {type(node) for node in _tree(recipe)} <= known

@@ -142,6 +142,15 @@ def one_of(kind: str, known: Mapping[str, object]) -> Reader:
     return read
 
 
+def former_names(kind: type) -> Mapping[str, str]:
+    """Names that fields had in earlier versions, which are still accepted, with what they are called now.
+
+    A dataclass declares them as a class variable: `former_names = {"batch": "batch_size"}`.
+    """
+    names: Mapping[str, str] = getattr(kind, "former_names", {})
+    return names
+
+
 def setting_names(settings: object) -> Iterator[str]:
     """The paths of all settings of a dataclass, those of nested ones included."""
     if dataclasses.is_dataclass(settings) and not isinstance(settings, type):
@@ -207,7 +216,7 @@ def _refuse_unknown_root(
     """Refuse a path that does not begin at the root; one that is right further down is suggested whole."""
     known = [*_fields(type(chosen)), *also]
     for setting in settings:
-        if setting.rest[0] in known:
+        if setting.rest[0] in known or setting.rest[0] in former_names(type(chosen)):
             continue
         path = ".".join(setting.rest)
         meant = next((name for name in setting_names(chosen) if name.endswith(f".{path}")), None)
@@ -233,13 +242,15 @@ def _changed(node: object, settings: Sequence[_Setting], notation: Notation) -> 
             whole = first.path.removesuffix("." + ".".join(first.rest))
             raise UsageError(f"{what}: {whole} is not set. Set {whole} as a whole first.")
         raise UsageError(f"{what}: there is nothing below a {type(node).__name__}. Shorten the path.")
-    kinds = _fields(type(node))
-    new: dict[str, object] = {}
-    for name in dict.fromkeys(setting.rest[0] for setting in settings):
+    kinds, former = _fields(type(node)), former_names(type(node))
+    by_field: dict[str, list[_Setting]] = {}
+    for setting in settings:
+        name = setting.rest[0]
+        name = former.get(name, name)
         if name not in kinds:
             raise unknown(f"setting of {type(node).__name__}", name, kinds)
-        below = [setting.below() for setting in settings if setting.rest[0] == name]
-        new[name] = _changed_field(kinds[name], getattr(node, name), below, notation)
+        by_field.setdefault(name, []).append(setting.below())
+    new = {name: _changed_field(kinds[name], getattr(node, name), below, notation) for name, below in by_field.items()}
     return replace(node, **new)
 
 

@@ -1,10 +1,9 @@
-"""What training minimizes: (model, x, y, seed) -> Step."""
+"""Objectives: what training minimizes, (model, x, y, seed) -> LossOutput."""
 
-from vitadel.objectives.adversarial import Adversarial
-from vitadel.objectives.adversarial_objective import AdversarialObjective
+from vitadel.objectives.adversarial import Adversarial, AdversarialObjective
 from vitadel.objectives.attention_scaling import AttentionScaling, Scope
 from vitadel.objectives.awp import AWP
-from vitadel.objectives.base import Examples, Objective, Step
+from vitadel.objectives.base import Examples, LossOutput, Objective
 from vitadel.objectives.mart import MART
 from vitadel.objectives.schedule import ScheduleUnit, TrainingTime
 from vitadel.objectives.standard import Standard
@@ -19,11 +18,11 @@ __all__ = [
     "AdversarialObjective",
     "AttentionScaling",
     "Examples",
+    "LossOutput",
     "Objective",
     "ScheduleUnit",
     "Scope",
     "Standard",
-    "Step",
     "TORATraining",
     "TrainingTime",
 ]

@@ -1,25 +1,25 @@
-r"""Training with factors on the scores of every attention, found anew every few epochs.
+r"""AAS-AT: training with factors on the scores of every attention, searched anew every few epochs.
 
-AAS-AT of Jain & Dutta (CVPR 2024, "Towards Understanding and Improving Adversarial Robustness of Vision Transformers"),
-section 5. Its algorithm is in a supplement that is not to be had and its code is not public: this is a reconstruction.
+Jain & Dutta (CVPR 2024, "Towards Understanding and Improving Adversarial Robustness of Vision Transformers"), section
+5. The algorithm is in a supplement that is not available, and there is no public code: this is a reconstruction.
 
 ==============================================  =======================================================================
 the paper                                       here
 ==============================================  =======================================================================
-AAS every :math:`\lambda` epochs; 5 to 40 do    ``period``; epochs ``period``, ``2 period``, ... counted from 0, never
+AAS every :math:`\lambda` epochs; 5 to 40 work  ``period``; epochs ``period``, ``2 period``, ... counted from 0, never
                                                 the first and never the last, after which nothing would train
-"perturb the scaling factors", else train       an epoch of scaling spends its batches on the factors, and the weights
-                                                stay; ``batches`` spends only its first ones
+"perturb the scaling factors", else train       a search epoch uses its batches for the factors, and the weights stay;
+                                                with ``batches`` only its first ones
 :math:`S' = \mathrm{clamp}(S + \delta)`         the reference is the network without factors, as in `Scaling.paper`:
-                                                factors replace the old ones, and never drift away over the epochs
+                                                new factors replace the old ones and do not drift over the epochs
 one S per mini-batch, the last is kept          each ``scaling.batch`` images give a candidate; of all candidates of an
-                                                epoch the one with the greatest distance is kept
-the old factors are replaced (line 17)          they are part of the model: saved with it and evaluated with it
-                                                (``Scope.DEPLOYED``), or used where attacks are crafted alone
+                                                epoch the one with the largest distance is kept
+the old factors are replaced (line 17)          they are part of the model, saved and evaluated with it
+                                                (``Scope.DEPLOYED``), or used in attacks during training only
                                                 (``Scope.ATTACK``)
 ==============================================  =======================================================================
 
-Shape letters: B images, M attentions.
+Shape letters: B images, M attentions, C candidates.
 """
 
 import enum
@@ -37,23 +37,30 @@ from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Range, check_ranges
 from vitadel.core.rng import fold_seed
 from vitadel.models import Model, attention_scales
-from vitadel.objectives.base import Examples, Objective, Step, hard_labels, undistributed
+from vitadel.objectives.base import Examples, LossOutput, Objective, hard_labels, unwrapped
 from vitadel.objectives.schedule import TrainingTime
+
+_NOT_PREPARED = "the trainer calls `prepare_model` first"
 
 
 class Scope(enum.Enum):
-    """Who works with the factors."""
+    """What uses the factors."""
 
-    DEPLOYED = "the model, for good"
-    ATTACK = "attacks while they are crafted"
+    DEPLOYED = "the model, in training and evaluation"
+    ATTACK = "attacks during training"
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionScaling(Objective):
-    """AAS-AT around any objective: now and then factors for the attention are searched for, else `inner` trains.
+    """AAS-AT around any objective: some epochs search for factors on the attention, the others train `inner`.
 
-    `scaling` says how; `batch` images give a candidate there, from `batches` starts. It needs no labels and no attack,
-    so what it says about trials does not count. `batches` of this objective counts updates of a scaling epoch.
+    Attributes:
+        inner: The objective that trains the weights.
+        period: Epochs from one search to the next.
+        scope: What uses the factors.
+        scaling: How they are searched; `batch` images give a candidate, from `batches` starts. The search needs no
+            labels and no attack, so its settings for trial attacks have no effect.
+        batches: How many updates of a search epoch are used for the search; with null all.
     """
 
     inner: Objective
@@ -71,37 +78,37 @@ class AttentionScaling(Objective):
         if self.scaling.reference == "drifting":
             raise UsageError("factors are measured from the network without any. Write scaling.reference=original.")
 
-    def begin(self, model: nn.Module) -> None:
-        """Factors of 1 to begin with, or those that the model brings along."""
+    def prepare_model(self, model: nn.Module) -> None:
+        """Factors of 1 to begin with, or those that the model has already."""
         net = _model(model).net
-        if attention_scales.get(net, self._name) is None:
-            attention_scales.set_factors(net, self._name, 1.0)
+        if attention_scales.get(net, self._buffer) is None:
+            attention_scales.set_factors(net, self._buffer, 1.0)
         attention_scales.set_buffer(net, attention_scales.RECORD, torch.zeros(2))
-        self.inner.begin(model)
+        self.inner.prepare_model(model)
 
-    def at(self, moment: TrainingTime) -> Objective:
-        if self.scales_at(moment):
-            return _Search(self.scaling, self._name, moment.whole_epoch)
-        inner = self.inner.at(moment)
-        return inner if self.scope is Scope.DEPLOYED else _OnRescaled(inner)
+    def at(self, time: TrainingTime) -> Objective:
+        if self.searches_at(time):
+            return _FactorSearch(self.scaling, self._buffer, time.epoch_index)
+        inner = self.inner.at(time)
+        return inner if self.scope is Scope.DEPLOYED else _AttackedRescaled(inner)
 
-    def scales_at(self, moment: TrainingTime) -> bool:
+    def searches_at(self, time: TrainingTime) -> bool:
         """Whether this update searches for factors."""
-        epoch = moment.whole_epoch
-        due = 0 < epoch < moment.epochs - 1 and epoch % self.period == 0
-        return due and (self.batches is None or moment.update_in_epoch < self.batches)
+        epoch = time.epoch_index
+        due = 0 < epoch < time.epochs - 1 and epoch % self.period == 0
+        return due and (self.batches is None or time.update_in_epoch < self.batches)
 
     @property
-    def selective(self) -> bool:
-        return self.inner.selective
+    def trains_subsets(self) -> bool:
+        return self.inner.trains_subsets
 
     @property
-    def _name(self) -> str:
+    def _buffer(self) -> str:
         return attention_scales.ATTENTION if self.scope is Scope.DEPLOYED else attention_scales.ATTACK
 
     @property
     def passes(self) -> float:
-        """The mean over a period; of `inner` where only some batches of an epoch are spent, which depends on data."""
+        """The mean over a period; with `batches`, whose share of an epoch depends on the data, that of `inner`."""
         if self.batches is not None:
             return self.inner.passes
         return ((self.period - 1) * self.inner.passes + search_passes(self.scaling)) / self.period
@@ -111,15 +118,15 @@ class AttentionScaling(Objective):
         return self.inner.loss_passes
 
     def prepare(self, model: nn.Module, x: Tensor, y: Tensor, *, seed: int, index_B: Tensor | None = None) -> Examples:
-        own = self.inner if self.scope is Scope.DEPLOYED else _OnRescaled(self.inner)
-        return own.prepare(model, x, y, seed=seed, index_B=index_B)
+        inner = self.inner if self.scope is Scope.DEPLOYED else _AttackedRescaled(self.inner)
+        return inner.prepare(model, x, y, seed=seed, index_B=index_B)
 
-    def loss(self, model: nn.Module, examples: Examples) -> Step:
+    def loss(self, model: nn.Module, examples: Examples) -> LossOutput:
         return self.inner.loss(model, examples)
 
 
 def search_passes(scaling: Scaling) -> float:
-    """What a search costs an image: per start a reference, the start, the end, and steps there and back."""
+    """Cost of a search per image, in forward passes: per start a reference, start and end, and a step is two."""
     if scaling.grid:
         return 2.0 * len(scaling.grid)
     decade = 1.0 if scaling.start == "decades" else 0.0
@@ -127,7 +134,7 @@ def search_passes(scaling: Scaling) -> float:
 
 
 def _model(model: nn.Module) -> Model:
-    local = undistributed(model)
+    local = unwrapped(model)
     if not isinstance(local, Model):
         raise UsageError(
             f"attention is scaled inside a Model, and this {type(local).__name__} is none. "
@@ -136,9 +143,15 @@ def _model(model: nn.Module) -> Model:
     return local
 
 
+def _factors(net: nn.Module, buffer: str) -> Tensor:
+    factors_M = attention_scales.get(net, buffer)
+    assert factors_M is not None, _NOT_PREPARED
+    return factors_M
+
+
 @dataclass(frozen=True, slots=True)
-class _OnRescaled(Objective):
-    """Attacks learn from the rescaled model; the loss is the model's own."""
+class _AttackedRescaled(Objective):
+    """Attacks are made on the rescaled model; the loss is that of the model itself."""
 
     inner: Objective
 
@@ -151,29 +164,28 @@ class _OnRescaled(Objective):
         return self.inner.loss_passes
 
     def prepare(self, model: nn.Module, x: Tensor, y: Tensor, *, seed: int, index_B: Tensor | None = None) -> Examples:
-        local: Any = undistributed(model)  # the model, or a copy of it with taps of its own
-        factors_M = attention_scales.get(local.net, attention_scales.ATTACK)
-        assert factors_M is not None, "the loop calls `begin` first"
-        return self.inner.prepare(RescaledModel(local, factors_M), x, y, seed=seed, index_B=index_B)
+        local: Any = unwrapped(model)  # the model, or the trainer's copy for attacks
+        rescaled = RescaledModel(local, _factors(local.net, attention_scales.ATTACK))
+        return self.inner.prepare(rescaled, x, y, seed=seed, index_B=index_B)
 
-    def loss(self, model: nn.Module, examples: Examples) -> Step:
+    def loss(self, model: nn.Module, examples: Examples) -> LossOutput:
         return self.inner.loss(model, examples)
 
 
 @dataclass(frozen=True, slots=True)
-class _Drawn(Examples):
-    """A batch, and what its draws depend on."""
+class _SearchImages(Examples):
+    """A batch, and what its random numbers depend on."""
 
     seed: int
     index_B: Tensor
 
 
 @dataclass(frozen=True, slots=True)
-class _Search(Objective):
-    """A batch spent on factors, which are kept under `name` if they are the best of epoch `epoch` so far."""
+class _FactorSearch(Objective):
+    """A batch used to search for factors, kept in `buffer` if they are the best of this epoch so far."""
 
     scaling: Scaling
-    name: str
+    buffer: str
     epoch: int
 
     @property
@@ -181,59 +193,55 @@ class _Search(Objective):
         return search_passes(self.scaling)
 
     def prepare(self, model: nn.Module, x: Tensor, y: Tensor, *, seed: int, index_B: Tensor | None = None) -> Examples:
-        return _Drawn(x, y, x, seed, torch.arange(len(x), device=x.device) if index_B is None else index_B)
+        return _SearchImages(x, y, x, seed, torch.arange(len(x), device=x.device) if index_B is None else index_B)
 
-    def loss(self, model: nn.Module, examples: Examples) -> Step:
-        assert isinstance(examples, _Drawn)
+    def loss(self, model: nn.Module, examples: Examples) -> LossOutput:
+        assert isinstance(examples, _SearchImages)
         local = _model(model)
         value, kept_M = self._keep(local.net, self._candidate(local, _of_all_ranks(examples)))
         logs = {"attention_scale_min": kept_M.min(), "attention_scale_mean": kept_M.mean(), "attention_distance": value}
-        return Step(value, logs, trains=False)
+        return LossOutput(value, logs, trains=False)
 
-    def _candidate(self, model: Model, drawn: _Drawn) -> Tensor:
-        """[2 + M]: what a candidate is worth, its distance and its factors; the best of the batch for all ranks."""
-        rank, world = _place()
-        size, device = self.scaling.batch, drawn.x.device
-        found = [torch.tensor([-math.inf, 0.0, *self._kept(model.net)], device=device)]
-        for begin in range(rank * size, len(drawn.x), world * size):
-            rows = slice(begin, begin + size)
-            x, y = drawn.x[rows], hard_labels(drawn.y[rows])
-            # by its first image, so that a batch in parts gives the same starts
-            seed = fold_seed(drawn.seed, int(drawn.index_B[begin]))
-            with _without_factors(self._kept(model.net)):
+    def _candidate(self, model: Model, images: _SearchImages) -> Tensor:
+        """[2 + M]: score, distance and factors of the best candidate of the batch, the same for all ranks."""
+        rank, world = _rank_and_world()
+        size, device = self.scaling.batch, images.x.device
+        kept_M = _factors(model.net, self.buffer)
+        candidates = [torch.tensor([-math.inf, 0.0, *kept_M], device=device)]
+        for begin in range(rank * size, len(images.x), world * size):
+            part = slice(begin, begin + size)
+            x, y = images.x[part], hard_labels(images.y[part])
+            # by the first image, so that a batch in parts has the same starts
+            seed = fold_seed(images.seed, int(images.index_B[begin]))
+            with _without_factors(kept_M):
                 best = find_factors(model, x, y, replace(self.scaling, batch=len(x)), seed=seed).best
             assert best.value is not None
-            worth = float(begin) if self.scaling.keep == "last" else best.value
+            score = float(begin) if self.scaling.keep == "last" else best.value
             if math.isfinite(best.value):
-                found.append(torch.tensor([worth, best.value, *best.attentions], device=device))
-        return _best(_gathered(_best(torch.stack(found))))
+                candidates.append(torch.tensor([score, best.value, *best.attentions], device=device))
+        return _best(_gathered(_best(torch.stack(candidates))))
 
-    def _keep(self, net: nn.Module, found: Tensor) -> tuple[Tensor, Tensor]:
-        """Distance and factors that are kept now; the record says which epoch they are of."""
+    def _keep(self, net: nn.Module, candidate: Tensor) -> tuple[Tensor, Tensor]:
+        """Distance and factors that are kept from now on; the record says which epoch they are of."""
         record = attention_scales.get(net, attention_scales.RECORD)
-        assert record is not None, "the loop calls `begin` first"
-        worth, value, factors_M = found[0], found[1], found[2:]
+        assert record is not None, _NOT_PREPARED
+        score, value, factors_M = candidate[0], candidate[1], candidate[2:]
         better = int(record[0]) != self.epoch or self.scaling.keep == "last" or bool(value > record[1])
-        if better and bool(worth.isfinite()):
-            attention_scales.set_buffer(net, self.name, factors_M)
+        if better and bool(score.isfinite()):
+            attention_scales.set_buffer(net, self.buffer, factors_M)
             attention_scales.set_buffer(
                 net, attention_scales.RECORD, torch.stack([torch.full_like(value, self.epoch), value])
             )
-        return record[1].clone(), self._kept(net).clone()
-
-    def _kept(self, net: nn.Module) -> Tensor:
-        factors_M = attention_scales.get(net, self.name)
-        assert factors_M is not None, "the loop calls `begin` first"
-        return factors_M
+        return record[1].clone(), _factors(net, self.buffer).clone()
 
 
-def _best(found_CM: Tensor) -> Tensor:
-    return found_CM[found_CM[:, 0].argmax()]
+def _best(candidates_CM: Tensor) -> Tensor:
+    return candidates_CM[candidates_CM[:, 0].argmax()]
 
 
 @contextmanager
 def _without_factors(factors_M: Tensor) -> Iterator[None]:
-    """Inside, the factors that are to be replaced are 1."""
+    """Sets the current factors to 1 for a while."""
     before_M = factors_M.clone()
     factors_M.fill_(1.0)
     try:
@@ -242,19 +250,15 @@ def _without_factors(factors_M: Tensor) -> Iterator[None]:
         factors_M.copy_(before_M)
 
 
-# ------------------------------------------------------------------- ranks
-
-
-def _place() -> tuple[int, int]:
-    """Which of how many processes this is."""
+def _rank_and_world() -> tuple[int, int]:
     if not distributed.is_initialized():
         return 0, 1
     return distributed.get_rank(), distributed.get_world_size()
 
 
 def _gathered(value: Tensor) -> Tensor:
-    """The tensors of all ranks, one after the other."""
-    _, world = _place()
+    """The tensors of all ranks, stacked."""
+    _, world = _rank_and_world()
     if world == 1:
         return value[None]
     every = [torch.empty_like(value) for _ in range(world)]
@@ -262,7 +266,7 @@ def _gathered(value: Tensor) -> Tensor:
     return torch.stack(every)
 
 
-def _of_all_ranks(drawn: _Drawn) -> _Drawn:
-    """The whole batch in its order, of which every rank holds every so-many-th image: candidates as of one process."""
-    x, y, index_B = (_gathered(part).transpose(0, 1).flatten(0, 1) for part in (drawn.x, drawn.y, drawn.index_B))
-    return _Drawn(x, y, x, drawn.seed, index_B)
+def _of_all_ranks(images: _SearchImages) -> _SearchImages:
+    """The whole batch in the order of one process; every rank holds every world-th image of it."""
+    x, y, index_B = (_gathered(part).transpose(0, 1).flatten(0, 1) for part in (images.x, images.y, images.index_B))
+    return _SearchImages(x, y, x, images.seed, index_B)

@@ -1,4 +1,4 @@
-"""Training at the worst weights nearby."""
+"""AWP: the loss at adversarially perturbed weights."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ from torch import Tensor, distributed, nn
 from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Range, check_ranges
 from vitadel.objectives.attention_scaling import AttentionScaling
-from vitadel.objectives.base import Examples, Objective, Step, undistributed
+from vitadel.objectives.base import Examples, LossOutput, Objective, unwrapped
 from vitadel.objectives.schedule import TrainingTime
 
 _TINY = 1e-20
@@ -24,12 +24,16 @@ class AWP(Objective):
     .. math:: v = \gamma \lVert w \rVert \, g / \lVert g \rVert
 
     The loss is taken at :math:`w + v`, per weight matrix, with :math:`g` its gradient on the same examples; what is
-    updated is :math:`w`. Only tensors named ``weight`` with two dimensions or more move: norms, biases, class token and
-    positions stay. Begins at epoch ``start``. The attack is not run again for the second look, and running statistics
-    count the batch once.
+    updated is :math:`w`. Only tensors named ``weight`` with two dimensions or more are perturbed: norms, biases, class
+    token and position embeddings are not. The attack runs once, and running statistics count the batch once.
 
-    The authors' code takes :math:`v` back after the optimizer's update, this one before it: the two differ by the
-    weight decay of :math:`v`, a part in a million.
+    The authors' code restores :math:`w` after the optimizer's update, this one before it: the two differ by the weight
+    decay of :math:`v`, a part in a million.
+
+    Attributes:
+        inner: The objective whose loss is taken.
+        gamma: The size of the perturbation relative to the weights.
+        start: The epoch from which on weights are perturbed.
     """
 
     inner: Objective
@@ -41,16 +45,16 @@ class AWP(Objective):
         if isinstance(self.inner, AttentionScaling):
             raise UsageError("AWP cannot hold AttentionScaling. Write AttentionScaling(AWP(...)).")
 
-    def begin(self, model: nn.Module) -> None:
-        self.inner.begin(model)
+    def prepare_model(self, model: nn.Module) -> None:
+        self.inner.prepare_model(model)
 
     @property
-    def selective(self) -> bool:
-        return self.inner.selective
+    def trains_subsets(self) -> bool:
+        return self.inner.trains_subsets
 
-    def at(self, moment: TrainingTime) -> Objective:
-        inner = self.inner.at(moment)
-        return inner if moment.whole_epoch < self.start else replace(self, inner=inner)
+    def at(self, time: TrainingTime) -> Objective:
+        inner = self.inner.at(time)
+        return inner if time.epoch_index < self.start else replace(self, inner=inner)
 
     @property
     def passes(self) -> float:
@@ -63,49 +67,48 @@ class AWP(Objective):
     def prepare(self, model: nn.Module, x: Tensor, y: Tensor, *, seed: int, index_B: Tensor | None = None) -> Examples:
         return self.inner.prepare(model, x, y, seed=seed, index_B=index_B)
 
-    def loss(self, model: nn.Module, examples: Examples) -> Step:
-        back = _move_weights(model, lambda local: self.inner.loss(local, examples), self.gamma)
-        step = self.inner.loss(model, examples)
+    def loss(self, model: nn.Module, examples: Examples) -> LossOutput:
+        restore = _perturb_weights(unwrapped(model), lambda local: self.inner.loss(local, examples), self.gamma)
+        output = self.inner.loss(model, examples)
 
         def undo() -> None:
-            step.undo()
-            back()
+            output.undo()
+            restore()
 
-        return replace(step, undo=undo)
+        return replace(output, undo=undo)
 
 
-def _move_weights(model: nn.Module, look: Callable[[nn.Module], Step], gamma: float) -> Callable[[], None]:
-    """Move the weights to where the loss is worse; returns what takes them back."""
-    local = undistributed(model)
-    with _same_buffers(local):
-        seen = look(local)
-        # after the look, which may leave weights out
+def _perturb_weights(model: nn.Module, loss: Callable[[nn.Module], LossOutput], gamma: float) -> Callable[[], None]:
+    """Move the weights along the gradient of the loss; returns what restores them."""
+    with _same_buffers(model):
+        output = loss(model)
+        # after the loss, which may exclude some of the weights
         weights = [
             parameter
-            for name, parameter in local.named_parameters()
+            for name, parameter in model.named_parameters()
             if name.endswith("weight") and parameter.ndim > 1 and parameter.requires_grad
         ]
-        grads = torch.autograd.grad(seen.loss, weights, allow_unused=True)
-        seen.undo()
+        grads = torch.autograd.grad(output.loss, weights, allow_unused=True)
+        output.undo()
     before = [weight.detach().clone() for weight in weights]
     with torch.no_grad():
         for weight, grad in zip(weights, grads, strict=True):
             if grad is not None:
                 shared = _mean_over_ranks(grad)
                 weight.add_(shared * (gamma * weight.norm() / (shared.norm() + _TINY)))
-    # autocast remembers the weights it has rounded, and would show the loss those from before the move
+    # autocast caches the weights it has rounded, and would use those from before the perturbation
     torch.clear_autocast_cache()
 
     @torch.no_grad()
-    def undo() -> None:
+    def restore() -> None:
         for weight, old in zip(weights, before, strict=True):
             weight.copy_(old)
 
-    return undo
+    return restore
 
 
 def _mean_over_ranks(grad: Tensor) -> Tensor:
-    """All ranks move their weights alike, as one rank with the whole batch would."""
+    """The same on all processes, as one process with the whole batch would have it."""
     if not distributed.is_initialized():
         return grad
     grad = grad.contiguous()
@@ -115,7 +118,7 @@ def _mean_over_ranks(grad: Tensor) -> Tensor:
 
 @contextmanager
 def _same_buffers(model: nn.Module) -> Iterator[None]:
-    """Running statistics as they were: the batch is counted once, at the moved weights."""
+    """Restores running statistics: the batch is counted once, at the perturbed weights."""
     before = [(buffer, buffer.clone()) for buffer in model.buffers()]
     yield
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""What every objective takes and gives.
+"""The contract of objectives: what one takes, what it returns, and what its loss needs of targets and logits.
 
 Shape letters: B images, K classes.
 """
@@ -19,29 +19,32 @@ from vitadel.objectives.schedule import TrainingTime
 Smoothing = Annotated[float, Range(ge=0, lt=1)]
 
 
-def _nothing() -> None:
+def _no_undo() -> None:
     return None
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """The scalar that weights are trained on, numbers worth logging, and the logits that were computed anyway.
+class LossOutput:
+    """The loss of one batch.
 
-    `undo` is to be called after the backward pass: an objective that looks elsewhere than at the weights moves them.
-    Where `trains` is false the batch served something else, and weights, optimizer and average stay as they are.
+    Attributes:
+        loss: The scalar to minimize.
+        logs: Scalars worth logging, by name.
+        undo: Called after the backward pass: restores what `loss` changed on the model, such as weights that AWP
+            perturbed.
+        trains: False if the batch was used for something else than the weights; weights, optimizer and averaged
+            weights then stay as they are.
     """
 
     loss: Tensor
     logs: Mapping[str, Tensor] = field(default_factory=dict)
-    clean_logits: Tensor | None = None
-    adv_logits: Tensor | None = None
-    undo: Callable[[], None] = _nothing
+    undo: Callable[[], None] = _no_undo
     trains: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Examples:
-    """A batch as the loss sees it: images, targets, and what an attack made of the images if there is one."""
+    """A batch as the loss takes it: images, targets, and adversarial examples (the images where there is no attack)."""
 
     x: Tensor
     y: Tensor
@@ -49,75 +52,93 @@ class Examples:
 
 
 class Objective(ABC):
-    """What training minimizes, in two halves: what to look at, and how bad it is.
+    """What training minimizes, in two parts: `prepare` makes the examples, `loss` evaluates the model on them.
 
-    The halves are apart so that a wrapper can ask for the loss of the same examples at other weights. `y` is [B] class
-    numbers or [B, K] shares; `index_B` numbers the images. Draws depend on `seed` and `index_B`, never on the batch.
+    They are separate so that a wrapper such as AWP can evaluate the loss of the same examples at other weights. A
+    subclass is a frozen dataclass with `prepare`, `loss` and `loss_passes`; all else has a default.
+
+    Example:
+        >>> output = Standard()(model, x, y, seed=0)
+        >>> output.loss.backward()
     """
 
     __slots__ = ()
 
     @abstractmethod
     def prepare(self, model: nn.Module, x: Tensor, y: Tensor, *, seed: int, index_B: Tensor | None = None) -> Examples:
-        """The examples of one batch; leaves no gradients and no trace on the model."""
+        """Make the examples of one batch; leaves no gradients and changes nothing on the model.
+
+        Args:
+            model: Computes logits from pixels in [0, 1].
+            x: [B, 3, H, W] images.
+            y: [B] class numbers, or [B, K] soft targets.
+            seed: Random numbers depend on it and on `index_B`, never on the batch.
+            index_B: The number of each image.
+        """
 
     @abstractmethod
-    def loss(self, model: nn.Module, examples: Examples) -> Step:
-        """How bad the model is on them; the model is in training mode."""
+    def loss(self, model: nn.Module, examples: Examples) -> LossOutput:
+        """The loss on the examples, with the model in training mode."""
 
     @property
     @abstractmethod
     def loss_passes(self) -> float:
-        """What `loss` and its backward pass cost, in forward passes: a backward pass to the weights counts 2."""
+        """Cost of `loss` and its backward pass, in forward passes: a backward pass to the weights counts 2."""
 
     @property
     def passes(self) -> float:
-        """What an image costs in all, in forward passes."""
+        """Cost of an image in all, in forward passes."""
         return self.loss_passes
 
     @property
-    def selective(self) -> bool:
-        """Whether some updates leave weights alone that others train; processes that share gradients must know."""
+    def trains_subsets(self) -> bool:
+        """Whether an update may leave out weights that others train, which distributed training has to know."""
         return False
 
     @property
-    def recordable(self) -> bool:
-        """Whether `loss` does the same work on every batch of a `stage` and touches nothing but gradients."""
+    def capturable(self) -> bool:
+        """Whether a CUDA graph may hold `loss`: it does the same for every batch of a `phase`, and gradients apart
+        changes nothing.
+        """
         return False
 
     @property
-    def stage(self) -> str:
-        """Of an objective as it is `at` a moment: which of its losses that is, where it has several."""
+    def phase(self) -> str:
+        """Which of its losses an objective is after `at`, if it has several."""
         return ""
 
-    def begin(self, model: nn.Module) -> None:
-        """Give the model what it has to hold before the first update, and so before it is copied or wrapped."""
+    def prepare_model(self, model: nn.Module) -> None:
+        """Add to the model what the objective needs on it, before training copies or wraps the model."""
         return
 
-    def at(self, moment: TrainingTime) -> "Objective":
-        """The objective at this point of training: where schedules live."""
+    def at(self, time: TrainingTime) -> "Objective":
+        """The objective for the update at this time: where schedules apply."""
         return self
 
     @final
-    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, *, seed: int, index_B: Tensor | None = None) -> Step:
+    def __call__(
+        self, model: nn.Module, x: Tensor, y: Tensor, *, seed: int, index_B: Tensor | None = None
+    ) -> LossOutput:
+        """The loss of one batch: `prepare`, then `loss`."""
         return self.loss(model, self.prepare(model, x, y, seed=seed, index_B=index_B))
 
 
-def shares(y: Tensor, num_classes: int, smoothing: float) -> Tensor:
-    """[B, K] target shares: `smoothing` of each image's weight is spread evenly over all classes."""
+def soft_targets(y: Tensor, num_classes: int, smoothing: float) -> Tensor:
+    """[B, K] target probabilities, with `smoothing` of each spread evenly over all classes."""
     hard = F.one_hot(y, num_classes).float() if y.ndim == 1 else y
     return hard * (1 - smoothing) + smoothing / num_classes
 
 
 def hard_labels(y: Tensor) -> Tensor:
-    """[B] class numbers: what an attack aims away from, also when the targets are mixed."""
+    """[B] class numbers: the most probable class of soft targets."""
     return y if y.ndim == 1 else y.argmax(1)
 
 
-def undistributed(model: nn.Module) -> nn.Module:
-    """The module inside a distributed wrapper, whose forward hooks wait for weight gradients an attack never makes."""
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The module inside DistributedDataParallel, whose hooks wait for weight gradients that an attack never makes."""
     return model.module if isinstance(model, DistributedDataParallel) else model
 
 
 def accuracy(z_BK: Tensor, y: Tensor) -> Tensor:
+    """The share of images whose class has the largest logit."""
     return (z_BK.detach().argmax(1) == hard_labels(y)).float().mean()

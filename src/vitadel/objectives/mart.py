@@ -1,35 +1,34 @@
-"""Training that looks hardest at what the model gets wrong already."""
+"""MART: adversarial training with weights for misclassified images."""
 
 from dataclasses import dataclass
 
 from torch import Tensor, nn
 
 from vitadel.core.numeric import NotNegative
-from vitadel.goals import Untargeted
 from vitadel.losses import cross_entropy, kl_divergence
-from vitadel.objectives.adversarial_objective import AdversarialObjective
-from vitadel.objectives.base import Examples, Step, accuracy, hard_labels, shares
+from vitadel.objectives.adversarial import AdversarialObjective
+from vitadel.objectives.base import Examples, LossOutput, accuracy, hard_labels, soft_targets
 
-# how far above 1 the runner-up's probability is subtracted from: keeps the logarithm finite
+# instead of 1 in 1 - max p': keeps the logarithm finite
 _ABOVE_ONE = 1.0001
 
 
 @dataclass(frozen=True, slots=True)
 class MART(AdversarialObjective):
-    r"""Misclassification-aware training (Wang et al. 2020, "Improving adversarial robustness requires revisiting
-    misclassified examples").
+    r"""Misclassification-aware adversarial training (Wang et al. 2020, "Improving adversarial robustness requires
+    revisiting misclassified examples").
 
     .. math:: \mathrm{CE}(p', y) - \log\big(1 - \max_{k \neq y} p'_k\big)
               + \beta \, \mathrm{KL}(p \,\|\, p') \, (1 - p_y)
 
-    :math:`p` is the answer on the image, :math:`p'` on what the attack finds. With mixed labels the cross-entropy and
-    :math:`p_y` take the shares, the runner-up excludes the class with the largest one.
+    :math:`p` are the probabilities of the clean image, :math:`p'` those of the adversarial example. With mixed labels
+    the cross-entropy and :math:`p_y` take the soft targets, and the maximum excludes the most probable class.
     """
 
     beta: NotNegative = 6.0
 
     @property
-    def recordable(self) -> bool:
+    def capturable(self) -> bool:
         return True
 
     @property
@@ -37,19 +36,18 @@ class MART(AdversarialObjective):
         return 6.0
 
     def prepare(self, model: nn.Module, x: Tensor, y: Tensor, *, seed: int, index_B: Tensor | None = None) -> Examples:
-        return Examples(x, y, self.found(model, x, Untargeted(hard_labels(y)), seed, index_B))
+        return self.untargeted_examples(model, x, y, seed, index_B)
 
-    def loss(self, model: nn.Module, examples: Examples) -> Step:
+    def loss(self, model: nn.Module, examples: Examples) -> LossOutput:
         clean_BK, adv_BK = model(examples.x).float(), model(examples.x_adv).float()
-        target_BK = shares(examples.y, adv_BK.shape[1], self.smoothing)
-        true_B = hard_labels(examples.y)[:, None]
-        p_adv_BK = adv_BK.softmax(1)
-        other_B = p_adv_BK.scatter(1, true_B, 0).amax(1)
+        target_BK = soft_targets(examples.y, adv_BK.shape[1], self.smoothing)
+        label_B1 = hard_labels(examples.y)[:, None]
+        other_B = adv_BK.softmax(1).scatter(1, label_B1, 0).amax(1)
         boosted_B = cross_entropy(adv_BK, target_BK) - (_ABOVE_ONE - other_B).log()
-        certain_B = (clean_BK.softmax(1) * shares(examples.y, adv_BK.shape[1], 0.0)).sum(1)
-        pulled_B = kl_divergence(adv_BK, clean_BK) * (1 - certain_B)
+        clean_p_y_B = (clean_BK.softmax(1) * soft_targets(examples.y, adv_BK.shape[1], 0.0)).sum(1)
+        weighted_kl_B = kl_divergence(adv_BK, clean_BK) * (1 - clean_p_y_B)
         logs = {
             "clean_accuracy": accuracy(clean_BK, examples.y),
             "adversarial_accuracy": accuracy(adv_BK, examples.y),
         }
-        return Step((boosted_B + self.beta * pulled_B).mean(), logs, clean_BK, adv_BK)
+        return LossOutput((boosted_B + self.beta * weighted_kl_B).mean(), logs)

@@ -1,4 +1,4 @@
-"""Where training stands, and how a quantity grows from nothing until then."""
+"""When an update takes place, and warm-ups that depend on it."""
 
 import enum
 import math
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 class ScheduleUnit(enum.Enum):
-    """How often a schedule moves."""
+    """How often a schedule changes its value."""
 
     STEP = "every update"
     EPOCH = "every epoch"
@@ -14,24 +14,30 @@ class ScheduleUnit(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class TrainingTime:
-    """One update of a training: `epoch` is how far it will be, in epochs of `updates` each, when the update is made."""
+    """When an update takes place.
+
+    Attributes:
+        epoch: Epochs done once the update is made, a fraction.
+        epochs: Epochs in all.
+        updates: Updates per epoch.
+    """
 
     epoch: float
     epochs: float
     updates: int = 1
 
     @property
-    def whole_epoch(self) -> int:
-        """The number of the running epoch, the first being 0."""
+    def epoch_index(self) -> int:
+        """The running epoch, counted from 0."""
         return math.ceil(self.epoch) - 1
 
     @property
     def update_in_epoch(self) -> int:
-        """The number of the update within the running epoch, the first being 0."""
-        return round((self.epoch - self.whole_epoch) * self.updates) - 1
+        """The update within the running epoch, counted from 0."""
+        return round((self.epoch - self.epoch_index) * self.updates) - 1
 
-    def grown(self, share: float, each: ScheduleUnit) -> float:
-        """From 0 to 1 over the first `share` of training: evenly, or in stairs whose first step is at 0."""
+    def warmup(self, share: float, unit: ScheduleUnit) -> float:
+        """A factor from 0 to 1 over the first `share` of training: linear, or constant in each epoch from 0 on."""
         until = share * self.epochs
-        success = self.epoch if each is ScheduleUnit.STEP else self.whole_epoch
-        return min(1.0, success / until) if until > 0 else 1.0
+        now = self.epoch if unit is ScheduleUnit.STEP else self.epoch_index
+        return min(1.0, now / until) if until > 0 else 1.0

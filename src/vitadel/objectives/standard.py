@@ -1,4 +1,4 @@
-"""Training on the images as they are."""
+"""Standard training."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from vitadel.core.numeric import check_ranges
 from vitadel.losses import cross_entropy
-from vitadel.objectives.base import Examples, Objective, Smoothing, Step, accuracy, shares
+from vitadel.objectives.base import Examples, LossOutput, Objective, Smoothing, accuracy, soft_targets
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Standard(Objective):
         check_ranges(self)
 
     @property
-    def recordable(self) -> bool:
+    def capturable(self) -> bool:
         return True
 
     @property
@@ -29,7 +29,7 @@ class Standard(Objective):
     def prepare(self, model: nn.Module, x: Tensor, y: Tensor, *, seed: int, index_B: Tensor | None = None) -> Examples:
         return Examples(x, y, x)
 
-    def loss(self, model: nn.Module, examples: Examples) -> Step:
+    def loss(self, model: nn.Module, examples: Examples) -> LossOutput:
         z_BK = model(examples.x).float()
-        loss = cross_entropy(z_BK, shares(examples.y, z_BK.shape[1], self.smoothing)).mean()
-        return Step(loss, {"clean_accuracy": accuracy(z_BK, examples.y)}, clean_logits=z_BK)
+        loss = cross_entropy(z_BK, soft_targets(examples.y, z_BK.shape[1], self.smoothing)).mean()
+        return LossOutput(loss, {"clean_accuracy": accuracy(z_BK, examples.y)})

@@ -1,4 +1,4 @@
-r"""Training of adapters that share a frozen network: each on its own first, then the balance between them.
+r"""TORA: training of adapters on a frozen network, each on its own loss first, then the fusion that weighs them.
 
 TORA of Li & Xu (2023, "Trade-off between Robustness and Accuracy of Vision Transformers"). There is no public code, and
 the slides leave most of it open: this is a reconstruction.
@@ -6,15 +6,15 @@ the slides leave most of it open: this is a reconstruction.
 ===========================================================  ==========================================================
 the slides                                                   here
 ===========================================================  ==========================================================
-phase 1: :math:`\min_{\Psi_R, \Phi} L_{ROB}` and             updates take turns: even ones are the robust adapter's, odd
-:math:`\min_{\Psi_A, \Phi} L_{ACC}`                          ones the accurate adapter's, so that the fusion sees both
+phase 1: :math:`\min_{\Psi_R, \Phi} L_{ROB}` and             updates alternate: even ones train the robust adapter, odd
+:math:`\min_{\Psi_A, \Phi} L_{ACC}`                          ones the accurate adapter, so that the fusion sees both
 :math:`L` of phase 1                                         cross-entropy of the adapter's own head
-token and head                                               learn with their adapter; in phase 2 they do not, or heads
-                                                             do with ``heads_learn``
-phase 2: :math:`\min_\Phi \lambda L_{ROB} +                  ``weight``; both losses are those of the joint answer
+token and head                                               trained with their adapter; not in phase 2, except heads
+                                                             with ``heads_learn``
+phase 2: :math:`\min_\Phi \lambda L_{ROB} +                  ``weight``; both losses are those of the joint output
 (1 - \lambda) L_{ACC}`
-what the attack differentiates                               the joint answer, in both phases; in robust turns of phase
-                                                             1 the robust head's with ``attacks_own``
+what the attack differentiates                               the joint output, in both phases; with ``attacks_own`` that
+                                                             of the robust head in robust updates of phase 1
 baselines                                                    a network without fusion trains all that was added to it in
                                                              phase 2; one with a single adapter has no phase 1
 ===========================================================  ==========================================================
@@ -31,24 +31,31 @@ from torch import Tensor, nn
 
 from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Range
-from vitadel.goals import Untargeted
-from vitadel.losses import cross_entropy
 from vitadel.models import Adapted
-from vitadel.objectives.adversarial_objective import AdversarialObjective
-from vitadel.objectives.base import Examples, Objective, Step, accuracy, hard_labels, shares, undistributed
+from vitadel.objectives.adversarial import AdversarialObjective
+from vitadel.objectives.base import Examples, LossOutput, Objective, accuracy, unwrapped
 from vitadel.objectives.schedule import TrainingTime
+
+# which adapter trains, one update after the other
+_TURNS = ("rob", "acc")
 
 
 @dataclass(frozen=True, slots=True)
 class TORATraining(AdversarialObjective):
-    r"""Adapters on their own for the first ``independent`` share of training, then the fusion that weighs them.
+    r"""Two phases: the adapters separately, then their fusion.
 
     .. math:: \min_\Phi \; \lambda \, \mathbb{E} \max_{x' \in S(x)} \mathrm{CE}(F(x'), y)
               + (1 - \lambda) \, \mathbb{E} \, \mathrm{CE}(F(x), y)
 
-    :math:`\lambda` is ``weight``: 0 trains on clean images alone, 1 on attacked ones alone; the other half is then not
-    even computed. What an update does not train has no gradient in it, and so neither decay nor momentum. Asked for a
-    loss without a moment (`at`), it is the one of phase 2.
+    Weights that an update does not train have no gradient in it, and so neither weight decay nor momentum. The loss
+    without a training time (`at`) is that of phase 2.
+
+    Attributes:
+        weight: :math:`\lambda`: 0 trains on clean images only, 1 on adversarial examples only; the other term is not
+            computed then.
+        independent: The share of training that phase 1 takes.
+        heads_learn: Whether the heads are trained in phase 2 as well.
+        attacks_own: Whether robust updates of phase 1 attack the robust head instead of the joint output.
     """
 
     weight: Annotated[float, Range(ge=0, le=1, hint="It is lambda of the robust loss.")] = 0.5
@@ -57,36 +64,36 @@ class TORATraining(AdversarialObjective):
     attacks_own: bool = False
 
     @property
-    def selective(self) -> bool:
+    def trains_subsets(self) -> bool:
         return True
 
     @property
-    def recordable(self) -> bool:
+    def capturable(self) -> bool:
         return True
 
     @property
     def loss_passes(self) -> float:
-        """There and back for each half: most weights are frozen and need no gradient. Heads alone cost half of it."""
+        """Forward and backward for each term: most weights are frozen and need no gradient."""
         return 2.0 * (self._attacks + (self.weight < 1))
 
     @property
     def passes(self) -> float:
         """The mean over training."""
-        turns = sum(_Turn(self, name).passes for name in _TURNS) / len(_TURNS)
+        alone = sum(_Turn(self, name).passes for name in _TURNS) / len(_TURNS)
         joint = self.attack_passes * self._attacks + self.loss_passes
-        return self.independent * turns + (1 - self.independent) * joint
+        return self.independent * alone + (1 - self.independent) * joint
 
     @property
     def attack_passes(self) -> float:
-        """What an update pays for its attack, if it has one."""
+        """Cost of the attack of an update that has one, in forward passes."""
         return super(TORATraining, self).passes - self.loss_passes
 
     @property
     def _attacks(self) -> bool:
         return self.weight > 0
 
-    def begin(self, model: nn.Module) -> None:
-        """Refuses a model in which some phase would have nothing to train."""
+    def prepare_model(self, model: nn.Module) -> None:
+        """Refuse a model in which some phase would have nothing to train."""
         net = _adapted(model)
         if net.tuning.answer != "joint":
             raise UsageError(
@@ -100,55 +107,50 @@ class TORATraining(AdversarialObjective):
                 "what a fusion makes is for the next block, and this network has one block alone. Choose a deeper one."
             )
 
-    def at(self, moment: TrainingTime) -> Objective:  # type: ignore[override]  # what a turn needs is less than all of this
-        now = super(TORATraining, self).at(moment)
-        update, updates = round(moment.epoch * moment.updates) - 1, moment.epochs * moment.updates
+    def at(self, time: TrainingTime) -> Objective:  # type: ignore[override]  # an update of phase 1 is another objective
+        now = super(TORATraining, self).at(time)
+        update, updates = round(time.epoch * time.updates) - 1, time.epochs * time.updates
         # a rounding error must not move the border by an update
         alone = update < round(self.independent * updates, 6)
         return _Turn(now, _TURNS[update % len(_TURNS)]) if alone else replace(now, independent=0.0)
 
     def prepare(self, model: nn.Module, x: Tensor, y: Tensor, *, seed: int, index_B: Tensor | None = None) -> Examples:
-        x_adv = self.found(model, x, Untargeted(hard_labels(y)), seed, index_B) if self._attacks else x
-        return Examples(x, y, x_adv)
+        return self.untargeted_examples(model, x, y, seed, index_B) if self._attacks else Examples(x, y, x)
 
-    def loss(self, model: nn.Module, examples: Examples) -> Step:
+    def loss(self, model: nn.Module, examples: Examples) -> LossOutput:
         net = _adapted(model)
         heads = [one for head in net.heads.values() for one in head.parameters()] if self.heads_learn else []
-        learning = [*net.parts("fusion"), *heads] if len(net.fusions) else list(net.parts(*net.tuning.names))
-        return _trained(net, learning, lambda: self._joint(model, examples))
+        trained = [*net.parts("fusion"), *heads] if len(net.fusions) else list(net.parts(*net.tuning.names))
+        return _training_only(net, trained, lambda: self._joint_loss(model, examples))
 
-    def _joint(self, model: nn.Module, examples: Examples) -> Step:
-        halves: dict[str, tuple[float, Tensor]] = {}
-        if self.weight < 1:
-            halves["clean"] = 1 - self.weight, model(examples.x).float()
-        if self._attacks:
-            halves["adversarial"] = self.weight, model(examples.x_adv).float()
-        losses = {name: self.crossed(z_BK, examples.y) for name, (_, z_BK) in halves.items()}
-        loss = sum(share * losses[name] for name, (share, _) in halves.items())
-        assert isinstance(loss, Tensor)
+    def _joint_loss(self, model: nn.Module, examples: Examples) -> LossOutput:
+        terms: list[Tensor] = []
         logs: dict[str, Tensor] = {}
-        for name, (_, z_BK) in halves.items():
-            logs |= _told(name, z_BK, examples.y, losses[name])
-        clean_BK, adv_BK = (halves[name][1] if name in halves else None for name in ("clean", "adversarial"))
-        return Step(loss, logs, clean_BK, adv_BK)
+        for kind, share, x in (
+            ("clean", 1 - self.weight, examples.x),
+            ("adversarial", self.weight, examples.x_adv),
+        ):
+            if share > 0:
+                loss, numbers = self.term(kind, model(x).float(), examples.y)
+                terms.append(share * loss)
+                logs |= numbers
+        return LossOutput(sum(terms[1:], start=terms[0]), logs)
 
-    def crossed(self, z_BK: Tensor, y: Tensor) -> Tensor:
-        return cross_entropy(z_BK, shares(y, z_BK.shape[1], self.smoothing)).mean()
-
-
-# whose turn it is, one update after the other
-_TURNS = ("rob", "acc")
+    def term(self, kind: str, z_BK: Tensor, y: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Cross-entropy and what is logged of it."""
+        loss = self.cross_entropy(z_BK, y)
+        return loss, {f"{kind}_accuracy": accuracy(z_BK, y), f"{kind}_loss": loss.detach()}
 
 
 @dataclass(frozen=True, slots=True)
 class _Turn(Objective):
-    """An update of phase 1: one adapter and the fusion learn from what that adapter's head answers."""
+    """An update of phase 1: one adapter and the fusion are trained on the loss of that adapter's head."""
 
     whole: TORATraining
     name: str
 
     @property
-    def stage(self) -> str:
+    def phase(self) -> str:
         return self.name
 
     @property
@@ -166,47 +168,41 @@ class _Turn(Objective):
     def prepare(self, model: nn.Module, x: Tensor, y: Tensor, *, seed: int, index_B: Tensor | None = None) -> Examples:
         if not self._attacks:
             return Examples(x, y, x)
-        with _answering(_adapted(model), self.name) if self.whole.attacks_own else nullcontext():
-            return Examples(x, y, self.whole.found(model, x, Untargeted(hard_labels(y)), seed, index_B))
+        with _output_of(_adapted(model), self.name) if self.whole.attacks_own else nullcontext():
+            return self.whole.untargeted_examples(model, x, y, seed, index_B)
 
-    def loss(self, model: nn.Module, examples: Examples) -> Step:
+    def loss(self, model: nn.Module, examples: Examples) -> LossOutput:
         net = _adapted(model)
-        return _trained(net, list(net.parts(self.name, "fusion")), lambda: self._own(model, net, examples))
+        return _training_only(net, list(net.parts(self.name, "fusion")), lambda: self._own_loss(model, net, examples))
 
-    def _own(self, model: nn.Module, net: Adapted, examples: Examples) -> Step:
-        with _answering(net, self.name):
+    def _own_loss(self, model: nn.Module, net: Adapted, examples: Examples) -> LossOutput:
+        with _output_of(net, self.name):
             z_BK = model(examples.x_adv).float()
-        loss = self.whole.crossed(z_BK, examples.y)
-        logs = _told("adversarial" if self._attacks else "clean", z_BK, examples.y, loss)
-        return Step(loss, logs, adv_logits=z_BK) if self._attacks else Step(loss, logs, clean_logits=z_BK)
-
-
-def _told(kind: str, z_BK: Tensor, y: Tensor, loss: Tensor) -> dict[str, Tensor]:
-    return {f"{kind}_accuracy": accuracy(z_BK, y), f"{kind}_loss": loss.detach()}
+        return LossOutput(*self.whole.term("adversarial" if self._attacks else "clean", z_BK, examples.y))
 
 
 def _adapted(model: nn.Module) -> Adapted:
-    local = undistributed(model)
-    found = next((module for module in local.modules() if isinstance(module, Adapted)), None)
-    if found is None:
+    local = unwrapped(model)
+    adapted = next((module for module in local.modules() if isinstance(module, Adapted)), None)
+    if adapted is None:
         kind = type(getattr(local, "net", local)).__name__
         raise UsageError(
             f"TORATraining trains adapters, and this {kind} has none. Set model.tuning.tuning=tora in the recipe, or "
             "make them with vitadel.models.tora."
         )
-    return found
+    return adapted
 
 
-def _trained(net: Adapted, learning: list[nn.Parameter], compute: Callable[[], Step]) -> Step:
-    """A step in which these weights alone have gradients; its `undo` gives the others back what they had."""
-    chosen = {id(one) for one in learning}
-    idle = [one for one in net.parameters() if one.requires_grad and id(one) not in chosen]
+def _training_only(net: Adapted, trained: list[nn.Parameter], compute: Callable[[], LossOutput]) -> LossOutput:
+    """A loss with gradients for these weights alone; its `undo` unfreezes the others."""
+    chosen = {id(one) for one in trained}
+    others = [one for one in net.parameters() if one.requires_grad and id(one) not in chosen]
 
     def undo() -> None:
-        for one in idle:
+        for one in others:
             one.requires_grad_(True)
 
-    for one in idle:
+    for one in others:
         one.requires_grad_(False)
     try:
         return replace(compute(), undo=undo)
@@ -216,8 +212,8 @@ def _trained(net: Adapted, learning: list[nn.Parameter], compute: Callable[[], S
 
 
 @contextmanager
-def _answering(net: Adapted, head: str) -> Iterator[None]:
-    """Inside, the network answers with one head."""
+def _output_of(net: Adapted, head: str) -> Iterator[None]:
+    """The network returns the logits of one head for a while."""
     before = net.tuning
     net.tuning = replace(before, answer=head)
     try:

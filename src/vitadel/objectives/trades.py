@@ -1,4 +1,4 @@
-"""Accuracy on clean images, and the same answer around them."""
+"""TRADES: cross-entropy on clean images, divergence to adversarial examples."""
 
 from dataclasses import dataclass
 
@@ -9,21 +9,22 @@ from vitadel.attacks import frozen
 from vitadel.core.errors import UsageError
 from vitadel.core.numeric import NotNegative
 from vitadel.goals import Diverge
-from vitadel.losses import cross_entropy, kl_divergence
-from vitadel.objectives.adversarial_objective import AdversarialObjective
-from vitadel.objectives.base import Examples, Step, accuracy, shares, undistributed
+from vitadel.losses import kl_divergence
+from vitadel.objectives.adversarial import AdversarialObjective
+from vitadel.objectives.base import Examples, LossOutput, accuracy, unwrapped
 
 
 @dataclass(frozen=True, slots=True)
 class TRADES(AdversarialObjective):
-    r"""Cross-entropy on clean images plus the divergence of the answers nearby (Zhang et al. 2019, arXiv:1901.08573).
+    r"""Cross-entropy on clean images plus the KL divergence to adversarial examples (Zhang et al. 2019,
+    arXiv:1901.08573).
 
     .. math:: \min_\theta \; \mathbb{E} \, \mathrm{CE}(f(x), y)
               + \beta \max_{x' \in S(x)} \mathrm{KL}\big(f(x) \,\|\, f(x')\big)
 
-    The attack climbs the divergence from the clean answer, which is computed once: ten steps cost 1 + 20 + 2 + 4 = 27
-    forward passes' worth of work, where code that asks for it at every step pays 39. At the image itself the divergence
-    is flat, so the attack needs a random start. Gradients flow into both answers.
+    The attack maximizes the divergence from the clean output, which is computed once: ten steps cost 1 + 20 + 2 + 4 =
+    27 forward passes, where code that recomputes it at every step pays 39. Its gradient is 0 at the image itself, so
+    the attack needs a random start. The loss has gradients through both outputs.
     """
 
     beta: NotNegative = 6.0
@@ -31,10 +32,10 @@ class TRADES(AdversarialObjective):
     def __post_init__(self) -> None:
         super(TRADES, self).__post_init__()
         if not getattr(self.attack, "random_start", True):
-            raise UsageError("Trades needs an attack with a random start: at the image itself there is no slope.")
+            raise UsageError("TRADES needs an attack with a random start: at the image itself the gradient is 0.")
 
     @property
-    def recordable(self) -> bool:
+    def capturable(self) -> bool:
         return True
 
     @property
@@ -43,20 +44,20 @@ class TRADES(AdversarialObjective):
 
     @property
     def passes(self) -> float:
-        reference = 0.0 if self.attack is None else 1.0
-        return reference + super(TRADES, self).passes
+        clean = 0.0 if self.attack is None else 1.0
+        return clean + super(TRADES, self).passes
 
     def prepare(self, model: nn.Module, x: Tensor, y: Tensor, *, seed: int, index_B: Tensor | None = None) -> Examples:
         if self.attack is None:
             return Examples(x, y, x)
-        local = undistributed(model)
+        local = unwrapped(model)
         with frozen(local), torch.no_grad():
-            reference_BK = local(x).float()
-        return Examples(x, y, self.found(model, x, Diverge(reference_BK), seed, index_B))
+            clean_BK = local(x).float()
+        return Examples(x, y, self.adversarial_examples(model, x, Diverge(clean_BK), seed, index_B))
 
-    def loss(self, model: nn.Module, examples: Examples) -> Step:
+    def loss(self, model: nn.Module, examples: Examples) -> LossOutput:
         clean_BK, adv_BK = model(examples.x).float(), model(examples.x_adv).float()
-        natural = cross_entropy(clean_BK, shares(examples.y, clean_BK.shape[1], self.smoothing)).mean()
+        natural = self.cross_entropy(clean_BK, examples.y)
         divergence = kl_divergence(adv_BK, clean_BK).mean()
         logs = {
             "clean_accuracy": accuracy(clean_BK, examples.y),
@@ -64,4 +65,4 @@ class TRADES(AdversarialObjective):
             "natural_loss": natural.detach(),
             "divergence": divergence.detach(),
         }
-        return Step(natural + self.beta * divergence, logs, clean_BK, adv_BK)
+        return LossOutput(natural + self.beta * divergence, logs)

@@ -26,7 +26,7 @@ from vitadel.attacks import PGD
 from vitadel.objectives import AWP, MART, TRADES, Adversarial, AttentionScaling, Objective
 from vitadel.recipes.recipe import ModelChoice, Normalize, Recipe, Selection, SyntheticChoice
 from vitadel.threats import Linf
-from vitadel.train import SGD, Decay, PadCrop, Plan, Precision
+from vitadel.train import SGD, Decay, PadCrop, Precision, TrainingConfig
 
 _LINF = Linf(8 / 255)
 _WHERE = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "imagenet100": "ImageNet-100"}
@@ -40,7 +40,7 @@ _SOURCES: Mapping[str, str] = {
     "data": "paper: section 6",
     "preprocess": "our choice: CIFAR as it is, ImageNet as RobustBench crops it",
     "plan.epochs": "paper: section 6.2",
-    "plan.batch": _MO,
+    "plan.batch_size": _MO,
     "plan.optimizer": "paper: section 6.2; SGD with a momentum of 0.9",
     "plan.optimizer.lr": "paper: section 6.2; at most 0.1, along a cosine",
     "plan.optimizer.weight_decay": _MO,
@@ -96,12 +96,12 @@ def _method(name: str) -> tuple[Objective, dict[str, str]]:
     return objectives[name], {**kind, **_OF_THREATS, **({} if name == "at" else {"beta": beta})}
 
 
-def _plan(name: str, data: str, epochs: int) -> Plan:
+def _plan(name: str, data: str, epochs: int) -> TrainingConfig:
     # with AWP, the decay of its authors
     decay = 5e-4 if name == "trades-awp" else 1e-4
-    return Plan(
+    return TrainingConfig(
         epochs=epochs,
-        batch=64,
+        batch_size=64,
         optimizer=SGD(lr=0.1, weight_decay=decay, nesterov=False, decay=Decay.ALL),
         clip_norm=1.0,
         precision=Precision.BF16,

@@ -13,7 +13,7 @@ from vitadel.attacks import PGD, Scaling
 from vitadel.objectives import TRADES, Adversarial, AttentionScaling
 from vitadel.recipes.recipe import ModelChoice, Normalize, Recipe, Selection
 from vitadel.threats import Linf
-from vitadel.train import AdamW, Compile, Mixing, PadCrop, Plan, Precision
+from vitadel.train import AdamW, Compile, Mixing, PadCrop, Precision, TrainingConfig
 
 _EPS = 8 / 255
 
@@ -27,9 +27,9 @@ def cifar10_vit_tiny_short() -> Recipe:
         data="cifar10:data",
         preprocess="squash:32",
         objective=Adversarial(PGD(steps=2, step_size=6 / 255, keep_best=False), Linf(_EPS), eps_warmup=0.3),
-        plan=Plan(
+        plan=TrainingConfig(
             epochs=60,
-            batch=512,
+            batch_size=512,
             optimizer=AdamW(lr=1e-3, weight_decay=0.05),
             warmup_epochs=3,
             min_lr=1e-5,

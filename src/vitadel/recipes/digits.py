@@ -12,7 +12,7 @@ from vitadel.models import Option
 from vitadel.objectives import Adversarial, AttentionScaling, Standard
 from vitadel.recipes.recipe import ModelChoice, Normalize, Recipe, Selection
 from vitadel.threats import Linf
-from vitadel.train import AdamW, Plan
+from vitadel.train import AdamW, TrainingConfig
 
 _EPS = 24 / 255
 
@@ -29,9 +29,9 @@ def digits_standard() -> Recipe:
         data="digits",
         preprocess="squash:8",
         objective=Standard(),
-        plan=Plan(
+        plan=TrainingConfig(
             epochs=15,
-            batch=32,
+            batch_size=32,
             optimizer=AdamW(lr=3e-3, weight_decay=0.05),
             warmup_epochs=2,
             clip_norm=1.0,

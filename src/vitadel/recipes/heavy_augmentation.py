@@ -21,7 +21,7 @@ from vitadel.attacks import PGD
 from vitadel.objectives import Adversarial, ScheduleUnit
 from vitadel.recipes.recipe import ModelChoice, Normalize, Recipe, Selection
 from vitadel.threats import Linf
-from vitadel.train import AdamW, Mixing, PILAugment, Plan, Precision, Rule
+from vitadel.train import AdamW, LRScaling, Mixing, PILAugment, Precision, TrainingConfig
 
 _EPS = 4 / 255
 
@@ -31,7 +31,7 @@ _MIXING = Mixing(mixup=0.8, cutmix=1.0)
 _COMMON: Mapping[str, str] = {
     "data": "paper: ImageNet",
     "preprocess": "our choice: RobustBench's size and crop",
-    "plan.workers": "our choice",
+    "plan.num_workers": "our choice",
     "plan.checkpoint_every_steps": "our choice",
     "selection": "our choice: robust accuracy on a hold-out",
 }
@@ -51,17 +51,17 @@ def vit_s_imagenet_singh() -> Recipe:
         data="imagenet:data/imagenet",
         preprocess="crop:224:256:bicubic",
         objective=Adversarial(PGD(steps=2, step_size=5 / 4 * _EPS, random_start=False), Linf(_EPS), smoothing=0.1),
-        plan=Plan(
+        plan=TrainingConfig(
             epochs=300,
-            batch=640,
+            batch_size=640,
             optimizer=AdamW(lr=1e-3, weight_decay=0.05, betas=(0.9, 0.95)),
             warmup_epochs=20,
             warmup_lr=1e-7,
             ema=0.9999,
             precision=Precision.BF16,
             mixing=_MIXING,
-            host=_DEIT,
-            workers=8,
+            pil_augment=_DEIT,
+            num_workers=8,
             checkpoint_every_steps=2000,
         ),
         selection=Selection(PGD(steps=10), Linf(_EPS)),
@@ -77,12 +77,12 @@ def vit_s_imagenet_singh() -> Recipe:
             "objective.smoothing": said("run_train.sh"),
             "plan": said("main.py"),
             "plan.epochs": said("README; the models of 300 epochs"),
-            "plan.batch": "our choice: 8 devices with the 80 images of run_train.sh",
+            "plan.batch_size": "our choice: 8 devices with the 80 images of run_train.sh",
             "plan.optimizer.lr": said("run_train.sh"),
             "plan.precision": "our choice: theirs is float16",
             "plan.mixing": said("parserr.py"),
-            "plan.host": said("parserr.py"),
-            "plan.host.color_jitter": said("parserr.py; asks for 0.4, which timm drops where RandAugment is on"),
+            "plan.pil_augment": said("parserr.py"),
+            "plan.pil_augment.color_jitter": said("parserr.py; asks for 0.4, which timm drops where RandAugment is on"),
         },
         expect={"published": "69.2% clean, 44.0% robust (Singh et al. 2023; AutoAttack at 4/255)"},
     )
@@ -103,21 +103,21 @@ def vit_b_imagenet_ares() -> Recipe:
             Linf(_EPS),
             smoothing=0.1,
             step_warmup=5 / 300,
-            each=ScheduleUnit.EPOCH,
+            warmup_unit=ScheduleUnit.EPOCH,
         ),
-        plan=Plan(
+        plan=TrainingConfig(
             epochs=300,
-            batch=512,
+            batch_size=512,
             optimizer=AdamW(lr=5e-4, weight_decay=0.05),
-            lr_rule=Rule.LINEAR,
+            lr_scaling=LRScaling.LINEAR,
             warmup_epochs=5,
             warmup_lr=1e-6,
             min_lr=1e-5,
             cosine_from_start=True,
             ema=0.9998,
             mixing=_MIXING,
-            host=_DEIT,
-            workers=8,
+            pil_augment=_DEIT,
+            num_workers=8,
             checkpoint_every_steps=2000,
         ),
         selection=Selection(PGD(steps=10), Linf(_EPS)),
@@ -131,11 +131,11 @@ def vit_b_imagenet_ares() -> Recipe:
             "objective.attack.keep_best": f"{code}; the last iterate",
             "objective.smoothing": config,
             "objective.step_warmup": f"{code}; min(epoch, 5) / 5 of the step",
-            "objective.each": f"{code}; once an epoch",
+            "objective.warmup_unit": f"{code}; once an epoch",
             "plan": config,
-            "plan.batch": "authors' code: ares, run_train.sh; 8 x 64",
-            "plan.lr_rule": f"{config}; lrb is for 512 images",
+            "plan.batch_size": "authors' code: ares, run_train.sh; 8 x 64",
+            "plan.lr_scaling": f"{config}; lrb is for 512 images",
             "plan.cosine_from_start": "authors' code: timm's warm-up hides the first part of the cosine",
-            "plan.host.color_jitter": f"{config}; asks for 0.4, which timm drops where RandAugment is on",
+            "plan.pil_augment.color_jitter": f"{config}; asks for 0.4, which timm drops where RandAugment is on",
         },
     )

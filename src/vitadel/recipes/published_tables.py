@@ -131,7 +131,7 @@ _VIT_OPTIMIZERS = Axis(
     "optimizer",
     (
         # not in the paper: rate, batch and the missing weight decay are those of the authors' code
-        Value("sgd", ("plan.batch=2048",), partial(_with_optimizer, SGD(lr=0.2, weight_decay=0.0))),
+        Value("sgd", ("plan.batch_size=2048",), partial(_with_optimizer, SGD(lr=0.2, weight_decay=0.0))),
         Value("lion"),  # the recipe's own
     ),
 )

@@ -11,7 +11,7 @@ from vitadel.core.numeric import Count, Range, Seed, Side, check_ranges
 from vitadel.models import Option, Tuning
 from vitadel.objectives import Objective
 from vitadel.threats import Threat
-from vitadel.train import Plan
+from vitadel.train import TrainingConfig
 
 _SPLITS = ("holdout", "test", "train")
 
@@ -89,7 +89,7 @@ class Recipe:
     data: str
     preprocess: str
     objective: Objective
-    plan: Plan
+    plan: TrainingConfig
     selection: Selection
     synthetic: SyntheticChoice | None = None
     seed: Seed = 0

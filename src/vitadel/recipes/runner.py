@@ -14,10 +14,10 @@ from vitadel.data import DataSet, Shards, Split
 from vitadel.evaluate import validation_scores
 from vitadel.recipes.recipe import Normalize, Recipe
 from vitadel.runs import Run, code_hashes
-from vitadel.train import Check, Synthetic, begin_training, fit, launch_ranks
+from vitadel.train import Synthetic, Trainer, Validate, launch_ranks, set_up
 
 # what decides a run's weights, apart from the recipe
-TRAINING_ROOMS = ("attacks", "core", "data", "goals", "losses", "models", "objectives", "threats", "train")
+TRAINING_PACKAGES = ("attacks", "core", "data", "goals", "losses", "models", "objectives", "threats", "train")
 
 
 def train_recipe(
@@ -51,12 +51,12 @@ def train_recipe(
     if synthetic is not None:
         parts["synthetic"] = synthetic.images.describe()
     # a run that goes on with other code would be neither the old run nor the new one
-    parts["code"] = code_hashes(*TRAINING_ROOMS)
-    # what cannot be trained or selected is refused before the folder is taken
-    check = _check(recipe, dataset)
-    begin_training(start, recipe.objective, train, recipe.plan, synthetic, seed=recipe.seed)
+    parts["code"] = code_hashes(*TRAINING_PACKAGES)
+    # what cannot be trained or selected is refused before the folder is claimed
+    validate = _validate(recipe, dataset)
+    set_up(start, recipe.objective, train, recipe.plan, synthetic, seed=recipe.seed)
     run = Run.claim(folder, "train", parts, device=device_name(), ranks=ranks, command=command)
-    model = fit(
+    trainer = Trainer(
         start,
         recipe.objective,
         train,
@@ -64,18 +64,19 @@ def train_recipe(
         run,
         seed=recipe.seed,
         synthetic=synthetic,
-        check=check,
+        validate=validate,
         notify=notify,
     )
+    model = trainer.fit()
     best = run.checkpoints / "best.safetensors"
     return models.load(best) if best.exists() else model
 
 
 def _train(recipe: Recipe, dataset: DataSet) -> Split:
     """The training images, in memory if that is little; crops cut from the files need the files."""
-    host = recipe.plan.host
+    pil_augment = recipe.plan.pil_augment
     split = dataset.split("train")
-    return split if host is not None and host.resized_crop else split.load_if_small()
+    return split if pil_augment is not None and pil_augment.resized_crop else split.load_if_small()
 
 
 def _synthetic(recipe: Recipe, dataset: DataSet) -> Synthetic | None:
@@ -112,7 +113,7 @@ def _start(recipe: Recipe, dataset: DataSet) -> models.Model:
     return models.tora(start, choice.tuning, num_classes=dataset.num_classes, seed=recipe.seed)
 
 
-def _check(recipe: Recipe, dataset: DataSet) -> Check | None:
+def _validate(recipe: Recipe, dataset: DataSet) -> Validate | None:
     """The score that selects the checkpoint; none if the data set is too small for a hold-out."""
     selection = recipe.selection
     if selection.split == "holdout" and dataset.holdout is None:
@@ -120,11 +121,11 @@ def _check(recipe: Recipe, dataset: DataSet) -> Check | None:
     images = dataset.split(selection.split)
     chosen = images.take(torch.arange(min(selection.images, len(images))))
 
-    def check(model: nn.Module) -> Mapping[str, float]:
+    def validate(model: nn.Module) -> Mapping[str, float]:
         scores = validation_scores(model, chosen, selection.attack, selection.threat, seed=recipe.seed)
         if not selection.clean_share:
             return scores
         *_, robust = scores.values()
         return {**scores, "score": robust + selection.clean_share * (scores["clean"] - robust)}
 
-    return check
+    return validate

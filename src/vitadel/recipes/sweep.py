@@ -30,7 +30,7 @@ from vitadel.evaluate import Suite
 from vitadel.recipes.augmentation_sets import AUGMENTATION_SETS
 from vitadel.recipes.overrides import override
 from vitadel.recipes.recipe import Recipe
-from vitadel.recipes.runner import TRAINING_ROOMS, train_recipe
+from vitadel.recipes.runner import TRAINING_PACKAGES, train_recipe
 from vitadel.runs import LogEntry, Run, code_hashes, describe, fingerprint
 from vitadel.runs.manifest import differences
 from vitadel.threats import Threat, check_size, spell
@@ -57,10 +57,10 @@ def _augmented(recipe: Recipe, name: str) -> Recipe:
     chosen = AUGMENTATION_SETS[name]
     mixing = Mixing(mixup=chosen.mixup, cutmix=chosen.cutmix) if chosen.mixup or chosen.cutmix else None
     # timm leaves the jitter out where there is RandAugment, and the thesis trained with timm
-    host = recipe.plan.host or PILAugment(resized_crop=False)
+    host = recipe.plan.pil_augment or PILAugment(resized_crop=False)
     jitter = 0.0 if chosen.rand_augment else host.color_jitter or _JITTER
     host = replace(host, rand_augment=chosen.rand_augment, erase=chosen.erase, color_jitter=jitter)
-    return replace(recipe, plan=replace(recipe.plan, host=host, mixing=mixing))
+    return replace(recipe, plan=replace(recipe.plan, pil_augment=host, mixing=mixing))
 
 
 def _eps_warmed_up(recipe: Recipe, epochs: str) -> Recipe:
@@ -221,7 +221,7 @@ class Sweep:
             "threat": self.threat,
             "combinations": {member.name: differences(plain, describe(member.recipe)) for member in members},
             # finished combinations are passed over, so all must be of the same code
-            "code": code_hashes(*TRAINING_ROOMS),
+            "code": code_hashes(*TRAINING_PACKAGES),
         }
 
 

@@ -26,7 +26,7 @@ from vitadel.recipes.cifar10 import cifar10_vit_tiny_short
 from vitadel.recipes.digits import digits_class_token
 from vitadel.recipes.recipe import ModelChoice, Recipe, Selection
 from vitadel.threats import Linf
-from vitadel.train import AdamW, Compile, Mixing, PILAugment, Plan, Precision, Rule
+from vitadel.train import AdamW, Compile, LRScaling, Mixing, PILAugment, Precision, TrainingConfig
 
 _SUGGESTED = "our choice: the slides do not say"
 _SOURCES: Mapping[str, str] = {
@@ -117,17 +117,17 @@ def tora_vit_b16_imagenet() -> Recipe:
         data="imagenet:data/imagenet",
         preprocess="crop:224:256:bicubic",
         objective=_trade_off(eps, smoothing=0.1),
-        plan=Plan(
+        plan=TrainingConfig(
             epochs=20,
-            batch=1024,
+            batch_size=1024,
             optimizer=AdamW(lr=1e-3, weight_decay=0.05),
-            lr_rule=Rule.LINEAR,
+            lr_scaling=LRScaling.LINEAR,
             lr_batch=1024,
             warmup_epochs=1,
             clip_norm=1.0,
             precision=Precision.BF16,
-            host=PILAugment(color_jitter=0.0),
-            workers=8,
+            pil_augment=PILAugment(color_jitter=0.0),
+            num_workers=8,
             check_every_epochs=20,
             checkpoint_every_steps=2000,
             log_every_steps=100,

@@ -27,7 +27,7 @@ from vitadel.models import Option
 from vitadel.objectives import TRADES, ScheduleUnit
 from vitadel.recipes.recipe import ModelChoice, Normalize, Recipe, Selection, SyntheticChoice
 from vitadel.threats import L2, Linf, Threat
-from vitadel.train import SGD, Decay, Lion, PadCrop, Plan, Precision
+from vitadel.train import SGD, Decay, Lion, PadCrop, Precision, TrainingConfig
 
 _LINF, _L2 = Linf(8 / 255), L2(128 / 255)
 _TABLE6 = "paper, table 6; AutoAttack"
@@ -57,7 +57,7 @@ _SOURCES: Mapping[str, str] = {
     "objective.smoothing": "paper: label smoothing 0.4, in the comparison of optimizers",
     "objective.beta": "paper: implementation details; 3 for CIFAR-10, 5 for CIFAR-100",
     "plan.epochs": "paper: table 6",
-    "plan.batch": "paper: computational time",
+    "plan.batch_size": "paper: computational time",
     "plan.optimizer": "paper: implementation details",
     "plan.optimizer.decay": "authors' code: tensors called kernel",
     "plan.warmup_epochs": "authors' code: 5 epochs up to 2000 epochs; 200 beyond is our choice of theirs",
@@ -90,9 +90,9 @@ def _on(size: str, data: str, threat: Threat, epochs: int) -> Recipe:
     arch = {"b": "vit_base_patch16_224", "l": "vit_large_patch16_224"}[size]
     where = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}[data]
     ball = "8/255" if threat == _LINF else "0.5 in L2"
-    plan = Plan(
+    plan = TrainingConfig(
         epochs=epochs,
-        batch=1024,
+        batch_size=1024,
         optimizer=Lion(lr=1e-4, weight_decay=0.5, betas=(0.9, 0.99), decay=Decay.KERNELS),
         warmup_epochs=5 if epochs <= 2000 else 200,
         warmup_lr=1e-6,
@@ -211,12 +211,12 @@ def wrn_28_10_cifar10() -> Recipe:
         objective=TRADES(_linf_attack(), _LINF, smoothing=0.1, beta=5.0),
         plan=replace(
             base.plan,
-            batch=2048,
+            batch_size=2048,
             optimizer=SGD(lr=0.4, weight_decay=5e-4),
             warmup_epochs=60,
             warmup_lr=0.4 / 25,
             min_lr=0.4 / 25 / 1e4,
-            lr_each=ScheduleUnit.EPOCH,
+            lr_unit=ScheduleUnit.EPOCH,
             clip_norm=None,
             ema=0.995,
             ema_batch=None,
@@ -233,13 +233,13 @@ def wrn_28_10_cifar10() -> Recipe:
             "objective.smoothing": "paper: comparison of optimizers",
             "objective.beta": "paper: comparison of optimizers",
             "plan.epochs": "paper: comparison of optimizers",
-            "plan.batch": "paper: comparison of optimizers",
+            "plan.batch_size": "paper: comparison of optimizers",
             "plan.optimizer": _WANG,
             "plan.optimizer.lr": f"{_WANG}; 0.2 for 512 images and 0.4 for 1024, not known for 2048",
             "plan.warmup_epochs": f"{_WANG}; 2.5% of 2400",
             "plan.warmup_lr": f"{_WANG}; torch's one-cycle begins at 1/25",
             "plan.min_lr": f"{_WANG}; torch's one-cycle ends at 1/250,000",
-            "plan.lr_each": f"{_WANG}; its schedule moves once an epoch",
+            "plan.lr_unit": f"{_WANG}; its schedule moves once an epoch",
             "plan.ema": "paper: comparison of optimizers",
             "plan.ema_warmup": f"{_WANG}; at most (1 + n) / (10 + n)",
             "plan.ema_after": f"{_WANG}; a copy for the first 2.5%",
@@ -253,7 +253,7 @@ def wrn_28_10_cifar10() -> Recipe:
 def wrn_28_10_cifar10_lion() -> Recipe:
     """WRN-28-10 on CIFAR-10 at 8/255 with Lion: half the rate and twice the decay of ViT's. Estimate: 24 H200 hours."""
     base = wrn_28_10_cifar10()
-    same = ("plan.optimizer", "plan.warmup_lr", "plan.min_lr", "plan.lr_each", "plan.ema_", "plan.augment")
+    same = ("plan.optimizer", "plan.warmup_lr", "plan.min_lr", "plan.lr_unit", "plan.ema_", "plan.augment")
     return replace(
         base,
         name="wrn-28-10-cifar10-lion",
@@ -263,7 +263,7 @@ def wrn_28_10_cifar10_lion() -> Recipe:
             optimizer=Lion(lr=5e-5, weight_decay=1.0, betas=(0.9, 0.99), decay=Decay.KERNELS),
             warmup_lr=1e-6,
             min_lr=1e-6,
-            lr_each=ScheduleUnit.STEP,
+            lr_unit=ScheduleUnit.STEP,
             ema_warmup=False,
             ema_after=0.0,
             augment=PadCrop(pad=4, fill=128 / 255),

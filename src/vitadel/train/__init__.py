@@ -1,47 +1,48 @@
-"""Loop, optimizer, schedules, averaging, checkpointing, distribution."""
+"""Training: the loop, its configuration, input, optimizers, checkpoints, log, and the processes that share it."""
 
-from vitadel.train.config import Compile, Plan, Precision, Rule, ema_decay, learning_rate
+from vitadel.train.config import Compile, LRScaling, Precision, TrainingConfig, ema_decay, learning_rate
+from vitadel.train.distributed import launch_ranks
 from vitadel.train.input.augment import Augment, Chain, ColorJitter, Erase, Flip, PadCrop, ResizedCrop, Rotate
 from vitadel.train.input.mixing import Mixing
 from vitadel.train.input.pil_augment import PILAugment
-from vitadel.train.input.sampler import Order
-from vitadel.train.loop import Check, fit
-from vitadel.train.monitor.alarms import Alarm, alarms
-from vitadel.train.monitor.meters import achieved_flops, forward_flops, peak_flops
-from vitadel.train.optimizers import SGD, AdamW, Decay, Lion, OptimizerChoice
-from vitadel.train.preparation import Synthetic, begin_training, launch_ranks
+from vitadel.train.input.sampler import BatchIndex, Sampler
+from vitadel.train.loop import Trainer, Validate
+from vitadel.train.monitor.hardware import achieved_flops, forward_flops, peak_flops
+from vitadel.train.monitor.training_log import overfitting_flags
+from vitadel.train.optim import SGD, AdamW, Decay, Lion, OptimizerChoice
+from vitadel.train.setup import Synthetic, set_up
 
 __all__ = [
     "SGD",
     "AdamW",
-    "Alarm",
     "Augment",
+    "BatchIndex",
     "Chain",
-    "Check",
     "ColorJitter",
     "Compile",
     "Decay",
     "Erase",
     "Flip",
+    "LRScaling",
     "Lion",
     "Mixing",
     "OptimizerChoice",
-    "Order",
     "PILAugment",
     "PadCrop",
-    "Plan",
     "Precision",
     "ResizedCrop",
     "Rotate",
-    "Rule",
+    "Sampler",
     "Synthetic",
+    "Trainer",
+    "TrainingConfig",
+    "Validate",
     "achieved_flops",
-    "alarms",
-    "begin_training",
     "ema_decay",
-    "fit",
     "forward_flops",
     "launch_ranks",
     "learning_rate",
+    "overfitting_flags",
     "peak_flops",
+    "set_up",
 ]

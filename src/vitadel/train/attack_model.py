@@ -1,26 +1,30 @@
-"""A copy of the model in bfloat16 that attacks are crafted on while the model itself is trained."""
+"""A copy of the model in bfloat16 for the attacks of training."""
 
 import copy
 
 import torch
 from torch import Tensor, nn
 
+from vitadel.core.cuda_graph import GraphedForward
 from vitadel.models import Adapted, Model, Taps, attention_scales, family_of
 from vitadel.train.config import Compile
-from vitadel.train.graph_capture import RecordedAnswers
 
 
 class AttackModel(nn.Module):
-    """The model's answers in plain bfloat16: no casts and no float32 between its layers, unlike under autocast.
+    """The model in plain bfloat16: no casts and no float32 between its layers, unlike under autocast.
 
-    The weights are copied anew before every update, which costs next to nothing beside an attack. Pixels are normalized
-    in float32 first. What is found is trained on in the model itself, so a slightly different slope is all it costs.
-    What the head never reads is left out, unless factors for attention are searched by what comes out of the blocks.
+    The weights are copied before every update, which costs next to nothing beside an attack. Pixels are normalized in
+    float32 first. Adversarial examples are trained on in the model itself, so all it costs is a slightly different
+    gradient. Tokens that the head never reads are left out, unless factors for attention are searched on the features
+    of the blocks.
 
-    With `record`, its passes are recorded on the GPU.
+    Args:
+        model: The model that is trained.
+        compile: How the copy is compiled.
+        cuda_graphs: Whether its passes are captured on the GPU.
     """
 
-    def __init__(self, model: Model, compile: Compile = Compile.OFF, *, record: bool = False) -> None:
+    def __init__(self, model: Model, compile: Compile = Compile.OFF, *, cuda_graphs: bool = False) -> None:
         super().__init__()
         self.mean, self.std = model.mean, model.std
         self.net = copy.deepcopy(model.net).to(torch.bfloat16).eval().requires_grad_(False)
@@ -29,12 +33,12 @@ class AttackModel(nn.Module):
             family_of(self.net).prune_unused_tokens(self.net)
             family_of(self.net).use_fused_kernels(self.net)
         self._pairs = _pairs(model.net, self.net)
-        compile.applied(self.net)
-        self._record = record
-        self._recorded: dict[str, RecordedAnswers] = {}
+        compile.apply(self.net)
+        self._cuda_graphs = cuda_graphs
+        self._graphed: dict[str, GraphedForward] = {}
 
     @torch.no_grad()
-    def learn(self) -> None:
+    def copy_weights(self) -> None:
         """Take over the model's weights as they are now."""
         for theirs, own in self._pairs:
             torch._foreach_copy_(own, theirs)
@@ -42,22 +46,22 @@ class AttackModel(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         with torch.autocast(x.device.type, enabled=False):
             pixels = ((x - self.mean) / self.std).to(torch.bfloat16)
-            return self._answers(pixels).float()
+            return self._forward(pixels).float()
 
-    def _answers(self, pixels: Tensor) -> Tensor:
-        if not self._record:
-            return self._answer(pixels)
-        head = self.net.tuning.answer if isinstance(self.net, Adapted) else ""  # of several, each is recorded
-        return self._recorded.setdefault(head, RecordedAnswers(self._answer))(pixels)
+    def _forward(self, pixels: Tensor) -> Tensor:
+        if not self._cuda_graphs:
+            return self._logits(pixels)
+        head = self.net.tuning.answer if isinstance(self.net, Adapted) else ""  # one graph for each of several heads
+        return self._graphed.setdefault(head, GraphedForward(self._logits))(pixels)
 
-    def _answer(self, pixels: Tensor) -> Tensor:
+    def _logits(self, pixels: Tensor) -> Tensor:
         return attention_scales.logits(self.net, self.taps, pixels)
 
 
 def _pairs(model: nn.Module, copied: nn.Module) -> list[tuple[list[Tensor], list[Tensor]]]:
     """The tensors of both, side by side: weights, and running statistics where there are any.
 
-    Those that lie otherwise in memory are apart: one of them would slow down the copying of all.
+    Those with other strides are apart: one of them would slow down the copying of all.
     """
     theirs, own = model.state_dict(keep_vars=True), copied.state_dict(keep_vars=True)
     names = [name for name, value in own.items() if value.is_floating_point()]

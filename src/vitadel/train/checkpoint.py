@@ -1,7 +1,7 @@
-"""The state of a training run in one file: whole or absent, and enough to go on bit for bit.
+"""Checkpoints of a training: one file each, complete or absent, from which it resumes bit for bit.
 
-Nothing random is saved because nothing random is consumed: batches, augmentation, attacks and dropout are all drawn
-from (seed, step), and the learning rate is a function of the step.
+There is no random state to save: batches, augmentation, attacks and dropout all depend on (seed, step), and the
+learning rate is a function of the step.
 """
 
 import json
@@ -15,19 +15,25 @@ from torch.optim import Optimizer
 
 from vitadel.core.errors import UsageError
 from vitadel.core.files import write_whole
-from vitadel.models import read_tensors, write_tensors
-from vitadel.train.sharding import cut_like, fill, whole
+from vitadel.models import Model, read_tensors, save, write_tensors
+from vitadel.train.distributed import full_tensors, load_full_tensors, shard_like
 
 _KEPT = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """Where a run stands.
+class TrainState:
+    """How far a training is, beside weights and optimizer.
 
-    `step` updates made; the `best` score on the hold-out so far, and the best `robust` accuracy; how often a broken
-    loss sent it back; how many `real` and `synthetic` images it has seen; what it has cost in device hours and, where
-    the hardware says, in joules.
+    Attributes:
+        step: Updates made.
+        best: The best validation score so far.
+        rollbacks: How often a non-finite loss sent it back.
+        real: Real images seen.
+        synthetic: Synthetic images seen.
+        device_hours: Its cost in hours of all devices.
+        joules: Its cost in energy, where the hardware reports it.
+        robust: The best robust accuracy so far.
     """
 
     step: int = 0
@@ -40,68 +46,96 @@ class Progress:
     robust: float | None = None
 
 
-def write_state(
-    folder: Path, progress: Progress, nets: Mapping[str, nn.Module], optimizer: Optimizer, *, writes: bool = True
-) -> None:
-    """Write the newest state, then drop all but the two newest; all processes call it, and one of them `writes`."""
-    tensors = {f"{name}.{key}": value for name, net in nets.items() for key, value in net.state_dict().items()}
-    state = optimizer.state_dict()
-    numbers: dict[str, object] = {}
-    for index, slots in state["state"].items():
-        for slot, value in slots.items():
-            if isinstance(value, Tensor):
-                tensors[f"optimizer.{index}.{slot}"] = value
-            else:
-                numbers[f"{index}.{slot}"] = value
-    tensors = whole(tensors)
-    if not writes:
-        return
-    about = {"progress": asdict(progress), "optimizer": numbers}
-    path = folder / f"step-{progress.step:09d}.safetensors"
-    write_whole(path, lambda beside: write_tensors(beside, tensors, {"vitadel.training": json.dumps(about)}))
-    for old in _states(folder)[:-_KEPT]:
-        old.unlink()
+@dataclass(slots=True)
+class Checkpoints:
+    """The checkpoints of a run; all processes call the methods, one of them `writes`.
 
+    Attributes:
+        folder: Where they are.
+        nets: What is saved, by name: the model, and averaged weights if there are any.
+        optimizer: Saved with them.
+        writes: Whether this process writes.
+    """
 
-def read_state(folder: Path, nets: Mapping[str, nn.Module], optimizer: Optimizer) -> Progress | None:
-    """Fill networks and optimizer from the newest state; None if there is none."""
-    paths = _states(folder)
-    if not paths:
-        return None
-    path = paths[-1]
-    try:
-        tensors, about = read_tensors(path)
-        told = json.loads(about["vitadel.training"])
-        progress = Progress(**told["progress"])
-        _fill(tensors, told["optimizer"], nets, optimizer)
-    except torch.OutOfMemoryError:
-        raise
-    except (UsageError, AttributeError, KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
-        raise UsageError(
-            f"{path} is damaged ({error}). Delete it: the run then goes on from the checkpoint before it."
-        ) from error
-    return progress
+    folder: Path
+    nets: Mapping[str, nn.Module]
+    optimizer: Optimizer
+    writes: bool
 
+    def save(self, state: TrainState) -> None:
+        """Write the newest checkpoint, then delete all but the two newest."""
+        tensors = {f"{name}.{key}": value for name, net in self.nets.items() for key, value in net.state_dict().items()}
+        numbers: dict[str, object] = {}
+        for index, slots in self.optimizer.state_dict()["state"].items():
+            for slot, value in slots.items():
+                if isinstance(value, Tensor):
+                    tensors[f"optimizer.{index}.{slot}"] = value
+                else:
+                    numbers[f"{index}.{slot}"] = value
+        tensors = full_tensors(tensors)
+        if not self.writes:
+            return
+        about = {"progress": asdict(state), "optimizer": numbers}
+        path = self.folder / f"step-{state.step:09d}.safetensors"
+        write_whole(path, lambda beside: write_tensors(beside, tensors, {"vitadel.training": json.dumps(about)}))
+        for old in self._paths()[:-_KEPT]:
+            old.unlink()
 
-def _fill(
-    tensors: Mapping[str, Tensor], numbers: Mapping[str, object], nets: Mapping[str, nn.Module], optimizer: Optimizer
-) -> None:
-    for name, net in nets.items():
-        own = {key.removeprefix(f"{name}."): value for key, value in tensors.items() if key.startswith(f"{name}.")}
-        fill(net, own)
-    state = optimizer.state_dict()
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    slots: dict[int, dict[str, object]] = {}
-    for key, value in tensors.items():
-        kind, _, rest = key.partition(".")
-        if kind == "optimizer":
-            index, _, slot = rest.partition(".")
-            slots.setdefault(int(index), {})[slot] = cut_like(value, parameters[int(index)])
-    for key, number in numbers.items():
-        index, _, slot = key.partition(".")
-        slots.setdefault(int(index), {})[slot] = number
-    optimizer.load_state_dict({"state": slots, "param_groups": state["param_groups"]})
+    def load(self) -> TrainState | None:
+        """Load the newest checkpoint into networks and optimizer; None if there is none.
 
+        Raises:
+            UsageError: If it is damaged, or the best weights that it counts on are missing.
+        """
+        paths = self._paths()
+        if not paths:
+            return None
+        path = paths[-1]
+        try:
+            tensors, about = read_tensors(path)
+            content = json.loads(about["vitadel.training"])
+            state = TrainState(**content["progress"])
+            self._fill(tensors, content["optimizer"])
+        except torch.OutOfMemoryError:
+            raise
+        except (UsageError, AttributeError, KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
+            raise UsageError(
+                f"{path} is damaged ({error}). Delete it: the run then goes on from the checkpoint before it."
+            ) from error
+        return state
 
-def _states(folder: Path) -> list[Path]:
-    return sorted(folder.glob("step-*.safetensors"))
+    def refuse_without_best(self, state: TrainState) -> None:
+        """Raise if the best weights so far are missing: later ones would pass for the best."""
+        best = self.folder / "best.safetensors"
+        if state.best is not None and not best.exists():
+            raise UsageError(
+                f"{best} is missing, the weights with the best hold-out score so far ({state.best:.4g}). Restore "
+                f"it, or delete {self.folder}/step-*.safetensors and the same command trains from the start."
+            )
+
+    def save_model(self, name: str, model: Model, about: Mapping[str, str] | None = None) -> None:
+        """Write a model by itself, such as `best` or `final`."""
+        tensors = full_tensors(model.net.state_dict())
+        if self.writes:
+            path = self.folder / f"{name}.safetensors"
+            write_whole(path, lambda beside: save(model, beside, about, tensors=tensors))
+
+    def _fill(self, tensors: Mapping[str, Tensor], numbers: Mapping[str, object]) -> None:
+        for name, net in self.nets.items():
+            own = {key.removeprefix(f"{name}."): value for key, value in tensors.items() if key.startswith(f"{name}.")}
+            load_full_tensors(net, own)
+        groups = self.optimizer.state_dict()["param_groups"]
+        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        slots: dict[int, dict[str, object]] = {}
+        for key, value in tensors.items():
+            kind, _, rest = key.partition(".")
+            if kind == "optimizer":
+                index, _, slot = rest.partition(".")
+                slots.setdefault(int(index), {})[slot] = shard_like(value, parameters[int(index)])
+        for key, number in numbers.items():
+            index, _, slot = key.partition(".")
+            slots.setdefault(int(index), {})[slot] = number
+        self.optimizer.load_state_dict({"state": slots, "param_groups": groups})
+
+    def _paths(self) -> list[Path]:
+        return sorted(self.folder.glob("step-*.safetensors"))

@@ -1,26 +1,31 @@
-"""How long, how fast, and how carefully to train."""
+"""The configuration of a training, and the learning rate that it prescribes for every update."""
 
 import enum
 import math
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Count, CountOrZero, NotNegative, Range, check_ranges
+from vitadel.core.rng import RandomStreams, fold_seed
 from vitadel.models import family_of
 from vitadel.objectives import ScheduleUnit
 from vitadel.train.input.augment import Augment
 from vitadel.train.input.mixing import Mixing
 from vitadel.train.input.pil_augment import PILAugment, Workers
-from vitadel.train.optimizers import OptimizerChoice
+from vitadel.train.optim import OptimizerChoice
 
 PositiveOrNull = Annotated[float, Range(gt=0, hint="Write null for none.")]
 
+# streams of the seed of one update
+_AUGMENT, _MIX = 1, 2
+
 
 class Precision(enum.Enum):
-    """What the forward and backward passes compute in; weights and perturbations are float32 in both."""
+    """What forward and backward passes compute in; weights and perturbations are float32 in both."""
 
     FLOAT32 = "float32"
     BF16 = "bf16"
@@ -36,7 +41,8 @@ class Compile(enum.Enum):
     # tries many kernels for every product and fuses what follows it: minutes to compile, for long runs
     BEST = "max-autotune-no-cudagraphs"
 
-    def applied(self, net: nn.Module) -> None:
+    def apply(self, net: nn.Module) -> None:
+        """Compile the network in place."""
         if self is Compile.OFF:
             return
         compile_units = family_of(net).compile_units(net) if self is Compile.BLOCKS else ()
@@ -45,8 +51,8 @@ class Compile(enum.Enum):
             module.compile(dynamic=False, mode=mode)
 
 
-class Rule(enum.Enum):
-    """How the peak learning rate follows the batch."""
+class LRScaling(enum.Enum):
+    """How the peak learning rate scales with the batch size."""
 
     FIXED = "not at all"
     LINEAR = "in proportion"
@@ -54,37 +60,62 @@ class Rule(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """Everything about training but what is minimized and on what.
+class TrainingConfig:
+    """Everything about training except the objective and the data.
 
-    `batch` counts the images of all devices together; `accumulate` cuts it into so many parts, one after the other.
+    The learning rate rises from `warmup_lr` over `warmup_epochs`, follows a cosine to `min_lr` until `epochs`, and
+    stays there for `cooldown_epochs`.
 
-    The learning rate rises from `warmup_lr` over `warmup_epochs`, falls along a cosine to `min_lr` until `epochs`, and
-    stays there for `cooldown_epochs` more. With `step_every` it is multiplied by `step_factor` every so many epochs
-    instead. It moves with every update, or with every epoch. The cosine begins where the warm-up ends; with
-    `cosine_from_start` it begins at 0 and the warm-up hides its first part, as timm's does, so that the peak is never
-    quite reached. The peak is the optimizer's lr, for a batch of `lr_batch` if `lr_rule` is not fixed.
-
-    `compile` sends the network through torch.compile: block by block, fast or best. On a single GPU its passes are then
-    also recorded as CUDA graphs, unless `accumulate` or `checkpoint_activations` are set. With `attack_model`, attacks
-    in bf16 are crafted on a copy of the model whose every layer is bf16; without, on the model itself, whose norms and
-    sums stay float32.
-
-    With `checkpoint_activations` the backward pass computes again what it needs instead of keeping it. With `shard`
-    each process keeps a part of the weights (FSDP) instead of all of them (DDP).
-
-    `ema` is the share of the average that one update keeps: for a batch of `ema_batch`, if that is given. With
-    `ema_warmup` it is at most (1 + n) / (10 + n) at update n, so that the average follows at first; for the first
-    `ema_after` of training the average is a copy.
-
-    `augment` changes images on the device; `host` does it where they are read, which files at full resolution and
-    RandAugment need, in `workers` processes. Each image comes `repeats` times in a row, and so fewer of them.
+    Attributes:
+        epochs: Epochs of the schedule.
+        batch_size: Images of all devices together.
+        optimizer: AdamW, Lion or SGD; its `lr` is the peak, for a batch of `lr_batch` unless `lr_scaling` is fixed.
+        lr_scaling: How the peak scales with the batch size.
+        lr_batch: The batch size that the optimizer's `lr` is for.
+        warmup_epochs: Epochs of linear warm-up.
+        warmup_lr: The rate that it begins with.
+        min_lr: The rate at the end of the cosine.
+        cooldown_epochs: Epochs at `min_lr` after that.
+        step_every: With a number, the rate is multiplied by `step_factor` every so many epochs, instead of the cosine.
+        step_factor: The factor of `step_every`.
+        lr_unit: Whether the rate changes with every update or with every epoch.
+        cosine_from_start: Whether the cosine begins at 0 and the warm-up replaces its first part, as in timm, so that
+            the peak is never quite reached; otherwise it begins where the warm-up ends.
+        clip_norm: The maximum norm of the gradient.
+        ema: The decay of the averaged weights, which are then what is evaluated; for a batch of `ema_batch`, if given.
+        ema_batch: The batch size that `ema` is for.
+        ema_warmup: Whether the decay is at most (1 + n) / (10 + n) at update n.
+        ema_after: The share of training in which the average is a copy of the weights.
+        precision: What passes compute in.
+        compile: Whether the network goes through torch.compile. On a single GPU its passes are then also captured as
+            CUDA graphs, unless `accumulate` or `checkpoint_activations` is set.
+        attack_model: Whether attacks in bf16 run on a copy of the model whose every layer is bf16; otherwise they run
+            on the model itself, whose norms and sums stay float32.
+        accumulate: Parts of a batch, one after the other (gradient accumulation).
+        checkpoint_activations: Whether the backward pass recomputes activations instead of keeping them.
+        shard: Whether each process keeps a part of the weights (FSDP) instead of all of them (DDP).
+        augment: Augmentation on the device.
+        mixing: MixUp and CutMix.
+        pil_augment: Augmentation in loader processes, which crops from files at full size and RandAugment need.
+        num_workers: Loader processes for `pil_augment`; 0 works in this one.
+        repeats: How often each image comes in a row (repeated augmentation); an epoch has so many fewer images.
+        check_every_epochs: Epochs between validations.
+        checkpoint_every_steps: Updates between checkpoints.
+        log_every_steps: Updates between lines of the log.
     """
 
+    former_names: ClassVar[dict[str, str]] = {
+        "batch": "batch_size",
+        "host": "pil_augment",
+        "workers": "num_workers",
+        "lr_rule": "lr_scaling",
+        "lr_each": "lr_unit",
+    }
+
     epochs: Count
-    batch: Count
+    batch_size: Count
     optimizer: OptimizerChoice
-    lr_rule: Rule = Rule.FIXED
+    lr_scaling: LRScaling = LRScaling.FIXED
     lr_batch: Count = 512
     warmup_epochs: NotNegative = 0.0
     warmup_lr: NotNegative = 0.0
@@ -92,7 +123,7 @@ class Plan:
     cooldown_epochs: CountOrZero = 0
     step_every: PositiveOrNull | None = None
     step_factor: Annotated[float, Range(gt=0, le=1)] = 0.1
-    lr_each: ScheduleUnit = ScheduleUnit.STEP
+    lr_unit: ScheduleUnit = ScheduleUnit.STEP
     cosine_from_start: bool = False
     clip_norm: PositiveOrNull | None = None
     ema: Annotated[float, Range(gt=0, lt=1, hint="Write for example 0.9999.")] | None = None
@@ -107,8 +138,8 @@ class Plan:
     shard: bool = False
     augment: Augment | None = None
     mixing: Mixing | None = None
-    host: PILAugment | None = None
-    workers: Workers = 0
+    pil_augment: PILAugment | None = None
+    num_workers: Workers = 0
     repeats: Count = 1
     check_every_epochs: Count = 1
     checkpoint_every_steps: Count = 500
@@ -118,15 +149,17 @@ class Plan:
         check_ranges(self)
         if not self.warmup_epochs < self.epochs:
             raise UsageError(
-                f"Plan.warmup_epochs must lie in [0, epochs), got {self.warmup_epochs:g} of {self.epochs}."
+                f"TrainingConfig.warmup_epochs must lie in [0, epochs), got {self.warmup_epochs:g} of {self.epochs}."
             )
         if self.ema is not None and not 0 < self.full_ema < 1:
             raise UsageError(
-                f"Plan.ema of {self.ema:g} for a batch of {self.ema_batch} is {self.full_ema:g} for one of "
-                f"{self.batch}, outside of (0, 1). Choose a larger ema or ema_batch."
+                f"TrainingConfig.ema of {self.ema:g} for a batch of {self.ema_batch} is {self.full_ema:g} for one of "
+                f"{self.batch_size}, outside of (0, 1). Choose a larger ema or ema_batch."
             )
-        if self.batch % self.accumulate:
-            raise UsageError(f"Plan.batch of {self.batch} cannot be cut into {self.accumulate} equal parts.")
+        if self.batch_size % self.accumulate:
+            raise UsageError(
+                f"TrainingConfig.batch_size of {self.batch_size} cannot be cut into {self.accumulate} equal parts."
+            )
 
     @property
     def all_epochs(self) -> int:
@@ -135,34 +168,46 @@ class Plan:
 
     @property
     def full_ema(self) -> float:
-        """What one update keeps of the average once any warm-up is over."""
+        """The decay of the averaged weights per update, after any warm-up."""
         assert self.ema is not None
-        return self.ema if self.ema_batch is None else 1 - (1 - self.ema) * self.batch / self.ema_batch
+        return self.ema if self.ema_batch is None else 1 - (1 - self.ema) * self.batch_size / self.ema_batch
 
     @property
     def peak_lr(self) -> float:
-        power = {Rule.FIXED: 0.0, Rule.LINEAR: 1.0, Rule.ROOT: 0.5}[self.lr_rule]
-        return self.optimizer.lr * (self.batch / self.lr_batch) ** power
+        """The peak learning rate for this batch size."""
+        power = {LRScaling.FIXED: 0.0, LRScaling.LINEAR: 1.0, LRScaling.ROOT: 0.5}[self.lr_scaling]
+        return self.optimizer.lr * (self.batch_size / self.lr_batch) ** power
+
+    def supports_cuda_graphs(self, device: torch.device) -> bool:
+        """Whether passes may be captured: a network that may be compiled is a function of tensors alone."""
+        plain = self.accumulate == 1 and not self.checkpoint_activations and not self.shard
+        return device.type == "cuda" and self.compile is not Compile.OFF and plain
+
+    def augmented(self, x: Tensor, y: Tensor, num_classes: int, *, seed: int, index_B: Tensor) -> tuple[Tensor, Tensor]:
+        """The batch as an update trains on it: augmented on its device, then mixed."""
+        if self.augment is not None:
+            x = self.augment(x, RandomStreams.of(fold_seed(seed, _AUGMENT), index_B))
+        return (x, y) if self.mixing is None else self.mixing(x, y, num_classes, seed=fold_seed(seed, _MIX))
 
 
-def learning_rate(plan: Plan, step: int, steps_per_epoch: int) -> float:
-    """The rate of update number `step`, counted from 0: a pure function, so nothing about it has to be saved."""
-    peak = plan.peak_lr
+def learning_rate(config: TrainingConfig, step: int, steps_per_epoch: int) -> float:
+    """The rate of update `step`, counted from 0: a pure function, so there is nothing to save."""
+    peak = config.peak_lr
     # an epoch's rate is that of its beginning; of an update's, the warm-up's is that of its end, or the first were 0
-    by_epoch = plan.lr_each is ScheduleUnit.EPOCH
+    by_epoch = config.lr_unit is ScheduleUnit.EPOCH
     now = step // steps_per_epoch if by_epoch else step / steps_per_epoch
-    if now < plan.warmup_epochs:
-        success = now if by_epoch else (step + 1) / steps_per_epoch
-        return plan.warmup_lr + (peak - plan.warmup_lr) * min(1.0, success / plan.warmup_epochs)
-    if plan.step_every is not None:
-        return peak * plan.step_factor ** math.floor(now / plan.step_every)
-    begin = 0.0 if plan.cosine_from_start else plan.warmup_epochs
-    progress = min(1.0, (now - begin) / (plan.epochs - begin))
-    return plan.min_lr + (peak - plan.min_lr) * (1 + math.cos(math.pi * progress)) / 2
+    if now < config.warmup_epochs:
+        warmed = now if by_epoch else (step + 1) / steps_per_epoch
+        return config.warmup_lr + (peak - config.warmup_lr) * min(1.0, warmed / config.warmup_epochs)
+    if config.step_every is not None:
+        return peak * config.step_factor ** math.floor(now / config.step_every)
+    begin = 0.0 if config.cosine_from_start else config.warmup_epochs
+    progress = min(1.0, (now - begin) / (config.epochs - begin))
+    return config.min_lr + (peak - config.min_lr) * (1 + math.cos(math.pi * progress)) / 2
 
 
-def ema_decay(plan: Plan, step: int, total: int) -> float:
-    """The share of the average that update number `step` of `total` keeps."""
-    if step < plan.ema_after * total:
+def ema_decay(config: TrainingConfig, step: int, total: int) -> float:
+    """The decay of the averaged weights at update `step` of `total`."""
+    if step < config.ema_after * total:
         return 0.0
-    return min(plan.full_ema, (1 + step) / (10 + step)) if plan.ema_warmup else plan.full_ema
+    return min(config.full_ema, (1 + step) / (10 + step)) if config.ema_warmup else config.full_ema

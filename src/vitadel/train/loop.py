@@ -1,435 +1,360 @@
-"""The training loop: one loop for every objective, on one device or many.
+"""The training loop, for every objective, on one device or several.
 
 Shape letters: B images, K classes.
 """
 
-import warnings
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing, nullcontext
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import replace
 
 import torch
-from accelerate import Accelerator
-from accelerate.state import AcceleratorState
-from accelerate.utils import DistributedDataParallelKwargs
 from timm.utils import ModelEmaV3
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
+from vitadel.core.cuda_graph import GraphedBackward
 from vitadel.core.errors import Stopped, UsageError
-from vitadel.core.files import write_whole
+from vitadel.core.flags import Flag
 from vitadel.core.progress import Notify, silent
-from vitadel.core.rng import RandomStreams, fold_seed
+from vitadel.core.rng import fold_seed
 from vitadel.data import Split
-from vitadel.models import Adapted, Model, attention_scales, save
+from vitadel.models import Adapted, Model, attention_scales
 from vitadel.objectives import Examples, Objective, TrainingTime
-from vitadel.runs import Run, Scalars
+from vitadel.runs import Run
 from vitadel.train.attack_model import AttackModel
-from vitadel.train.checkpoint import Progress, read_state, write_state
-from vitadel.train.config import Plan, Precision, ema_decay, learning_rate
-from vitadel.train.graph_capture import RecordedLoss, Told
+from vitadel.train.checkpoint import Checkpoints, TrainState
+from vitadel.train.config import Precision, TrainingConfig, ema_decay, learning_rate
+from vitadel.train.distributed import (
+    StopSignal,
+    all_finite,
+    any_process,
+    full_tensors,
+    make_accelerator,
+    prepare,
+    shard,
+    stop_on_sigterm,
+    undo_prepare,
+)
 from vitadel.train.input.loader import Batch, Loader
-from vitadel.train.input.sampler import Order, Pick
-from vitadel.train.monitor.alarms import Alarm, alarms
-from vitadel.train.monitor.meters import Meter, achieved_flops, forward_flops, peak_flops
-from vitadel.train.monitor.running_means import RunningMeans
-from vitadel.train.preparation import Synthetic, answer_as_asked, begin_training, is_recordable
-from vitadel.train.sharding import all_finite, shard, whole
-from vitadel.train.stop_signal import StopSignal, stop_on_sigterm
+from vitadel.train.monitor.hardware import forward_flops, peak_flops
+from vitadel.train.monitor.training_log import RunningMeans, TrainingLog
+from vitadel.train.setup import Synthetic, set_up
 
 Scores = Mapping[str, float]
-Check = Callable[[nn.Module], Scores]
+Validate = Callable[[nn.Module], Scores]
 
-# streams of one run's seed, and of one step's
-_DETOUR, _STEP = 5, 2
-_AUGMENT, _MIX = 1, 2
-# how often a loss that is no number may send a run back before it is given up
+# streams of the seed of a run
+_STEP, _AFTER_ROLLBACK = 2, 5
+# how often a non-finite loss may send a run back
 _ROLLBACKS = 3
 
 
-def fit(
-    model: Model,
-    objective: Objective,
-    train: Split,
-    plan: Plan,
-    run: Run,
-    *,
-    seed: int,
-    synthetic: Synthetic | None = None,
-    check: Check | None = None,
-    notify: Notify = silent,
-) -> Model:
-    """Train `model` in place and return what evaluation should use: the averaged weights if there are any.
+class _NotFinite(Exception):
+    """The loss or the weights are not finite."""
 
-    `check` scores a model on the hold-out; the weights with the best score (its last value) are kept as `best`.
-    Killed at any moment and called again, it ends with the same weights, bit for bit on one CPU. SIGTERM ends it after
-    the running update, with a checkpoint. A loss that is no number sends it back to the last checkpoint, with other
-    draws from there.
+
+class Trainer:
+    """Trains a model in place.
+
+    Interrupted at any moment and made and called again, it ends with the same weights, bit for bit on one CPU. SIGTERM
+    ends it after the running update, with a checkpoint. A non-finite loss sends it back to the last checkpoint, with
+    other random numbers from there.
+
+    Args:
+        model: What is trained.
+        objective: What is minimized.
+        train: The training images.
+        config: Everything else.
+        run: The run folder, which gets log and checkpoints.
+        seed: Everything random depends on it.
+        synthetic: Generated images, a share of every batch.
+        validate: Scores a model on the hold-out; the weights with the best score (its last value) are kept as `best`.
+        notify: Reports progress.
+
+    Example:
+        >>> model = Trainer(model, Standard(), data.train, config, run, seed=0).fit()
     """
-    # accelerate remembers the first precision it was asked for and refuses any other in the same process
-    AcceleratorState._reset_state()
-    accelerator = Accelerator(
-        mixed_precision="bf16" if plan.precision is Precision.BF16 else "no",
-        kwargs_handlers=[
-            DistributedDataParallelKwargs(
-                # an objective may make two passes before its backward one; buffers sent in between would undo the first
-                broadcast_buffers=False,
-                # of a network with adapters, the last fusion reaches no answer that is trained
-                find_unused_parameters=objective.selective or isinstance(model.net, Adapted),
-            )
-        ],
-    )
-    order = begin_training(model, objective, train, plan, synthetic, seed=seed, world=accelerator.num_processes)
-    model.to(accelerator.device)
-    average = None if plan.ema is None else ModelEmaV3(model, decay=plan.full_ema)
-    if plan.shard and accelerator.num_processes > 1:
-        for net in (model, *([] if average is None else [average.module])):
-            shard(net, accelerator.device)
-    optimizer = plan.optimizer.build(model.net)
-    nets = {"model": model} if average is None else {"model": model, "average": average.module}
-    peak = _peak(accelerator.device, plan.precision)
-    flops = 0.0 if peak is None else forward_flops(model)  # counted before compiling, which hides the operations
-    plan.compile.applied(model.net)
-    loader = Loader(train, None if synthetic is None else synthetic.images, accelerator.device)
-    job = _Job(accelerator, model, objective, loader, order, plan, run, seed, optimizer, average, nets, check, notify)
-    job.peak, job.flops = peak, flops
-    job.set_up_fast_paths()
-    try:
-        with stop_on_sigterm() as stop_signal:
-            job.run_all(stop_signal)
-    finally:  # what accelerate and `answer_as_asked` left on it
-        for name in ("forward", "_is_accelerate_prepared"):
-            model.__dict__.pop(name, None)
-    attention_scales.drop_training_buffers(job.deployed.net)
-    return job.deployed
 
+    def __init__(
+        self,
+        model: Model,
+        objective: Objective,
+        train: Split,
+        config: TrainingConfig,
+        run: Run,
+        *,
+        seed: int,
+        synthetic: Synthetic | None = None,
+        validate: Validate | None = None,
+        notify: Notify = silent,
+    ) -> None:
+        self.model, self.objective, self.config, self.seed = model, objective, config, seed
+        self.validation, self.notify = validate, notify
+        bf16 = config.precision is Precision.BF16
+        self.accelerator = make_accelerator(
+            bf16=bf16,
+            # of a network with adapters, the last fusion has no part in any output that is trained
+            find_unused_parameters=objective.trains_subsets or isinstance(model.net, Adapted),
+        )
+        device, world = self.accelerator.device, self.accelerator.num_processes
+        is_main = bool(self.accelerator.is_main_process)
+        self.sampler = set_up(model, objective, train, config, synthetic, seed=seed, world=world)
+        model.to(device)
+        self.average = None if config.ema is None else ModelEmaV3(model, decay=config.full_ema)
+        nets: dict[str, nn.Module] = {"model": model}
+        if self.average is not None:
+            nets["average"] = self.average.module
+        if config.shard and world > 1:
+            for net in nets.values():
+                shard(net, device)
+        optimizer = config.optimizer.build(model.net)
+        self.checkpoints = Checkpoints(run.checkpoints, nets, optimizer, writes=is_main)
+        peak = peak_flops(torch.cuda.get_device_name(device)) if bf16 and device.type == "cuda" else None
+        flops = 0.0 if peak is None else forward_flops(model)  # before compiling, which hides the operations
+        config.compile.apply(model.net)
+        self.loader = Loader(
+            train, None if synthetic is None else synthetic.images, device, config.pil_augment, config.num_workers
+        )
+        cuda_graphs = world == 1 and config.supports_cuda_graphs(device)
+        self.attack_model: AttackModel | None = None
+        if bf16 and config.attack_model and not config.shard:
+            self.attack_model = AttackModel(model, config.compile, cuda_graphs=cuda_graphs)
+        self.captures_loss = cuda_graphs and objective.capturable
+        self.graphed_losses: dict[str, GraphedBackward] = {}
+        self.log = TrainingLog(run, device, world, writes=is_main, peak_flops=peak, flops=flops, notify=notify)
+        self.state = TrainState()
+        # as of the last validation, whose best weights may be of an update that is undone later
+        self.validated: TrainState | None = None
 
-def _peak(device: torch.device, precision: Precision) -> float | None:
-    """What this process's device could do at most; unknown for a CPU and in float32."""
-    known = device.type == "cuda" and precision is Precision.BF16
-    return peak_flops(torch.cuda.get_device_name(device)) if known else None
+    def fit(self) -> Model:
+        """Train to the end, from the newest checkpoint if there is one.
 
+        Returns:
+            What to evaluate: the averaged weights if there are any, else the model.
 
-def _worth_logging(used: Mapping[str, float]) -> dict[str, float]:
-    return {name: round(used[name], 3) for name in ("utilization", "memory_mib") if name in used}
-
-
-class _Broken(Exception):
-    """The loss is no number any more."""
-
-
-@dataclass(slots=True)
-class _Job:
-    """What one call of `fit` holds on to."""
-
-    accelerator: Accelerator
-    model: Model
-    objective: Objective
-    loader: Loader
-    order: Order
-    plan: Plan
-    run: Run
-    seed: int
-    optimizer: Optimizer
-    average: ModelEmaV3 | None
-    nets: Mapping[str, nn.Module]
-    check: Check | None
-    notify: Notify
-    running_means: RunningMeans = field(default_factory=RunningMeans)
-    wrapped: nn.Module = field(init=False)
-    meter: Meter = field(init=False)
-    scalars: Scalars | None = field(init=False)
-    peak: float | None = None
-    flops: float = 0.0
-    attack_model: AttackModel | None = None
-    records_losses: bool = False
-    recorded: dict[str, RecordedLoss] = field(default_factory=dict)
-    # as it was when the hold-out was last looked at
-    scored: Progress | None = None
+        Raises:
+            Stopped: If SIGTERM arrives.
+            UsageError: If a checkpoint is damaged, or the loss is non-finite again and again.
+        """
+        try:
+            with stop_on_sigterm() as stop:
+                self._resume()
+                while True:
+                    try:
+                        self._train(stop)
+                        break
+                    except _NotFinite as error:
+                        self._roll_back(str(error))
+            self.checkpoints.save_model("final", self.evaluated_model)
+        finally:
+            undo_prepare(self.model)
+        attention_scales.drop_training_buffers(self.evaluated_model.net)
+        return self.evaluated_model
 
     @property
-    def steps_per_epoch(self) -> int:
-        return self.order.steps_per_epoch
-
-    @property
-    def total(self) -> int:
-        return self.plan.all_epochs * self.steps_per_epoch
-
-    @property
-    def is_main(self) -> bool:
-        return bool(self.accelerator.is_main_process)
-
-    @property
-    def deployed(self) -> Model:
+    def evaluated_model(self) -> Model:
+        """The averaged weights if there are any, else the model."""
         chosen = self.model if self.average is None else self.average.module
         assert isinstance(chosen, Model)
         return chosen.eval()
 
-    def set_up_fast_paths(self) -> None:
-        """Have attacks crafted on a copy in bf16 and passes recorded, where the plan wants and nothing forbids it."""
-        plan = self.plan
-        records = self.accelerator.num_processes == 1 and is_recordable(plan, self.accelerator.device)
-        if plan.precision is Precision.BF16 and plan.attack_model and not plan.shard:
-            self.attack_model = AttackModel(self.model, plan.compile, record=records)
-        self.records_losses = records and self.objective.recordable
+    @property
+    def total_steps(self) -> int:
+        """Updates in all."""
+        return self.config.all_epochs * self.sampler.steps_per_epoch
 
     # ---------------------------------------------------------------- course
 
-    def run_all(self, stop_signal: StopSignal) -> None:
-        progress = self._read()
-        if self.plan.shard:  # cut already: no second wrapper around it
-            self.wrapped, self.optimizer = self.model, self.accelerator.prepare(self.optimizer)
+    def _resume(self) -> None:
+        """Load the newest checkpoint, or write the first one, so that there is always one to go back to."""
+        loaded = self._load_checkpoint()
+        optimizer = self.checkpoints.optimizer
+        self.wrapped, self.optimizer = prepare(self.accelerator, self.model, optimizer, shard=self.config.shard)
+        self.checkpoints.optimizer = self.optimizer
+        if loaded is None:
+            self._save_checkpoint()
         else:
-            with warnings.catch_warnings():  # accelerate still calls the setting by its old name
-                warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
-                self.wrapped, self.optimizer = self.accelerator.prepare(self.model, self.optimizer)
-            answer_as_asked(self.model)
-        self.meter = Meter(self.accelerator.device, self.accelerator.num_processes)
-        self.scalars = Scalars(self.run.folder / "tensorboard") if self.is_main else None
-        if progress is None:  # so that there is always a state to go back to
-            progress = Progress()
-            self._checkpoint(progress)
-        self._refuse_without_best(progress)
-        while True:
-            try:
-                self._run_from(progress, stop_signal)
-                break
-            except _Broken as broken:
-                progress = self._go_back(str(broken))
-        self._save("final")
+            self.state = loaded
+        self.checkpoints.refuse_without_best(self.state)
 
-    def _run_from(self, progress: Progress, stop_signal: StopSignal) -> None:
-        self.meter.start()
-        with closing(self._batches(progress)) as batches:
-            for pick, x, y in batches:
-                self._update(progress, pick, x, y)
-                made = self.order.synthetic_per_batch
-                progress = replace(
-                    progress,
-                    step=progress.step + 1,
-                    real=progress.real + self.order.batch - made,
-                    synthetic=progress.synthetic + made,
+    def _train(self, stop: StopSignal) -> None:
+        """Update, log, validate and checkpoint until the end."""
+        config, per_epoch = self.config, self.sampler.steps_per_epoch
+        self.log.meter.start()
+        with closing(self._batches()) as batches:
+            for batch in batches:
+                self._update(batch)
+                synthetic = self.sampler.synthetic_per_batch
+                self.state = replace(
+                    self.state,
+                    step=self.state.step + 1,
+                    real=self.state.real + self.sampler.batch_size - synthetic,
+                    synthetic=self.state.synthetic + synthetic,
                 )
-                if self._due(progress.step, self.plan.log_every_steps):
-                    progress = self._log(progress)
-                with self.running_means.paused():
-                    if self._due(progress.step, self.plan.check_every_epochs * self.steps_per_epoch):
-                        progress = self._hold_out(progress)
-                    if self._due(progress.step, self.plan.checkpoint_every_steps):
-                        self._checkpoint(progress)
-                if self._asked_to_stop(progress.step, stop_signal):
-                    self._checkpoint(progress)
-                    raise Stopped(f"stopped at step {progress.step}, which is saved: the same command goes on.")
+                if self._due(config.log_every_steps):
+                    self._log()
+                with self.log.means.paused():
+                    if self._due(config.check_every_epochs * per_epoch):
+                        self._validate()
+                    if self._due(config.checkpoint_every_steps):
+                        self._save_checkpoint()
+                if self._should_stop(stop):
+                    self._save_checkpoint()
+                    raise Stopped(f"stopped at step {self.state.step}, which is saved: the same command goes on.")
 
-    def _read(self) -> Progress | None:
-        """The newest state, the same for all processes: none may write the next one before all have read this one."""
-        progress = read_state(self.run.checkpoints, self.nets, self.optimizer)
-        self.accelerator.wait_for_everyone()
-        return progress
-
-    def _refuse_without_best(self, progress: Progress) -> None:
-        """Without the best weights so far, those that come next would pass for the best."""
-        best = self.run.checkpoints / "best.safetensors"
-        if progress.best is not None and not best.exists():
-            raise UsageError(
-                f"{best} is missing, the weights with the best hold-out score so far ({progress.best:.4g}). Restore "
-                f"it, or delete {self.run.checkpoints}/step-*.safetensors and the same command trains from the start."
-            )
-
-    def _due(self, step: int, every: int) -> bool:
-        return step % every == 0 or step == self.total
-
-    def _asked_to_stop(self, step: int, stop_signal: StopSignal) -> bool:
-        """Whether any process heard the bell; processes agree on it only now and then, since asking makes them wait."""
-        if self.accelerator.num_processes == 1:
-            return stop_signal.requested
-        if not self._due(step, self.plan.log_every_steps):
-            return False
-        heard = torch.tensor(float(stop_signal.requested), device=self.accelerator.device)
-        return bool(self.accelerator.reduce(heard, "sum") > 0)
-
-    def _seed(self, progress: Progress) -> int:
-        """After a broken loss other draws: the same ones would break it again."""
-        return fold_seed(self.seed, _DETOUR, progress.rollbacks) if progress.rollbacks else self.seed
-
-    def _batches(self, progress: Progress) -> Generator[Batch, None, None]:
-        order = replace(self.order, seed=self._seed(progress))
+    def _batches(self) -> Generator[Batch, None, None]:
+        sampler = replace(self.sampler, seed=self._run_seed)
         rank, world = self.accelerator.process_index, self.accelerator.num_processes
-        picks = order.picks(range(progress.step, self.total), rank, world)
-        if self.plan.host is None:
-            return self.loader.batches(picks)
-        return self.loader.augmented(picks, self.plan.host, order.seed, progress.step, self.plan.workers)
+        indices = sampler.batches(range(self.state.step, self.total_steps), rank, world)
+        return self.loader.batches(indices, seed=sampler.seed)
 
-    def _go_back(self, why: str) -> Progress:
-        progress = self._read()
-        assert progress is not None
-        if progress.rollbacks >= _ROLLBACKS:
+    @property
+    def _run_seed(self) -> int:
+        """After a rollback another one: the same random numbers would lead to the same end."""
+        rollbacks = self.state.rollbacks
+        return fold_seed(self.seed, _AFTER_ROLLBACK, rollbacks) if rollbacks else self.seed
+
+    def _due(self, every: int) -> bool:
+        return self.state.step % every == 0 or self.state.step == self.total_steps
+
+    def _should_stop(self, stop: StopSignal) -> bool:
+        """Whether any process has the signal; several agree on it only now and then, because that makes them wait."""
+        if self.accelerator.num_processes == 1:
+            return stop.requested
+        return self._due(self.config.log_every_steps) and any_process(self.accelerator, stop.requested)
+
+    # ---------------------------------------------------------------- update
+
+    def _update(self, batch: Batch) -> None:
+        """One update: augment, attack, loss and backward pass (in parts, if `accumulate` is set), optimizer."""
+        index, x, y = batch
+        step, config = self.state.step, self.config
+        seed = fold_seed(self._run_seed, _STEP, step)
+        # dropout and stochastic depth use the global generator; seeding it at every step makes a restart exact
+        torch.manual_seed(fold_seed(seed, self.accelerator.process_index))
+        index_B = index.index_B.to(x.device, non_blocking=True)
+        assert self.model.spec is not None
+        x, y = config.augmented(x, y, self.model.spec.num_classes, seed=seed, index_B=index_B)
+        objective = self.objective.at(self._time(step))
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(config, step, self.sampler.steps_per_epoch)
+        self.wrapped.train()
+        if self.attack_model is not None:
+            self.attack_model.copy_weights()
+        attacked = self.wrapped if self.attack_model is None else self.attack_model
+        logs: list[Mapping[str, Tensor]] = []
+        parts = list(zip(*(each.chunk(config.accumulate) for each in (x, y, index_B)), strict=True))
+        for number, (x_part, y_part, index_part) in enumerate(parts, 1):
+            with nullcontext() if number == len(parts) else self.accelerator.no_sync(self.wrapped):
+                with self.accelerator.autocast():
+                    examples = objective.prepare(attacked, x_part, y_part, seed=seed, index_B=index_part)
+                logs.append(self._loss_and_backward(objective, examples, len(x_part) / len(x)))
+        if "loss" in logs[-1]:
+            norm = self._optimizer_step(step)
+            logs = [{**one, **norm} for one in logs]
+        if self.average is not None:
+            attention_scales.copy(self.model.net, self.average.module.net)
+        means = self.log.means
+        means.add(len(x), {name: torch.stack([one[name] for one in logs]).mean() for name in logs[0]})
+        self.notify("training", step + 1, self.total_steps, means.latest)
+
+    def _time(self, step: int) -> TrainingTime:
+        per_epoch = self.sampler.steps_per_epoch
+        return TrainingTime((step + 1) / per_epoch, self.config.all_epochs, per_epoch)
+
+    def _loss_and_backward(self, objective: Objective, examples: Examples, share: float) -> Mapping[str, Tensor]:
+        """Leave the gradients of this share of the loss on the weights; returns the loss and what it logs."""
+        if not self.captures_loss:
+            return self._backward(objective, share, examples)
+        if objective.phase not in self.graphed_losses:  # `accumulate` is 1 then, and so is `share`
+            self.graphed_losses[objective.phase] = GraphedBackward(
+                self.model, lambda x, y, x_adv: self._backward(objective, 1.0, Examples(x, y, x_adv))
+            )
+        return self.graphed_losses[objective.phase](examples.x, examples.y, examples.x_adv)
+
+    def _backward(self, objective: Objective, share: float, examples: Examples) -> Mapping[str, Tensor]:
+        with self.accelerator.autocast():
+            output = objective.loss(self.wrapped, examples)
+        if output.trains:
+            self.accelerator.backward(output.loss * share)
+        output.undo()
+        return {**({"loss": output.loss.detach()} if output.trains else {}), **output.logs}
+
+    def _optimizer_step(self, step: int) -> dict[str, Tensor]:
+        """Update weights and average; returns the norm of the gradient if it is clipped."""
+        norm: dict[str, Tensor] = {}
+        if self.config.clip_norm is not None:
+            value = self.accelerator.clip_grad_norm_(self.wrapped.parameters(), self.config.clip_norm)
+            norm = full_tensors({"gradient_norm": value.detach()})
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        if self.average is not None:
+            self.average.decay = ema_decay(self.config, step, self.total_steps)
+            self.average.update(self.model)
+        return norm
+
+    # ------------------------------------------- log, validation, checkpoints
+
+    def _log(self) -> None:
+        self._refuse_non_finite()
+        step, per_epoch = self.state.step, self.sampler.steps_per_epoch
+        self.state = self.log.step(
+            self.state,
+            epoch=step / per_epoch,
+            lr=learning_rate(self.config, step - 1, per_epoch),
+            passes=self.objective.at(self._time(step - 1)).passes,
+        )
+
+    def _validate(self) -> None:
+        """Score the model on the hold-out; the best weights so far are kept as `best`."""
+        if self.validation is None:
+            return
+        self._refuse_non_finite()
+        with torch.compiler.set_stance("force_eager"):  # every number of images still robust would be compiled anew
+            scores = self.validation(self.evaluated_model)
+        *_, score = scores.values()
+        self.log.validation(self.state.step, scores, self.state.robust)
+        if "robust" in scores:
+            self.state = replace(self.state, robust=max(self.state.robust or 0.0, scores["robust"]))
+        if self.state.best is None or score > self.state.best:
+            selected = f"step {self.state.step}, hold-out {dict(scores)}"
+            self.checkpoints.save_model("best", self.evaluated_model, {"vitadel.selected": selected})
+            self.state = replace(self.state, best=score)
+        self.validated = self.state
+
+    def _save_checkpoint(self) -> None:
+        self._refuse_non_finite()
+        self.checkpoints.save(self.state)
+        self.accelerator.wait_for_everyone()
+
+    def _load_checkpoint(self) -> TrainState | None:
+        """The newest one, the same for all processes: none may write the next before all have read this."""
+        state = self.checkpoints.load()
+        self.accelerator.wait_for_everyone()
+        return state
+
+    def _refuse_non_finite(self) -> None:
+        """Raise instead of writing, so that the last checkpoint stays a good one.
+
+        Checks the weights as well: a gradient can be non-finite where the loss still is finite.
+        """
+        finite = self.log.means.finite() and all_finite(self.model)
+        if any_process(self.accelerator, not finite):
+            raise _NotFinite(f"the loss is no longer finite at step {self.state.step}")
+
+    def _roll_back(self, why: str) -> None:
+        """Return to the last checkpoint, with other random numbers from there."""
+        state = self._load_checkpoint()
+        assert state is not None
+        if state.rollbacks >= _ROLLBACKS:
             raise UsageError(
                 f"{why}, for the {_ROLLBACKS + 1}th time. Lower the learning rate or set plan.clip_norm; "
                 "the last checkpoint is untouched."
             )
         # the best weights on the disk may be of an update that is undone now, and still only better ones replace them
-        scored = self.scored or progress
-        progress = replace(progress, rollbacks=progress.rollbacks + 1, best=scored.best, robust=scored.robust)
-        self.running_means = RunningMeans()
-        sentence = f"{why}: back to step {progress.step}, with other draws from there"
-        self._alarm(progress.step, [Alarm("not-finite", sentence, {"rollbacks": progress.rollbacks})])
-        # written down, or a run that breaks again and again would never count beyond one
-        self._checkpoint(progress)
-        return progress
-
-    # ---------------------------------------------------------------- update
-
-    def _update(self, progress: Progress, pick: Pick, x: Tensor, y: Tensor) -> None:
-        step = progress.step
-        seed = fold_seed(self._seed(progress), _STEP, step)
-        # dropout and stochastic depth draw from the global generator; seeding it per step makes a restart exact
-        torch.manual_seed(fold_seed(seed, self.accelerator.process_index))
-        index_B = pick.index_B.to(x.device, non_blocking=True)
-        x, y = self._augmented(x, y, seed, index_B)
-        objective = self.objective.at(self._moment(step))
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(self.plan, step, self.steps_per_epoch)
-        self.wrapped.train()
-        if self.attack_model is not None:
-            self.attack_model.learn()
-        told: list[Told] = []
-        parts = list(zip(*(each.chunk(self.plan.accumulate) for each in (x, y, index_B)), strict=True))
-        for number, (x_part, y_part, index_part) in enumerate(parts):
-            last = number == len(parts) - 1
-            with nullcontext() if last else self.accelerator.no_sync(self.wrapped):
-                with self.accelerator.autocast():
-                    examples = objective.prepare(self.crafter, x_part, y_part, seed=seed, index_B=index_part)
-                if self.records_losses:
-                    told.append(self._recorded(objective)(examples))
-                else:
-                    told.append(self._learned(objective, examples, len(x_part) / len(x)))
-        if "loss" in told[-1]:
-            moved = self._move_weights(step)
-            told = [{**one, **moved} for one in told]
-        if self.average is not None:
-            attention_scales.copy(self.model.net, self.average.module.net)
-        self.running_means.add(len(x), {name: torch.stack([one[name] for one in told]).mean() for name in told[0]})
-        self.notify("training", step + 1, self.total, self.running_means.latest)
-
-    def _recorded(self, objective: Objective) -> RecordedLoss:
-        """The loss of this stage, which its first batch records."""
-        if objective.stage not in self.recorded:
-            learns = partial(self._learned, objective, share=1.0)
-            self.recorded[objective.stage] = RecordedLoss(self.model, learns)
-        return self.recorded[objective.stage]
-
-    def _learned(self, objective: Objective, examples: Examples, share: float) -> Told:
-        """Leave the gradients of this share of the loss on the weights; the loss, if it trains, and the logs."""
-        with self.accelerator.autocast():
-            result = objective.loss(self.wrapped, examples)
-        if result.trains:
-            self.accelerator.backward(result.loss * share)
-        result.undo()
-        return {**({"loss": result.loss.detach()} if result.trains else {}), **result.logs}
-
-    def _move_weights(self, step: int) -> dict[str, Tensor]:
-        """One step of the optimizer and of the average; the gradient's norm if it is clipped."""
-        told: dict[str, Tensor] = {}
-        if self.plan.clip_norm is not None:
-            norm = self.accelerator.clip_grad_norm_(self.wrapped.parameters(), self.plan.clip_norm)
-            told = whole({"gradient_norm": norm.detach()})
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        if self.average is not None:
-            self.average.decay = ema_decay(self.plan, step, self.total)
-            self.average.update(self.model)
-        return told
-
-    def _moment(self, step: int) -> TrainingTime:
-        """Where training stands at update number `step`."""
-        return TrainingTime((step + 1) / self.steps_per_epoch, self.plan.all_epochs, self.steps_per_epoch)
-
-    @property
-    def crafter(self) -> nn.Module:
-        """What attacks are crafted on."""
-        return self.wrapped if self.attack_model is None else self.attack_model
-
-    def _augmented(self, x: Tensor, y: Tensor, seed: int, index_B: Tensor) -> tuple[Tensor, Tensor]:
-        if self.plan.augment is not None:
-            x = self.plan.augment(x, RandomStreams.of(fold_seed(seed, _AUGMENT), index_B))
-        if self.plan.mixing is None:
-            return x, y
-        assert self.model.spec is not None
-        return self.plan.mixing(x, y, self.model.spec.num_classes, seed=fold_seed(seed, _MIX))
-
-    # -------------------------------------------------------------- watching
-
-    def _refuse_broken_weights(self, step: int) -> None:
-        """Nothing is written after a loss that is no number: the last good checkpoint must stay the last.
-
-        The weights are looked at too: a gradient can be no number where the loss still is one.
-        """
-        fine = self.running_means.finite() and all_finite(self.model)
-        broken = torch.tensor(float(not fine), device=self.accelerator.device)
-        if bool(self.accelerator.reduce(broken, "sum") > 0):
-            raise _Broken(f"the loss is no longer finite at step {step}")
-
-    def _log(self, progress: Progress) -> Progress:
-        step = progress.step
-        self._refuse_broken_weights(step)
-        means, used = self.running_means.close(), self.meter.read()
-        means["images_per_second"] *= self.accelerator.num_processes  # of all of them together
-        progress = replace(
-            progress,
-            device_hours=progress.device_hours + (used["gpu_hours"] or used.get("cpu_hours", 0.0)),
-            joules=progress.joules + used.get("energy_joules", 0.0),
-        )
-        rate = learning_rate(self.plan, step - 1, self.steps_per_epoch)
-        numbers = {"epoch": step / self.steps_per_epoch, "lr": rate, **means, **_worth_logging(used)}
-        numbers["device_hours"] = round(progress.device_hours, 6)
-        if progress.joules:
-            numbers["kilowatt_hours"] = round(progress.joules / 3.6e6, 6)
-        if self.peak is not None:
-            done = achieved_flops(
-                means["images_per_second"], self.flops, self.objective.at(self._moment(step - 1)).passes
-            )
-            numbers["flop_utilization"] = round(done / (self.peak * self.accelerator.num_processes), 4)
-        self._write("step", step, numbers)
-        return progress
-
-    def _write(self, event: str, step: int, numbers: Mapping[str, float]) -> None:
-        if self.is_main:
-            assert self.scalars is not None
-            self.run.log(event, step=step, **numbers)
-            self.scalars.add(step, {f"{event}/{name}": value for name, value in numbers.items()})
-
-    def _alarm(self, step: int, found: list[Alarm]) -> None:
-        for alarm in found:
-            if self.is_main:
-                self.run.log("alarm", at=step, code=alarm.code, sentence=alarm.sentence, evidence=alarm.evidence)
-            self.notify(f"alarm at step {step}: {alarm.sentence}", 0, 0, {})
-
-    def _hold_out(self, progress: Progress) -> Progress:
-        if self.check is None:
-            return progress
-        self._refuse_broken_weights(progress.step)
-        with torch.compiler.set_stance("force_eager"):  # every number of images left standing would be compiled anew
-            scores = self.check(self.deployed)
-        *_, score = scores.values()
-        self._write("holdout", progress.step, scores)
-        self._alarm(progress.step, alarms(scores, progress.robust))
-        if "robust" in scores:
-            progress = replace(progress, robust=max(progress.robust or 0.0, scores["robust"]))
-        if progress.best is None or score > progress.best:
-            self._save("best", {"vitadel.selected": f"step {progress.step}, hold-out {dict(scores)}"})
-            progress = replace(progress, best=score)
-        self.scored = progress
-        return progress
-
-    def _save(self, name: str, about: Mapping[str, str] | None = None) -> None:
-        tensors = whole(self.deployed.net.state_dict())
-        if self.is_main:
-            path = self.run.checkpoints / f"{name}.safetensors"
-            write_whole(path, lambda beside: save(self.deployed, beside, about, tensors=tensors))
-
-    def _checkpoint(self, progress: Progress) -> None:
-        self._refuse_broken_weights(progress.step)
-        write_state(self.run.checkpoints, progress, self.nets, self.optimizer, writes=self.is_main)
-        self.accelerator.wait_for_everyone()
+        scored = self.validated or state
+        self.state = replace(state, rollbacks=state.rollbacks + 1, best=scored.best, robust=scored.robust)
+        self.log.means = RunningMeans()
+        sentence = f"{why}: back to step {state.step}, with other draws from there"
+        self.log.flag(state.step, Flag("not-finite", sentence, {"rollbacks": self.state.rollbacks}))
+        # saved at once, or a run that fails again and again would never count beyond one
+        self._save_checkpoint()

@@ -216,7 +216,7 @@ def test_awp_is_seen_under_autocast(batch: tuple[Tensor, Tensor]) -> None:
 
 
 def test_the_thesis_warms_up_in_stairs_and_its_first_epoch_is_clean() -> None:
-    objective = Adversarial(FGSM(step_size=6 / 255), Linf(4 / 255), eps_warmup=10 / 110, each=ScheduleUnit.EPOCH)
+    objective = Adversarial(FGSM(step_size=6 / 255), Linf(4 / 255), eps_warmup=10 / 110, warmup_unit=ScheduleUnit.EPOCH)
     steps_per_epoch = 7
     for epoch in range(12):
         for step in (epoch * 7, epoch * 7 + 6):
@@ -270,16 +270,16 @@ def test_a_loss_that_can_be_recorded_is_the_same_at_every_moment(
     model: Counting, kind: type[AdversarialObjective]
 ) -> None:
     objective = kind(PGD(steps=4, step_size=0.02), Linf(0.1), eps_warmup=0.5, step_warmup=0.5, steps_warmup=0.5)
-    assert objective.recordable
+    assert objective.capturable
     x = torch.rand(6, 3, 4, 5)
     examples = Examples(x, torch.arange(6) % 4, (x + 0.05).clamp(max=1))
     wanted = objective.loss(model, examples).loss
     for epoch in (0.0, 1.0, 4.0, 10.0):
         now = objective.at(TrainingTime(epoch, 10))
-        assert now.recordable
+        assert now.capturable
         assert torch.equal(now.loss(model, examples).loss, wanted)
 
 
 def test_what_moves_weights_is_not_recorded() -> None:
-    assert Standard().recordable
-    assert not AWP(Standard(), gamma=0.1).recordable
+    assert Standard().capturable
+    assert not AWP(Standard(), gamma=0.1).capturable

@@ -48,7 +48,7 @@ def batch() -> tuple[Tensor, Tensor]:
 def epochs_of(objective: AttentionScaling, epochs: int, updates: int = 3) -> list[tuple[int, int]]:
     """Every update that searches, as (epoch, number within it)."""
     moments = [TrainingTime((step + 1) / updates, epochs, updates) for step in range(epochs * updates)]
-    return [(one.whole_epoch, one.update_in_epoch) for one in moments if objective.scales_at(one)]
+    return [(one.epoch_index, one.update_in_epoch) for one in moments if objective.searches_at(one)]
 
 
 def test_epochs_of_scaling() -> None:
@@ -85,7 +85,7 @@ def test_with_factors_of_one_it_is_the_inner_objective(
 ) -> None:
     plain, model = fresh(), fresh()
     objective = AttentionScaling(inner, scope=scope)
-    objective.begin(model)
+    objective.prepare_model(model)
     now = TrainingTime(1.0, 30.0)
     one, other = inner.at(now)(plain, *batch, seed=3), objective.at(now)(model, *batch, seed=3)
     assert torch.equal(one.loss, other.loss)
@@ -98,7 +98,7 @@ def test_with_factors_of_one_it_is_the_inner_objective(
 def test_deployed_factors_are_in_attack_and_loss(batch: tuple[Tensor, Tensor], inner: Objective) -> None:
     model = fresh()
     objective = AttentionScaling(inner)
-    objective.begin(model)
+    objective.prepare_model(model)
     set_attention_scales(model, [0.1, 3.0])
     by_hand = fresh()
     found = objective.at(TrainingTime(1.0, 30.0))(model, *batch, seed=3)
@@ -109,7 +109,7 @@ def test_deployed_factors_are_in_attack_and_loss(batch: tuple[Tensor, Tensor], i
 def test_the_attacks_factors_are_in_the_attack_alone(batch: tuple[Tensor, Tensor]) -> None:
     model, plain = fresh(), fresh()
     objective = AttentionScaling(ADVERSARIAL, scope=Scope.ATTACK)
-    objective.begin(model)
+    objective.prepare_model(model)
     attention_scales.set_factors(model.net, attention_scales.ATTACK, [0.1, 3.0])
     now = objective.at(TrainingTime(1.0, 30.0))
     examples = now.prepare(model, *batch, seed=3)
@@ -133,7 +133,7 @@ def test_the_greatest_distance_of_an_epoch_is_kept(batch: tuple[Tensor, Tensor])
     x, y = batch
     model, plain = fresh(), fresh()
     objective = AttentionScaling(ADVERSARIAL, period=5, scaling=ONE)
-    objective.begin(model)
+    objective.prepare_model(model)
     candidates = {
         seed: [
             find_factors(plain, x[at : at + 4], y[at : at + 4], ONE, seed=fold_seed(seed, 40 + at)).best
@@ -162,7 +162,7 @@ def test_a_batch_in_parts_gives_the_same_candidates(batch: tuple[Tensor, Tensor]
     objective = AttentionScaling(ADVERSARIAL, period=5, scaling=ONE)
     whole, cut = fresh(), fresh()
     for model in (whole, cut):
-        objective.begin(model)
+        objective.prepare_model(model)
     now, index_B = objective.at(TrainingTime(5.5, 30.0, 2)), torch.arange(8)
     now(whole, x, y, seed=1, index_B=index_B)
     for rows in (slice(0, 4), slice(4, 8)):
@@ -175,7 +175,7 @@ def test_a_batch_in_parts_gives_the_same_candidates(batch: tuple[Tensor, Tensor]
 def test_the_last_is_kept_where_asked(batch: tuple[Tensor, Tensor]) -> None:
     model, x = fresh(), batch[0]
     objective = AttentionScaling(ADVERSARIAL, period=5, scaling=replace(ONE, keep="last"))
-    objective.begin(model)
+    objective.prepare_model(model)
     for seed in range(3):
         searched(model, batch, objective, 5, seed)
     last = find_factors(fresh(), x[4:], batch[1][4:], ONE, seed=fold_seed(2, 44)).best
@@ -187,7 +187,7 @@ def test_a_search_leaves_no_trace_but_the_factors(batch: tuple[Tensor, Tensor]) 
     model = fresh()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     objective = AttentionScaling(ADVERSARIAL, period=5, scaling=ONE)
-    objective.begin(model)
+    objective.prepare_model(model)
     searched(model, batch, objective, 5, 0)
     assert all(torch.equal(model.state_dict()[name], value) for name, value in before.items())
     assert all(weight.grad is None and weight.requires_grad for weight in model.parameters())
@@ -234,6 +234,6 @@ def test_awp_goes_inside() -> None:
 
 def test_models_that_cannot_be_scaled_are_refused() -> None:
     with pytest.raises(UsageError, match="ResNet has no attention"):
-        AttentionScaling(ADVERSARIAL).begin(models.load("timm:resnet18", num_classes=10, image_size=32))
+        AttentionScaling(ADVERSARIAL).prepare_model(models.load("timm:resnet18", num_classes=10, image_size=32))
     with pytest.raises(UsageError, match="this Linear is none. Load it with vitadel.models.load"):
-        AttentionScaling(ADVERSARIAL).begin(torch.nn.Linear(2, 2))
+        AttentionScaling(ADVERSARIAL).prepare_model(torch.nn.Linear(2, 2))

@@ -106,8 +106,8 @@ def test_where_the_phases_meet(independent: float, updates: int, turns: str) -> 
 
 def test_turns_go_on_across_epochs_of_odd_length() -> None:
     objective = replace(OBJECTIVE, independent=1.0)
-    moments = [TrainingTime((number + 1) / 3, 3, 3) for number in range(9)]
-    assert "".join(getattr(objective.at(moment), "name")[0] for moment in moments) == "rarararar"  # noqa: B009
+    times = [TrainingTime((number + 1) / 3, 3, 3) for number in range(9)]
+    assert "".join(getattr(objective.at(time), "name")[0] for time in times) == "rarararar"  # noqa: B009
 
 
 def found_by(model: Model, x: Tensor, y: Tensor) -> Tensor:
@@ -209,7 +209,7 @@ def test_worst_weights_nearby_are_those_that_learn(batch: tuple[Tensor, Tensor])
     before = {name: weight.detach().clone() for name, weight in model.net.named_parameters()}
     flags = [weight.requires_grad for weight in model.parameters()]
     objective = AWP(OBJECTIVE, gamma=0.1)
-    assert objective.selective
+    assert objective.trains_subsets
     for number, parts in ((0, ("adapters.rob.", "heads.rob.", *LEARNING_FUSION)), (6, LEARNING_FUSION)):
         step = update(objective, number)(model, *batch, seed=3)
         elsewhere = {name for name, weight in model.net.named_parameters() if not torch.equal(weight, before[name])}
@@ -237,16 +237,16 @@ def test_settings_that_make_no_sense_are_refused(settings: dict[str, float], wor
 
 def test_models_that_have_nothing_to_train_are_refused() -> None:
     with pytest.raises(UsageError, match="this VisionTransformer has none. Set model.tuning.tuning=tora in the recipe"):
-        OBJECTIVE.begin(base())
+        OBJECTIVE.prepare_model(base())
     with pytest.raises(UsageError, match="this Linear has none"):
-        OBJECTIVE.begin(nn.Linear(2, 2))
+        OBJECTIVE.prepare_model(nn.Linear(2, 2))
     with pytest.raises(UsageError, match="this model answers with 'acc'. Leave out the head"):
-        OBJECTIVE.begin(with_head(adapted(), "acc"))
+        OBJECTIVE.prepare_model(with_head(adapted(), "acc"))
     with pytest.raises(UsageError, match="cannot take turns with another. Set objective.independent=0"):
-        OBJECTIVE.begin(adapted(SINGLE))
+        OBJECTIVE.prepare_model(adapted(SINGLE))
     shallow = tora(base(depth=1))
     with pytest.raises(UsageError, match="this network has one block alone"):
-        OBJECTIVE.begin(shallow)
+        OBJECTIVE.prepare_model(shallow)
     for model, objective in [
         (adapted(), OBJECTIVE),
         (adapted(HEAD), OBJECTIVE),
@@ -254,4 +254,4 @@ def test_models_that_have_nothing_to_train_are_refused() -> None:
         (shallow, replace(OBJECTIVE, heads_learn=True)),
         (shallow, replace(OBJECTIVE, independent=1.0)),
     ]:
-        objective.begin(model)
+        objective.prepare_model(model)

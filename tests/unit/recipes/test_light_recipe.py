@@ -10,7 +10,7 @@ from vitadel.attacks import PGD
 from vitadel.objectives import TRADES, Adversarial, ScheduleUnit, TrainingTime
 from vitadel.recipes import RECIPES, Normalize, override
 from vitadel.train import SGD, AdamW, learning_rate
-from vitadel.train.optimizers import Decay
+from vitadel.train.optim import Decay
 
 _IMAGENET = [f"xcit-{size}12-imagenet{kind}" for size in "sml" for kind in ("", "-thesis", "-eps8")]
 
@@ -41,7 +41,7 @@ def test_the_thesis_learning_rate(epoch: int, expected: float) -> None:
 
 @pytest.mark.parametrize(("batch", "peak"), [(512, 5e-4), (8192, 8e-3), (16384, 16e-3)])
 def test_the_peak_follows_the_batch(batch: int, peak: float) -> None:
-    plan = override(RECIPES["xcit-m12-imagenet"](), [f"plan.batch={batch}"]).plan
+    plan = override(RECIPES["xcit-m12-imagenet"](), [f"plan.batch_size={batch}"]).plan
     assert plan.peak_lr == pytest.approx(peak)
 
 
@@ -155,15 +155,15 @@ def test_fine_tuning_at_full_size_has_no_warm_up_of_eps(name: str) -> None:
 def test_the_resnet_has_the_authors_rate_at_the_batch_it_implies() -> None:
     name = "resnet50-gelu-imagenet"
     assert isinstance(RECIPES[name]().plan.optimizer, SGD)
-    assert override(RECIPES[name](), ["plan.batch=8192"]).plan.peak_lr == pytest.approx(3.2)
+    assert override(RECIPES[name](), ["plan.batch_size=8192"]).plan.peak_lr == pytest.approx(3.2)
     for epoch, factor in ((0, 1.0), (29, 1.0), (30, 0.1), (60, 0.01), (99, 0.001)):
-        assert rate(name, epoch, "plan.batch=8192") == pytest.approx(3.2 * factor)
+        assert rate(name, epoch, "plan.batch_size=8192") == pytest.approx(3.2 * factor)
 
 
 def test_the_ablation_warms_eps_up_over_twenty_epochs() -> None:
     recipe = RECIPES["xcit-n12-imagenet100"]()
     assert isinstance(recipe.objective, Adversarial)
-    assert recipe.objective.each is ScheduleUnit.EPOCH
+    assert recipe.objective.warmup_unit is ScheduleUnit.EPOCH
     assert recipe.objective.at(TrainingTime(11, 110)).threat.eps == pytest.approx(4 / 255 / 2)
     assert recipe.plan.peak_lr == 5e-4
     assert recipe.data.endswith("@imagenet100.txt")
@@ -173,10 +173,10 @@ def test_the_architecture_ablation_is_deits_own_training() -> None:
     for name in ("deit-s-imagenet100", "cait-s12-imagenet100", "xcit-s12-imagenet100"):
         recipe = RECIPES[name]()
         plan = recipe.plan
-        assert plan.host is not None
+        assert plan.pil_augment is not None
         assert plan.mixing is not None
-        assert (plan.mixing.mixup, plan.mixing.cutmix, plan.host.erase, plan.repeats) == (0.8, 1.0, 0.25, 3)
-        assert plan.host.rand_augment == "rand-m9-mstd0.5-inc1"
+        assert (plan.mixing.mixup, plan.mixing.cutmix, plan.pil_augment.erase, plan.repeats) == (0.8, 1.0, 0.25, 3)
+        assert plan.pil_augment.rand_augment == "rand-m9-mstd0.5-inc1"
         assert isinstance(recipe.objective, Adversarial)
         assert recipe.objective.eps_warmup == 0
     assert RECIPES["deit-s-imagenet"]().plan.repeats == 1

@@ -91,13 +91,13 @@ def test_a_value_finds_its_own_source_before_that_of_its_part() -> None:
     assert found["plan.compile"].source is None
     assert found["plan.compile"].by_default
     assert [found[path].value for path in ("objective.threat.eps", "plan.augment.fill")] == ["8/255", "128/255"]
-    assert [found[path].value for path in ("objective", "plan.host", "plan.optimizer.betas")] == [
+    assert [found[path].value for path in ("objective", "plan.pil_augment", "plan.optimizer.betas")] == [
         *("TRADES", "null"),
         "0.9,0.99",
     ]
     assert {leaf.source for leaf in leaves(RECIPES["digits-standard"]())} == {"our choice"}
     thesis = {leaf.path: leaf.value for leaf in leaves(RECIPES["xcit-s12-imagenet"]())}
-    assert [thesis[path] for path in ("objective.eps_warmup", "plan.host.ratio", "plan.min_lr")] == [
+    assert [thesis[path] for path in ("objective.eps_warmup", "plan.pil_augment.ratio", "plan.min_lr")] == [
         *("1/11", "0.75,4/3"),
         "1e-05",
     ]
@@ -161,10 +161,10 @@ def shrunk(recipe: Recipe, generated: Path) -> Recipe:
     plan = replace(
         recipe.plan,
         epochs=1,
-        batch=8,
+        batch_size=8,
         warmup_epochs=0,
         cooldown_epochs=0,
-        workers=0,
+        num_workers=0,
         ema_batch=None,
         check_every_epochs=1,
         precision=Precision.FLOAT32,
@@ -209,7 +209,7 @@ def test_a_fine_tune_starts_from_a_run_folder_with_smaller_patches(generated: Pa
         RECIPES["xcit-s12-cifar10"](),
         [
             *(f"model.start={tmp_path / 'robust'}", "plan.epochs=1", "plan.warmup_epochs=0", "plan.cooldown_epochs=0"),
-            *("plan.batch=8", "selection.images=2"),
+            *("plan.batch_size=8", "selection.images=2"),
         ],
     )
     tuned = train_recipe(recipe, tmp_path / "tuned", data_spec="digits[:8]")
@@ -272,7 +272,7 @@ def test_clean_accuracy_can_have_a_share_in_the_choice(tmp_path: Path, monkeypat
         left = iter(checks)
         room = sys.modules["vitadel.recipes.runner"]
         monkeypatch.setattr(room, "validation_scores", lambda *args, left=left, **values: next(left))
-        settings = ["plan.epochs=3", "plan.warmup_epochs=0", "plan.check_every_epochs=1", "plan.batch=64"]
+        settings = ["plan.epochs=3", "plan.warmup_epochs=0", "plan.check_every_epochs=1", "plan.batch_size=64"]
         recipe = override(RECIPES["digits-standard"](), [*settings, f"selection.clean_share={share}"])
         train_recipe(recipe, tmp_path / str(share), data_spec="digits[:64]")
         found[share] = models.read_tensors(tmp_path / str(share) / "checkpoints" / "best.safetensors")[1]
@@ -305,17 +305,17 @@ def test_a_value_is_of_the_kind_that_its_part_declares() -> None:
     """Whatever stands there before, and also where nothing does."""
     recipe = override(
         RECIPES["xcit-s12-imagenet"](),
-        ["model.patch_size=8", "plan.host.rand_augment=rand-m9", "plan.optimizer.exempt=*.temperature,*.bias"],
+        ["model.patch_size=8", "plan.pil_augment.rand_augment=rand-m9", "plan.optimizer.exempt=*.temperature,*.bias"],
     )
     assert (recipe.model.patch_size, type(recipe.model.patch_size)) == (8, int)
-    assert recipe.plan.host is not None
-    assert recipe.plan.host.rand_augment == "rand-m9"
+    assert recipe.plan.pil_augment is not None
+    assert recipe.plan.pil_augment.rand_augment == "rand-m9"
     assert isinstance(recipe.plan.optimizer, AdamW)
     assert recipe.plan.optimizer.exempt == ("*.temperature", "*.bias")
     none = override(recipe, ["plan.optimizer.exempt="]).plan.optimizer
     assert isinstance(none, AdamW)
     assert none.exempt == ()
-    assert override(recipe, ["plan.host.scale=0.5,0.8"]).plan.host.scale == (0.5, 0.8)  # type: ignore[union-attr]
+    assert override(recipe, ["plan.pil_augment.scale=0.5,0.8"]).plan.pil_augment.scale == (0.5, 0.8)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -376,7 +376,7 @@ def test_a_warm_up_that_nobody_set_is_shortened_and_that_is_reported() -> None:
     assert messages == ["plan.warmup_epochs: 2 -> 0.5, because plan.epochs is 1"]
     assert override(before, ["plan.epochs=3"], notify=notify).plan.warmup_epochs == 2
     assert len(messages) == 1
-    with pytest.raises(UsageError, match=r"Plan.warmup_epochs must lie in \[0, epochs\), got 1 of 1"):
+    with pytest.raises(UsageError, match=r"TrainingConfig.warmup_epochs must lie in \[0, epochs\), got 1 of 1"):
         override(before, ["plan.epochs=1", "plan.warmup_epochs=1"])
 
 
@@ -384,7 +384,7 @@ def test_a_warm_up_that_nobody_set_is_shortened_and_that_is_reported() -> None:
     ("setting", "message"),
     [
         ("plan.epochs", "Write path=value, such as plan.epochs=3"),
-        ("plan.epoch=3", "unknown setting of Plan 'epoch'. Did you mean 'epochs'"),
+        ("plan.epoch=3", "unknown setting of TrainingConfig 'epoch'. Did you mean 'epochs'"),
         ("plan.epochs=three", "--set plan.epochs wants a whole number, got 'three'"),
         ("plan.epochs.x=3", "there is nothing below a int"),
         ("epochs=3", "unknown setting of Recipe 'epochs'. Did you mean 'plan.epochs'?"),
@@ -397,13 +397,13 @@ def test_a_warm_up_that_nobody_set_is_shortened_and_that_is_reported() -> None:
         ("objective.attack.random_start=yes", "wants true or false, got 'yes'"),
         ("plan.optimizer.betas=0.9", "wants 2 values with commas between, got '0.9'"),
         ("seed=--5", "wants a whole number, got '--5'"),
-        ("plan.host=yes", "stands for a whole PILAugment"),
+        ("plan.pil_augment=yes", "stands for a whole PILAugment"),
         ("objective.threat.eps=8/255/2", "--set objective.threat.eps is not a number: got '8/255/2'"),
         ("plan.epochs=-1", "Plan.epochs must be at least 1, got -1"),
-        ("plan.batch=0", "Plan.batch must be at least 1, got 0"),
+        ("plan.batch_size=0", "TrainingConfig.batch must be at least 1, got 0"),
         ("plan.epochs=\N{FULLWIDTH DIGIT THREE}", "--set plan.epochs wants a whole number"),
         ("plan.epochs=" + "9" * 5000, "--set plan.epochs is too large a number"),
-        ("plan.workers=1000000000", r"Plan.workers must lie in \[0, 1024\], got 1000000000"),
+        ("plan.num_workers=1000000000", r"Plan.workers must lie in \[0, 1024\], got 1000000000"),
         ("plan.optimizer.lr=-0.1", "AdamW.lr must be positive, got -0.1"),
         ("plan.optimizer.betas=1,1", r"AdamW.betas\[0\] must lie in \[0, 1\), got 1.0"),
         ("seed=99999999999999999999", "--set seed is too large a number: got '99999999999999999999'"),

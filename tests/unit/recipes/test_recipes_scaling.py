@@ -103,7 +103,7 @@ def test_the_gains_are_those_that_the_prose_names() -> None:
 def test_there_are_ten_epochs_of_scaling_in_a_hundred_and_ten() -> None:
     objective = RECIPES["vit-b-cifar10-trades-awp-aas"]().objective
     assert isinstance(objective, AttentionScaling)
-    assert [e for e in range(110) if objective.scales_at(TrainingTime(e + 0.5, 110.0))] == list(range(10, 101, 10))
+    assert [e for e in range(110) if objective.searches_at(TrainingTime(e + 0.5, 110.0))] == list(range(10, 101, 10))
     before, after = (objective.at(TrainingTime(epoch + 0.5, 110.0)) for epoch in (9, 11))
     assert isinstance(before, TRADES)
     assert isinstance(after, AWP)

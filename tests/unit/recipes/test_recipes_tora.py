@@ -1,22 +1,21 @@
 """TORA's recipes: the paper's numbers, baselines that differ in what is added, and a backbone from a run folder."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from vitadel import models
 from vitadel.core.errors import UsageError
 from vitadel.models import Adapted, Tuning, read_tensors
-from vitadel.objectives import Examples, Standard, TORATraining
+from vitadel.objectives import Standard, TORATraining
 from vitadel.recipes import RECIPES, Recipe, override, train_recipe
 from vitadel.recipes.published_tables import SWEEPS
 from vitadel.recipes.sweep import Axis, Sweep, run_sweep
-from vitadel.train import loop
-from vitadel.train.graph_capture import Told
+from vitadel.train import TrainingConfig, loop
 
 _ADAPTED = [name for name, make in RECIPES.items() if make().model.tuning is not None]
 SHORT = ("plan.epochs=2", "plan.warmup_epochs=0", "selection.images=8")
@@ -158,20 +157,23 @@ def test_every_stage_has_a_recording_of_its_own(
     """One that merely calls what it was made of leads to the same weights, if each update calls the right one."""
     recipe = override(RECIPES["digits-tora"](), [*SHORT, f"model.start={backbone}"])
     train_recipe(recipe, tmp_path / "plain", data_spec=DATA)
-    made: list[str] = []
+    captured: list[str] = []
 
-    class Recording:
-        def __init__(self, net: nn.Module, learns: partial[Told]) -> None:
-            self.learns = learns
-            made.append(learns.args[0].stage)
+    class Capturing:
+        def __init__(self, net: nn.Module, compute: Callable[..., Mapping[str, Tensor]]) -> None:
+            self.compute, self.logs = compute, ""
 
-        def __call__(self, examples: Examples) -> Told:
-            return self.learns(examples)
+        def __call__(self, *tensors: Tensor) -> Mapping[str, Tensor]:
+            logs = self.compute(*tensors)
+            if not self.logs:
+                self.logs = ",".join(name.partition("_")[0] for name in logs if name.endswith("_loss"))
+                captured.append(self.logs)
+            return logs
 
-    monkeypatch.setattr(loop, "is_recordable", lambda plan, device: True)
-    monkeypatch.setattr(loop, "RecordedLoss", Recording)
+    monkeypatch.setattr(TrainingConfig, "supports_cuda_graphs", lambda config, device: True)
+    monkeypatch.setattr(loop, "GraphedBackward", Capturing)
     train_recipe(recipe, tmp_path / "recorded", data_spec=DATA)
-    assert made == ["rob", "acc", ""]
+    assert captured == ["adversarial", "clean", "clean,adversarial"]
     plain, recorded = (
         read_tensors(tmp_path / name / "checkpoints" / "final.safetensors")[0] for name in ("plain", "recorded")
     )

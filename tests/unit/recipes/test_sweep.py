@@ -93,7 +93,7 @@ def test_names_are_files_of_their_own() -> None:
         (("plan.epochs",), "cannot read --axis 'plan.epochs'. Write path=value,value such as plan.epochs=10,20"),
         (("plan.epochs=1,,2",), "cannot read --axis"),
         (("weight-decy=1",), "unknown axis 'weight-decy'. Did you mean 'weight-decay'"),
-        (("plan.epoch=1",), "unknown setting of Plan 'epoch'. Did you mean 'epochs'"),
+        (("plan.epoch=1",), "unknown setting of TrainingConfig 'epoch'. Did you mean 'epochs'"),
         (("beta=1",), "unknown setting of Adversarial 'beta'"),
         (("seed=0", "seed=1"), "the axis 'seed' is given twice. Write all its values with commas, once"),
         (("weight-decay=0.5,0.50",), "weight-decay=0.5 and weight-decay=0.50 are one and the same recipe"),
@@ -117,10 +117,10 @@ def test_named_axes_can_be_changes_of_the_recipe() -> None:
     assert member.recipe.objective.eps_warmup == 3 / 12  # type: ignore[attr-defined]
     assert member.name == "eps-warmup-epochs=3,epochs=12"
     (light, heavy) = sweep("augmentation=base,mixup+cutmix+rand+erase").members()
-    host, mixing = light.recipe.plan.host, light.recipe.plan.mixing
+    host, mixing = light.recipe.plan.pil_augment, light.recipe.plan.mixing
     assert host is not None
     assert (host.rand_augment, host.erase, host.color_jitter, mixing) == (None, 0.0, 0.4, None)
-    host, mixing = heavy.recipe.plan.host, heavy.recipe.plan.mixing
+    host, mixing = heavy.recipe.plan.pil_augment, heavy.recipe.plan.mixing
     assert host is not None
     assert mixing is not None
     # timm leaves the jitter out where there is RandAugment
@@ -132,7 +132,7 @@ def test_named_axes_can_be_changes_of_the_recipe() -> None:
 
 def test_all_sixteen_sets_of_augmentations_can_be_swept() -> None:
     members = sweep(f"augmentation={','.join(AUGMENTATION_SETS)}").members()
-    assert len({(str(member.recipe.plan.host), str(member.recipe.plan.mixing)) for member in members}) == 16
+    assert len({(str(member.recipe.plan.pil_augment), str(member.recipe.plan.mixing)) for member in members}) == 16
 
 
 def test_the_table_says_what_the_run_folders_say(tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_finished_combinations_are_passed_over_and_the_cut_off_one_goes_on(tmp_p
     ("other", "difference"),
     [
         (lambda: sweep("seed=0,2"), r'parts.axes.seed: \["0", "1"\] -> \["0", "2"\]'),
-        (lambda: sweep("seed=0,1", settings=(*SHORT, "plan.batch=16")), "parts.settings"),
+        (lambda: sweep("seed=0,1", settings=(*SHORT, "plan.batch_size=16")), "parts.settings"),
         (lambda: sweep("seed=0,1", data="digits[:65]"), r'parts.data: "digits\[:64\]" -> "digits\[:65\]"'),
         (lambda: sweep("seed=0,1", suite=SUITES["clean"]), "parts.suite"),
         (lambda: sweep("seed=0,1", recipe=RECIPES["digits-standard"](), settings=()), "parts.recipe.name"),
@@ -312,7 +312,7 @@ def test_a_row_with_a_recipe_of_its_own_is_trained_by_it(row: tuple[str, str], r
     told, own = next(one.recipe for one in members if one.labels == (label,)), RECIPES[recipe]()
     if table == "thesis-table5" and label == "deit-s":  # how eps grows, where it does not
         assert isinstance(told.objective, Adversarial)
-        told = replace(told, objective=replace(told.objective, each=ScheduleUnit.STEP))
+        told = replace(told, objective=replace(told.objective, warmup_unit=ScheduleUnit.STEP))
     for part in ("model", "objective", "plan", "synthetic", "preprocess", "selection", "seed"):
         assert getattr(told, part) == getattr(own, part), part
 

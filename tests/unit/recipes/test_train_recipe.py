@@ -102,11 +102,11 @@ def test_synthetic_images_of_more_classes_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_part_that_a_recipe_lacks_can_be_set() -> None:
-    settings = ["synthetic.folder=made", "plan.mixing.cutmix=1", "plan.host.erase=0.25"]
+    settings = ["synthetic.folder=made", "plan.mixing.cutmix=1", "plan.pil_augment.erase=0.25"]
     recipe = override(short(), settings)
     assert recipe.synthetic == SyntheticChoice("made", 0.8)
     assert recipe.plan.mixing == Mixing(cutmix=1.0)
-    assert recipe.plan.host == PILAugment(erase=0.25)
+    assert recipe.plan.pil_augment == PILAugment(erase=0.25)
     with pytest.raises(UsageError, match="unknown setting of Mixing 'cutmx'. Did you mean 'cutmix'"):
         override(short(), ["plan.mixing.cutmx=1"])
     with pytest.raises(UsageError, match="plan.ema is not set. Set plan.ema as a whole first"):

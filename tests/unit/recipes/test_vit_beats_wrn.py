@@ -14,7 +14,7 @@ from vitadel.objectives import TRADES, Adversarial, TrainingTime
 from vitadel.recipes import RECIPES, Normalize, override
 from vitadel.threats import L2, Linf
 from vitadel.train import SGD, Lion, PadCrop, Precision, ema_decay, learning_rate
-from vitadel.train.optimizers import Decay
+from vitadel.train.optim import Decay
 
 _VITS = [name for name in RECIPES if name.startswith(("vit-b2", "vit-l2"))]
 
@@ -73,7 +73,7 @@ def test_what_all_vits_share(name: str) -> None:
     assert isinstance(objective, TRADES)
     assert isinstance(objective.attack, PGD)
     assert isinstance(plan.optimizer, Lion)
-    assert (plan.optimizer.lr, plan.optimizer.weight_decay, plan.batch, plan.clip_norm) == (1e-4, 0.5, 1024, 1.0)
+    assert (plan.optimizer.lr, plan.optimizer.weight_decay, plan.batch_size, plan.clip_norm) == (1e-4, 0.5, 1024, 1.0)
     assert plan.optimizer.betas == ((0.95, 0.98) if name.endswith("lion98") else (0.9, 0.99))
     assert (objective.smoothing, objective.attack.steps, objective.passes) == (0.4, 10, 27)
     assert objective.beta == (5.0 if "cifar100" in name else 3.0)
@@ -105,7 +105,7 @@ def test_schedules(name: str, epochs: int, warmup: int, floor: float) -> None:
 
 @pytest.mark.parametrize(("batch", "decay"), [(1024, 0.9999), (2048, 0.9998), (4096, 0.9996)])
 def test_the_average_follows_the_batch(batch: int, decay: float) -> None:
-    plan = override(RECIPES["vit-b2-cifar10"](), [f"plan.batch={batch}"]).plan
+    plan = override(RECIPES["vit-b2-cifar10"](), [f"plan.batch_size={batch}"]).plan
     assert ema_decay(plan, 1000, 2000) == pytest.approx(decay, abs=1e-9)
 
 
@@ -123,7 +123,7 @@ def test_the_wide_resnet_with_sgd() -> None:
     plan = recipe.plan
     assert isinstance(plan.optimizer, SGD)
     assert isinstance(recipe.objective, TRADES)
-    assert (recipe.objective.beta, recipe.objective.smoothing, plan.batch, plan.epochs) == (5.0, 0.1, 2048, 2400)
+    assert (recipe.objective.beta, recipe.objective.smoothing, plan.batch_size, plan.epochs) == (5.0, 0.1, 2048, 2400)
     assert (plan.optimizer.momentum, plan.optimizer.nesterov, plan.optimizer.weight_decay) == (0.9, True, 5e-4)
     # torch's one-cycle over 2400 epochs with 2.5% of warm-up, at its ends and its peak
     weight = nn.Parameter(torch.zeros(1))
@@ -146,7 +146,7 @@ def test_the_wide_resnet_with_sgd() -> None:
 def test_the_wide_resnet_with_lion() -> None:
     plan = RECIPES["wrn-28-10-cifar10-lion"]().plan
     assert isinstance(plan.optimizer, Lion)
-    assert (plan.optimizer.lr, plan.optimizer.weight_decay, plan.ema, plan.batch) == (5e-5, 1.0, 0.995, 2048)
+    assert (plan.optimizer.lr, plan.optimizer.weight_decay, plan.ema, plan.batch_size) == (5e-5, 1.0, 0.995, 2048)
     assert max(learning_rate(plan, step, 2) for step in range(4800)) == pytest.approx(5e-5)
 
 

@@ -17,14 +17,14 @@ from vitadel.objectives import (
     Adversarial,
     AttentionScaling,
     Examples,
+    LossOutput,
     Objective,
     Standard,
-    Step,
     TORATraining,
 )
 from vitadel.runs import Run
 from vitadel.threats import Linf
-from vitadel.train import SGD, Mixing, PadCrop, Plan, fit, launch_ranks
+from vitadel.train import SGD, Mixing, PadCrop, Trainer, TrainingConfig, launch_ranks
 
 
 class BrokenOnce(Standard):
@@ -32,7 +32,7 @@ class BrokenOnce(Standard):
 
     calls = 0
 
-    def loss(self, model: nn.Module, examples: Examples) -> Step:
+    def loss(self, model: nn.Module, examples: Examples) -> LossOutput:
         type(self).calls += 1
         step = Standard.loss(self, model, examples)
         ranks = distributed.get_world_size() if distributed.is_initialized() else 1
@@ -42,9 +42,9 @@ class BrokenOnce(Standard):
 
 ATTACK = PGD(steps=2, step_size=0.05, keep_best=False)
 # plain SGD, whose updates are no larger than rounding errors where gradients are
-PLAN = Plan(
+PLAN = TrainingConfig(
     epochs=3,
-    batch=16,
+    batch_size=16,
     optimizer=SGD(lr=0.05),
     ema=0.9,
     clip_norm=1.0,
@@ -52,7 +52,7 @@ PLAN = Plan(
     mixing=Mixing(mixup=0.8, cutmix=1.0),
     checkpoint_every_steps=2,
 )
-KINDS: dict[str, tuple[Objective, Plan]] = {
+KINDS: dict[str, tuple[Objective, TrainingConfig]] = {
     "trades": (TRADES(ATTACK, Linf(0.1), smoothing=0.1), PLAN),
     "awp": (AWP(Adversarial(ATTACK, Linf(0.1)), gamma=0.05), replace(PLAN, accumulate=2)),
     "shard": (TRADES(ATTACK, Linf(0.1), smoothing=0.1), replace(PLAN, shard=True)),
@@ -111,7 +111,7 @@ def main() -> None:
     count_exchanges(Path(folder).parent)
     run = Run.claim(Path(folder), "train", {"seed": 0}, device="cpu", ranks=launch_ranks())
     try:
-        fit(model, objective, split, plan, run, seed=5, check=lambda net: {"clean": 0.0}, notify=kill)
+        Trainer(model, objective, split, plan, run, seed=5, validate=lambda net: {"clean": 0.0}, notify=kill).fit()
     except Enough:
         sys.exit(9)
 

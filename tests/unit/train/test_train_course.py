@@ -17,30 +17,29 @@ from torch import Tensor, nn
 from vitadel import data, models
 from vitadel.attacks import PGD
 from vitadel.core.errors import Stopped, UsageError
+from vitadel.core.flags import Flag
 from vitadel.core.progress import Notify
 from vitadel.data import Split, Squash, convert
-from vitadel.objectives import AWP, TRADES, Adversarial, Examples, Standard, Step
+from vitadel.objectives import AWP, TRADES, Adversarial, Examples, LossOutput, Standard
 from vitadel.runs import Run
 from vitadel.threats import Linf
 from vitadel.train import (
     SGD,
     AdamW,
-    Alarm,
     Compile,
     Mixing,
-    Order,
     PadCrop,
     PILAugment,
-    Plan,
     Precision,
+    Sampler,
     Synthetic,
-    alarms,
-    fit,
+    Trainer,
+    TrainingConfig,
+    overfitting_flags,
 )
 from vitadel.train.attack_model import AttackModel
-from vitadel.train.preparation import is_recordable
 
-PLAN = Plan(epochs=2, batch=16, optimizer=AdamW(lr=2e-3), checkpoint_every_steps=3, log_every_steps=2)
+PLAN = TrainingConfig(epochs=2, batch_size=16, optimizer=AdamW(lr=2e-3), checkpoint_every_steps=3, log_every_steps=2)
 ATTACK = PGD(steps=2, step_size=0.05, keep_best=False)
 
 
@@ -93,12 +92,12 @@ def test_sigterm_ends_with_a_checkpoint_and_the_same_call_goes_on(train: Split, 
     before = signal.getsignal(signal.SIGTERM)
     whole, broken = claimed(tmp_path / "whole"), claimed(tmp_path / "broken")
     plan = replace(PLAN, log_every_steps=100)  # one process waits for nobody, least of all for a line of the log
-    fit(fresh(), Standard(), train, plan, whole, seed=1)
+    Trainer(fresh(), Standard(), train, plan, whole, seed=1).fit()
     with pytest.raises(Stopped, match="stopped at step 4, which is saved"):
-        fit(fresh(), Standard(), train, plan, broken, seed=1, notify=ask)
+        Trainer(fresh(), Standard(), train, plan, broken, seed=1, notify=ask).fit()
     assert signal.getsignal(signal.SIGTERM) is before
     steps: list[int] = []
-    fit(fresh(), Standard(), train, plan, broken, seed=1, notify=lambda w, done, t, n: steps.append(done))
+    Trainer(fresh(), Standard(), train, plan, broken, seed=1, notify=lambda w, done, t, n: steps.append(done)).fit()
     assert steps[0] == 5
     assert same(weights(whole), weights(broken))
 
@@ -123,7 +122,7 @@ def test_only_updates_are_computed_in_bf16(train: Split, tmp_path: Path) -> None
         kinds.clear()
         return {"clean": 0.5}
 
-    trained = fit(model, Standard(), train, plan, claimed(tmp_path / "run"), seed=1, check=check)
+    trained = Trainer(model, Standard(), train, plan, claimed(tmp_path / "run"), seed=1, validate=check).fit()
     assert seen == [torch.float32] * 4
     with torch.no_grad():
         trained(x)
@@ -133,11 +132,11 @@ def test_only_updates_are_computed_in_bf16(train: Split, tmp_path: Path) -> None
     answers: list[torch.dtype] = []
 
     class Watching(Standard):
-        def loss(self, model: nn.Module, examples: Examples) -> Step:
+        def loss(self, model: nn.Module, examples: Examples) -> LossOutput:
             answers.append(model(examples.x).dtype)
             return Standard.loss(self, model, examples)
 
-    fit(model, Watching(), train, plan, claimed(tmp_path / "again"), seed=1)
+    Trainer(model, Watching(), train, plan, claimed(tmp_path / "again"), seed=1).fit()
     assert set(answers) == {torch.float32}
 
 
@@ -149,7 +148,7 @@ class BrokenOnce(Standard):
 
     calls = 0
 
-    def loss(self, model: nn.Module, examples: Examples) -> Step:
+    def loss(self, model: nn.Module, examples: Examples) -> LossOutput:
         type(self).calls += 1
         step = Standard.loss(self, model, examples)
         return replace(step, loss=step.loss * (float("nan") if self.calls == 5 else 1.0))
@@ -158,7 +157,7 @@ class BrokenOnce(Standard):
 def test_a_broken_loss_sends_the_run_back_and_on_another_way(train: Split, tmp_path: Path) -> None:
     BrokenOnce.calls = 0
     run, seen = claimed(tmp_path / "run"), list[str]()
-    fit(fresh(), BrokenOnce(), train, PLAN, run, seed=1, notify=lambda what, *_: seen.append(what))
+    Trainer(fresh(), BrokenOnce(), train, PLAN, run, seed=1, notify=lambda what, *_: seen.append(what)).fit()
     (alarm,) = run.read_log("alarm")
     assert alarm["code"] == "not-finite"
     assert "the loss is no longer finite at step 6: back to step 3" in str(alarm["sentence"])
@@ -166,7 +165,7 @@ def test_a_broken_loss_sends_the_run_back_and_on_another_way(train: Split, tmp_p
     assert all(bool(value.isfinite().all()) for value in weights(run).values())
     # not the weights of a run without the accident: other images came after it
     calm = claimed(tmp_path / "calm")
-    fit(fresh(), Standard(), train, PLAN, calm, seed=1)
+    Trainer(fresh(), Standard(), train, PLAN, calm, seed=1).fit()
     assert not same(weights(run), weights(calm))
 
 
@@ -175,7 +174,7 @@ def test_going_back_loses_no_better_weights(train: Split, tmp_path: Path) -> Non
     BrokenOnce.calls = 0
     scores = iter([0.9, 0.5, 0.6])
     run = claimed(tmp_path / "run")
-    fit(fresh(), BrokenOnce(), train, PLAN, run, seed=1, check=lambda model: {"clean": next(scores)})
+    Trainer(fresh(), BrokenOnce(), train, PLAN, run, seed=1, validate=lambda model: {"clean": next(scores)}).fit()
     _, about = models.read_tensors(run.checkpoints / "best.safetensors")
     assert about["vitadel.selected"] == "step 4, hold-out {'clean': 0.9}"
     assert max(float(str(line["clean"])) for line in run.read_log("holdout", every=True)) == 0.9
@@ -185,13 +184,13 @@ def test_going_back_loses_no_better_weights(train: Split, tmp_path: Path) -> Non
 
 def test_a_loss_broken_from_the_start_goes_back_to_the_first_weights(train: Split, tmp_path: Path) -> None:
     class Always(Standard):
-        def loss(self, model: nn.Module, examples: Examples) -> Step:
+        def loss(self, model: nn.Module, examples: Examples) -> LossOutput:
             step = Standard.loss(self, model, examples)
             return replace(step, loss=step.loss * float("nan"))
 
     run = claimed(tmp_path / "run")
     with pytest.raises(UsageError, match="no longer finite at step 2, for the 4th time. Lower the learning rate"):
-        fit(fresh(), Always(), train, PLAN, run, seed=1)
+        Trainer(fresh(), Always(), train, PLAN, run, seed=1).fit()
     state = max(run.checkpoints.glob("step-*"))
     start = fresh().net.state_dict()
     kept = {key.removeprefix("model.net."): value for key, value in models.read_tensors(state)[0].items()}
@@ -204,7 +203,7 @@ class Steep(Standard):
 
     calls = 0
 
-    def loss(self, model: nn.Module, examples: Examples) -> Step:
+    def loss(self, model: nn.Module, examples: Examples) -> LossOutput:
         type(self).calls += 1
         step = Standard.loss(self, model, examples)
         nothing = (step.loss - step.loss).sqrt() if self.calls == 3 else 0.0
@@ -214,7 +213,7 @@ class Steep(Standard):
 def test_weights_that_broke_under_a_fine_loss_are_never_saved(train: Split, tmp_path: Path) -> None:
     Steep.calls = 0
     run = claimed(tmp_path / "run")
-    fit(fresh(), Steep(), train, PLAN, run, seed=1)  # a checkpoint is due after the third update
+    Trainer(fresh(), Steep(), train, PLAN, run, seed=1).fit()  # a checkpoint is due after the third update
     (alarm,) = run.read_log("alarm")
     assert alarm["code"] == "not-finite"
     assert alarm["at"] == 0
@@ -236,16 +235,16 @@ def test_a_full_disk_is_named_and_the_checkpoint_before_survives(
         real(path, *rest)  # type: ignore[arg-type]
 
     whole, run = claimed(tmp_path / "whole"), claimed(tmp_path / "run")
-    fit(fresh(), Standard(), train, PLAN, whole, seed=1)
+    Trainer(fresh(), Standard(), train, PLAN, whole, seed=1).fit()
     with monkeypatch.context() as patch:
         patch.setattr("vitadel.train.checkpoint.write_tensors", full)
         with pytest.raises(UsageError, match="cannot write .*step-000000006.*No space left on device"):
-            fit(fresh(), Standard(), train, PLAN, run, seed=1)
+            Trainer(fresh(), Standard(), train, PLAN, run, seed=1).fit()
     assert sorted(path.name for path in run.checkpoints.iterdir()) == [
         "step-000000000.safetensors",
         "step-000000003.safetensors",
     ]
-    fit(fresh(), Standard(), train, PLAN, run, seed=1)
+    Trainer(fresh(), Standard(), train, PLAN, run, seed=1).fit()
     assert same(weights(run), weights(whole))
 
 
@@ -263,7 +262,7 @@ def test_a_batch_in_parts_is_the_whole_batch(train: Split, tmp_path: Path, objec
     runs = []
     for parts in (1, 4):
         run = claimed(tmp_path / str(parts))
-        fit(fresh(), objective, train, replace(plan, accumulate=parts), run, seed=2)
+        Trainer(fresh(), objective, train, replace(plan, accumulate=parts), run, seed=2).fit()
         runs.append(run)
     assert_close(weights(runs[0]), weights(runs[1]), 2e-5)
 
@@ -272,7 +271,7 @@ def test_recomputed_activations_change_nothing(train: Split, tmp_path: Path) -> 
     runs = []
     for on in (False, True):
         run = claimed(tmp_path / str(on))
-        fit(fresh(), TRADES(ATTACK, Linf(0.1)), train, replace(PLAN, checkpoint_activations=on), run, seed=2)
+        Trainer(fresh(), TRADES(ATTACK, Linf(0.1)), train, replace(PLAN, checkpoint_activations=on), run, seed=2).fit()
         runs.append(run)
     assert_close(weights(runs[0]), weights(runs[1]), 1e-6)
 
@@ -280,12 +279,12 @@ def test_recomputed_activations_change_nothing(train: Split, tmp_path: Path) -> 
 def test_awp_trains_and_resumes_exactly(train: Split, tmp_path: Path) -> None:
     objective = AWP(Adversarial(ATTACK, Linf(0.1)), gamma=0.01, start=1)
     whole, broken, plain = (claimed(tmp_path / name) for name in ("whole", "broken", "plain"))
-    fit(fresh(), objective, train, PLAN, whole, seed=1)
-    fit(fresh(), objective.inner, train, PLAN, plain, seed=1)
+    Trainer(fresh(), objective, train, PLAN, whole, seed=1).fit()
+    Trainer(fresh(), objective.inner, train, PLAN, plain, seed=1).fit()
 
     with pytest.raises(KeyboardInterrupt):
-        fit(fresh(), objective, train, PLAN, broken, seed=1, notify=killed_at(7))
-    fit(fresh(), objective, train, PLAN, broken, seed=1)
+        Trainer(fresh(), objective, train, PLAN, broken, seed=1, notify=killed_at(7)).fit()
+    Trainer(fresh(), objective, train, PLAN, broken, seed=1).fit()
     assert same(weights(whole), weights(broken))
     assert not same(weights(whole), weights(plain))
 
@@ -299,11 +298,11 @@ def test_synthetic_images_are_trained_on_counted_and_resumed(train: Split, tmp_p
     shards = convert([tmp_path / "made.npz"], tmp_path / "shards", num_classes=10)
     made = Synthetic(shards, 0.75)
     whole, broken = claimed(tmp_path / "whole"), claimed(tmp_path / "broken")
-    fit(fresh(), Standard(), train, PLAN, whole, seed=1, synthetic=made)
+    Trainer(fresh(), Standard(), train, PLAN, whole, seed=1, synthetic=made).fit()
 
     with pytest.raises(KeyboardInterrupt):
-        fit(fresh(), Standard(), train, PLAN, broken, seed=1, synthetic=made, notify=killed_at(5))
-    fit(fresh(), Standard(), train, PLAN, broken, seed=1, synthetic=made)
+        Trainer(fresh(), Standard(), train, PLAN, broken, seed=1, synthetic=made, notify=killed_at(5)).fit()
+    Trainer(fresh(), Standard(), train, PLAN, broken, seed=1, synthetic=made).fit()
     assert same(weights(whole), weights(broken))
     newest = max(whole.checkpoints.glob("step-*"))
     about = json.loads(models.read_tensors(newest)[1]["vitadel.training"])["progress"]
@@ -314,15 +313,17 @@ def test_synthetic_images_of_another_size_are_refused(train: Split, tmp_path: Pa
     np.savez(tmp_path / "made.npz", image=np.zeros((20, 16, 16, 3), np.uint8), label=np.arange(20) % 10)
     shards = convert([tmp_path / "made.npz"], tmp_path / "shards")
     with pytest.raises(UsageError, match="synthetic images have 16 x 16 pixels, the real ones 8 x 8"):
-        fit(fresh(), Standard(), train, PLAN, claimed(tmp_path / "run"), seed=1, synthetic=Synthetic(shards, 0.5))
+        Trainer(
+            fresh(), Standard(), train, PLAN, claimed(tmp_path / "run"), seed=1, synthetic=Synthetic(shards, 0.5)
+        ).fit()
 
 
 def test_images_changed_where_they_are_read(train: Split, tmp_path: Path) -> None:
     host = PILAugment(rand_augment="rand-m9-mstd0.5-inc1", erase=0.25, color_jitter=0.0)
-    plan = replace(PLAN, host=host, repeats=2)
+    plan = replace(PLAN, pil_augment=host, repeats=2)
     runs = [claimed(tmp_path / name) for name in ("one", "two")]
     for run in runs:
-        fit(fresh(), Standard(), train, plan, run, seed=1)
+        Trainer(fresh(), Standard(), train, plan, run, seed=1).fit()
     assert same(weights(runs[0]), weights(runs[1]))
 
 
@@ -331,7 +332,9 @@ def test_images_changed_where_they_are_read(train: Split, tmp_path: Path) -> Non
 
 def test_what_is_logged(train: Split, tmp_path: Path) -> None:
     run = claimed(tmp_path / "run")
-    fit(fresh(), Standard(), train, PLAN, run, seed=1, check=lambda model: {"clean": 0.5, "fgsm": 0.9, "robust": 0.1})
+    Trainer(
+        fresh(), Standard(), train, PLAN, run, seed=1, validate=lambda model: {"clean": 0.5, "fgsm": 0.9, "robust": 0.1}
+    ).fit()
     first, *_, last = run.read_log("step")
     assert {"loss", "lr", "images_per_second", "memory_mib", "device_hours", "clean_accuracy"} <= first.values.keys()
     assert "gradient_norm" not in first.values
@@ -355,7 +358,7 @@ def test_nothing_is_compiled_for_a_check(train: Split, tmp_path: Path) -> None:
     def check(model: nn.Module) -> dict[str, float]:
         return {"clean": float(compiled(torch.zeros(3))[0])}
 
-    fit(fresh(), Standard(), train, PLAN, claimed(tmp_path / "run"), seed=1, check=check)
+    Trainer(fresh(), Standard(), train, PLAN, claimed(tmp_path / "run"), seed=1, validate=check).fit()
     assert not seen
     assert compiled(torch.zeros(3))[0] == 1
     assert seen == [1]
@@ -381,7 +384,7 @@ def test_nothing_is_compiled_for_a_check(train: Split, tmp_path: Path) -> None:
     ],
 )
 def test_alarms(scores: dict[str, float], best: float | None, codes: list[str]) -> None:
-    found: list[Alarm] = alarms(scores, best)
+    found: list[Flag] = overfitting_flags(scores, best)
     assert [alarm.code for alarm in found] == codes
 
 
@@ -397,7 +400,7 @@ def test_an_understudy_answers_for_the_model_and_keeps_up_with_it() -> None:
         for weight in model.parameters():
             weight.add_(torch.randn_like(weight) * 0.1)
         assert float((attack_model(x) - model(x)).abs().max()) > 0.1
-        attack_model.learn()
+        attack_model.copy_weights()
         torch.testing.assert_close(attack_model(x), model(x), rtol=0.02, atol=0.02)
     assert all(weight.dtype is torch.float32 for weight in model.parameters())
     pixels = x.clone().requires_grad_()
@@ -409,11 +412,11 @@ def test_training_with_an_understudy_resumes_exactly(train: Split, tmp_path: Pat
     plan = replace(PLAN, precision=Precision.BF16, attack_model=True, ema=0.9)
     objective = TRADES(ATTACK, Linf(0.1))
     whole, broken = claimed(tmp_path / "whole"), claimed(tmp_path / "broken")
-    fit(fresh(), objective, train, plan, whole, seed=1)
+    Trainer(fresh(), objective, train, plan, whole, seed=1).fit()
 
     with pytest.raises(KeyboardInterrupt):
-        fit(fresh(), objective, train, plan, broken, seed=1, notify=killed_at(4))
-    fit(fresh(), objective, train, plan, broken, seed=1)
+        Trainer(fresh(), objective, train, plan, broken, seed=1, notify=killed_at(4)).fit()
+    Trainer(fresh(), objective, train, plan, broken, seed=1).fit()
     assert same(weights(whole), weights(broken))
 
 
@@ -424,7 +427,7 @@ def test_a_compiled_model_trains_to_the_same_weights(train: Split, tmp_path: Pat
     runs = []
     for compiled in (Compile.OFF, Compile.BLOCKS, Compile.FAST):
         run = claimed(tmp_path / compiled.name)
-        fit(fresh(), TRADES(ATTACK, Linf(0.1)), train, replace(plan, compile=compiled), run, seed=2)
+        Trainer(fresh(), TRADES(ATTACK, Linf(0.1)), train, replace(plan, compile=compiled), run, seed=2).fit()
         runs.append(run)
     assert_close(weights(runs[0]), weights(runs[1]), 1e-4)
     assert_close(weights(runs[0]), weights(runs[2]), 1e-4)
@@ -445,23 +448,23 @@ def test_what_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
         (Compile.BLOCKS, xcit, [parts[0], *parts[1].children(), *parts[2].children()]),
     ):
         seen.clear()
-        how.applied(given)
+        how.apply(given)
         assert [id(module) for module in seen] == [id(module) for module in wanted]
 
 
 def test_what_may_be_recorded() -> None:
-    gpu, plan = torch.device("cuda"), replace(PLAN, batch=8, compile=Compile.BLOCKS)
-    assert is_recordable(plan, gpu)
-    assert not is_recordable(plan, torch.device("cpu"))
+    gpu, plan = torch.device("cuda"), replace(PLAN, batch_size=8, compile=Compile.BLOCKS)
+    assert plan.supports_cuda_graphs(gpu)
+    assert not plan.supports_cuda_graphs(torch.device("cpu"))
     for setting in ({"compile": Compile.OFF}, {"accumulate": 2}, {"checkpoint_activations": True}, {"shard": True}):
-        assert not is_recordable(replace(plan, **setting), gpu)
+        assert not replace(plan, **setting).supports_cuda_graphs(gpu)
 
 
 @pytest.mark.parametrize("parts", [1, 4])
 def test_the_norm_of_the_gradient_is_logged_where_it_is_clipped(train: Split, tmp_path: Path, parts: int) -> None:
     run = claimed(tmp_path / "run")
     plan = replace(PLAN, epochs=1, clip_norm=1e-9, log_every_steps=1, accumulate=parts)
-    fit(fresh(), Standard(), train, plan, run, seed=1)
+    Trainer(fresh(), Standard(), train, plan, run, seed=1).fit()
     expected, (x, y) = fresh().train(), first_batch(train)
     torch.nn.functional.cross_entropy(expected(x), y).backward()
     norm = torch.nn.utils.get_total_norm([one.grad for one in expected.parameters() if one.grad is not None])
@@ -470,5 +473,5 @@ def test_the_norm_of_the_gradient_is_logged_where_it_is_clipped(train: Split, tm
 
 def first_batch(train: Split) -> tuple[Tensor, Tensor]:
     """Of a run with seed 1."""
-    (pick,) = Order(len(train), PLAN.batch, seed=1).picks(range(1))
+    (pick,) = Sampler(len(train), PLAN.batch_size, seed=1).batches(range(1))
     return train.images(pick.row_B), train.labels[pick.row_B]

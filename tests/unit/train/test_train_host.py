@@ -19,12 +19,21 @@ from vitadel.data.pixels import Arrays, InMemory
 from vitadel.recipes.augmentation_sets import AUGMENTATION_SETS, AugmentationSet
 from vitadel.train.input.augment import Chain, ColorJitter, Erase, Flip, ResizedCrop
 from vitadel.train.input.mixing import Mixing
-from vitadel.train.input.pil_augment import PILAugment, Turn, _Augmented, _posterized, host_batches
+from vitadel.train.input.pil_augment import AugmentedImages, PILAugment, pil_augmented, posterized
+from vitadel.train.input.sampler import BatchIndex
 
 RAND = "rand-m9-mstd0.5-inc1"
 NOTHING = PILAugment(resized_crop=False, flip=False, color_jitter=0.0)
 FULL = PILAugment(rand_augment=RAND, erase=0.5)
-ORDER = [torch.tensor(rows) for rows in ([3, 1, 2], [0], [4, 5, 5, 0])]
+ROWS = ([3, 1, 2], [0], [4, 5, 5, 0])
+
+
+def index(rows: Sequence[int], step: int = 0, copies: Sequence[int] = (), real: int = 6) -> BatchIndex:
+    row_B, copy_B = torch.tensor(rows), torch.tensor(copies or [0] * len(rows))
+    return BatchIndex(step, row_B, torch.zeros_like(row_B, dtype=torch.bool), row_B + copy_B * real)
+
+
+ORDER = [index(rows, step) for step, rows in enumerate(ROWS)]
 
 
 @pytest.fixture(scope="module")
@@ -50,19 +59,18 @@ def held(files: Split) -> Split:
     return files.load_into_memory()
 
 
-def made(split: Split, augment: PILAugment, order: Sequence[Turn] = ORDER, **options: int) -> list[Tensor]:
+def made(split: Split, augment: PILAugment, order: Sequence[BatchIndex] = ORDER, **options: int) -> list[Tensor]:
     return [
         pixels.to(torch.float32).div_(255)
-        for _, pixels, _ in host_batches(split, order, augment, **{"seed": 0, **options})
+        for _, pixels, _ in pil_augmented(split, order, augment, **{"seed": 0, **options})
     ]
 
 
 def test_batches_are_rows_bytes_and_labels(files: Split) -> None:
-    got = list(host_batches(files, ORDER, FULL, seed=0))
-    assert [rows.tolist() for rows, _, _ in got] == [rows.tolist() for rows in ORDER]
-    for (rows, x, y), expected in zip(got, ORDER, strict=True):
+    got = list(pil_augmented(files, ORDER, FULL, seed=0))
+    assert [each for each, _, _ in got] == ORDER
+    for (_, x, y), expected in zip(got, ROWS, strict=True):
         assert torch.equal(y, files.labels[expected])
-        assert rows.dtype == torch.int64
         assert x.shape == (len(expected), 3, 16, 16)
         assert x.dtype == torch.uint8
 
@@ -70,49 +78,47 @@ def test_batches_are_rows_bytes_and_labels(files: Split) -> None:
 @pytest.mark.parametrize("kind", ["files", "held"])
 def test_no_augmentation_gives_the_images(kind: str, request: pytest.FixtureRequest) -> None:
     split: Split = request.getfixturevalue(kind)
-    for x, rows in zip(made(split, NOTHING), ORDER, strict=True):
-        assert torch.equal(x, split.images(rows))
+    for x, rows in zip(made(split, NOTHING), ROWS, strict=True):
+        assert torch.equal(x, split.images(torch.tensor(rows)))
 
 
 @pytest.mark.parametrize("augment", [FULL, PILAugment(), PILAugment(False, flip=False, erase=1.0)])
 def test_an_image_depends_on_seed_step_row_and_copy_alone(files: Split, augment: PILAugment) -> None:
-    rows = torch.tensor([2, 0, 5])
-    [x] = made(files, augment, [rows], first=7)
+    rows = [2, 0, 5]
+    [x] = made(files, augment, [index(rows, 7)])
     # alone, elsewhere in a batch, after other steps
-    assert torch.equal(made(files, augment, [torch.tensor([5])], first=7)[0], x[2:])
-    assert torch.equal(made(files, augment, [torch.tensor([1]), torch.tensor([4, 0])], first=6)[1][1], x[1])
-    assert torch.equal(made(files, augment, [(rows, torch.zeros(3, dtype=torch.int64))], first=7)[0], x)
+    assert torch.equal(made(files, augment, [index([5], 7)])[0], x[2:])
+    assert torch.equal(made(files, augment, [index([1], 6), index([4, 0], 7)])[1][1], x[1])
     for other in (
-        made(files, augment, [rows], first=8),
-        made(files, augment, [rows], first=7, seed=1),
-        made(files, augment, [(rows, torch.ones(3, dtype=torch.int64))], first=7),
+        made(files, augment, [index(rows, 8)]),
+        made(files, augment, [index(rows, 7)], seed=1),
+        made(files, augment, [index(rows, 7, [1, 1, 1])]),
     ):
         assert not any(torch.equal(one, another) for one, another in zip(other[0], x, strict=True))
 
 
 def test_copies_of_an_image_in_one_batch_differ(held: Split) -> None:
-    order: list[Turn] = [(torch.tensor([3, 3, 3]), torch.tensor([0, 1, 2]))]
-    [x] = made(held, FULL, order)
+    [x] = made(held, FULL, [index([3, 3, 3], 0, [0, 1, 2])])
     assert len(x.flatten(1).unique(dim=0)) == 3
 
 
 def test_workers_make_what_this_process_makes(files: Split) -> None:
-    for one, other in zip(made(files, FULL), made(files, FULL, workers=2), strict=True):
+    for one, other in zip(made(files, FULL), made(files, FULL, num_workers=2), strict=True):
         assert torch.equal(one, other)
 
 
 def test_what_a_worker_is_given_survives_the_way_to_a_new_process(files: Split) -> None:
-    one = _Augmented(files, FULL, 3)
+    one = AugmentedImages(files, FULL, 3)
     other = pickle.loads(pickle.dumps(one))  # noqa: S301
     first, second = one[0, 4, 0], other[0, 4, 0]
     assert isinstance(first, tuple)
-    assert torch.equal(first[2], second[2])
+    assert torch.equal(first[1], second[1])
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_the_callers_random_state_is_left_alone(held: Split, workers: int) -> None:
     before = random.getstate(), pickle.dumps(np.random.get_state()), torch.get_rng_state()
-    made(held, FULL, workers=workers)
+    made(held, FULL, num_workers=workers)
     assert random.getstate() == before[0]
     assert pickle.dumps(np.random.get_state()) == before[1]
     assert torch.equal(torch.get_rng_state(), before[2])
@@ -120,11 +126,11 @@ def test_the_callers_random_state_is_left_alone(held: Split, workers: int) -> No
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_dropped_early_no_process_is_left(held: Split, workers: int) -> None:
-    def endless() -> Iterator[Tensor]:
+    def endless() -> Iterator[BatchIndex]:
         while True:
-            yield torch.tensor([0])
+            yield index([0])
 
-    reader = host_batches(held, endless(), FULL, seed=0, workers=workers)
+    reader = pil_augmented(held, endless(), FULL, seed=0, num_workers=workers)
     next(reader)
     reader.close()
     assert multiprocessing.active_children() == []
@@ -132,7 +138,7 @@ def test_dropped_early_no_process_is_left(held: Split, workers: int) -> None:
 
 def test_crops_are_cut_from_the_original(files: Split, held: Split) -> None:
     crop = PILAugment(scale=(0.3, 0.3), ratio=(1.0, 1.0), flip=False, color_jitter=0.0)
-    [sharp], [blurred] = made(files, crop, [torch.arange(6)]), made(held, crop, [torch.arange(6)])
+    [sharp], [blurred] = made(files, crop, [index(range(6))]), made(held, crop, [index(range(6))])
     assert not torch.allclose(sharp, blurred, atol=0.05)
     # 30% of the 50 x 40 original, as a square
     side = round((0.3 * 2000) ** 0.5)
@@ -144,7 +150,7 @@ def test_crops_are_cut_from_the_original(files: Split, held: Split) -> None:
             for top in range(40 - side + 1)
             for left in range(50 - side + 1)
         )
-        assert any((np.asarray(running_means) == got.permute(1, 2, 0).numpy()).all() for running_means in windows)
+        assert any((np.asarray(window) == got.permute(1, 2, 0).numpy()).all() for window in windows)
 
 
 def test_each_part_does_something_and_only_when_asked(held: Split) -> None:
@@ -156,9 +162,9 @@ def test_each_part_does_something_and_only_when_asked(held: Split) -> None:
         PILAugment(resized_crop=False, flip=False, color_jitter=0.0, erase=1.0),
         PILAugment(resized_crop=True, flip=False, color_jitter=0.0, interpolation=Interpolation.BILINEAR),
     ):
-        [x] = made(held, augment, [torch.arange(6)])
+        [x] = made(held, augment, [index(range(6))])
         assert not torch.equal(x, plain)
-    [flipped] = made(held, PILAugment(resized_crop=False, color_jitter=0.0), [torch.arange(6)])
+    [flipped] = made(held, PILAugment(resized_crop=False, color_jitter=0.0), [index(range(6))])
     same = [torch.equal(one, other) for one, other in zip(flipped, plain, strict=True)]
     mirrored = [torch.equal(one.flip(-1), other) for one, other in zip(flipped, plain, strict=True)]
     assert [a != b for a, b in zip(same, mirrored, strict=True)] == [True] * 6
@@ -166,7 +172,7 @@ def test_each_part_does_something_and_only_when_asked(held: Split) -> None:
 
 def test_jitter_stays_on_beside_rand_augment(held: Split) -> None:
     jittered, plain = (
-        made(held, PILAugment(False, flip=False, color_jitter=jitter, rand_augment=RAND), [torch.arange(6)])[0]
+        made(held, PILAugment(False, flip=False, color_jitter=jitter, rand_augment=RAND), [index(range(6))])[0]
         for jitter in (0.4, 0.0)
     )
     assert not any(torch.equal(one, other) for one, other in zip(jittered, plain, strict=True))
@@ -174,7 +180,7 @@ def test_jitter_stays_on_beside_rand_augment(held: Split) -> None:
 
 def test_erasing_is_our_own_with_whole_pixel_values(held: Split) -> None:
     plain = held.images(torch.arange(6))
-    [x] = made(held, PILAugment(False, flip=False, color_jitter=0.0, erase=1.0), [torch.arange(6)])
+    [x] = made(held, PILAugment(False, flip=False, color_jitter=0.0, erase=1.0), [index(range(6))])
     seeds = torch.tensor([fold_seed(0, 0, row, 0) for row in range(6)])
     torch.testing.assert_close(x, Erase(1.0)(plain, RandomStreams.of(1, seeds)), rtol=0, atol=0.501 / 255)
 
@@ -182,9 +188,9 @@ def test_erasing_is_our_own_with_whole_pixel_values(held: Split) -> None:
 def test_images_that_are_not_square_keep_their_shape() -> None:
     pixels = torch.arange(360).remainder(251).to(torch.uint8).view(2, 3, 10, 6)
     tall = Split("tall", ("a", "b"), torch.tensor([0, 1]), InMemory(pixels))
-    assert torch.equal(made(tall, NOTHING, [torch.arange(2)])[0], tall.images(torch.arange(2)))
+    assert torch.equal(made(tall, NOTHING, [index(range(2), real=2)])[0], tall.images(torch.arange(2)))
     for augment in (FULL, NOTHING):
-        assert made(tall, augment, [torch.arange(2)])[0].shape == (2, 3, 10, 6)
+        assert made(tall, augment, [index(range(2), real=2)])[0].shape == (2, 3, 10, 6)
     assert tall.pixels.finished(0).size == (6, 10)
 
 
@@ -198,7 +204,7 @@ def test_a_broken_file_is_named_in_one_line(root: Path, tmp_path: Path, workers:
     split = load(f"folder:{folder}", preprocess=Squash(8)).test
     broken = next(row for row, name in enumerate(split.ids) if name.endswith("1.png"))
     with pytest.raises(UsageError, match=r"^cannot read the image [^\n]*1.png: [^\n]*$"):
-        made(split, FULL, [torch.tensor([1 - broken, broken])], workers=workers)
+        made(split, FULL, [index([1 - broken, broken], real=2)], num_workers=workers)
 
 
 def test_pictures_are_read_in_rgb_at_their_own_size(tmp_path: Path) -> None:
@@ -253,7 +259,7 @@ def test_each_set_runs(held: Split, chosen: AugmentationSet) -> None:
     rows = torch.arange(6)
     if chosen.rand_augment:
         augment = PILAugment(rand_augment=chosen.rand_augment, erase=chosen.erase)
-        [(rows, pixels, y)] = host_batches(held, [rows], augment, seed=0)
+        [(_, pixels, y)] = pil_augmented(held, [index(range(6))], augment, seed=0)
         x = pixels.to(torch.float32).div_(255)
     else:
         device = Chain((ResizedCrop(flip=False), Flip(), ColorJitter(), Erase(chosen.erase)))
@@ -295,15 +301,15 @@ def test_what_cannot_be_is_refused(values: dict[str, object], message: str) -> N
     "text", [RAND, "rand-m9-n3-mstd0.5", "rand-mstd1-tweights", "rand-m7-mstd0.5-inc1-p0.8", "rand"]
 )
 def test_timms_spellings_are_taken(held: Split, text: str) -> None:
-    assert made(held, PILAugment(rand_augment=text), [torch.tensor([0])])[0].shape == (1, 3, 16, 16)
+    assert made(held, PILAugment(rand_augment=text), [index([0])])[0].shape == (1, 3, 16, 16)
 
 
 def test_the_highest_level_of_posterize_is_black(held: Split) -> None:
     picture = Image.new("RGB", (2, 2), (200, 100, 50))
-    assert _posterized(picture, 0).getcolors() == [(4, (0, 0, 0))]
-    assert _posterized(picture, -1).getcolors() == [(4, (0, 0, 0))]
-    assert _posterized(picture, 4).getcolors() == [(4, (192, 96, 48))]
-    assert _posterized(picture, 8) is picture
+    assert posterized(picture, 0).getcolors() == [(4, (0, 0, 0))]
+    assert posterized(picture, -1).getcolors() == [(4, (0, 0, 0))]
+    assert posterized(picture, 4).getcolors() == [(4, (192, 96, 48))]
+    assert posterized(picture, 8) is picture
     highest = PILAugment(rand_augment="rand-m10-n9-inc1", resized_crop=False)
     for seed in range(40):  # Pillow 13 refuses what timm asks of it for some of them
         assert highest.image(held, 0, seed=seed).shape == (3, 16, 16)
@@ -311,6 +317,6 @@ def test_the_highest_level_of_posterize_is_black(held: Split) -> None:
 
 def test_fewer_than_no_workers_are_refused(held: Split) -> None:
     with pytest.raises(
-        UsageError, match=r"host_batches\(workers=\) must lie in \[0, 1024\], got -1. 0 works in this process"
+        UsageError, match=r"pil_augmented\(num_workers=\) must lie in \[0, 1024\], got -1. 0 works in this process"
     ):
-        next(host_batches(held, ORDER, FULL, seed=0, workers=-1))
+        next(pil_augmented(held, ORDER, FULL, seed=0, num_workers=-1))

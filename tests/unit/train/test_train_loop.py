@@ -13,14 +13,14 @@ from vitadel import data, models
 from vitadel.attacks import PGD
 from vitadel.core.errors import UsageError
 from vitadel.data import Split, Squash
-from vitadel.objectives import Adversarial, Examples, Standard, Step
+from vitadel.objectives import Adversarial, Examples, LossOutput, Standard
 from vitadel.runs import Run
 from vitadel.threats import Linf
-from vitadel.train import SGD, AdamW, Lion, PadCrop, Plan, Precision, fit
+from vitadel.train import SGD, AdamW, Lion, PadCrop, Precision, Trainer, TrainingConfig
 
-PLAN = Plan(
+PLAN = TrainingConfig(
     epochs=2,
-    batch=16,
+    batch_size=16,
     optimizer=AdamW(lr=2e-3),
     warmup_epochs=0.5,
     clip_norm=1.0,
@@ -69,7 +69,7 @@ def score(model: nn.Module) -> dict[str, float]:
 @pytest.fixture(scope="module")
 def whole(train: Split, tmp_path_factory: pytest.TempPathFactory) -> Run:
     run = claimed(tmp_path_factory.mktemp("whole") / "run")
-    fit(fresh(), OBJECTIVE, train, PLAN, run, seed=7, check=score)
+    Trainer(fresh(), OBJECTIVE, train, PLAN, run, seed=7, validate=score).fit()
     return run
 
 
@@ -82,11 +82,20 @@ def test_stopped_and_started_again_it_ends_with_the_same_weights(
             raise Killed
 
     with pytest.raises(Killed):
-        fit(fresh(), OBJECTIVE, train, PLAN, claimed(tmp_path / "run"), seed=7, check=score, notify=kill)
+        Trainer(fresh(), OBJECTIVE, train, PLAN, claimed(tmp_path / "run"), seed=7, validate=score, notify=kill).fit()
     torch.manual_seed(123)  # the caller's random state must not matter
     resumed = claimed(tmp_path / "run")
     steps: list[int] = []
-    fit(fresh(), OBJECTIVE, train, PLAN, resumed, seed=7, check=score, notify=lambda w, done, t, n: steps.append(done))
+    Trainer(
+        fresh(),
+        OBJECTIVE,
+        train,
+        PLAN,
+        resumed,
+        seed=7,
+        validate=score,
+        notify=lambda w, done, t, n: steps.append(done),
+    ).fit()
     assert steps[0] == (stop - 1) // 3 * 3 + 1
     assert same(tensors(resumed), tensors(whole))
     assert same(tensors(resumed, "best"), tensors(whole, "best"))
@@ -107,10 +116,10 @@ def test_every_optimizer_resumes_exactly(train: Split, tmp_path: Path, optimizer
             raise Killed
 
     runs = [claimed(tmp_path / name) for name in ("whole", "broken")]
-    fit(fresh(), Standard(), train, plan, runs[0], seed=1)
+    Trainer(fresh(), Standard(), train, plan, runs[0], seed=1).fit()
     with pytest.raises(Killed):
-        fit(fresh(), Standard(), train, plan, runs[1], seed=1, notify=kill)
-    fit(fresh(), Standard(), train, plan, runs[1], seed=1)
+        Trainer(fresh(), Standard(), train, plan, runs[1], seed=1, notify=kill).fit()
+    Trainer(fresh(), Standard(), train, plan, runs[1], seed=1).fit()
     assert same(tensors(runs[0]), tensors(runs[1]))
 
 
@@ -119,14 +128,14 @@ def test_a_finished_run_is_not_trained_again(train: Split, whole: Run) -> None:
         raise AssertionError("a step was made")
 
     before = tensors(whole)
-    model = fit(fresh(), OBJECTIVE, train, PLAN, whole, seed=7, check=score, notify=refuse)
+    model = Trainer(fresh(), OBJECTIVE, train, PLAN, whole, seed=7, validate=score, notify=refuse).fit()
     assert same(before, tensors(whole))
     assert same(before, model.cpu().net.state_dict())
 
 
 def test_another_seed_gives_other_weights(train: Split, whole: Run, tmp_path: Path) -> None:
     run = claimed(tmp_path / "run")
-    fit(fresh(), OBJECTIVE, train, PLAN, run, seed=8)
+    Trainer(fresh(), OBJECTIVE, train, PLAN, run, seed=8).fit()
     assert not same(tensors(run), tensors(whole))
 
 
@@ -141,7 +150,7 @@ def test_the_best_on_the_hold_out_is_kept(train: Split, tmp_path: Path) -> None:
         return {"clean": 1.0, "robust": next(scores)}
 
     run = claimed(tmp_path / "run")
-    fit(fresh(), Standard(), train, replace(PLAN, epochs=4), run, seed=0, check=check)
+    Trainer(fresh(), Standard(), train, replace(PLAN, epochs=4), run, seed=0, validate=check).fit()
     # a tie keeps the earlier one
     assert same(tensors(run, "best"), kept[1])
     assert [entry["robust"] for entry in run.read_log("holdout")] == [0.3, 0.9, 0.9, 0.1]
@@ -156,7 +165,7 @@ def test_the_average_is_the_average(train: Split, tmp_path: Path) -> None:
         seen.append(weight.detach().cpu().clone())
 
     start = weight.detach().clone()
-    averaged = fit(
+    averaged = Trainer(
         model,
         Standard(),
         train,
@@ -164,7 +173,7 @@ def test_the_average_is_the_average(train: Split, tmp_path: Path) -> None:
         claimed(tmp_path / "r"),
         seed=0,
         notify=watch,
-    )
+    ).fit()
     expected = start
     for value in seen:
         expected = 0.9 * expected + 0.1 * value
@@ -185,7 +194,7 @@ def test_each_epoch_sees_each_image_once_in_another_order(train: Split, tmp_path
             return Examples(x, y, x)
 
     recorder = Recorder()
-    fit(fresh(), recorder, train, replace(PLAN, augment=None), claimed(tmp_path / "run"), seed=0)
+    Trainer(fresh(), recorder, train, replace(PLAN, augment=None), claimed(tmp_path / "run"), seed=0).fit()
     per_epoch = len(train) // 16
     epochs = [[row for rows in seen[i : i + per_epoch] for row in rows] for i in (0, per_epoch)]
     assert [len(set(rows)) for rows in epochs] == [per_epoch * 16] * 2
@@ -199,30 +208,30 @@ def test_a_loss_that_is_no_number_stops_the_run_and_spares_the_checkpoint(
     calls: list[int] = []
 
     class Diverging(Standard):
-        def loss(self, model: nn.Module, examples: Examples) -> Step:
+        def loss(self, model: nn.Module, examples: Examples) -> LossOutput:
             calls.append(1)
             step = Standard().loss(model, examples)
-            return step if len(calls) < 4 else Step(step.loss * float("nan"))
+            return step if len(calls) < 4 else LossOutput(step.loss * float("nan"))
 
     run = claimed(tmp_path / "run")
     with pytest.raises(UsageError, match="the loss is no longer finite at step 4.*the last checkpoint is untouched"):
-        fit(
+        Trainer(
             fresh(), Diverging(), train, replace(PLAN, checkpoint_every_steps=1, log_every_steps=log_every), run, seed=0
-        )
+        ).fit()
     newest = max(run.checkpoints.glob("step-*"))
     assert all(value.isfinite().all() for value in models.read_tensors(newest)[0].values())
 
 
 def test_a_truncated_checkpoint_is_named_and_the_one_before_it_serves(train: Split, whole: Run, tmp_path: Path) -> None:
     run = claimed(tmp_path / "run")
-    fit(fresh(), OBJECTIVE, train, PLAN, run, seed=7, check=score)
+    Trainer(fresh(), OBJECTIVE, train, PLAN, run, seed=7, validate=score).fit()
     newest = max(run.checkpoints.glob("step-*"))
     newest.write_bytes(newest.read_bytes()[:1000])
     (run.checkpoints / "final.safetensors").unlink()
     with pytest.raises(UsageError, match=f"{newest.name} is damaged.*Delete it"):
-        fit(fresh(), OBJECTIVE, train, PLAN, run, seed=7, check=score)
+        Trainer(fresh(), OBJECTIVE, train, PLAN, run, seed=7, validate=score).fit()
     newest.unlink()
-    fit(fresh(), OBJECTIVE, train, PLAN, run, seed=7, check=score)
+    Trainer(fresh(), OBJECTIVE, train, PLAN, run, seed=7, validate=score).fit()
     assert same(tensors(run), tensors(whole))
 
 
@@ -234,7 +243,7 @@ def test_a_flipped_bit_in_a_checkpoint_is_noticed(train: Split, whole: Run, tmp_
         content[-5] ^= 1  # the lowest bits of a weight
         newest.write_bytes(content)
     with pytest.raises(UsageError, match=r"step-\d+\.safetensors is damaged .*Delete it: the run then goes on from"):
-        fit(fresh(), OBJECTIVE, train, PLAN, run, seed=7, check=score)
+        Trainer(fresh(), OBJECTIVE, train, PLAN, run, seed=7, validate=score).fit()
     with pytest.raises(UsageError, match=r"best\.safetensors is damaged: its content does not match the hash"):
         models.load(run.folder)
 
@@ -245,10 +254,10 @@ def test_without_the_best_weights_so_far_training_does_not_go_on(train: Split, w
     shutil.copytree(whole.checkpoints, run.checkpoints)
     (run.checkpoints / "best.safetensors").unlink()
     with pytest.raises(UsageError, match=r"best\.safetensors is missing, .* or delete .*/step-\*\.safetensors and the"):
-        fit(fresh(), OBJECTIVE, train, PLAN, run, seed=7, check=score)
+        Trainer(fresh(), OBJECTIVE, train, PLAN, run, seed=7, validate=score).fit()
     for state in run.checkpoints.glob("step-*"):  # what the error says
         state.unlink()
-    fit(fresh(), OBJECTIVE, train, PLAN, run, seed=7, check=score)
+    Trainer(fresh(), OBJECTIVE, train, PLAN, run, seed=7, validate=score).fit()
     assert same(tensors(run, "best"), tensors(whole, "best"))
     assert same(tensors(run), tensors(whole))
 
@@ -257,7 +266,7 @@ def test_one_process_may_train_in_one_precision_after_another(train: Split, tmp_
     plan = replace(PLAN, epochs=1, warmup_epochs=0)
     for number, precision in enumerate((Precision.FLOAT32, Precision.BF16, Precision.FLOAT32)):
         run = claimed(tmp_path / str(number))
-        fit(fresh(), OBJECTIVE, train, replace(plan, precision=precision), run, seed=0)
+        Trainer(fresh(), OBJECTIVE, train, replace(plan, precision=precision), run, seed=0).fit()
     exact, rounded, again = (tensors(Run.open(tmp_path / str(number))) for number in range(3))
     assert same(exact, again)
     assert not same(exact, rounded)
@@ -267,4 +276,4 @@ def test_one_process_may_train_in_one_precision_after_another(train: Split, tmp_
 def test_an_empty_split_is_refused(train: Split, tmp_path: Path) -> None:
     empty = train.take(torch.tensor([], dtype=torch.int64))
     with pytest.raises(UsageError, match="the training split is empty"):
-        fit(fresh(), Standard(), empty, PLAN, claimed(tmp_path / "run"), seed=0)
+        Trainer(fresh(), Standard(), empty, PLAN, claimed(tmp_path / "run"), seed=0).fit()

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from vitadel import models
-from vitadel.train.monitor.meters import Meter, Nvml, achieved_flops, forward_flops, peak_flops
+from vitadel.train.monitor.hardware import Meter, Nvml, achieved_flops, forward_flops, peak_flops
 
 UUID = "8a6e9b1c-0000-1111-2222-333344445555"
 NOT_SUPPORTED = 3

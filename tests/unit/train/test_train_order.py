@@ -11,24 +11,24 @@ import torch
 from vitadel import data
 from vitadel.core.errors import UsageError
 from vitadel.data import Shards, Split, Squash, convert
-from vitadel.train import Order
+from vitadel.train import Sampler
 from vitadel.train.input.loader import Loader
-from vitadel.train.input.sampler import Pick
+from vitadel.train.input.sampler import BatchIndex
 
-MIXED = Order(real=50, batch=10, seed=3, synthetic=1000, share=0.8)
+MIXED = Sampler(real=50, batch_size=10, seed=3, synthetic=1000, share=0.8)
 
 
-def rows(picks: list[Pick], synthetic: bool) -> list[int]:
+def rows(picks: list[BatchIndex], synthetic: bool) -> list[int]:
     return [int(row) for pick in picks for row in pick.row_B[pick.synthetic_B == synthetic]]
 
 
 def test_a_fixed_share_of_every_batch_is_synthetic() -> None:
     assert MIXED.steps_per_epoch == 5  # in units of the real images
-    picks = list(MIXED.picks(range(25)))
+    picks = list(MIXED.batches(range(25)))
     assert {int(pick.synthetic_B.sum()) for pick in picks} == {8}
     # in five epochs every real image comes once, and no synthetic one twice before all have come
     assert sorted(rows(picks, synthetic=False)) == list(range(50))
-    many = list(MIXED.picks(range(125)))
+    many = list(MIXED.batches(range(125)))
     assert sorted(rows(many, synthetic=True)) == list(range(1000))
     # numbered apart, so that a real and a synthetic image of one row draw other noise
     assert all(bool((pick.index_B[pick.synthetic_B] >= 50).all()) for pick in picks)
@@ -36,17 +36,17 @@ def test_a_fixed_share_of_every_batch_is_synthetic() -> None:
 
 
 def test_synthetic_images_have_no_place_of_their_own_in_the_batch() -> None:
-    places = torch.stack([pick.synthetic_B for pick in MIXED.picks(range(200))]).float().mean(0)
+    places = torch.stack([pick.synthetic_B for pick in MIXED.batches(range(200))]).float().mean(0)
     assert float((places - 0.8).abs().max()) < 0.12
 
 
 @pytest.mark.parametrize(
-    "order", [MIXED, Order(50, 10, 3), Order(50, 10, 3, repeats=3)], ids=["mixed", "real", "repeats"]
+    "order", [MIXED, Sampler(50, 10, 3), Sampler(50, 10, 3, repeats=3)], ids=["mixed", "real", "repeats"]
 )
-def test_any_number_of_processes_sees_the_same_batches_from_any_step(order: Order) -> None:
-    whole = list(order.picks(range(14)))
+def test_any_number_of_processes_sees_the_same_batches_from_any_step(order: Sampler) -> None:
+    whole = list(order.batches(range(14)))
     for world in (2, 5):
-        ranks = [list(order.picks(range(9, 14), rank, world)) for rank in range(world)]
+        ranks = [list(order.batches(range(9, 14), rank, world)) for rank in range(world)]
         for place, pick in enumerate(whole[9:]):
             shares = [ranks[rank][place] for rank in range(world)]
             assert {share.step for share in shares} == {pick.step}
@@ -56,7 +56,7 @@ def test_any_number_of_processes_sees_the_same_batches_from_any_step(order: Orde
 
 
 def test_repeats_are_the_same_image_with_other_draws() -> None:
-    picks = list(Order(real=60, batch=12, seed=0, repeats=3).picks(range(5)))
+    picks = list(Sampler(real=60, batch_size=12, seed=0, repeats=3).batches(range(5)))
     counts = Counter(int(row) for pick in picks for row in pick.row_B)
     assert set(counts.values()) == {3}
     assert len(counts) == 20
@@ -91,7 +91,7 @@ def made(tmp_path: Path) -> Shards:
 
 def test_every_place_of_a_mixed_batch_gets_its_own_image(digits: Split, made: Shards) -> None:
     loader = Loader(digits, made, torch.device("cpu"))
-    batches = list(loader.batches(MIXED.picks(range(6))))
+    batches = list(loader.batches(MIXED.batches(range(6))))
     assert [pick.step for pick, _, _ in batches] == list(range(6))
     for pick, x, y in batches:
         for place, (row, synthetic) in enumerate(zip(pick.row_B, pick.synthetic_B, strict=True)):
@@ -104,7 +104,7 @@ def test_every_place_of_a_mixed_batch_gets_its_own_image(digits: Split, made: Sh
 def test_a_feed_that_is_dropped_ends_its_thread(digits: Split, made: Shards) -> None:
     import threading
 
-    batches = Loader(digits, made, torch.device("cpu")).batches(MIXED.picks(range(100)))
+    batches = Loader(digits, made, torch.device("cpu")).batches(MIXED.batches(range(100)))
     next(batches)
     assert any(thread.name.startswith("vitadel-batches") for thread in threading.enumerate())
     batches.close()

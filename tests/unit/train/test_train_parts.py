@@ -9,12 +9,12 @@ from torch import nn
 from vitadel.core.errors import UsageError
 from vitadel.core.rng import RandomStreams
 from vitadel.data import InMemory, Split
-from vitadel.train import SGD, AdamW, Lion, Mixing, OptimizerChoice, PadCrop, Plan, learning_rate
-from vitadel.train.preparation import order_of
+from vitadel.train import SGD, AdamW, Lion, Mixing, OptimizerChoice, PadCrop, TrainingConfig, learning_rate
+from vitadel.train.setup import make_sampler
 
 
-def plan(**values: object) -> Plan:
-    return Plan(**{"epochs": 10, "batch": 8, "optimizer": AdamW(lr=1e-3), **values})  # type: ignore[arg-type]
+def plan(**values: object) -> TrainingConfig:
+    return TrainingConfig(**{"epochs": 10, "batch_size": 8, "optimizer": AdamW(lr=1e-3), **values})  # type: ignore[arg-type]
 
 
 def test_the_rate_rises_linearly_then_falls_along_a_cosine() -> None:
@@ -91,16 +91,19 @@ def test_pad_crop_is_the_same_for_an_image_in_every_batch() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"epochs": 0}, "Plan.epochs must be at least 1, got 0"),
-        ({"batch": 0}, "Plan.batch must be at least 1"),
-        ({"warmup_epochs": 10}, r"Plan.warmup_epochs must lie in \[0"),
-        ({"ema": 1.0}, r"Plan.ema must lie in \(0, 1\), got 1"),
-        ({"ema": 0.0}, r"Plan.ema must lie in \(0, 1\), got 0"),
+        ({"epochs": 0}, "TrainingConfig.epochs must be at least 1, got 0"),
+        ({"batch_size": 0}, "TrainingConfig.batch must be at least 1"),
+        ({"warmup_epochs": 10}, r"TrainingConfig.warmup_epochs must lie in \[0"),
+        ({"ema": 1.0}, r"TrainingConfig.ema must lie in \(0, 1\), got 1"),
+        ({"ema": 0.0}, r"TrainingConfig.ema must lie in \(0, 1\), got 0"),
         # for the batch it is meant for; for this one it would lie between 0 and 1
-        ({"ema": 0.0, "ema_batch": 1024, "batch": 512}, r"Plan.ema must lie in \(0, 1\), got 0"),
+        ({"ema": 0.0, "ema_batch": 1024, "batch_size": 512}, r"TrainingConfig.ema must lie in \(0, 1\), got 0"),
         # twice the batch keeps nothing
-        ({"ema": 0.5, "ema_batch": 256, "batch": 512}, "Plan.ema of 0.5 for a batch of 256 is 0 for one of 512"),
-        ({"clip_norm": 0.0}, "Plan.clip_norm must be positive"),
+        (
+            {"ema": 0.5, "ema_batch": 256, "batch_size": 512},
+            "TrainingConfig.ema of 0.5 for a batch of 256 is 0 for one of 512",
+        ),
+        ({"clip_norm": 0.0}, "TrainingConfig.clip_norm must be positive"),
     ],
 )
 def test_plans_that_cannot_be_are_refused(values: dict[str, object], message: str) -> None:
@@ -118,16 +121,20 @@ def test_rates_that_cannot_be_are_refused() -> None:
 @pytest.mark.parametrize(
     ("values", "world", "message"),
     [
-        ({"batch": 8}, 2, None),
-        ({"batch": 8}, 3, "a batch of 8 cannot be shared evenly by 3 processes in 1 parts"),
-        ({"batch": 12, "accumulate": 3}, 2, None),
-        ({"batch": 12, "accumulate": 4}, 2, "a batch of 12 cannot be shared evenly by 2 processes in 4 parts"),
-        ({"batch": 8, "mixing": Mixing()}, 2, None),
-        ({"batch": 6, "mixing": Mixing()}, 2, "pairs images within a process: plan.batch must be a multiple of 4"),
-        ({"batch": 6, "mixing": Mixing()}, 1, None),
-        ({"batch": 6}, 2, None),
-        ({"batch": 60}, 1, None),  # fewer images than a batch are one
-        ({"batch": 30, "accumulate": 3}, 1, None),
+        ({"batch_size": 8}, 2, None),
+        ({"batch_size": 8}, 3, "a batch of 8 cannot be shared evenly by 3 processes in 1 parts"),
+        ({"batch_size": 12, "accumulate": 3}, 2, None),
+        ({"batch_size": 12, "accumulate": 4}, 2, "a batch of 12 cannot be shared evenly by 2 processes in 4 parts"),
+        ({"batch_size": 8, "mixing": Mixing()}, 2, None),
+        (
+            {"batch_size": 6, "mixing": Mixing()},
+            2,
+            "pairs images within a process: plan.batch_size must be a multiple of 4",
+        ),
+        ({"batch_size": 6, "mixing": Mixing()}, 1, None),
+        ({"batch_size": 6}, 2, None),
+        ({"batch_size": 60}, 1, None),  # fewer images than a batch are one
+        ({"batch_size": 30, "accumulate": 3}, 1, None),
     ],
 )
 def test_a_batch_is_shared_evenly(values: dict[str, object], world: int, message: str | None) -> None:
@@ -135,7 +142,7 @@ def test_a_batch_is_shared_evenly(values: dict[str, object], world: int, message
     train = Split("train", tuple(map(str, range(20))), torch.zeros(20, dtype=torch.int64), pixels)
     chosen = plan(**values)
     if message is None:
-        assert order_of(train, None, chosen, 0, world).batch == min(chosen.batch, 20)
+        assert make_sampler(train, None, chosen, 0, world).batch_size == min(chosen.batch_size, 20)
         return
     with pytest.raises(UsageError, match=message):
-        order_of(train, None, chosen, 0, world)
+        make_sampler(train, None, chosen, 0, world)

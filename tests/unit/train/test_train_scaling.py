@@ -19,7 +19,7 @@ from vitadel.models import Model, attention_scales, read_tensors, set_attention_
 from vitadel.objectives import AWP, MART, TRADES, Adversarial, AttentionScaling, Objective, Scope, Standard
 from vitadel.runs import Run
 from vitadel.threats import Linf
-from vitadel.train import AdamW, Compile, Plan, Precision, fit
+from vitadel.train import AdamW, Compile, Precision, Trainer, TrainingConfig
 from vitadel.train.attack_model import AttackModel
 
 ATTACK = PGD(steps=2, step_size=0.05, keep_best=False)
@@ -27,8 +27,14 @@ ADVERSARIAL = Adversarial(ATTACK, Linf(0.1))
 ONE = replace(Scaling.paper(), batches=1, batch=16, steps=2)
 SCALING = AttentionScaling(ADVERSARIAL, period=2, scaling=ONE)
 # four updates an epoch, of which number 2 is the one of scaling: updates 9 to 12
-PLAN = Plan(
-    epochs=4, batch=16, optimizer=AdamW(lr=2e-3), ema=0.9, clip_norm=1.0, checkpoint_every_steps=1, log_every_steps=2
+PLAN = TrainingConfig(
+    epochs=4,
+    batch_size=16,
+    optimizer=AdamW(lr=2e-3),
+    ema=0.9,
+    clip_norm=1.0,
+    checkpoint_every_steps=1,
+    log_every_steps=2,
 )
 
 
@@ -89,7 +95,7 @@ def test_an_epoch_of_scaling_moves_the_factors_alone(
 ) -> None:
     run = claimed(tmp_path / "run")
     course = Course(run)
-    fit(fresh(), replace(SCALING, scope=scope, batches=batches), train, PLAN, run, seed=1, notify=course)
+    Trainer(fresh(), replace(SCALING, scope=scope, batches=batches), train, PLAN, run, seed=1, notify=course).fit()
     course("", 0, 0, {})
     still = {9, 10, 11, 12} if batches is None else {9}
     every = set(range(1, 17))
@@ -115,10 +121,10 @@ def test_a_run_goes_on_where_it_was(train: Split, tmp_path: Path, scope: Scope, 
 
     objective, plan = replace(SCALING, scope=scope), replace(PLAN, checkpoint_every_steps=100)
     whole, broken = claimed(tmp_path / "whole"), claimed(tmp_path / "broken")
-    one = fit(fresh(), objective, train, plan, whole, seed=1)
+    one = Trainer(fresh(), objective, train, plan, whole, seed=1).fit()
     with pytest.raises(Stopped):
-        fit(fresh(), objective, train, plan, broken, seed=1, notify=ask)
-    other = fit(fresh(), objective, train, plan, broken, seed=1)
+        Trainer(fresh(), objective, train, plan, broken, seed=1, notify=ask).fit()
+    other = Trainer(fresh(), objective, train, plan, broken, seed=1).fit()
     assert same(final(whole), final(broken))
     assert same(one.net.state_dict(), other.net.state_dict())
 
@@ -128,7 +134,7 @@ def test_a_run_goes_on_where_it_was(train: Split, tmp_path: Path, scope: Scope, 
 )
 def test_the_file_is_the_model_and_holds_its_factors(train: Split, tmp_path: Path, inner: Objective) -> None:
     run = claimed(tmp_path / "run")
-    model = fit(fresh(), replace(SCALING, inner=inner), train, PLAN, run, seed=1)
+    model = Trainer(fresh(), replace(SCALING, inner=inner), train, PLAN, run, seed=1).fit()
     back = models.load(run.checkpoints / "final.safetensors")
     assert back.attention_scales is not None
     assert bool((back.attention_scales != 1).any())
@@ -144,19 +150,19 @@ def test_the_file_is_the_model_and_holds_its_factors(train: Split, tmp_path: Pat
 
 def test_a_model_trained_on_scaled_attacks_is_a_plain_model(train: Split, tmp_path: Path) -> None:
     run = claimed(tmp_path / "run")
-    model = fit(fresh(), replace(SCALING, scope=Scope.ATTACK), train, PLAN, run, seed=1)
+    model = Trainer(fresh(), replace(SCALING, scope=Scope.ATTACK), train, PLAN, run, seed=1).fit()
     assert final(run).keys() == fresh().net.state_dict().keys() == model.net.state_dict().keys()
     # what the attack found with its factors was trained on
     plain = claimed(tmp_path / "plain")
-    fit(fresh(), replace(SCALING, scope=Scope.ATTACK, period=100), train, PLAN, plain, seed=1)
+    Trainer(fresh(), replace(SCALING, scope=Scope.ATTACK, period=100), train, PLAN, plain, seed=1).fit()
     assert not same(final(run), final(plain))
 
 
 def test_without_an_epoch_of_scaling_it_is_the_inner_objective(train: Split, tmp_path: Path) -> None:
     for scope in Scope:
         objective = replace(SCALING, scope=scope, period=100)
-        fit(fresh(), objective, train, PLAN, claimed(tmp_path / scope.name), seed=1)
-    fit(fresh(), ADVERSARIAL, train, PLAN, claimed(tmp_path / "plain"), seed=1)
+        Trainer(fresh(), objective, train, PLAN, claimed(tmp_path / scope.name), seed=1).fit()
+    Trainer(fresh(), ADVERSARIAL, train, PLAN, claimed(tmp_path / "plain"), seed=1).fit()
     plain, attack, deployed = (final(Run.open(tmp_path / name)) for name in ("plain", "ATTACK", "DEPLOYED"))
     assert same(plain, attack)
     assert deployed.pop(attention_scales.ATTENTION).tolist() == [1.0, 1.0]
@@ -165,7 +171,7 @@ def test_without_an_epoch_of_scaling_it_is_the_inner_objective(train: Split, tmp
 
 def test_what_is_logged(train: Split, tmp_path: Path) -> None:
     run = claimed(tmp_path / "run")
-    fit(fresh(), replace(SCALING, batches=3), train, PLAN, run, seed=1)
+    Trainer(fresh(), replace(SCALING, batches=3), train, PLAN, run, seed=1).fit()
     lines = [json.loads(line) for line in (run.folder / "log.jsonl").read_text().splitlines()]
     steps = {line["step"]: line for line in lines if line["event"] == "step"}
     assert sorted(steps) == list(range(2, 17, 2))
@@ -182,7 +188,7 @@ def test_a_start_with_factors_keeps_them(train: Split, tmp_path: Path) -> None:
     """Fine-tuning with any objective: the average has them too, unchanged."""
     model = fresh()
     set_attention_scales(model, [0.3, 0.7])
-    tuned = fit(model, Standard(), train, replace(PLAN, epochs=1), claimed(tmp_path / "run"), seed=1)
+    tuned = Trainer(model, Standard(), train, replace(PLAN, epochs=1), claimed(tmp_path / "run"), seed=1).fit()
     assert tuned.attention_scales is not None
     assert tuned.attention_scales.tolist() == pytest.approx([0.3, 0.7])
 
@@ -196,11 +202,11 @@ def test_a_copy_in_bf16_answers_with_the_factors(train: Split, tmp_path: Path, s
     with torch.no_grad():
         torch.testing.assert_close(attack_model(x), model.eval()(x), rtol=0.05, atol=0.05)
         set_attention_scales(model, [0.0, 0.0])
-        attack_model.learn()
+        attack_model.copy_weights()
         torch.testing.assert_close(attack_model(x), model(x), rtol=0.05, atol=0.05)
     plan = replace(PLAN, precision=Precision.BF16, attack_model=True)
     run = claimed(tmp_path / "run")
-    fit(fresh(), replace(SCALING, scope=scope), train, plan, run, seed=1)
+    Trainer(fresh(), replace(SCALING, scope=scope), train, plan, run, seed=1).fit()
     assert (attention_scales.ATTENTION in final(run)) == (scope is Scope.DEPLOYED)
 
 
@@ -221,7 +227,7 @@ def test_what_hides_attention_is_refused_before_the_first_update(
 ) -> None:
     run, plan = claimed(tmp_path / "run"), replace(PLAN, **settings)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=message):
-        fit(fresh(), replace(SCALING, scope=scope), train, plan, run, seed=1)
+        Trainer(fresh(), replace(SCALING, scope=scope), train, plan, run, seed=1).fit()
     assert not list(run.checkpoints.glob("*.safetensors"))
 
 

@@ -10,11 +10,11 @@ from torch import nn
 
 from vitadel.core.errors import UsageError
 from vitadel.objectives import ScheduleUnit
-from vitadel.train import SGD, AdamW, Decay, Lion, Plan, Rule, ema_decay, learning_rate
+from vitadel.train import SGD, AdamW, Decay, Lion, LRScaling, TrainingConfig, ema_decay, learning_rate
 
 
-def plan(**values: object) -> Plan:
-    return Plan(**{"epochs": 100, "batch": 512, "optimizer": AdamW(lr=5e-4), **values})  # type: ignore[arg-type]
+def plan(**values: object) -> TrainingConfig:
+    return TrainingConfig(**{"epochs": 100, "batch_size": 512, "optimizer": AdamW(lr=5e-4), **values})  # type: ignore[arg-type]
 
 
 AUTHORS = {
@@ -22,7 +22,7 @@ AUTHORS = {
     "warmup_lr": 1e-6,
     "min_lr": 1e-5,
     "cooldown_epochs": 10,
-    "lr_each": ScheduleUnit.EPOCH,
+    "lr_unit": ScheduleUnit.EPOCH,
     "cosine_from_start": True,
 }
 
@@ -50,29 +50,29 @@ def test_the_authors_rate_jumps_after_the_warm_up_and_never_reaches_its_peak() -
 
 
 def test_steps_down() -> None:
-    chosen = plan(step_every=30, lr_each=ScheduleUnit.EPOCH, optimizer=SGD(lr=0.1))
+    chosen = plan(step_every=30, lr_unit=ScheduleUnit.EPOCH, optimizer=SGD(lr=0.1))
     assert [learning_rate(chosen, epoch, 1) for epoch in (0, 29, 30, 60, 99)] == pytest.approx(
         [0.1, 0.1, 0.01, 0.001, 1e-4]
     )
 
 
 def test_the_peak_follows_the_batch() -> None:
-    assert plan(batch=1024, lr_rule=Rule.LINEAR).peak_lr == pytest.approx(1e-3)
-    root = plan(batch=1024, lr_rule=Rule.ROOT, optimizer=AdamW(lr=2e-4))
+    assert plan(batch_size=1024, lr_scaling=LRScaling.LINEAR).peak_lr == pytest.approx(1e-3)
+    root = plan(batch_size=1024, lr_scaling=LRScaling.ROOT, optimizer=AdamW(lr=2e-4))
     assert root.peak_lr == pytest.approx(2.83e-4, rel=1e-3)
-    assert plan(batch=1024).peak_lr == 5e-4
+    assert plan(batch_size=1024).peak_lr == 5e-4
     assert learning_rate(root, 0, 10) == root.peak_lr
 
 
 def test_the_average_keeps_what_its_form_says() -> None:
-    assert [ema_decay(plan(ema=0.9999, ema_batch=1024, batch=b), 5, 10) for b in (1024, 2048, 4096)] == pytest.approx(
-        [0.9999, 0.9998, 0.9996]
-    )
+    assert [
+        ema_decay(plan(ema=0.9999, ema_batch=1024, batch_size=b), 5, 10) for b in (1024, 2048, 4096)
+    ] == pytest.approx([0.9999, 0.9998, 0.9996])
     warm = plan(ema=0.995, ema_warmup=True, ema_after=0.025)
     assert [ema_decay(warm, step, 1000) for step in (0, 24, 25, 100_000)] == pytest.approx([0, 0, 26 / 35, 0.995])
     assert ema_decay(plan(ema=0.9), 0, 10) == 0.9
     with pytest.raises(
-        UsageError, match=r"Plan.ema of 0.9 for a batch of 8 is -5.4 for one of 512, outside of \(0, 1\)"
+        UsageError, match=r"TrainingConfig.ema of 0.9 for a batch of 8 is -5.4 for one of 512, outside of \(0, 1\)"
     ):
         plan(ema=0.9, ema_batch=8)  # a batch of 512 would keep less than nothing
 
@@ -112,10 +112,10 @@ def test_the_cosine_starts_where_the_warm_up_ends_unless_told_otherwise() -> Non
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"accumulate": 3}, "Plan.batch of 512 cannot be cut into 3 equal parts"),
+        ({"accumulate": 3}, "TrainingConfig.batch of 512 cannot be cut into 3 equal parts"),
         ({"step_every": 0.0}, "Plan.step_every must be positive"),
         ({"cooldown_epochs": -1}, "Plan.cooldown_epochs must not be negative"),
-        ({"ema": 0.9, "ema_after": 1.0}, r"Plan.ema_after must lie in \[0, 1\)"),
+        ({"ema": 0.9, "ema_after": 1.0}, r"TrainingConfig.ema_after must lie in \[0, 1\)"),
         ({"repeats": 0}, "Plan.repeats must be at least 1"),
     ],
 )

@@ -18,15 +18,15 @@ from vitadel.models import Adapted, Model, Tuning, family_of, read_tensors
 from vitadel.objectives import AWP, Objective, TORATraining
 from vitadel.runs import Run
 from vitadel.threats import Linf
-from vitadel.train import SGD, AdamW, Compile, Lion, OptimizerChoice, Plan, Precision, fit
+from vitadel.train import SGD, AdamW, Compile, Lion, OptimizerChoice, Precision, Trainer, TrainingConfig
 from vitadel.train.attack_model import AttackModel
 
 ATTACK = PGD(steps=2, step_size=0.05, keep_best=False)
 OBJECTIVE = TORATraining(ATTACK, Linf(0.1))
 # eight updates: rob, acc, rob, acc, and four of the joint answer
-PLAN = Plan(
+PLAN = TrainingConfig(
     epochs=2,
-    batch=16,
+    batch_size=16,
     optimizer=AdamW(lr=5e-3, weight_decay=0.5),
     ema=0.9,
     clip_norm=1.0,
@@ -85,7 +85,7 @@ def test_what_is_frozen_is_the_same_bit_for_bit(
     model = fresh(tuning)
     start = {name: value.clone() for name, value in model.net.state_dict().items()}
     plan = replace(PLAN, precision=precision, attack_model=precision is Precision.BF16)
-    average = fit(model, replace(OBJECTIVE, independent=independent), train, plan, run, seed=1)
+    average = Trainer(model, replace(OBJECTIVE, independent=independent), train, plan, run, seed=1).fit()
     assert average is not model
     for state in (model.net.state_dict(), average.net.state_dict(), final(run)):
         assert same(frozen(state), before)
@@ -124,7 +124,7 @@ def test_what_waits_for_its_turn_is_neither_moved_nor_decayed(
 ) -> None:
     run = claimed(tmp_path / "run")
     course = Course(run)
-    fit(fresh(), OBJECTIVE, train, replace(PLAN, optimizer=optimizer), run, seed=1, notify=course)
+    Trainer(fresh(), OBJECTIVE, train, replace(PLAN, optimizer=optimizer), run, seed=1, notify=course).fit()
     course("", 0, 0, {})
     kinds = [("rob", "fusions.0"), ("acc", "fusions.0")] * 2 + [("fusions.0",)] * 4
     for step, expected in enumerate(kinds, 1):
@@ -149,18 +149,18 @@ def test_a_run_goes_on_where_it_was(train: Split, tmp_path: Path, killed: int) -
 
     plan = replace(PLAN, checkpoint_every_steps=100)
     whole, broken = claimed(tmp_path / "whole"), claimed(tmp_path / "broken")
-    one = fit(fresh(), OBJECTIVE, train, plan, whole, seed=1)
+    one = Trainer(fresh(), OBJECTIVE, train, plan, whole, seed=1).fit()
     with pytest.raises(Stopped):
-        fit(fresh(), OBJECTIVE, train, plan, broken, seed=1, notify=ask)
-    other = fit(fresh(), OBJECTIVE, train, plan, broken, seed=1)
+        Trainer(fresh(), OBJECTIVE, train, plan, broken, seed=1, notify=ask).fit()
+    other = Trainer(fresh(), OBJECTIVE, train, plan, broken, seed=1).fit()
     assert same(final(whole), final(broken))
     assert same(one.net.state_dict(), other.net.state_dict())
 
 
 def test_a_batch_in_parts_is_the_same_batch(train: Split, tmp_path: Path) -> None:
     plan = replace(PLAN, optimizer=SGD(lr=0.05), ema=None)
-    fit(fresh(), OBJECTIVE, train, plan, claimed(tmp_path / "one"), seed=1)
-    fit(fresh(), OBJECTIVE, train, replace(plan, accumulate=4), claimed(tmp_path / "four"), seed=1)
+    Trainer(fresh(), OBJECTIVE, train, plan, claimed(tmp_path / "one"), seed=1).fit()
+    Trainer(fresh(), OBJECTIVE, train, replace(plan, accumulate=4), claimed(tmp_path / "four"), seed=1).fit()
     one, four = (final(Run.open(tmp_path / name)) for name in ("one", "four"))
     for name in one:
         torch.testing.assert_close(one[name], four[name], rtol=0, atol=1e-5)
@@ -169,7 +169,7 @@ def test_a_batch_in_parts_is_the_same_batch(train: Split, tmp_path: Path) -> Non
 @pytest.mark.parametrize("objective", [OBJECTIVE, AWP(OBJECTIVE, gamma=0.01)], ids=["alone", "with AWP"])
 def test_the_file_is_the_model_and_answers_with_every_head(train: Split, tmp_path: Path, objective: Objective) -> None:
     run = claimed(tmp_path / "run")
-    model = fit(fresh(), objective, train, PLAN, run, seed=1)
+    model = Trainer(fresh(), objective, train, PLAN, run, seed=1).fit()
     path = run.checkpoints / "final.safetensors"
     x = train.pixels.read(torch.arange(8)).float() / 255
     with torch.no_grad():
@@ -195,7 +195,7 @@ def test_attacks_are_crafted_on_a_copy_that_gives_the_joint_answer_or_that_of_th
     monkeypatch.setattr(AttackModel, "forward", spy)
     plan = replace(PLAN, precision=Precision.BF16, attack_model=True)
     objective = replace(OBJECTIVE, attacks_own=attacks_own)
-    fit(fresh(), objective, train, plan, claimed(tmp_path / "run"), seed=1)
+    Trainer(fresh(), objective, train, plan, claimed(tmp_path / "run"), seed=1).fit()
     # two steps for two updates of phase 1 and four of phase 2
     assert seen == [alone] * 4 + ["joint"] * 8
 
@@ -206,8 +206,10 @@ def test_compiled_it_learns_the_same(train: Split, tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(Compile, "applied", lambda self, net: net.compile(backend="aot_eager") if self.value else None)
     torch._dynamo.reset()
     plan = replace(PLAN, optimizer=SGD(lr=0.05))
-    fit(fresh(), OBJECTIVE, train, plan, claimed(tmp_path / "plain"), seed=1)
-    fit(fresh(), OBJECTIVE, train, replace(plan, compile=Compile.FAST), claimed(tmp_path / "compiled"), seed=1)
+    Trainer(fresh(), OBJECTIVE, train, plan, claimed(tmp_path / "plain"), seed=1).fit()
+    Trainer(
+        fresh(), OBJECTIVE, train, replace(plan, compile=Compile.FAST), claimed(tmp_path / "compiled"), seed=1
+    ).fit()
     plain, compiled = (final(Run.open(tmp_path / name)) for name in ("plain", "compiled"))
     for name in plain:
         torch.testing.assert_close(plain[name], compiled[name], rtol=0, atol=1e-5)
@@ -227,13 +229,13 @@ def test_what_cannot_be_is_refused_before_the_first_update(
 ) -> None:
     run, plan = claimed(tmp_path / "run"), replace(PLAN, **settings)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=message):
-        fit(fresh(), OBJECTIVE, train, plan, run, seed=1)
+        Trainer(fresh(), OBJECTIVE, train, plan, run, seed=1).fit()
     assert not list(run.checkpoints.glob("*.safetensors"))
 
 
 def test_a_model_without_adapters_is_refused(train: Split, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="this VisionTransformer has none"):
-        fit(backbone(), OBJECTIVE, train, PLAN, claimed(tmp_path / "run"), seed=1)
+        Trainer(backbone(), OBJECTIVE, train, PLAN, claimed(tmp_path / "run"), seed=1).fit()
 
 
 def test_blocks_that_are_alike_are_compiled_once_a_stage(
@@ -258,7 +260,7 @@ def test_blocks_that_are_alike_are_compiled_once_a_stage(
         models.load("timm:test_vit", num_classes=10, image_size=8, patch_size=2, options=options), Tuning()
     )
     start = {name: value.clone() for name, value in model.net.state_dict().items()}
-    fit(model, OBJECTIVE, train, plan, claimed(tmp_path / "run"), seed=1)
+    Trainer(model, OBJECTIVE, train, plan, claimed(tmp_path / "run"), seed=1).fit()
     blocks, fused, last_adapters, last_fusion = 2, 4, 3, 2
     assert len(made) == blocks + fused + last_adapters + last_fusion
     moved = {name for name, value in model.net.state_dict().items() if not torch.equal(value, start[name])}

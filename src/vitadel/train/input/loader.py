@@ -3,85 +3,84 @@
 Shape letters: B images.
 """
 
-from collections import deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from vitadel.data import Shards, Split, read_ahead
-from vitadel.train.input.pil_augment import PILAugment, host_batches
-from vitadel.train.input.sampler import Pick
+from vitadel.train.input.pil_augment import PILAugment, pil_augmented
+from vitadel.train.input.sampler import BatchIndex
 
 _AHEAD = 3
 # a data set of up to so many bytes is kept on a GPU
 _ON_DEVICE = 8 * 2**30
 
-Batch = tuple[Pick, Tensor, Tensor]
+# images and labels of one batch
+Batch = tuple[BatchIndex, Tensor, Tensor]
 
 
 @dataclass(frozen=True, slots=True)
 class Loader:
-    """Pixels of real and synthetic images, as floats in [0, 1] on `device`."""
+    """Pixels of real and synthetic images, as floats in [0, 1] on `device`.
+
+    Attributes:
+        real: The training images.
+        synthetic: Generated images, if batches contain some.
+        device: Where the batches end up.
+        pil_augment: Augmentation where images are read.
+        num_workers: Processes for it; 0 works in this one.
+    """
 
     real: Split
     synthetic: Shards | None
     device: torch.device
+    pil_augment: PILAugment | None = None
+    num_workers: int = 0
 
-    def batches(self, picks: Iterable[Pick]) -> Generator[Batch, None, None]:
-        """(pick, images, labels) in turn."""
-        if self.synthetic is None and self.real.is_in_memory:
-            yield from self._from_memory(picks)
+    def batches(self, indices: Iterable[BatchIndex], *, seed: int = 0) -> Generator[Batch, None, None]:
+        """(index, images, labels) in turn; `seed` is that of `pil_augment`."""
+        if self.pil_augment is not None:
+            augmented = pil_augmented(self.real, indices, self.pil_augment, seed=seed, num_workers=self.num_workers)
+            yield from map(self._to_device, augmented)
+        elif self.synthetic is None and self.real.is_in_memory:
+            yield from self._from_memory(indices)
         else:
-            yield from map(self._sent, read_ahead(picks, self._read, _AHEAD))
+            yield from map(self._to_device, read_ahead(indices, self._read, _AHEAD))
 
-    def augmented(
-        self, picks: Iterable[Pick], augment: PILAugment, seed: int, first: int, workers: int
-    ) -> Generator[Batch, None, None]:
-        """The same with every image changed where it is read; `first` is the step of the first pick."""
-        waiting: deque[Pick] = deque()
-
-        def turns() -> Iterator[tuple[Tensor, Tensor]]:
-            for pick in picks:
-                waiting.append(pick)
-                yield pick.row_B, pick.index_B // len(self.real)
-
-        for _, pixels, y in host_batches(self.real, turns(), augment, seed=seed, first=first, workers=workers):
-            yield self._sent((waiting.popleft(), pixels, y))
-
-    def _from_memory(self, picks: Iterable[Pick]) -> Generator[Batch, None, None]:
+    def _from_memory(self, indices: Iterable[BatchIndex]) -> Generator[Batch, None, None]:
         """Copied to the device once if it has room: a batch is then an index into it."""
         on_gpu = self.device.type == "cuda"
         fits = on_gpu and len(self.real) * self.real.pixels.bytes_per_image <= _ON_DEVICE
         if not fits:
-            yield from (self._sent(self._read(pick)) for pick in picks)
+            yield from (self._to_device(self._read(index)) for index in indices)
             return
         pixels = self.real.pixels.read(torch.arange(len(self.real))).to(self.device)
         labels = self.real.labels.to(self.device)
-        for pick in picks:
-            row_B = pick.row_B.to(self.device, non_blocking=True)
-            yield pick, _floats(pixels[row_B]), labels[row_B]
+        for index in indices:
+            row_B = index.row_B.to(self.device, non_blocking=True)
+            yield index, _floats(pixels[row_B]), labels[row_B]
 
-    def _read(self, pick: Pick) -> Batch:
-        """Bytes on the computer's side."""
+    def _read(self, index: BatchIndex) -> Batch:
+        """The bytes of a batch, in the computer's memory."""
         if self.synthetic is None:
-            return pick, self.real.pixels.read(pick.row_B), self.real.labels[pick.row_B]
-        made_B = pick.synthetic_B
-        kept, made = pick.row_B[~made_B], pick.row_B[made_B]
-        parts = torch.cat([self.real.pixels.read(kept), self.synthetic.pixels(made)])
-        labels = torch.cat([self.real.labels[kept], self.synthetic.labels(made)])
-        # from "real first" back to the places of the batch
-        back = torch.empty_like(pick.row_B)
-        back[torch.cat([(~made_B).nonzero().flatten(), made_B.nonzero().flatten()])] = torch.arange(len(back))
-        return pick, parts[back], labels[back]
+            return index, self.real.pixels.read(index.row_B), self.real.labels[index.row_B]
+        synthetic_B = index.synthetic_B
+        real, synthetic = index.row_B[~synthetic_B], index.row_B[synthetic_B]
+        pixels = torch.cat([self.real.pixels.read(real), self.synthetic.pixels(synthetic)])
+        labels = torch.cat([self.real.labels[real], self.synthetic.labels(synthetic)])
+        # from "real first" back to the positions in the batch
+        back = torch.empty_like(index.row_B)
+        back[torch.cat([(~synthetic_B).nonzero().flatten(), synthetic_B.nonzero().flatten()])] = torch.arange(len(back))
+        return index, pixels[back], labels[back]
 
-    def _sent(self, batch: Batch) -> Batch:
-        pick, pixels, labels = batch
+    def _to_device(self, batch: Batch) -> Batch:
+        index, pixels, labels = batch
         if self.device.type == "cuda":
             pixels, labels = pixels.pin_memory(), labels.pin_memory()
         return (
-            pick,
+            index,
             _floats(pixels.to(self.device, non_blocking=True)),
             labels.to(self.device, non_blocking=True),
         )

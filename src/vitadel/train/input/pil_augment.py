@@ -1,7 +1,8 @@
-"""Augmentation on the host: files at their full size, and RandAugment, which works on Pillow's pictures."""
+"""PIL augmentation: on files at their full size, and RandAugment, which works on Pillow's images."""
 
 import random
 import re
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,12 +21,10 @@ from vitadel.core.numeric import Probability, Range, check_number, check_ranges,
 from vitadel.core.rng import RandomStreams, fold_seed
 from vitadel.data import Interpolation, Split
 from vitadel.train.input.augment import Erase, Jitter, Pair, check_order
+from vitadel.train.input.sampler import BatchIndex
 
-Batch = tuple[Tensor, Tensor, Tensor]
-# the rows of a batch, or the rows and for each a number that tells its appearances in the step apart (see `repeated`)
-Turn = Tensor | tuple[Tensor, Tensor]
 _Key = tuple[int, int, int]  # step, row, copy
-_Made = tuple[int, int, Tensor]  # row, seed, pixels
+_Made = tuple[int, Tensor]  # seed, pixels
 
 Workers = Annotated[int, Range(ge=0, le=1024, hint="0 works in this process.")]
 
@@ -39,13 +38,13 @@ _ERASE = 1
 
 @dataclass(frozen=True, slots=True)
 class PILAugment:
-    """timm's training transforms on one picture at a time, without its normalization.
+    """timm's training transforms on one image at a time, without its normalization.
 
-    With `resized_crop`, the crop is cut from the original file and brought to the size of the split's images; without,
+    With `resized_crop`, the crop is cut from the original file and resized to the size of the split's images; without,
     the split's own preprocess does that. Then flip, RandAugment, color jitter and erasing, in that order.
 
-    Differs from timm twice. timm drops the jitter when RandAugment is on; here it stays, for it was asked for: write
-    `color_jitter=0` to train as the authors' timm did. timm erases with N(0, 1), meant for normalized images; here
+    Differs from timm twice. timm drops the jitter when RandAugment is on; here it stays: write `color_jitter=0` to
+    train as the authors' timm did. timm erases with N(0, 1), meant for normalized images; here
     `Erase` follows, whose noise is uniform over pixel values. RandAugment fills what it uncovers with ImageNet's mean.
     """
 
@@ -82,68 +81,80 @@ class PILAugment:
         return Erase(self.erase)(pixels / 255, RandomStreams.of(_ERASE, seed_B)).mul(255).round().to(torch.uint8)
 
 
-def host_batches(
-    split: Split, order: Iterable[Turn], augment: PILAugment, *, seed: int, first: int = 0, workers: int = 0
-) -> Generator[Batch, None, None]:
-    """(rows, uint8 pixels, labels), augmented by `workers` processes, or in this one; bytes travel four times as fast.
+def pil_augmented(
+    split: Split, indices: Iterable[BatchIndex], augment: PILAugment, *, seed: int, num_workers: int = 0
+) -> Generator[tuple[BatchIndex, Tensor, Tensor], None, None]:
+    """(index, uint8 pixels, labels), augmented by `num_workers` processes, or in this one.
 
-    `first` is the number of the step that the first batch belongs to. An image comes out as a function of (seed, step,
-    row, copy), whoever makes it and whatever is in the batch with it. The caller's random state is left alone.
+    An image is a function of (seed, step, row, copy), whichever process augments it and whatever is in the batch with
+    it. The caller's random state stays as it is.
+
+    Args:
+        split: The images.
+        indices: What to read; an image of a batch that has it several times is another copy each time.
+        augment: What is done to each image.
+        seed: The seed of the run.
+        num_workers: Processes; 0 works in this one.
     """
     check_seed(seed)
-    check_number("host_batches(workers=)", Workers, workers)
-    images = _Augmented(split, augment, seed)
+    check_number("pil_augmented(num_workers=)", Workers, num_workers)
+    waiting: deque[BatchIndex] = deque()
+
+    def keys() -> Iterator[list[_Key]]:
+        for index in indices:
+            waiting.append(index)
+            copy_B = index.index_B // len(split)
+            yield [(index.step, *one) for one in zip(index.row_B.tolist(), copy_B.tolist(), strict=True)]
+
+    images = AugmentedImages(split, augment, seed)
     loader = DataLoader(
         images,
-        batch_sampler=_Keys(order, first),
-        num_workers=workers,
-        collate_fn=images.together,
-        generator=torch.Generator(),  # or the loader draws its workers' seeds from the global one
+        batch_sampler=_Once(keys()),
+        num_workers=num_workers,
+        collate_fn=images.collate,
+        generator=torch.Generator(),  # or the loader seeds its workers from the global one
     )
-    for made in loader:
-        if isinstance(made, UsageError):
-            raise made
-        rows, pixels = made
-        yield rows, pixels, split.labels[rows]
+    for pixels in loader:
+        if isinstance(pixels, UsageError):
+            raise pixels
+        index = waiting.popleft()
+        yield index, pixels, split.labels[index.row_B]
+
+
+@dataclass(frozen=True, slots=True)
+class _Once:
+    """Keys of batches as a DataLoader takes them."""
+
+    keys: Iterator[list[_Key]]
+
+    def __iter__(self) -> Iterator[list[_Key]]:
+        return self.keys
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Augmented(Dataset[_Made | UsageError]):
-    """What a worker process is given; it can be pickled, so workers may be spawned or forked."""
+class AugmentedImages(Dataset[_Made | UsageError]):
+    """What a worker process gets; it can be pickled, so workers may be spawned or forked."""
 
     split: Split
     augment: PILAugment
     seed: int
 
     def __getitem__(self, key: _Key) -> _Made | UsageError:
-        row, seed = key[1], fold_seed(self.seed, *key)
+        seed = fold_seed(self.seed, *key)
         try:
-            return row, seed, self.augment.image(self.split, row, seed=seed)
+            return seed, self.augment.image(self.split, key[1], seed=seed)
         except UsageError as error:
             # raised here, it would reach the user with a worker's traceback for its message
             return error
 
-    def together(self, made: list[_Made | UsageError]) -> tuple[Tensor, Tensor] | UsageError:
+    def collate(self, made: list[_Made | UsageError]) -> Tensor | UsageError:
         images = []
         for item in made:
             if isinstance(item, UsageError):
                 return item
             images.append(item)
-        rows, seeds, pixels = zip(*images, strict=True)
-        return torch.tensor(rows), self.augment.erased(torch.stack(pixels), torch.tensor(seeds))
-
-
-@dataclass(frozen=True, slots=True)
-class _Keys:
-    """The keys of each batch, made as they are asked for."""
-
-    order: Iterable[Turn]
-    first: int
-
-    def __iter__(self) -> Iterator[list[_Key]]:
-        for step, turn in enumerate(self.order, self.first):
-            rows, copies = turn if isinstance(turn, tuple) else (turn, torch.zeros_like(turn))
-            yield [(step, row, copy) for row, copy in zip(rows.tolist(), copies.tolist(), strict=True)]
+        seeds, pixels = zip(*images, strict=True)
+        return self.augment.erased(torch.stack(pixels), torch.tensor(seeds))
 
 
 @lru_cache(maxsize=8)
@@ -163,12 +174,12 @@ def _transform(augment: PILAugment, height: int, width: int) -> Callable[[object
     )
     for op in (op for step in transform.transforms for op in getattr(step, "ops", ())):
         if op.aug_fn is posterize:
-            op.aug_fn = _posterized
+            op.aug_fn = posterized
     made: Callable[[object], Tensor] = transform
     return made
 
 
-def _posterized(picture: Any, bits: int, **options: object) -> Any:
+def posterized(picture: Any, bits: int, **options: object) -> Any:
     """timm's step for every level: at the highest it keeps no bit, which is black, and which Pillow 13 refuses."""
     if bits < 1:
         return picture.point([0] * 256 * len(picture.getbands()))

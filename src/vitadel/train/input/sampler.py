@@ -1,4 +1,4 @@
-"""Which images come when: a function of (seed, step) alone, so that nothing about it has to be saved.
+"""Which images make up each batch: a function of (seed, step) alone, so that there is no state to save.
 
 Shape letters: B images.
 """
@@ -14,17 +14,23 @@ from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Count, CountOrZero, Range, Seed, check_ranges
 from vitadel.core.rng import fold_seed
 from vitadel.data import Permutation
-from vitadel.train.input.repeated_augmentation import repeated
 
-# streams of one run's seed
-_REAL, _SYNTHETIC, _PLACES = 1, 3, 4
+# streams of the seed of a run
+_REAL, _SYNTHETIC, _POSITIONS = 1, 3, 4
 
 Share = Annotated[float, Range(ge=0, le=1, hint="It is the share of synthetic images.")]
 
 
 @dataclass(frozen=True, slots=True)
-class Pick:
-    """This process's part of one batch. `index_B` numbers each appearance of each image: draws depend on it."""
+class BatchIndex:
+    """This process's part of one batch.
+
+    Attributes:
+        step: The update that the batch is for.
+        row_B: Rows of the split, or of the synthetic images where `synthetic_B` is true.
+        synthetic_B: Which images are synthetic.
+        index_B: Numbers each appearance of each image; random numbers depend on it.
+    """
 
     step: int
     row_B: Tensor
@@ -33,16 +39,21 @@ class Pick:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """Batches of `batch` images, a fixed `share` of each synthetic.
+class Sampler:
+    """Batches of `batch_size` images, a fixed `share` of each synthetic.
 
-    An epoch is as long as the real images are many, whatever the share: with a share of 0.8 every real image comes once
-    in five epochs. Real images alone are shuffled anew for each epoch, and what does not fill a batch is left out.
-    Mixed, both streams go on through permutation after permutation, and none of their images is left out.
+    An epoch has as many images as there are real ones, whatever the share: with a share of 0.8 every real image comes
+    once in five epochs. Real images alone are shuffled for each epoch, and what does not fill a batch is left out. Of
+    mixed batches, both kinds go through one permutation after the other, and no image is left out.
+
+    With `repeats` (repeated augmentation, Hoffer et al. 2020, as in DeiT, which repeats 3 times) each image comes so
+    many times in a row, and an epoch of the same length shows so many fewer images. A process that takes every
+    world-th image gets other copies than its neighbors, as with DeiT's sampler; unlike there, the epoch is not cut to
+    a multiple of 256.
     """
 
     real: Count
-    batch: Count
+    batch_size: Count
     seed: Seed
     synthetic: CountOrZero = 0
     share: Share = 0.0
@@ -57,14 +68,16 @@ class Order:
 
     @property
     def steps_per_epoch(self) -> int:
-        return max(1, self.real // self.batch)
+        """Updates per epoch."""
+        return max(1, self.real // self.batch_size)
 
     @property
     def synthetic_per_batch(self) -> int:
-        return round(self.share * self.batch)
+        """Synthetic images in each batch."""
+        return round(self.share * self.batch_size)
 
-    def picks(self, steps: range, rank: int = 0, world: int = 1) -> Iterator[Pick]:
-        """The batches of these steps: every process gets every `world`-th place of each."""
+    def batches(self, steps: range, rank: int = 0, world: int = 1) -> Iterator[BatchIndex]:
+        """The batches of these steps; every process gets every `world`-th image of each."""
         epoch, rows, copies = -1, torch.empty(0), torch.empty(0)
         for step in steps:
             if self.share:
@@ -72,25 +85,26 @@ class Order:
                 continue
             if step // self.steps_per_epoch != epoch:
                 epoch = step // self.steps_per_epoch
-                rows, copies = self._epoch(epoch)
-            place = step % self.steps_per_epoch * self.batch
-            row_B = rows[place : place + self.batch][rank::world]
-            copy_B = copies[place : place + self.batch][rank::world]
-            yield Pick(step, row_B, torch.zeros_like(row_B, dtype=torch.bool), row_B + copy_B * self.real)
+                rows, copies = self.epoch(epoch)
+            begin = step % self.steps_per_epoch * self.batch_size
+            row_B, copy_B = (each[begin : begin + self.batch_size][rank::world] for each in (rows, copies))
+            yield BatchIndex(step, row_B, torch.zeros_like(row_B, dtype=torch.bool), row_B + copy_B * self.real)
 
-    def _epoch(self, epoch: int) -> tuple[Tensor, Tensor]:
-        generator = torch.Generator().manual_seed(fold_seed(self.seed, _REAL, epoch))
-        return repeated(torch.randperm(self.real, generator=generator), self.repeats)
+    def epoch(self, number: int) -> tuple[Tensor, Tensor]:
+        """The rows of an epoch in their order, and for each the number of the copy, from 0."""
+        generator = torch.Generator().manual_seed(fold_seed(self.seed, _REAL, number))
+        position = torch.arange(self.real)
+        return torch.randperm(self.real, generator=generator)[position // self.repeats], position % self.repeats
 
-    def _mixed(self, step: int, rank: int, world: int) -> Pick:
-        made = self.synthetic_per_batch
-        kept = self.batch - made
-        real_B = Permutation(self.real, fold_seed(self.seed, _REAL)).at(torch.arange(step * kept, (step + 1) * kept))
-        made_B = Permutation(self.synthetic, fold_seed(self.seed, _SYNTHETIC)).at(
-            torch.arange(step * made, (step + 1) * made)
+    def _mixed(self, step: int, rank: int, world: int) -> BatchIndex:
+        synthetic = self.synthetic_per_batch
+        real = self.batch_size - synthetic
+        real_B = Permutation(self.real, fold_seed(self.seed, _REAL)).at(torch.arange(step * real, (step + 1) * real))
+        synthetic_B = Permutation(self.synthetic, fold_seed(self.seed, _SYNTHETIC)).at(
+            torch.arange(step * synthetic, (step + 1) * synthetic)
         )
-        generator = torch.Generator().manual_seed(fold_seed(self.seed, _PLACES, step))
-        places = torch.randperm(self.batch, generator=generator)[rank::world]
-        row_B = torch.cat([real_B, made_B])[places]
-        synthetic_B = places >= kept
-        return Pick(step, row_B, synthetic_B, row_B + synthetic_B * self.real)
+        generator = torch.Generator().manual_seed(fold_seed(self.seed, _POSITIONS, step))
+        positions = torch.randperm(self.batch_size, generator=generator)[rank::world]
+        row_B = torch.cat([real_B, synthetic_B])[positions]
+        is_synthetic_B = positions >= real
+        return BatchIndex(step, row_B, is_synthetic_B, row_B + is_synthetic_B * self.real)

@@ -1,0 +1,122 @@
+"""Set-up of a training: whether model, objective, data and configuration go together, and the order of the images."""
+
+from dataclasses import dataclass
+
+import torch
+from accelerate import PartialState
+
+from vitadel.core.errors import UsageError
+from vitadel.core.numeric import check_ranges, check_seed
+from vitadel.data import Shards, Split
+from vitadel.models import Model, attention_scales
+from vitadel.objectives import AWP, Objective
+from vitadel.train.config import Compile, TrainingConfig
+from vitadel.train.input.sampler import Sampler, Share
+
+
+@dataclass(frozen=True, slots=True)
+class Synthetic:
+    """Images from a generator, and the share of every batch that they make up."""
+
+    images: Shards
+    share: Share
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+
+def set_up(
+    model: Model,
+    objective: Objective,
+    train: Split,
+    config: TrainingConfig,
+    synthetic: Synthetic | None,
+    *,
+    seed: int,
+    world: int | None = None,
+) -> Sampler:
+    """Check that all parts of a training go together, and prepare the model.
+
+    Called before a run folder is claimed, so that a mistake leaves none behind, and again by the `Trainer`; the second
+    call changes nothing.
+
+    Args:
+        model: Gets what the objective needs on it.
+        objective: What is minimized.
+        train: The training images.
+        config: Everything else.
+        synthetic: Generated images, mixed into every batch.
+        seed: The seed of the run.
+        world: How many processes share the work; by default those of this launch.
+
+    Returns:
+        The order of the images.
+
+    Raises:
+        UsageError: If something does not go together; the message says which setting to change.
+    """
+    check_seed(seed)
+    if config.shard and isinstance(objective, AWP):
+        raise UsageError("AWP moves whole weights, and plan.shard cuts them. Set plan.shard=false.")
+    if config.shard and objective.trains_subsets:
+        raise UsageError(
+            f"{type(objective).__name__} trains other weights at every update, and plan.shard cuts all of them alike. "
+            "Set plan.shard=false."
+        )
+    sampler = make_sampler(train, synthetic, config, seed, PartialState().num_processes if world is None else world)
+    objective.prepare_model(model)
+    _refuse_hidden_attention(config, model)
+    if config.checkpoint_activations:
+        _checkpoint_activations(model)
+    return sampler
+
+
+def make_sampler(train: Split, synthetic: Synthetic | None, config: TrainingConfig, seed: int, world: int) -> Sampler:
+    """The order of the images, for a batch that `world` processes can share."""
+    if len(train) == 0:
+        raise UsageError("the training split is empty. Choose another data set or a longer slice.")
+    size = min(config.batch_size, len(train)) if synthetic is None else config.batch_size
+    if size % (world * config.accumulate) and (world > 1 or size == config.batch_size):
+        raise UsageError(
+            f"a batch of {size} cannot be shared evenly by {world} processes in {config.accumulate} parts."
+        )
+    if config.mixing is not None and world > 1 and config.batch_size % (2 * world):
+        raise UsageError(
+            f"plan.mixing pairs images within a process: plan.batch_size must be a multiple of {2 * world}."
+        )
+    if synthetic is None:
+        return Sampler(len(train), size, seed, repeats=config.repeats)
+    if config.pil_augment is not None:
+        raise UsageError("synthetic images are augmented on the device. Set plan.augment instead of plan.pil_augment.")
+    side, synthetic_side = train.pixels.read(torch.tensor([0])).shape[-1], synthetic.images.image_size
+    if synthetic_side != side:
+        raise UsageError(
+            f"the synthetic images have {synthetic_side} x {synthetic_side} pixels, the real ones {side} x {side}. "
+            "Convert an archive of the right resolution, or change the recipe's preprocess."
+        )
+    return Sampler(len(train), config.batch_size, seed, len(synthetic.images), synthetic.share)
+
+
+def _refuse_hidden_attention(config: TrainingConfig, model: Model) -> None:
+    """Factors for the attention work through taps, which not every way of computing a network calls."""
+    if not attention_scales.has_factors(model.net):
+        return
+    hidden = {
+        "plan.compile=off": config.compile is not Compile.OFF,
+        "plan.shard=false": config.shard,
+        "plan.checkpoint_activations=false": config.checkpoint_activations,
+    }
+    if settings := [setting for setting, hides in hidden.items() if hides]:
+        raise UsageError(
+            "the attention of this model is scaled, and neither compiled code nor cut weights nor recomputed "
+            f"activations go with that. Set {' and '.join(settings)}."
+        )
+
+
+def _checkpoint_activations(model: Model) -> None:
+    switch = getattr(model.net, "set_grad_checkpointing", None)
+    if not callable(switch):
+        raise UsageError(
+            f"{type(model.net).__name__} cannot recompute activations. Set plan.checkpoint_activations=false."
+        )
+    switch(True)
