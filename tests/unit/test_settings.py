@@ -34,7 +34,7 @@ RECORDS = {
     "objectives": "TrainingTime",
     "recipes": "AugmentationSet Numbers Published",
     "shifts": "Kind",
-    "train": "Flag MixPlan Nvml BatchIndex Progress",
+    "train": "AugmentedImages BatchIndex Loader MixPlan Nvml TrainState",
 }
 # checked by the code that reads them from a file
 ELSEWHERE = {"models": "ModelSpec Normalization"}
@@ -55,8 +55,8 @@ GIVEN: dict[str, dict[str, Any]] = {
     "Lion": {"lr": 0.1},
     "MART": {"attack": _ATTACK, "threat": _THREAT},
     "ModelChoice": {"start": "vitadel:x", "image_size": 32},
-    "Sampler": {"real": 10, "batch": 2, "seed": 0},
-    "Plan": {"epochs": 2, "batch": 4, "optimizer": AdamW(0.1)},
+    "Sampler": {"real": 10, "batch_size": 2, "seed": 0},
+    "TrainingConfig": {"epochs": 2, "batch_size": 4, "optimizer": AdamW(0.1)},
     "Recipe": {f.name: getattr(_RECIPE, f.name) for f in dataclasses.fields(_RECIPE)},
     "RotateTranslate": {"max_translation": 3.0},
     "SGD": {"lr": 0.1},

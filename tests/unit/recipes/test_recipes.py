@@ -322,7 +322,7 @@ def test_a_value_is_of_the_kind_that_its_part_declares() -> None:
 def test_every_value_can_be_set_as_it_is_printed(name: str) -> None:
     recipe = RECIPES[name]()
     kinds = ("objective", "inner", "attack", "probe", "threat", "scaling", "schedule", "optimizer", "augment", "tuning")
-    parts = (*kinds, "mixing", "host", "plan", "model", "selection", "synthetic")
+    parts = (*kinds, "mixing", "pil_augment", "plan", "model", "selection", "synthetic")
     for leaf in leaves(recipe):
         *_, last = leaf.path.split(".")
         if (last in parts and leaf.path != "model.tuning.tuning") or last.isdecimal():
@@ -399,11 +399,11 @@ def test_a_warm_up_that_nobody_set_is_shortened_and_that_is_reported() -> None:
         ("seed=--5", "wants a whole number, got '--5'"),
         ("plan.pil_augment=yes", "stands for a whole PILAugment"),
         ("objective.threat.eps=8/255/2", "--set objective.threat.eps is not a number: got '8/255/2'"),
-        ("plan.epochs=-1", "Plan.epochs must be at least 1, got -1"),
-        ("plan.batch_size=0", "TrainingConfig.batch must be at least 1, got 0"),
+        ("plan.epochs=-1", "TrainingConfig.epochs must be at least 1, got -1"),
+        ("plan.batch_size=0", "TrainingConfig.batch_size must be at least 1, got 0"),
         ("plan.epochs=\N{FULLWIDTH DIGIT THREE}", "--set plan.epochs wants a whole number"),
         ("plan.epochs=" + "9" * 5000, "--set plan.epochs is too large a number"),
-        ("plan.num_workers=1000000000", r"Plan.workers must lie in \[0, 1024\], got 1000000000"),
+        ("plan.num_workers=1000000000", r"TrainingConfig.num_workers must lie in \[0, 1024\], got 1000000000"),
         ("plan.optimizer.lr=-0.1", "AdamW.lr must be positive, got -0.1"),
         ("plan.optimizer.betas=1,1", r"AdamW.betas\[0\] must lie in \[0, 1\), got 1.0"),
         ("seed=99999999999999999999", "--set seed is too large a number: got '99999999999999999999'"),

@@ -92,7 +92,7 @@ def test_pad_crop_is_the_same_for_an_image_in_every_batch() -> None:
     ("values", "message"),
     [
         ({"epochs": 0}, "TrainingConfig.epochs must be at least 1, got 0"),
-        ({"batch_size": 0}, "TrainingConfig.batch must be at least 1"),
+        ({"batch_size": 0}, "TrainingConfig.batch_size must be at least 1"),
         ({"warmup_epochs": 10}, r"TrainingConfig.warmup_epochs must lie in \[0"),
         ({"ema": 1.0}, r"TrainingConfig.ema must lie in \(0, 1\), got 1"),
         ({"ema": 0.0}, r"TrainingConfig.ema must lie in \(0, 1\), got 0"),

@@ -112,11 +112,11 @@ def test_the_cosine_starts_where_the_warm_up_ends_unless_told_otherwise() -> Non
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"accumulate": 3}, "TrainingConfig.batch of 512 cannot be cut into 3 equal parts"),
-        ({"step_every": 0.0}, "Plan.step_every must be positive"),
-        ({"cooldown_epochs": -1}, "Plan.cooldown_epochs must not be negative"),
+        ({"accumulate": 3}, "TrainingConfig.batch_size of 512 cannot be cut into 3 equal parts"),
+        ({"step_every": 0.0}, "TrainingConfig.step_every must be positive"),
+        ({"cooldown_epochs": -1}, "TrainingConfig.cooldown_epochs must not be negative"),
         ({"ema": 0.9, "ema_after": 1.0}, r"TrainingConfig.ema_after must lie in \[0, 1\)"),
-        ({"repeats": 0}, "Plan.repeats must be at least 1"),
+        ({"repeats": 0}, "TrainingConfig.repeats must be at least 1"),
     ],
 )
 def test_plans_that_cannot_be_are_refused(values: dict[str, object], message: str) -> None:

@@ -203,7 +203,7 @@ def test_attacks_are_crafted_on_a_copy_that_gives_the_joint_answer_or_that_of_th
 @pytest.mark.slow
 def test_compiled_it_learns_the_same(train: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A graph for the attack and for each head's turn; without the last stage of the compiler, which takes minutes."""
-    monkeypatch.setattr(Compile, "applied", lambda self, net: net.compile(backend="aot_eager") if self.value else None)
+    monkeypatch.setattr(Compile, "apply", lambda self, net: net.compile(backend="aot_eager") if self.value else None)
     torch._dynamo.reset()
     plan = replace(PLAN, optimizer=SGD(lr=0.05))
     Trainer(fresh(), OBJECTIVE, train, plan, claimed(tmp_path / "plain"), seed=1).fit()
@@ -248,11 +248,11 @@ def test_blocks_that_are_alike_are_compiled_once_a_stage(
         made.append(len(graph.graph.nodes))
         return graph.forward
 
-    def applied(self: Compile, net: nn.Module) -> None:
+    def compile_units(self: Compile, net: nn.Module) -> None:
         for piece in family_of(net).compile_units(net):
             piece.compile(dynamic=False, backend=count)
 
-    monkeypatch.setattr(Compile, "applied", applied)
+    monkeypatch.setattr(Compile, "apply", compile_units)
     torch._dynamo.reset()
     plan = replace(PLAN, precision=Precision.BF16, attack_model=True, compile=Compile.BLOCKS)
     options = {"depth": 4, "embed_dim": 32, "num_heads": 2}
