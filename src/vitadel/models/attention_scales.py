@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
+from torch._compile import _disable_dynamo
 
 from vitadel.core.errors import UsageError
 from vitadel.models.families import family_of
@@ -86,8 +87,9 @@ def logits(net: nn.Module, taps: Taps, pixels: Tensor) -> Tensor:
     return _scaled(net, taps, pixels, factors_M)
 
 
-# traced by torch.compile, hooks and modes could be lost; run eagerly, the factors are always applied
-@torch.compiler.disable
+# traced by torch.compile, hooks and modes could be lost; run eagerly, the factors are always applied.
+# torch.compiler.disable does the same, and imports the compiler, a second of work, when it decorates
+@_disable_dynamo
 def _scaled(net: nn.Module, taps: Taps, pixels: Tensor, factors_M: Tensor) -> Tensor:
     if is_compiled(net):
         raise UsageError(

@@ -5,8 +5,8 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-import timm
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -21,6 +21,9 @@ from vitadel.models.spec import RAW_PIXELS, ModelSpec, Normalization, Option
 from vitadel.models.tora import adapt
 from vitadel.models.wide_resnet import WideResNet
 
+if TYPE_CHECKING:
+    from timm.models import PretrainedCfg
+
 # a registered name, and the tag of its published weights
 _TIMM_NAME = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_-]+)?")
 
@@ -34,6 +37,14 @@ class _Own:
     build: Callable[[int], nn.Module]
 
 
+def _resnet50_gelu(num_classes: int) -> nn.Module:
+    import timm
+
+    net = timm.create_model("resnet50", pretrained=False, act_layer="gelu", num_classes=num_classes)
+    assert isinstance(net, nn.Module)
+    return net
+
+
 OWN: dict[str, _Own] = {
     "wrn28_10": _Own("WideResNet-28-10 for 32 px", 32, lambda classes: WideResNet(28, 10, classes)),
     "wrn28_10_silu": _Own(
@@ -41,11 +52,7 @@ OWN: dict[str, _Own] = {
     ),
     "wrn34_10": _Own("WideResNet-34-10 for 32 px", 32, lambda classes: WideResNet(34, 10, classes)),
     "wrn70_16": _Own("WideResNet-70-16 for 32 px", 32, lambda classes: WideResNet(70, 16, classes)),
-    "resnet50_gelu": _Own(
-        "ResNet-50 with GELU",
-        224,
-        lambda classes: timm.create_model("resnet50", pretrained=False, act_layer="gelu", num_classes=classes),
-    ),
+    "resnet50_gelu": _Own("ResNet-50 with GELU", 224, _resnet50_gelu),
     "pointer": _Own("hard attention for 8 px whose gradient is zero; to test attacks with", 8, MaskedGradientNet),
 }
 
@@ -57,6 +64,8 @@ def own_models() -> dict[str, str]:
 
 def timm_families() -> dict[str, str]:
     """One name of timm per family that Vitadel supports, with a description each."""
+    import timm
+
     return {
         "vit_small_patch16_224": f"ViT, one of {len(timm.list_models('vit_*'))}; taps, patch surgery",
         "deit_small_patch16_224": f"DeiT, one of {len(timm.list_models('deit*'))}; taps, patch surgery",
@@ -135,6 +144,8 @@ def _construct(spec: ModelSpec) -> nn.Module:
         return own.build(spec.num_classes)
     if kind != "timm":
         raise UsageError(f"{spec.name!r} is no architecture. Those of timm are timm:NAME, our own vitadel:NAME.")
+    import timm
+
     config = _timm_config(arch)
     family: Family = family_of_timm_file(timm.model_entrypoint(arch).__module__.rsplit(".", 1)[-1])
     if family is OTHER and config.fixed_input_size and spec.image_size != config.input_size[-1]:
@@ -169,7 +180,9 @@ def _own(arch: str) -> _Own:
     return OWN[arch]
 
 
-def _timm_config(arch: str) -> timm.models.PretrainedCfg:
+def _timm_config(arch: str) -> "PretrainedCfg":
+    import timm
+
     bare = arch.split(".", 1)[0]
     # timm would read hf-hub:NAME from the network and local-dir:NAME from a folder
     if not _TIMM_NAME.fullmatch(arch):

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import timm
 from torch import Tensor, nn
 
 from vitadel.core.errors import UsageError, unknown
@@ -299,6 +298,8 @@ def _find(text: str) -> Path:
 
 def _maybe_timm(text: str) -> str:
     """The hint for a name of timm without its prefix."""
+    import timm
+
     bare = text.split(".", 1)[0]
     near = [bare] if timm.is_model(bare) else difflib.get_close_matches(bare, timm.list_models(), n=1)
     return f" Did you mean timm:{text if near == [bare] else near[0]}?" if near else ""
@@ -325,6 +326,8 @@ def _hub_weights(name: str) -> dict[str, Tensor]:
     kind, _, arch = name.partition(":")
     if kind != "timm":
         raise UsageError(f"{name} has no published weights. Leave pretrained out, or give a file: {name}@FILE.")
+    import timm
+
     try:
         return dict(timm.create_model(arch, pretrained=True).state_dict())
     except Exception as error:  # whatever the hub's client raises, the advice is the same

@@ -23,13 +23,16 @@ Shape letters: B images, N tokens, D channels, H heads, d channels per head, A a
 import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
-from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from vitadel.core.errors import UsageError, unknown
 from vitadel.core.numeric import Count, check_ranges
+
+if TYPE_CHECKING:
+    from timm.models.vision_transformer import VisionTransformer
 
 NAMES = ("acc", "rob")
 ANSWERS = ("joint", *NAMES, "kept")
@@ -161,7 +164,7 @@ class Fused(nn.Module):
 class Adapted(nn.Module):
     """A frozen ViT with adapters, gates and new heads."""
 
-    def __init__(self, backbone: VisionTransformer, tuning: Tuning, num_classes: int) -> None:
+    def __init__(self, backbone: "VisionTransformer", tuning: Tuning, num_classes: int) -> None:
         super().__init__()
         _check(backbone)
         dim, depth, self.tuning = backbone.embed_dim, len(backbone.blocks), tuning
@@ -253,12 +256,14 @@ class Adapted(nn.Module):
 
 def adapt(backbone: nn.Module, tuning: Tuning, num_classes: int) -> Adapted:
     """The network, copied and frozen, with adapters."""
+    from timm.models.vision_transformer import VisionTransformer
+
     if not isinstance(backbone, VisionTransformer):
         raise UsageError(f"adapters are for timm's ViT and DeiT, got {type(backbone).__name__}.")
     return Adapted(copy.deepcopy(backbone), tuning, num_classes)
 
 
-def _check(backbone: VisionTransformer) -> None:
+def _check(backbone: "VisionTransformer") -> None:
     if backbone.cls_token is None or backbone.global_pool != "token":
         raise UsageError(
             "adapters take the place of the class token, and this network has none or does not read it "
@@ -268,7 +273,7 @@ def _check(backbone: VisionTransformer) -> None:
         raise UsageError("adapters follow blocks with one attention and one MLP. Choose a plain ViT or DeiT.")
 
 
-def _class_token(backbone: VisionTransformer) -> Tensor:
+def _class_token(backbone: "VisionTransformer") -> Tensor:
     """[1, 1, D]: the class token with its position, as it enters the first block."""
     with torch.no_grad():
         side = backbone.patch_embed.img_size[0] if backbone.patch_embed.img_size is not None else 224
@@ -290,7 +295,7 @@ def _with_gradient(x: Tensor) -> Tensor:
     return x.contiguous() if x.requires_grad else x.detach().contiguous().requires_grad_()
 
 
-def _head(backbone: VisionTransformer, num_classes: int) -> nn.Linear:
+def _head(backbone: "VisionTransformer", num_classes: int) -> nn.Linear:
     """A new head with the old one's function; for a distilled network, the mean of both on two concatenated tokens."""
     old = [backbone.head, *([backbone.head_dist] if hasattr(backbone, "head_dist") else [])]
     head = nn.Linear(len(old) * backbone.embed_dim, num_classes)

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from timm.layers import resample_abs_pos_embed, resample_patch_embed
 from torch import Tensor, nn
 
 from vitadel.core.errors import UsageError
@@ -193,6 +192,8 @@ class Patched(Family):
         if given.kernel is not None and KERNEL in wanted:
             fitted[KERNEL] = fit_kernel(fitted[KERNEL], wanted[KERNEL].shape[2:])
         if given.grid is not None and POSITIONS in wanted and fitted[POSITIONS].shape[1] != wanted[POSITIONS].shape[1]:
+            from timm.layers import resample_abs_pos_embed
+
             prefix = self.prefix_tokens(net)
             side = round((wanted[POSITIONS].shape[1] - prefix) ** 0.5)
             fitted[POSITIONS] = resample_abs_pos_embed(
@@ -221,6 +222,8 @@ def fit_kernel(kernel: Tensor, size: torch.Size) -> Tensor:
     if old == new:
         return kernel
     if min(new) >= max(old):
+        from timm.layers import resample_patch_embed
+
         return resample_patch_embed(kernel.float(), list(new))
     units = torch.eye(new.numel(), device=kernel.device).view(-1, 1, *new)
     enlarged = F.interpolate(units, size=old, mode="bicubic", antialias=True)[:, 0]
