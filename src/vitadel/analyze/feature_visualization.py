@@ -1,9 +1,9 @@
-"""What do a model's gradients draw when nothing holds them back? Targeted PGD from noise at a large radius.
+"""Feature visualization: what do a model's gradients draw? Targeted PGD from noise at a large radius.
 
-Two targets: a class (Debenedetti 2022, section 4.3.2), or one coordinate of what enters the classifier, the direct
+Two targets: a class (Debenedetti 2022, section 4.3.2), or one coordinate of the classifier's input, the direct
 feature visualization of Engstrom et al. (2019, arXiv:1906.00945). Robust models draw shapes, others noise.
 
-Debenedetti's radius of 15 is one of Linf on pixels in [0, 1]: only the box holds, and steps have 1.5 * 15 / 100 =
+Debenedetti's radius of 15 is one of Linf on pixels in [0, 1]: only the box constrains, and steps have 1.5 * 15 / 100 =
 0.225. The text starts from uniform noise in [0, 1]; the code adds uniform noise in [-15, 15] to that and clips, so that
 nearly all values are 0 or 1. Both are starts here: `text` and `code`.
 
@@ -12,35 +12,37 @@ Shape letters: B pictures, K classes, D coordinates.
 
 import enum
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from vitadel.analyze import spectrum
-from vitadel.analyze.attacked_images import StepSize, check_images, floats, mean_interval, numbers
+from vitadel.analyze.attacked_images import StepSize, mean_interval
 from vitadel.analyze.json_arrays import packed, unpacked
-from vitadel.analyze.study import Bench
+from vitadel.analyze.study import map_chunks
 from vitadel.attacks import PGD, isolated
-from vitadel.core.device import device_of
 from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Count, CountOrZero, Positive, check_ranges
 from vitadel.core.oom import in_batches
 from vitadel.core.rng import RandomStreams, fold_seed
-from vitadel.evaluate.images import Images
+from vitadel.evaluate.context import Context
 from vitadel.goals import Goal, Targeted
 from vitadel.models import Model
-from vitadel.runs import describe
-from vitadel.runs.exhibits import Cell, Exhibit, Picture, Pictures, Table, findings
+from vitadel.runs.exhibits import Exhibit, Picture, Pictures, Table
+from vitadel.runs.schema import StudyRecord
 from vitadel.threats import L2, Linf, Threat
 
-_VALUES = 1 << 21  # pixel values moved at once, where nobody says otherwise
+_TABLE = "pictures"
+_VALUES = 1 << 21  # pixel values searched at once by default
+_COLUMNS = ("before", "after", "success", "fine")
 
 
 class Start(enum.Enum):
-    """Where the search sets out: noise as in the paper's text or as in its code, or images of the data."""
+    """Where the search starts: noise as in the paper's text or as in its code, or images of the data."""
 
     CODE = "code"
     TEXT = "text"
@@ -60,13 +62,21 @@ _PURPOSE = {Start.CODE: 1, Start.TEXT: 2}
 
 @dataclass(frozen=True, slots=True)
 class FeatureVisualization:
-    """What PGD draws towards classes, or towards coordinates of the penultimate layer, from noise or from images.
+    """Pictures that PGD draws towards classes, or towards coordinates of the classifier's input.
 
-    `classes` are the targets; () draws `count` of them. With `coordinates`, those are the targets instead. Every one of
-    `starts` is tried with every target; `images` counts those that the start `images` takes. `eps` and `norm` bound the
-    change; from 1 on a Linf radius bounds nothing that the box does not. `step_size` is 1.5 eps / steps if not said.
+    Args:
+        classes: The targets; () draws `count` of them at random.
+        count: Random classes.
+        coordinates: Targets instead of classes.
+        starts: Where searches start; each is tried with every target.
+        images: Images that the start `images` takes.
+        norm: The norm of the radius.
+        eps: The radius; from 1 on one of Linf excludes nothing that the box does not.
+        steps: Steps of PGD.
+        step_size: Its step size, 1.5 eps / steps if not given.
     """
 
+    title: ClassVar[str] = "What the gradients draw"
     about: ClassVar[str] = "what do the gradients draw? Targeted PGD from noise towards classes or single features"
     needs_threat: ClassVar[bool] = False
 
@@ -83,11 +93,12 @@ class FeatureVisualization:
     def __post_init__(self) -> None:
         check_ranges(self)
         if not self.starts or len(set(self.starts)) < len(self.starts):
-            raise UsageError(
-                f"FeatureVisualization.starts wants each start once, got {[one.value for one in self.starts]}."
-            )
+            starts = [start.value for start in self.starts]
+            raise UsageError(f"FeatureVisualization.starts needs each start once, got {starts}.")
         if self.classes and self.coordinates:
-            raise UsageError("Accumulate goes towards classes or towards coordinates, got both. Leave one of them out.")
+            raise UsageError(
+                "FeatureVisualization goes towards classes or towards coordinates, got both. Leave one of them out."
+            )
 
     def refuse(self, model: nn.Module) -> None:
         if self.coordinates:
@@ -95,112 +106,95 @@ class FeatureVisualization:
         if isinstance(model, Model) and model.spec is not None:
             _check_targets(self.classes, model.spec.num_classes, "class", "classes")
 
-    def carry_out(self, bench: Bench) -> dict[str, object]:
-        """All pictures, row by row; `threat` is not looked at."""
-        images, parts, seed = bench.images, bench.parts, bench.seed
-        check_images(images)
-        asked: nn.Module = _Penultimate(_with_classifier(bench.model)) if self.coordinates else bench.model
-        shape = images.images(torch.arange(1)).shape[1:]
-        targets = self._targets(_answers(asked, images, seed), seed)
-        rows = self._rows(len(images))
-        told = {}
-        for number, (name, start) in enumerate(rows.items()):
-            told[name] = parts.once(
-                f"row-{number}",
-                lambda start=start: self._row(asked, images, start, targets, shape, seed, bench.batch),  # type: ignore[misc]
-            )
-            bench.notify("accumulate", number + 1, len(rows), {})
-        what = "coordinate" if self.coordinates else "class"
-        exhibits: list[Exhibit] = [self._pictures(told, targets, what), self._table(told, targets, what)]
-        fine = {name: mean_interval(floats(_list(one["fine"]))) for name, one in told.items()}
-        result = findings(
-            "accumulate",
-            "What the gradients draw",
-            self._summary(told, what, fine),
-            exhibits,
-            {
-                "settings": describe(self),
-                "targets": targets,
-                "rows": {
-                    name: {key: one[key] for key in ("before", "after", "success", "fine")}
-                    for name, one in told.items()
-                },
-                "fine_share": fine,
-                "seconds": parts.seconds,
-            },
+    def run(self, ctx: Context) -> None:
+        model = self._searched(ctx)
+        targets, starts = self._targets(ctx, model), list(self._starts(ctx).values())
+        map_chunks(
+            ctx,
+            _TABLE,
+            lambda number: self._drawn(ctx, model, starts[int(number)], targets),
+            size=1,
+            index=torch.arange(len(starts)),
         )
-        parts.close(result)
-        return result
 
-    def _targets(self, known: int, seed: int) -> list[int]:
+    def summarize(self, ctx: Context) -> StudyRecord:
+        table, targets = ctx.table(_TABLE), self._targets(ctx, self._searched(ctx))
+        drawn = {name: {key: table[key][row] for key in table.columns} for row, name in enumerate(self._starts(ctx))}
+        fine = {name: mean_interval(one["fine"]) for name, one in drawn.items()}
+        numbers = {
+            "targets": targets,
+            "rows": {name: {key: one[key] for key in _COLUMNS} for name, one in drawn.items()},
+            "fine_share": fine,
+        }
+        exhibits: list[Exhibit] = [self._pictures(drawn, targets), self._table(drawn, targets)]
+        return StudyRecord("accumulate", self.title, self._summary(drawn, fine), exhibits, numbers)
+
+    @property
+    def _what(self) -> str:
+        return "coordinate" if self.coordinates else "class"
+
+    @property
+    def _value(self) -> str:
+        return "value" if self.coordinates else "probability"
+
+    def _searched(self, ctx: Context) -> nn.Module:
+        """The model, or the part of it before the classifier."""
+        return _Penultimate(_with_classifier(ctx.model)) if self.coordinates else ctx.model
+
+    def _targets(self, ctx: Context, model: nn.Module) -> list[int]:
+        with isolated(model, ctx.seed, ctx.device), torch.no_grad():
+            outputs = int(model(ctx.batch([0]).x).shape[1])
         if self.coordinates:
-            _check_targets(self.coordinates, known, "coordinate", "coordinates before its classifier")
-            return list(self.coordinates)
-        if self.classes:
-            _check_targets(self.classes, known, "class", "classes")
-            return list(self.classes)
-        draw = torch.Generator().manual_seed(fold_seed(seed, *b"targets"))
-        return torch.randperm(known, generator=draw)[: self.count].tolist()
+            _check_targets(self.coordinates, outputs, "coordinate", "coordinates before its classifier")
+        _check_targets(self.classes, outputs, "class", "classes")
+        rng = torch.Generator().manual_seed(fold_seed(ctx.seed, *b"targets"))
+        drawn: list[int] = torch.randperm(outputs, generator=rng)[: self.count].tolist()
+        return list(self.coordinates or self.classes) or drawn
 
-    def _rows(self, n: int) -> dict[str, Start | int]:
-        """The rows of the picture by name: a kind of noise, or the number of an image."""
-        rows: dict[str, Start | int] = {}
+    def _starts(self, ctx: Context) -> dict[str, Start | int]:
+        """The rows of the pictures by name: a kind of noise, or the index of an image."""
+        starts: dict[str, Start | int] = {}
         for start in self.starts:
             if start is Start.IMAGES:
-                rows |= {f"image {row}": row for row in range(min(self.images, n))}
+                starts |= {f"image {index}": index for index in range(min(self.images, len(ctx.images)))}
             else:
-                rows[_STARTS[start]] = start
-        return rows
+                starts[_STARTS[start]] = start
+        return starts
 
-    def _row(
-        self,
-        asked: nn.Module,
-        images: Images,
-        start: Start | int,
-        targets: Sequence[int],
-        shape: torch.Size,
-        seed: int,
-        batch: int | None,
-    ) -> dict[str, object]:
-        device, target_B = device_of(asked), torch.tensor(targets)
+    def _drawn(self, ctx: Context, model: nn.Module, start: Start | int, targets: Sequence[int]) -> dict[str, object]:
+        """One row of pictures: from one start towards every target."""
+        target_B, threat, shape = torch.tensor(targets), self._threat(), ctx.batch([0]).x.shape[1:]
 
-        bound = self._bound()
-
-        def draw(at: Tensor) -> tuple[Tensor, ...]:
-            rng = RandomStreams.of(fold_seed(seed, *b"accumulate"), at).fold(
-                0 if isinstance(start, int) else _PURPOSE[start]
-            )
-            x0 = self._start(images, start, rng, shape)
-            goal = self._goal(target_B[at].to(device))
-            # where a radius binds, the code's noise is a random point within it; where none does, it is in x0 already
-            attack = PGD(self.steps, self._step(), random_start=start is Start.CODE and bound is not None)
-            found = attack(asked, x0.to(device), goal, bound or Linf(1.0), seed=seed, index_B=at)
-            with isolated(asked, seed, device), torch.no_grad():
-                before_B, after_B = (_score(asked(x.to(device)), goal) for x in (x0, found.x_adv))
+        def search(index: Tensor) -> tuple[Tensor, ...]:
+            purpose = 0 if isinstance(start, int) else _PURPOSE[start]
+            rng = RandomStreams.of(fold_seed(ctx.seed, *b"accumulate"), index).fold(purpose)
+            x0 = self._start(ctx, start, rng, shape)
+            goal = self._goal(target_B[index].to(ctx.device))
+            # within a radius, the code's noise is a random point; where only the box constrains, it is in x0 already
+            attack = PGD(self.steps, self._step(), random_start=start is Start.CODE and threat is not None)
+            found = attack(model, x0.to(ctx.device), goal, threat or Linf(1.0), seed=ctx.seed, index_B=index)
+            with isolated(model, ctx.seed, ctx.device), torch.no_grad():
+                before_B, after_B = (_score(model(x.to(ctx.device)), goal) for x in (x0, found.x_adv))
             return found.x_adv.cpu(), x0, before_B.cpu(), after_B.cpu(), found.success.cpu()
 
-        at_once = batch or max(1, _VALUES // shape.numel())
-        made = [one for _, one in in_batches(torch.arange(len(targets)), at_once, draw)]
-        x, x0, before_B, after_B, success_B = (torch.cat(list(one)) for one in zip(*made, strict=True))
-        return {
-            "pictures": packed((x * 255).round().byte()),
-            "before": numbers(before_B),
-            "after": numbers(after_B),
-            "success": success_B.tolist(),
-            "fine": numbers(spectrum.fine_share(x - x0)),
-        }
+        at_once = ctx.engine.batch_size or max(1, _VALUES // shape.numel())
+        batches = [one for _, one in in_batches(torch.arange(len(targets)), at_once, search)]
+        x, x0, before_B, after_B, success_B = (torch.cat(list(one)) for one in zip(*batches, strict=True))
+        values = (before_B, after_B, success_B, spectrum.fine_share(x - x0))
+        pictures = packed((x * 255).round().byte())
+        return {"pictures": pictures, **{name: one.tolist() for name, one in zip(_COLUMNS, values, strict=True)}}
 
-    def _start(self, images: Images, start: Start | int, rng: RandomStreams, shape: torch.Size) -> Tensor:
-        """Where the search sets out, and what a radius is measured from."""
+    def _start(self, ctx: Context, start: Start | int, rng: RandomStreams, shape: torch.Size) -> Tensor:
+        """Where the search starts, and what a radius is measured from."""
         if isinstance(start, int):
-            return images.images(torch.tensor([start])).cpu().expand(len(rng.key_B), *shape).contiguous()
+            return ctx.images.images(torch.tensor([start])).cpu().expand(len(rng.key_B), *shape).contiguous()
         x0 = rng.uniform(*shape)
-        if start is Start.TEXT or self._bound() is not None:
+        if start is Start.TEXT or self._threat() is not None:
             return x0
         return (x0 + self.eps * (2 * rng.fold(1).uniform(*shape) - 1)).clamp(0, 1)
 
-    def _bound(self) -> Threat | None:
-        """The threat that a radius makes; None if only the box holds."""
+    def _threat(self) -> Threat | None:
+        """The threat of the radius; None if only the box constrains."""
         if self.norm is Norm.L2:
             return L2(self.eps)
         return Linf(self.eps) if self.eps < 1 else None
@@ -211,58 +205,53 @@ class FeatureVisualization:
     def _goal(self, target_B: Tensor) -> Goal:
         return Coordinate(target_B) if self.coordinates else Targeted(target_B)
 
-    def _pictures(self, told: Mapping[str, Mapping[str, object]], targets: Sequence[int], what: str) -> Pictures:
-        grid = {name: unpacked(one["pictures"]).float() / 255 for name, one in told.items()}
-        sign = "p" if what == "class" else "value"
-        notes = {name: [f"{sign} {value:.2f}" for value in floats(_list(one["after"]))] for name, one in told.items()}
-        towards = "the class on top" if what == "class" else "the coordinate on top of what enters the classifier"
+    def _pictures(self, drawn: Mapping[str, Mapping[str, Any]], targets: Sequence[int]) -> Pictures:
+        cells = []
+        for one in drawn.values():
+            images, sign = unpacked(one["pictures"]).float() / 255, "value" if self.coordinates else "p"
+            notes = (f"{sign} {value:.2f}" for value in one["after"])
+            cells.append([Picture.of(image.numpy(), note=note) for image, note in zip(images, notes, strict=True)])
+        end = "coordinate at the end" if self.coordinates else "probability of the target at the end"
+        towards = "coordinate on top of what enters the classifier" if self.coordinates else "class on top"
         return Pictures(
             "Drawn by the gradients",
             f"PGD with {self.steps} steps of {self._step():.3g} ({self.norm.value}, eps {self.eps:g}) towards "
-            f"{towards}. Rows are starts: 'noise, code' is uniform noise plus uniform noise of the radius, clipped, "
-            "as in the authors' code; 'noise, text' is uniform noise, as the paper says. Below stands "
-            + ("the probability of the target at the end." if what == "class" else "the coordinate at the end."),
-            [
-                [Picture.of(one.numpy(), note=note) for one, note in zip(grid[name], notes[name], strict=True)]
-                for name in told
-            ],
-            rows=list(told),
-            columns=[f"{what} {target}" for target in targets],
+            f"the {towards}. Rows are starts: 'noise, code' is uniform noise plus uniform noise of the radius, "
+            f"clipped, as in the authors' code; 'noise, text' is uniform noise, as the paper says. Below each is the "
+            f"{end}.",
+            cells,
+            rows=list(drawn),
+            columns=[f"{self._what} {target}" for target in targets],
         )
 
-    def _table(self, told: Mapping[str, Mapping[str, object]], targets: Sequence[int], what: str) -> Table:
-        rows: list[list[Cell]] = []
-        for name, one in told.items():
-            columns = (floats(_list(one[key])) for key in ("before", "after", "fine"))
-            for target, before, after, fine in zip(targets, *columns, strict=True):
-                rows.append([name, target, before, after, fine])
-        value = "probability" if what == "class" else "value"
+    def _table(self, drawn: Mapping[str, Mapping[str, Any]], targets: Sequence[int]) -> Table:
         return Table(
             "Every picture",
-            f"The {value} of the target before and after, and the share of what was drawn, the picture minus its "
+            f"The {self._value} of the target before and after, and the share of what was drawn, the picture minus its "
             f"start, beyond a quarter of a cycle per pixel; white noise has {1 - math.pi * spectrum.FINE**2:.2f}.",
-            ["start", what, f"{value} before", f"{value} after", "fine share"],
-            rows,
+            ["start", self._what, f"{self._value} before", f"{self._value} after", "fine share"],
+            [
+                [name, *values]
+                for name, one in drawn.items()
+                for values in zip(targets, one["before"], one["after"], one["fine"], strict=True)
+            ],
         )
 
-    def _summary(
-        self, told: Mapping[str, Mapping[str, object]], what: str, fine: Mapping[str, Mapping[str, float]]
-    ) -> str:
-        pairs = []
-        for name, one in told.items():
-            before, after = (sum(v) / len(v) for v in (floats(_list(one[key])) for key in ("before", "after")))
-            pairs.append(
-                f"from {name} the target's {'probability' if what == 'class' else 'value'} goes from {before:.3g} to "
-                f"{after:.3g} on average, with {fine[name]['mean']:.0%} of what is drawn beyond a quarter of a cycle "
-                "per pixel"
+    def _summary(self, drawn: Mapping[str, Mapping[str, Any]], fine: Mapping[str, Mapping[str, float]]) -> str:
+        parts = []
+        for name, one in drawn.items():
+            before, after = (statistics.fmean(one[key]) for key in ("before", "after"))
+            parts.append(
+                f"from {name} the target's {self._value} goes from {before:.3g} to {after:.3g} on average, with "
+                f"{fine[name]['mean']:.0%} of what is drawn beyond a quarter of a cycle per pixel"
             )
-        text = "; ".join(pairs)
+        text = "; ".join(parts)
         return f"{text[0].upper()}{text[1:]} (white noise: 80%)."
 
 
 @dataclass(frozen=True, slots=True)
 class Coordinate:
-    """As much as possible of one output; there is no moment at which it is enough."""
+    """One output is maximized; no value of it counts as a success."""
 
     coordinate_B: Tensor
 
@@ -281,7 +270,7 @@ class Coordinate:
 
 
 class _Penultimate(nn.Module):
-    """What enters the classifier, in the place of what leaves it."""
+    """A model that returns its classifier's input."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
@@ -304,13 +293,6 @@ def _with_classifier(model: nn.Module) -> Model:
     return model
 
 
-def _answers(asked: nn.Module, images: Images, seed: int) -> int:
-    """How many numbers the model answers with."""
-    device = device_of(asked)
-    with isolated(asked, seed, device), torch.no_grad():
-        return int(asked(images.images(torch.arange(1)).to(device)).shape[1])
-
-
 def _score(z: Tensor, goal: Goal) -> Tensor:
     """The probability of the class, or the coordinate itself."""
     value_B = z.float().softmax(1) if isinstance(goal, Targeted) else z.float()
@@ -320,8 +302,3 @@ def _score(z: Tensor, goal: Goal) -> Tensor:
 def _check_targets(targets: Sequence[int], known: int, what: str, of_what: str) -> None:
     if far := [target for target in targets if not 0 <= target < known]:
         raise UsageError(f"there is no {what} {far[0]}: the model has {known} {of_what}, counted from 0.")
-
-
-def _list(value: object) -> list[object]:
-    assert isinstance(value, list)
-    return value

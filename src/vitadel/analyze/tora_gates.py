@@ -1,6 +1,6 @@
-r"""Whom do the gates of a TORA model listen to? The share of each adapter, patch by patch and block by block.
+r"""How do the gates of a TORA model weight its adapters? The share of each, patch by patch and block by block.
 
-After every block a gate weighs what the accuracy and the robustness adapter found (`vitadel.models.tora`). With
+After every block a gate weights the outputs of the accuracy and the robustness adapter (`vitadel.models.tora`). With
 :math:`G^a_{hij}` the weight of adapter a for query i and key j in head h, the share of an adapter for patch j is
 
 .. math:: s^a_j = \frac{1}{H N} \sum_{h, i} \frac{G^a_{hij}}{\sum_b G^b_{hij}},
@@ -9,46 +9,48 @@ the mean over all heads and all N queries, the class token and other prefix toke
 (AdapterFusion) has no queries: there it is the mean over heads. Shares of prefix tokens are dropped. An entry that is
 zero for all adapters, as a softmax over tokens may give, is shared evenly. The shares of a patch sum to one.
 
-The gate after the last block is there and shown, but no head reads what it fuses, so that nothing has trained it.
+The gate after the last block is shown as well, but no head reads what it fuses, so it is untrained.
 
 Shape letters: A adapters, B images, H heads, N tokens, P patches, L blocks.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from vitadel.analyze import attacked_images
-from vitadel.analyze.study import Bench
+from vitadel.analyze.attacked_images import small
+from vitadel.analyze.layers import outputs_of
 from vitadel.attacks import isolated
-from vitadel.core.device import device_of
 from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Count, CountOrZero, check_ranges
-from vitadel.core.oom import in_batches
-from vitadel.core.progress import Notify
+from vitadel.evaluate.context import Batch, Context
 from vitadel.models import Adapted, Model, family_of
-from vitadel.runs import describe
-from vitadel.runs.exhibits import Exhibit, Line, Lines, Picture, Pictures, Table, findings
+from vitadel.runs.exhibits import Exhibit, Line, Lines, Picture, Pictures, Table
+from vitadel.runs.schema import StudyRecord
 
 _ADAPTERS = {"acc": "accuracy", "rob": "robustness"}
-_COLUMNS = 12  # blocks that the pictures show if nobody chose any
-_ROWS = 64
+_COLUMNS = 12  # blocks that the pictures show by default
+_BATCH = 64
+_SHARES, _MAPS = "gates", "maps"
+# numbers over images by name, adapter by adapter and block by block
+Statistics = Mapping[str, Sequence[Sequence[float]]]
 
 
 @dataclass(frozen=True, slots=True)
 class TORAGates:
-    """Maps of what the gates of a TORA model give each adapter, on the first images, and their means on all images.
+    """Maps of the share that the gates of a TORA model give each adapter, and mean shares per block.
 
-    `images` counts the images whose maps are shown, `blocks` are the numbers of the blocks that are; () shows all, of
-    deep networks twelve. Means are of all blocks and all images.
+    Args:
+        images: The first images, whose maps are shown; means are of all images.
+        blocks: Numbers of the blocks that are shown; () shows all, of deep networks twelve. Means are of all blocks.
     """
 
-    about: ClassVar[str] = "whom do the gates of a TORA model listen to? Maps of shares, means per block"
+    title: ClassVar[str] = "Gates of the adapters"
+    about: ClassVar[str] = "which adapters do the gates of a TORA model weight? Maps of shares, means per block"
     needs_threat: ClassVar[bool] = False
 
     images: Count = 8
@@ -58,48 +60,54 @@ class TORAGates:
         check_ranges(self)
 
     def refuse(self, model: nn.Module) -> None:
-        self._columns(len(_gated(model).fusions))
+        depth = len(_gated(model).fusions)
+        if beyond := [block for block in self.blocks if block >= depth]:
+            raise UsageError(f"the model has {depth} blocks, counted from 0; TORAGates.blocks asks for {beyond[0]}.")
 
-    def carry_out(self, bench: Bench) -> dict[str, object]:
-        """The shares on all images, and maps of the first; `threat` is not looked at."""
-        images, parts = bench.images, bench.parts
-        if len(images) == 0:
-            raise UsageError("there are no images to study. Choose a longer slice of the data.")
-        net, rows = _gated(bench.model), bench.batch or _ROWS
-        columns, names = self._columns(len(net.fusions)), net.tuning.names
+    def run(self, ctx: Context) -> None:
+        blocks, size = self._shown_blocks(ctx), ctx.engine.batch_size or _BATCH
 
-        def look(at: Tensor) -> Tensor:
-            return _shares_of(bench.model, images.images(at), bench.seed)
+        def means(batch: Batch) -> dict[str, object]:
+            flat_BLAP = _shares_of(ctx, batch.x).flatten(-2)
+            return {"mean": flat_BLAP.mean(-1), "spread": flat_BLAP.std(-1, correction=0)}
 
-        told = _per_block(parts.once("shares", lambda: _each_image(look, len(images), rows, bench.notify)))
-        shown = torch.arange(min(self.images, len(images)))
-        maps_BLAhw = torch.cat([made for _, made in in_batches(shown, rows, look)])[:, columns]
-        x, labels = images.images(shown), images.labels[shown].tolist()
-        over = "heads" if net.tuning.gate == "per-token" else "heads and queries"
+        ctx.map(_SHARES, means, batch_size=size)
+        shown = range(min(self.images, len(ctx.images)))
+        ctx.map(_MAPS, lambda batch: {"shares": _shares_of(ctx, batch.x)[:, blocks]}, index=shown, batch_size=size)
+
+    def summarize(self, ctx: Context) -> StudyRecord:
+        tuning, n, rows, maps = _gated(ctx.model).tuning, len(ctx.images), ctx.table(_SHARES), ctx.table(_MAPS)
+        shown, shares_BLAhw = ctx.batch(maps.index), torch.tensor(maps["shares"], dtype=torch.float64)
+        mean_nLA, spread_nLA = (torch.tensor(rows[name], dtype=torch.float64) for name in ("mean", "spread"))
+        by_name = {
+            "mean": mean_nLA.mean(0),
+            "deviation": mean_nLA.std(0, correction=0),
+            "least": mean_nLA.amin(0),
+            "greatest": mean_nLA.amax(0),
+            "over_patches": spread_nLA.mean(0),
+        }
+        statistics = {name: value_LA.T.tolist() for name, value_LA in by_name.items()}
+        over, blocks = "heads" if tuning.gate == "per-token" else "heads and queries", self._shown_blocks(ctx)
         exhibits: list[Exhibit] = [
-            *(_maps(x, labels, maps_BLAhw[:, :, a], columns, name, over) for a, name in enumerate(names)),
-            _curve(told, names, len(images)),
-            _table(told, names, len(images)),
+            *(_maps(shown, shares_BLAhw[:, :, number], blocks, name, over) for number, name in enumerate(tuning.names)),
+            _curve(statistics, tuning.names, n),
+            _table(statistics, tuning.names, n),
         ]
         numbers = {
-            "n": len(images),
-            "settings": describe(self),
-            "gate": net.tuning.gate,
-            "softmax": net.tuning.softmax,
-            "shares": {name: {key: told[key][a] for key in told} for a, name in enumerate(names)},
-            "seconds": parts.seconds,
+            "n": n,
+            "gate": tuning.gate,
+            "softmax": tuning.softmax,
+            "shares": {
+                adapter: {name: value[number] for name, value in statistics.items()}
+                for number, adapter in enumerate(tuning.names)
+            },
         }
-        result = findings("gates", "Gates of the adapters", _summary(told, names, len(images)), exhibits, numbers)
-        parts.close(result)
-        return result
+        return StudyRecord("gates", self.title, _summary(statistics, tuning.names, n), exhibits, numbers)
 
-    def _columns(self, depth: int) -> list[int]:
-        if far := [block for block in self.blocks if block >= depth]:
-            raise UsageError(f"the model has {depth} blocks, counted from 0; TORAGates.blocks asks for {far[0]}.")
-        if self.blocks:
-            return list(self.blocks)
+    def _shown_blocks(self, ctx: Context) -> list[int]:
+        depth = len(_gated(ctx.model).fusions)
         count = min(depth, _COLUMNS)
-        return [round(place * (depth - 1) / max(1, count - 1)) for place in range(count)]
+        return list(self.blocks) or [round(at * (depth - 1) / max(1, count - 1)) for at in range(count)]
 
 
 def shares(g: Tensor, patches: int) -> Tensor:
@@ -107,7 +115,7 @@ def shares(g: Tensor, patches: int) -> Tensor:
     g = g.float() if g.dtype in (torch.float16, torch.bfloat16) else g
     sum_ = g.sum(0, keepdim=True)
     share = torch.where(sum_ > 0, g / sum_, 1 / len(g))
-    # heads and queries, or heads alone; sums are exact to float64 where a copy of all gates in it would be large
+    # heads and queries, or heads alone; summed in float64 without a copy of all gates in it, which would be large
     return share.mean(tuple(range(2, g.ndim - 1)), dtype=torch.float64)[..., -patches:]
 
 
@@ -115,93 +123,46 @@ def _gated(model: nn.Module) -> Adapted:
     net = model.net if isinstance(model, Model) else model
     if not isinstance(model, Model) or not isinstance(net, Adapted):
         raise UsageError(
-            f"this study looks at the gates of a TORA model, and {type(net).__name__} has none. "
+            f"this study reads the gates of a TORA model, and {type(net).__name__} has none. "
             "Train one with a TORA recipe, or make one with vitadel.models.tora."
         )
     if not net.fusions:
         raise UsageError(
-            f"a gate weighs two adapters, and this model has none: it was made with tuning={net.tuning.tuning!r}. "
+            f"a gate weights two adapters, and this model has no gates: it was made with tuning={net.tuning.tuning!r}. "
             "Choose a model with tuning='tora'."
         )
     return net
 
 
-def _shares_of(model: nn.Module, x: Tensor, seed: int) -> Tensor:
+def _shares_of(ctx: Context, x: Tensor) -> Tensor:
     """[B, L, A, h, w]: the shares of some images, on the CPU."""
-    net, device = _gated(model), device_of(model)
+    net = _gated(ctx.model)
     height, width = family_of(net).grid(net, x.shape[-1]) or (0, 0)
-    with isolated(model, seed, device), torch.no_grad(), _watched(net, height * width) as seen:
-        model(x.to(device))
-    if len(seen) < len(net.fusions):
-        raise UsageError("the gates were never seen: compiled code does not see hooks. Study the model itself.")
-    stacked = torch.stack([seen[block] for block in range(len(seen))])
-    return stacked.permute(2, 0, 1, 3).unflatten(-1, (height, width)).cpu()
+    gates = [fusion.get_submodule("gates") for fusion in net.fusions]
+    # averaged at once, as all gates together may not fit into memory
+    read = outputs_of(gates, lambda block, g: shares(g, height * width))
+    with isolated(ctx.model, ctx.seed, ctx.device), torch.no_grad(), read as found:
+        ctx.model(x)
+    if len(found) < len(gates):
+        raise UsageError("the hooks on the gates never fired: compiled code does not see them. Study the model itself.")
+    shares_LABP = torch.stack([found[block] for block in range(len(gates))])
+    return shares_LABP.permute(2, 0, 1, 3).unflatten(-1, (height, width)).cpu()
 
 
-@contextmanager
-def _watched(net: Adapted, patches: int) -> Iterator[dict[int, Tensor]]:
-    """Inside, the shares of every gate by the number of its block, from the latest forward pass."""
-    seen: dict[int, Tensor] = {}
-
-    def at(block: int) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
-        def look(module: nn.Module, args: tuple[Tensor, ...], gates: Tensor) -> None:
-            # at once, as all gates together may not fit into memory
-            seen[block] = shares(gates, patches)
-
-        return look
-
-    handles = [
-        fusion.get_submodule("gates").register_forward_hook(at(block)) for block, fusion in enumerate(net.fusions)
-    ]
-    try:
-        yield seen
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _each_image(look: Callable[[Tensor], Tensor], n: int, rows: int, notify: Notify) -> dict[str, object]:
-    """Of every image, block and adapter the mean share over patches, and the deviation from patch to patch."""
-    mean: list[object] = []
-    spread: list[object] = []
-    for at, found in in_batches(torch.arange(n), rows, look):
-        flat_BLAP = found.flatten(-2)
-        mean += flat_BLAP.mean(-1).tolist()
-        spread += flat_BLAP.std(-1, correction=0).tolist()
-        notify("gates", int(at[-1]) + 1, n, {})
-    return {"mean": mean, "spread": spread}
-
-
-def _per_block(found: Mapping[str, object]) -> dict[str, list[list[float]]]:
-    """Over all images, adapter by adapter and block by block."""
-    mean_nLA = torch.tensor(found["mean"], dtype=torch.float64)
-    spread_nLA = torch.tensor(found["spread"], dtype=torch.float64)
-    told = {
-        "mean": mean_nLA.mean(0),
-        "deviation": mean_nLA.std(0, correction=0),
-        "least": mean_nLA.amin(0),
-        "greatest": mean_nLA.amax(0),
-        "over_patches": spread_nLA.mean(0),
-    }
-    return {key: value_LA.T.tolist() for key, value_LA in told.items()}
-
-
-def _maps(
-    x: Tensor, labels: Sequence[int], maps_BLhw: Tensor, columns: Sequence[int], name: str, over: str
-) -> Pictures:
-    small = [attacked_images.small(one) for one in x.cpu()]
-    reach, word = _reach(maps_BLhw), _ADAPTERS[name]
+def _maps(shown: Batch, shares_BLhw: Tensor, blocks: Sequence[int], name: str, over: str) -> Pictures:
+    images = [small(x) for x in shown.x.cpu()]
+    reach, word = _reach(shares_BLhw), _ADAPTERS[name]
     return Pictures(
         f"Share of the {word} adapter",
         f"What the gate after each block gives the {word} adapter for each patch: its weight divided by the sum over "
         f"the adapters, mean over {over}. White is a half, red more, blue less; the image shows through as a shade. No "
         "head reads what the gate after the last block fuses: nothing has trained it.",
         [
-            [Picture.of(image), *(Picture.of(image.mean(0, keepdim=True), one) for one in maps)]
-            for image, maps in zip(small, maps_BLhw, strict=True)
+            [Picture.of(image), *(Picture.of(image.mean(0, keepdim=True), one) for one in maps_Lhw)]
+            for image, maps_Lhw in zip(images, shares_BLhw, strict=True)
         ],
-        rows=[f"label {label}" for label in labels],
-        columns=["image", *(f"block {block}" for block in columns)],
+        rows=[f"label {label}" for label in shown.y.tolist()],
+        columns=["image", *(f"block {block}" for block in blocks)],
         scale_label=f"share of {name}",
         low=0.5 - reach,
         high=0.5 + reach,
@@ -215,45 +176,39 @@ def _reach(maps: Tensor) -> float:
     return min(0.5, max(1e-3, math.ceil(most / digit - 1e-9) * digit))
 
 
-def _curve(told: Mapping[str, list[list[float]]], names: Sequence[str], n: int) -> Lines:
+def _curve(statistics: Statistics, names: Sequence[str], n: int) -> Lines:
+    lines = []
+    for name, mean, deviation in zip(names, statistics["mean"], statistics["deviation"], strict=True):
+        low, high = ([m + sign * d for m, d in zip(mean, deviation, strict=True)] for sign in (-1, 1))
+        lines.append(Line(f"{_ADAPTERS[name]} adapter", list(range(len(mean))), mean, low, high))
     return Lines(
         "Mean share per block",
         f"The share of each adapter, mean over all patches and {n} images; bands are one standard deviation from image "
         "to image. The gate after the last block is untrained.",
-        [
-            Line(
-                f"{_ADAPTERS[name]} adapter",
-                list(range(len(mean))),
-                mean,
-                [m - d for m, d in zip(mean, deviation, strict=True)],
-                [m + d for m, d in zip(mean, deviation, strict=True)],
-            )
-            for name, mean, deviation in zip(names, told["mean"], told["deviation"], strict=True)
-        ],
+        lines,
         x_label="block",
         y_label="share",
         references=[("a half", 0.5)],
     )
 
 
-def _table(told: Mapping[str, list[list[float]]], names: Sequence[str], n: int) -> Table:
-    last, means = names[-1], told["mean"]
-    rest = [told[key][-1] for key in ("deviation", "least", "greatest", "over_patches")]
+def _table(statistics: Statistics, names: Sequence[str], n: int) -> Table:
+    last = [statistics[name][-1] for name in ("deviation", "least", "greatest", "over_patches")]
     return Table(
         "Shares in numbers",
-        f"The mean over all patches and {n} images; and, for {last}, of the means of single images the standard "
+        f"The mean over all patches and {n} images; and, for {names[-1]}, of the means of single images the standard "
         "deviation, the least and the greatest, and the standard deviation from patch to patch within an image.",
         ["block", *(f"share of {name}" for name in names), "std, images", "least", "greatest", "std, patches"],
-        [[block, *numbers] for block, numbers in enumerate(zip(*means, *rest, strict=True))],
+        [[block, *values] for block, values in enumerate(zip(*statistics["mean"], *last, strict=True))],
         digits=4,
     )
 
 
-def _summary(told: Mapping[str, list[list[float]]], names: Sequence[str], n: int) -> str:
-    mean = told["mean"][-1][:-1] or told["mean"][-1]  # that of the last block is untrained
+def _summary(statistics: Statistics, names: Sequence[str], n: int) -> str:
+    mean = statistics["mean"][-1][:-1] or statistics["mean"][-1]  # that of the last block is untrained
     low, high = min(range(len(mean)), key=mean.__getitem__), max(range(len(mean)), key=mean.__getitem__)
-    overall = sum(mean) / len(mean)
     return (
-        f"On {n} images the gates give the {_ADAPTERS[names[-1]]} adapter {overall:.3f} of the weight on average over "
-        f"all blocks but the last, from {mean[low]:.3f} after block {low} to {mean[high]:.3f} after block {high}."
+        f"On {n} images the gates give the {_ADAPTERS[names[-1]]} adapter {sum(mean) / len(mean):.3f} of the weight on "
+        f"average over all blocks but the last, from {mean[low]:.3f} after block {low} to {mean[high]:.3f} after block "
+        f"{high}."
     )

@@ -7,16 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from subjects import hooks  # type: ignore[import-not-found]
+from subjects import hooks, studied_in  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
-from vitadel.analyze import Bench, FeatureVisualization, Parts, study
+from vitadel.analyze import FeatureVisualization, study
 from vitadel.analyze.feature_visualization import Coordinate, Norm, Start
-from vitadel.analyze.study import InHand
 from vitadel.core.errors import UsageError
 from vitadel.models import Model, Option, load, wrap
 from vitadel.models.wide_resnet import WideResNet
-from vitadel.threats import Linf
+from vitadel.runs import ResultFolder
 
 CLASSES, SIDE = 6, 8
 TINY: dict[str, tuple[str, int | None, dict[str, Option]]] = {
@@ -54,8 +53,8 @@ def x() -> Tensor:
 
 
 def drawn(result: dict[str, Any], row: int, column: int) -> np.ndarray:
-    told = result["exhibits"][0]["cells"][row][column]["pixels"]
-    return np.frombuffer(base64.b64decode(told["base64"]), dtype=told["dtype"]).reshape(told["shape"])
+    pixels = result["exhibits"][0]["cells"][row][column]["pixels"]
+    return np.frombuffer(base64.b64decode(pixels["base64"]), dtype=pixels["dtype"]).reshape(pixels["shape"])
 
 
 def studied(model: nn.Module, x: Tensor, settings: FeatureVisualization, **more: Any) -> dict[str, Any]:
@@ -71,10 +70,10 @@ def test_the_target_is_drawn_as_bright_as_can_be_and_all_else_dark(model: Model,
         # rows beyond the last class have no gradient, and stay as they were
         np.testing.assert_array_equal(drawn(result, 0, column)[:CLASSES], wanted[:CLASSES])
     name = {Start.CODE: "noise, code", Start.TEXT: "noise, text", Start.IMAGES: "image 0"}[start]
-    told = result["rows"][name]
-    assert told["after"] == pytest.approx([float(np.exp(10) / (np.exp(10) + 5))] * 2, rel=1e-4)
-    assert told["success"] == [True, True]
-    assert max(told["before"]) < 0.9
+    row = result["rows"][name]
+    assert row["after"] == pytest.approx([float(np.exp(10) / (np.exp(10) + 5))] * 2, rel=1e-4)
+    assert row["success"] == [True, True]
+    assert max(row["before"]) < 0.9
 
 
 def test_a_coordinate_is_drawn_alone(model: Model, x: Tensor) -> None:
@@ -98,7 +97,8 @@ def test_both_starts_are_those_of_the_paper(model: Model) -> None:
     assert float(np.isin(text, (0, 255)).mean()) < 0.05
     assert 100 < float(text.mean()) < 155
     assert list(result["rows"]) == ["noise, code", "noise, text"]
-    assert FeatureVisualization()._step() == pytest.approx(0.225)
+    caption = studied(model, blank, FeatureVisualization(classes=(0,), steps=100))["exhibits"][0]["caption"]
+    assert "100 steps of 0.225 (linf, eps 15)" in caption
 
 
 def test_a_radius_that_binds_is_kept(model: Model, x: Tensor) -> None:
@@ -125,22 +125,15 @@ def test_targets_are_drawn_from_the_seed(model: Model, x: Tensor) -> None:
     assert sorted(studied(model, x, FeatureVisualization(count=50, steps=1))["targets"]) == list(range(CLASSES))
 
 
-def test_the_batch_changes_nothing_and_a_kill_costs_nothing(model: Model, x: Tensor, tmp_path: Path) -> None:
+def test_the_batch_changes_nothing_and_an_interrupted_study_resumes(model: Model, x: Tensor, tmp_path: Path) -> None:
     settings = FeatureVisualization(count=4, steps=5)
     straight = studied(model, x, settings)
     assert {**studied(model, x, settings, batch=1), "seconds": 0} == {**straight, "seconds": 0}
-
-    class Killed(Exception):
-        pass
-
-    def dying(name: str, done: int, total: int, facts: object) -> None:
-        raise Killed
-
-    images = InHand(x, torch.arange(3))
-    with pytest.raises(Killed):
-        settings.carry_out(Bench(model, images, Parts(tmp_path), Linf(0.1), notify=dying))
-    assert len(list((tmp_path / "parts").iterdir())) == 1
-    resumed = settings.carry_out(Bench(model, images, Parts(tmp_path), Linf(0.1)))
+    y = torch.arange(3)
+    with pytest.raises(KeyboardInterrupt):
+        studied_in(tmp_path, model, x, y, settings, stop_after=0.25)
+    assert ResultFolder(tmp_path).read("pictures")["index"] == [0]
+    resumed = studied_in(tmp_path, model, x, y, settings)
     assert {**resumed, "seconds": 0} == {**straight, "seconds": 0}
 
 
@@ -158,8 +151,8 @@ def test_every_family_draws_classes_and_coordinates(family: str) -> None:
         FeatureVisualization(classes=(3, 1), steps=3, step_size=0.01, starts=(Start.TEXT,)),
         FeatureVisualization(coordinates=(3, 1), steps=3, step_size=0.01, starts=(Start.TEXT,)),
     ):
-        told = studied(model, images, settings)["rows"]["noise, text"]
-        assert all(after > before for before, after in zip(told["before"], told["after"], strict=True))
+        drawn_row = studied(model, images, settings)["rows"]["noise, text"]
+        assert all(after > before for before, after in zip(drawn_row["before"], drawn_row["after"], strict=True))
     assert model.training
     assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
     assert hooks(model) == hooks_before
@@ -185,7 +178,7 @@ def test_mistakes(model: Model, x: Tensor) -> None:
         studied(nn.Flatten(), x, FeatureVisualization(coordinates=(0,)))
     with pytest.raises(UsageError, match="towards classes or towards coordinates, got both"):
         FeatureVisualization(classes=(1,), coordinates=(1,))
-    with pytest.raises(UsageError, match=r"FeatureVisualization\.starts wants each start once"):
+    with pytest.raises(UsageError, match=r"FeatureVisualization\.starts needs each start once"):
         FeatureVisualization(starts=(Start.CODE, Start.CODE))
     with pytest.raises(UsageError, match="must be positive"):
         FeatureVisualization(eps=0.0)

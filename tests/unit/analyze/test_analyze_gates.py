@@ -6,19 +6,21 @@ Shape letters: A adapters, B images, H heads, N tokens, D numbers per token, L b
 import base64
 import copy
 import math
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from subjects import studied_in  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
-from vitadel.analyze import Bench, Parts, TORAGates, study
-from vitadel.analyze.study import InHand
+from vitadel.analyze import TORAGates, run_study, study, tensor_context
 from vitadel.analyze.tora_gates import shares
 from vitadel.core.errors import UsageError
 from vitadel.models import Adapted, Model, Option, Tuning, load, tora, wrap
-from vitadel.threats import Linf
+from vitadel.runs import ResultFolder
 
 DEPTH, HEADS, DIM = 3, 4, 32
 WAYS = [Tuning(), Tuning(softmax="token"), Tuning(softmax="joint"), Tuning(gate="per-token")]
@@ -58,9 +60,9 @@ def maps(result: dict[str, Any], exhibit: int) -> Tensor:
     return torch.stack([torch.stack(row) for row in rows])
 
 
-def _unpacked(told: dict[str, Any]) -> Tensor:
-    flat = np.frombuffer(base64.b64decode(told["base64"]), dtype=told["dtype"])
-    return torch.from_numpy(flat.reshape(told["shape"]).copy())
+def _unpacked(array: dict[str, Any]) -> Tensor:
+    flat = np.frombuffer(base64.b64decode(array["base64"]), dtype=array["dtype"])
+    return torch.from_numpy(flat.reshape(array["shape"]).copy())
 
 
 @pytest.mark.parametrize("tuning", WAYS, ids=str)
@@ -155,13 +157,13 @@ def test_shares_are_those_that_the_weights_give(x: Tensor, tuning: Tuning, regis
     assert slow.std() > 0.01  # so that a wrong order of patches is seen
     torch.testing.assert_close(maps(result, 1).double(), slow, atol=1e-6, rtol=0)
     torch.testing.assert_close(maps(result, 0).double(), 1 - slow, atol=1e-6, rtol=0)
-    told, image_means = result["shares"]["rob"], slow.mean((2, 3))
-    assert told["mean"] == pytest.approx(image_means.mean(0).tolist(), abs=1e-12)
-    assert told["deviation"] == pytest.approx(image_means.std(0, correction=0).tolist(), abs=1e-12)
-    assert told["least"] == pytest.approx(image_means.amin(0).tolist(), abs=1e-12)
-    assert told["greatest"] == pytest.approx(image_means.amax(0).tolist(), abs=1e-12)
+    found, image_means = result["shares"]["rob"], slow.mean((2, 3))
+    assert found["mean"] == pytest.approx(image_means.mean(0).tolist(), abs=1e-12)
+    assert found["deviation"] == pytest.approx(image_means.std(0, correction=0).tolist(), abs=1e-12)
+    assert found["least"] == pytest.approx(image_means.amin(0).tolist(), abs=1e-12)
+    assert found["greatest"] == pytest.approx(image_means.amax(0).tolist(), abs=1e-12)
     spread = slow.flatten(2).std(-1, correction=0).mean(0)
-    assert told["over_patches"] == pytest.approx(spread.tolist(), abs=1e-12)
+    assert found["over_patches"] == pytest.approx(spread.tolist(), abs=1e-12)
 
 
 def test_no_number_depends_on_the_batch(x: Tensor) -> None:
@@ -189,9 +191,23 @@ def test_what_is_shown_is_what_was_chosen(x: Tensor) -> None:
     assert [row[2] for row in rows] == every["shares"]["rob"]["mean"]
 
 
-def test_deep_networks_show_twelve_blocks() -> None:
-    assert TORAGates()._columns(12) == list(range(12))
-    assert TORAGates()._columns(24) == [0, 2, 4, 6, 8, 10, 13, 15, 17, 19, 21, 23]
+@pytest.mark.parametrize(
+    ("depth", "blocks"), [(12, range(12)), (24, (0, 2, 4, 6, 8, 10, 13, 15, 17, 19, 21, 23))], ids=["12", "24"]
+)
+def test_deep_networks_show_twelve_blocks(depth: int, blocks: Sequence[int], x: Tensor) -> None:
+    result = studied(gated(depth=depth), x[:1])
+    assert result["exhibits"][0]["columns"] == ["image", *(f"block {block}" for block in blocks)]
+
+
+def test_an_interrupted_study_resumes(x: Tensor, tmp_path: Path) -> None:
+    model, settings, y = stirred(gated()), TORAGates(images=3), torch.arange(5)
+    known = studied(model, x, settings)
+    with pytest.raises(KeyboardInterrupt):
+        studied_in(tmp_path, model, x, y, settings, batch=2, stop_after=0.6)
+    assert ResultFolder(tmp_path).read("gates")["index"] == [0, 1, 2, 3]
+    resumed = studied_in(tmp_path, model, x, y, settings)
+    assert resumed["shares"]["rob"]["mean"] == pytest.approx(known["shares"]["rob"]["mean"], abs=1e-12)
+    torch.testing.assert_close(maps(resumed, 1), maps(known, 1), atol=1e-6, rtol=0)
 
 
 def test_an_entry_that_is_zero_for_all_is_shared_evenly() -> None:
@@ -200,17 +216,12 @@ def test_an_entry_that_is_zero_for_all_is_shared_evenly() -> None:
     assert shares(g_ABHN, 2)[1].tolist() == [[1.0, 0.25]]
 
 
-class Breaking(InHand):
-    def images(self, rows: Tensor) -> Tensor:
-        return super().images(rows)[:, :1]  # a model of three channels refuses it
-
-
 def test_the_model_is_left_as_it_was_even_after_an_error(x: Tensor) -> None:
     model = stirred(gated()).train()
     before, twin = {key: value.clone() for key, value in model.state_dict().items()}, copy.deepcopy(model)
     studied(model, x)
     with pytest.raises(UsageError, match="takes images of shape"):
-        TORAGates().carry_out(Bench(model, Breaking(x, torch.arange(5)), Parts(), Linf(0.1)))
+        run_study(TORAGates(), tensor_context(model, x[:, :1], torch.arange(5)))
     assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
     assert model.training
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
