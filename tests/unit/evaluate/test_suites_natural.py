@@ -162,7 +162,7 @@ def test_without_a_decision_for_shape_or_texture_there_is_no_bias(tmp_path: Path
     summary = survey(Said(neither), stimuli(), ShapeBias(), claim(tmp_path / "run"))
     assert values(summary) == {"shape accuracy": 0, "texture decisions": 0, "decisions for neither": 1}
     assert summary["sentence"] == (
-        "0.0% of 5 stimuli are seen as the class of their shape; there is no shape bias, since none of 3 conflicts was "
+        "0.0% of 5 stimuli are classified by their shape; there is no shape bias, since none of 3 conflicts was "
         "decided for shape or texture."
     )
     agreeing = numbered([SHAPES.index("bear"), SHAPES.index("oven")], SHAPES, IDS[3:])
@@ -212,7 +212,7 @@ def test_other_classes_need_a_mapping(tmp_path: Path) -> None:
             ShapeBias(mapping=str(path)).members()
     with pytest.raises(UsageError, match="cannot read the mapping"):
         ShapeBias(mapping="nowhere").members()
-    with pytest.raises(UsageError, match="looks at cue-conflict stimuli, and grays are none"):
+    with pytest.raises(UsageError, match="about cue-conflict stimuli, and grays are none"):
         ShapeBias().refuse(Bins(), grays([5]), "test")
 
 

@@ -16,22 +16,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vitadel.attacks import Flag
 from vitadel.core.errors import UsageError
 from vitadel.core.files import refuse_special
-from vitadel.core.stats import Accuracy, accuracy
+from vitadel.core.stats import Accuracy, accuracy, accuracy_of
 from vitadel.data import SHAPES, STIMULI, DataSet, cues
-from vitadel.evaluate.suites.base import Desk, Outcome, Work, answer
-from vitadel.evaluate.suites.pictures import picture
-from vitadel.runs.exhibits import Bar, Bars, Exhibit, Heat, Matrix, Picture, Pictures, Table
-from vitadel.runs.schema import Measure
+from vitadel.evaluate.context import Batch, Context
+from vitadel.evaluate.suites.base import measured
+from vitadel.evaluate.suites.pictures import first_images, picture
+from vitadel.runs.exhibits import Bar, Bars, Cell, Exhibit, Heat, Matrix, Pictures, Table
+from vitadel.runs.schema import Measure, SuiteRecord
 
-_PAGE = "decisions"
+_TABLE = "decisions"
 _CLASSES = 1000
-_IMAGES, _COLUMNS = 10, 5  # shown
+_IMAGES = 10  # shown
 
 # which of the 1000 classes of ImageNet make up each of the 16
 _MEMBERS = {
@@ -74,9 +77,10 @@ class ShapeBias:
         return _numbers(_MEMBERS) if self.mapping is None else _read(Path(self.mapping).expanduser())
 
     def refuse(self, model: nn.Module, data: DataSet, split: str) -> None:
+        """Other images, and models whose classes the mapping does not know."""
         if data.classes != SHAPES:
             raise UsageError(
-                f"suite {self.name} looks at cue-conflict stimuli, and {data.spec} are none. "
+                f"suite {self.name} is about cue-conflict stimuli, and {data.spec} are none. "
                 "Write --data cue-conflict:DIR with the folder that holds airplane, bear, ..."
             )
         known = getattr(getattr(model, "spec", None), "num_classes", None)
@@ -90,57 +94,60 @@ class ShapeBias:
             raise UsageError(f"{self.mapping} names class {highest}, and the model has {known}, counted from 0.")
 
     def named_files(self, data: DataSet, split: str) -> dict[str, str]:
+        """A hash of the mapping."""
         if self.mapping is None:
             return {}
         members = self.members()  # read once more, so that what cannot be read is refused in its words
         return {"mapping": hashlib.sha256(json.dumps(members, sort_keys=True).encode()).hexdigest()}
 
-    def look(self, desk: Desk) -> None:
-        desk.fill(_PAGE, self._work(desk))
-
-    def _work(self, desk: Desk) -> Work:
+    def run(self, ctx: Context) -> None:
+        """The prediction among all classes of the model, and the decision for one of the 16."""
         members = self.members()
         highest = max(max(one) for one in members.values())
 
-        def work(rows: Tensor, x: Tensor) -> dict[str, list[object]]:
-            z_BK = answer(desk.model, x, torch.zeros_like(rows))  # the 16 are no classes of the model's
+        def predictions(batch: Batch) -> dict[str, Tensor]:
+            z_BK = ctx.logits(batch.x)  # not checked against the labels: the 16 are no classes of the model
             if z_BK.shape[1] <= highest:
                 raise UsageError(f"the model has {z_BK.shape[1]} classes, and the mapping names class {highest}.")
-            return {
-                "prediction": list(z_BK.argmax(1).tolist()),
-                "decision": list(decisions(z_BK, members).tolist()),
-            }
+            return {"prediction": z_BK.argmax(1), "decision": decisions(z_BK, members)}
 
-        return work
+        ctx.map(_TABLE, predictions)
 
-    def conclude(self, desk: Desk) -> Outcome:
-        lines = desk.lines(_PAGE)
-        count = len(desk.images)
-        answers, decided = ([int(str(lines[row][what])) for row in range(count)] for what in ("prediction", "decision"))
-        pairs = [cues(one) for one in desk.images.ids]
-        tally = _Tally([SHAPES.index(s) for s, _ in pairs], [SHAPES.index(t) for _, t in pairs], decided)
-        shape, bias = tally.shape_accuracy, tally.bias(None)
+    def rows(self, ctx: Context) -> Mapping[str, Sequence[object]]:
+        """The decisions beside the classes of shape and texture."""
+        counts = _Decisions.of(ctx)
+        return {
+            "clean_prediction": ctx.table(_TABLE)["prediction"],
+            "correct": (counts.decisions == counts.shapes).astype(float).tolist(),
+            "decision": counts.decisions.tolist(),
+            "shape": [SHAPES[label] for label in counts.shapes],
+            "texture": [SHAPES[label] for label in counts.textures],
+        }
+
+    def summarize(self, ctx: Context) -> SuiteRecord:
+        """Shape accuracy, shape bias, and what else was decided for."""
+        counts = _Decisions.of(ctx)
+        bias, conflicts = counts.shape_bias(), int(counts.conflicts.sum())
+        shape = accuracy_of((counts.decisions == counts.shapes).astype(float).tolist())
         measures = [Measure.of("shape accuracy", shape, main=True)]
         if bias is not None:
             measures.append(Measure.of("shape bias", bias, kind="bias"))
-        if tally.conflicts:
-            measures += [
-                _unwanted("texture decisions", tally.share(tally.for_texture)),
-                _unwanted("decisions for neither", tally.share(tally.for_neither)),
-            ]
-        return Outcome(
-            columns={
-                "clean_prediction": answers,
-                "right": [float(d == s) for d, s in zip(decided, tally.shapes, strict=True)],
-                "decision": decided,
-                "shape": [s for s, _ in pairs],
-                "texture": [t for _, t in pairs],
-            },
+        if conflicts:
+            for name, decided in (
+                ("texture decisions", counts.for_texture),
+                ("decisions for neither", counts.for_neither),
+            ):
+                share = accuracy(int(decided.sum()), conflicts)
+                measures.append(Measure.of(name, share, kind="share", higher_is_better=False))
+        return measured(
+            self,
+            ctx,
+            tables=[_TABLE],
             clean=None,
             measures=measures,
             sentence=(
-                f"{shape.accuracy:.1%} of {count} stimuli are seen as the class of their shape; "
-                f"{_told(bias, len(tally.conflicts))}."
+                f"{shape.accuracy:.1%} of {shape.n} stimuli are classified by their shape; "
+                f"{_bias_in_words(bias, conflicts)}."
             ),
             conventions={
                 "decision": "highest mean probability over the members of each of 16 classes",
@@ -148,59 +155,55 @@ class ShapeBias:
                 "shape_accuracy": "among all stimuli, those without conflict included",
                 "shape_bias": "among decisions for shape or texture, conflicts alone",
             },
-            exhibits=_exhibits(desk, tally),
-            flags=_incomplete(count),
+            exhibits=[*_exhibits(counts), _pictures(ctx, counts)],
+            flags=_incomplete(shape.n),
         )
 
 
 def decisions(z_BK: Tensor, members: Mapping[str, Sequence[int]]) -> Tensor:
-    """[B] places among the 16 classes: the one whose members have the highest mean probability."""
+    """[B] labels among the 16 classes: the one whose members have the highest mean probability."""
     p_BK = z_BK.double().softmax(1)
     return torch.stack([p_BK[:, list(members[name])].mean(1) for name in SHAPES], 1).argmax(1)
 
 
-@dataclass(frozen=True, slots=True)
-class _Tally:
-    """Classes of shape and texture, and what was decided, as places among the 16."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Decisions:
+    """Labels among the 16 classes, [n] each: of the shape, of the texture, and of the decision."""
 
-    shapes: Sequence[int]
-    textures: Sequence[int]
-    decided: Sequence[int]
+    shapes: NDArray[np.int64]
+    textures: NDArray[np.int64]
+    decisions: NDArray[np.int64]
 
-    @property
-    def conflicts(self) -> list[int]:
-        return [at for at, (s, t) in enumerate(zip(self.shapes, self.textures, strict=True)) if s != t]
-
-    @property
-    def for_shape(self) -> list[int]:
-        return [at for at in self.conflicts if self.decided[at] == self.shapes[at]]
+    @classmethod
+    def of(cls, ctx: Context) -> "_Decisions":
+        pairs = [cues(stimulus) for stimulus in ctx.images.ids]
+        labels = np.array([[SHAPES.index(shape), SHAPES.index(texture)] for shape, texture in pairs])
+        return cls(labels[:, 0], labels[:, 1], np.array(ctx.table(_TABLE)["decision"]))
 
     @property
-    def for_texture(self) -> list[int]:
-        return [at for at in self.conflicts if self.decided[at] == self.textures[at]]
+    def conflicts(self) -> NDArray[np.bool_]:
+        return self.shapes != self.textures
 
     @property
-    def for_neither(self) -> list[int]:
-        return [at for at in self.conflicts if self.decided[at] not in (self.shapes[at], self.textures[at])]
+    def for_shape(self) -> NDArray[np.bool_]:
+        return self.conflicts & (self.decisions == self.shapes)
 
     @property
-    def shape_accuracy(self) -> Accuracy:
-        right = sum(d == s for d, s in zip(self.decided, self.shapes, strict=True))
-        return accuracy(right, len(self.decided))
+    def for_texture(self) -> NDArray[np.bool_]:
+        return self.conflicts & (self.decisions == self.textures)
 
-    def share(self, places: Sequence[int]) -> Accuracy:
-        """Of the conflicts."""
-        return accuracy(len(places), len(self.conflicts))
+    @property
+    def for_neither(self) -> NDArray[np.bool_]:
+        return self.conflicts & ~self.for_shape & ~self.for_texture
 
-    def bias(self, shape: int | None) -> Accuracy | None:
-        """Shape bias over all conflicts or over those of one shape; None where nothing was decided for either."""
-        by_shape, by_texture = (
-            sum(shape in (None, self.shapes[at]) for at in places) for places in (self.for_shape, self.for_texture)
-        )
+    def shape_bias(self, shape: int | None = None) -> Accuracy | None:
+        """Over all conflicts, or over those of one shape; None where nothing was decided for either."""
+        chosen = np.ones_like(self.conflicts) if shape is None else self.shapes == shape
+        by_shape, by_texture = int((self.for_shape & chosen).sum()), int((self.for_texture & chosen).sum())
         return accuracy(by_shape, by_shape + by_texture) if by_shape + by_texture else None
 
 
-def _told(bias: Accuracy | None, conflicts: int) -> str:
+def _bias_in_words(bias: Accuracy | None, conflicts: int) -> str:
     if not conflicts:
         return "there are no conflicts"
     if bias is None:
@@ -208,40 +211,29 @@ def _told(bias: Accuracy | None, conflicts: int) -> str:
     return f"the shape bias is {bias.accuracy:.1%} over {conflicts} conflicts"
 
 
-def _unwanted(name: str, share: Accuracy) -> Measure:
-    return Measure.of(name, share, kind="share", higher_is_better=False)
-
-
-def _exhibits(desk: Desk, tally: _Tally) -> list[Exhibit]:
-    each = [tally.bias(place) for place in range(len(SHAPES))]
-    whole = tally.bias(None)
-    bar = Bar(
-        "shape bias", *([None if b is None else getattr(b, w) for b in each] for w in ("accuracy", "low", "high"))
-    )
-    rows: list[list[str | float | None]] = []
-    seen = [[0.0] * len(SHAPES) for _ in SHAPES]
-    for shape, decided in zip(tally.shapes, tally.decided, strict=True):
-        seen[shape][decided] += 1
-    for place, name in enumerate(SHAPES):
-        of_shape = [at for at in tally.conflicts if tally.shapes[at] == place]
-        counts = [len(set(of_shape) & set(one)) for one in (tally.for_shape, tally.for_texture, tally.for_neither)]
-        mine = each[place]
-        rows.append([name, *counts, None if mine is None else mine.accuracy])
-    shares = [[count / max(1.0, sum(row)) for count in row] for row in seen]
+def _exhibits(counts: _Decisions) -> list[Exhibit]:
+    whole, biases = counts.shape_bias(), [counts.shape_bias(label) for label in range(len(SHAPES))]
+    confusion = np.zeros((len(SHAPES), len(SHAPES)))
+    np.add.at(confusion, (counts.shapes, counts.decisions), 1)
+    rows: list[list[Cell]] = []
+    for label, (name, bias) in enumerate(zip(SHAPES, biases, strict=True)):
+        decided = (counts.for_shape, counts.for_texture, counts.for_neither)
+        numbers = [int((one & (counts.shapes == label)).sum()) for one in decided]
+        rows.append([name, *numbers, None if bias is None else bias.accuracy])
     return [
         Bars(
             "Shape bias by class of the shape",
             "Decisions for the shape among those for shape or texture, with 95% intervals; the line is all classes.",
             SHAPES,
-            [bar],
+            [Bar.of("shape bias", biases)],
             "shape bias",
             (0.0, 1.0),
             [] if whole is None else [("all", whole.accuracy)],
         ),
         Heat(
-            "What each shape is seen as",
+            "Decisions by shape",
             "Share of the decisions on the stimuli of one shape, those without conflict included.",
-            [Matrix("share", shares)],
+            [Matrix("share", (confusion / confusion.sum(1, keepdims=True).clip(1)).tolist())],
             "share",
             "shape",
             "decision",
@@ -256,25 +248,24 @@ def _exhibits(desk: Desk, tally: _Tally) -> list[Exhibit]:
             ["class", "shape", "texture", "neither", "shape bias"],
             rows,
         ),
-        _pictures(desk, tally),
     ]
 
 
-def _pictures(desk: Desk, tally: _Tally) -> Pictures:
-    rows = torch.arange(min(_IMAGES, len(desk.images)))
-    cells: list[Picture | None] = []
-    for at, image in enumerate(desk.images.images(rows)):
-        shape, texture, seen = (SHAPES[one[at]] for one in (tally.shapes, tally.textures, tally.decided))
-        cells.append(picture(image, f"{shape} of {texture}: {seen}"))
-    cells += [None] * (-len(cells) % _COLUMNS)
-    shown = [cells[at : at + _COLUMNS] for at in range(0, len(cells), _COLUMNS)]
-    return Pictures("The first stimuli", "Shape, texture, and what the model decided for.", shown)
+def _pictures(ctx: Context, counts: _Decisions) -> Pictures:
+    index = first_images(ctx, _IMAGES)
+    shown = []
+    for number, image in zip(index.tolist(), ctx.images.images(index), strict=True):
+        shape, texture, decision = (
+            SHAPES[labels[number]] for labels in (counts.shapes, counts.textures, counts.decisions)
+        )
+        shown.append(picture(image, f"{shape} of {texture}: {decision}"))
+    return Pictures.grid("The first stimuli", "Shape, texture, and what the model decided for.", shown)
 
 
 def _incomplete(count: int) -> list[Flag]:
     if count == STIMULI:
         return []
-    sentence = f"{count} of the {STIMULI} stimuli were looked at: the numbers are not those of the whole set"
+    sentence = f"{count} of the {STIMULI} stimuli were evaluated: the numbers are not those of the whole set"
     return [Flag("stimuli-missing", sentence, {"stimuli": count, "of": STIMULI})]
 
 
