@@ -21,7 +21,7 @@ from torch import Tensor
 
 from vitadel import data, models
 from vitadel.analyze.eigencam import eigencam
-from vitadel.analyze.saliency_maps import Method, look_at
+from vitadel.analyze.saliency_maps import Method, SaliencyMaps
 
 CPU = torch.device("cpu")
 
@@ -53,7 +53,7 @@ def best(run: Callable[[], object], repeats: int) -> float:
 
 def features_of(model: models.Model, x: Tensor) -> tuple[Tensor, str, tuple[int, int]]:
     """[B, N, C] at the layer that a study would choose, its name, and rows and columns of cells."""
-    sight = look_at(model, (Method.EIGENCAM,), None, True, x)
+    sight = SaliencyMaps.of(model, (Method.EIGENCAM,), None, True, x)
     height, width = sight(x[:1], 0)[0][Method.EIGENCAM].shape[1:]
     kept: list[Tensor] = []
     handle = model.net.get_submodule(sight.layer).register_forward_hook(lambda module, args, out: kept.append(out))

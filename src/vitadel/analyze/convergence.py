@@ -13,33 +13,28 @@ Shape letters: B images, R restarts, A and B points along a and b.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from vitadel import threats as threats
-from vitadel.analyze.attack_runner import AttackRunner
-from vitadel.analyze.attacked_images import check_images, floats, numbers
-from vitadel.analyze.json_arrays import packed, unpacked
-from vitadel.analyze.study import Bench, Parts
+from vitadel.analyze.study import threat_of
 from vitadel.attacks import PGD, Oracle, isolated
 from vitadel.core.device import device_of
 from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Count, CountOrZero, Range, check_ranges
 from vitadel.core.oom import in_batches
-from vitadel.core.progress import Notify
 from vitadel.core.rng import RandomStreams, fold_seed
 from vitadel.core.stats import accuracy
-from vitadel.evaluate.images import Images
+from vitadel.evaluate.context import Batch, Context, Work
+from vitadel.evaluate.store import TableRows
 from vitadel.goals import Untargeted
 from vitadel.losses import cross_entropy
-from vitadel.runs import describe
-from vitadel.runs.exhibits import Cell, Exhibit, Heat, Line, Lines, Matrix, Table, findings
+from vitadel.runs.exhibits import Cell, Exhibit, Heat, Line, Lines, Matrix, Table
+from vitadel.runs.schema import StudyRecord
 from vitadel.threats import Threat
-
-_VALUES = 1 << 21  # pixel values attacked at once, where nobody says otherwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +46,7 @@ class Convergence:
     `points` by `points`, an odd number; 0 slices leave that out.
     """
 
+    title: ClassVar[str] = "Does the attack converge?"
     about: ClassVar[str] = "is the attack strong enough? Loss and accuracy against steps, and the loss around images"
     needs_threat: ClassVar[bool] = True
 
@@ -73,110 +69,71 @@ class Convergence:
     def refuse(self, model: nn.Module) -> None:
         """Every model can be studied."""
 
-    def carry_out(self, bench: Bench) -> dict[str, object]:
-        """Curves over steps and slices around images, of the first images that the model gets right."""
-        model, images, threat = bench.model, bench.images, bench.threat
-        check_images(images)
-        rows = self._rows(model, images, bench.parts, bench.seed, bench.batch, bench.notify)
-        found: dict[int, list[Mapping[str, object]]] = {}
-        done, total = 0, sum(self.restarts if steps else 1 for steps in self.steps)
-        for steps in sorted(self.steps):
-            for restart in range(self.restarts if steps else 1):  # the clean image is the same every time
-                name = f"steps-{steps:05d}-restart-{restart:03d}"
-                found.setdefault(steps, []).append(
-                    bench.parts.once(
-                        name,
-                        lambda steps=steps, restart=restart: self._attacked(  # type: ignore[misc]
-                            model, images, rows, threat, steps, fold_seed(bench.seed, restart), bench.batch
-                        ),
-                    )
-                )
-                done += 1
-                bench.notify("convergence", done, total, {"steps": steps})
-        curve = {steps: _over_restarts(runs) for steps, runs in found.items()}
-        slices = self._slices(model, images, rows, bench.parts, threat, bench.seed, bench.batch)
-        exhibits: list[Exhibit] = [
-            self._loss(curve, len(rows), threat),
-            self._accuracy(curve, len(rows), threat),
-            _table(curve, len(rows), self.restarts),
-            *([] if not slices else [self._heat(slices, images.labels[rows].tolist(), threat)]),
-        ]
-        result = findings(
-            "convergence",
-            "Does the attack converge?",
-            _summary(curve, len(rows), threats.spell(threat)),
-            exhibits,
-            {
-                "n": len(rows),
-                "tried": len(images),
-                "settings": describe(self),
-                "threat": {"text": threats.spell(threat), "eps": threat.eps},
-                "curve": [{"steps": steps, **one} for steps, one in curve.items()],
-                "slices": [one.tolist() for one in slices],
-                "seconds": bench.parts.seconds,
-            },
-        )
-        bench.parts.close(result)
-        return result
+    def run(self, ctx: Context) -> None:
+        ctx.map("clean", lambda batch: {"prediction": ctx.predict(batch.x)})
+        index = self._attacked(ctx)
+        ctx.map_tables({name: self._attack(ctx, *key) for key, name in self._searches().items()}, index=index.tolist())
+        seed, threat = ctx.seed, threat_of(ctx)
 
-    def _rows(
-        self, model: nn.Module, images: Images, parts: Parts, seed: int, batch: int | None, notify: Notify
-    ) -> Tensor:
-        field = AttackRunner(model, images, seed, batch, notify)
-        right = parts.once("right", lambda: {"rows": field.right()[0]})["rows"]
-        assert isinstance(right, list)
-        if not right:
+        def slices(batch: Batch) -> dict[str, object]:
+            image = int(batch.index)
+            loss = loss_slice(ctx.model, batch.x, batch.y, threat, self.points, seed, image, ctx.batch_size)
+            return {"loss": loss[None]}
+
+        ctx.map("slices", slices, index=index[: self.slices].tolist(), batch_size=1)
+
+    def summarize(self, ctx: Context) -> StudyRecord:
+        index, threat = self._attacked(ctx), threat_of(ctx)
+        found: dict[int, list[TableRows]] = {}
+        for (steps, _), name in self._searches().items():
+            found.setdefault(steps, []).append(ctx.table(name))
+        curve = {steps: over_restarts(restarts) for steps, restarts in found.items()}
+        slices = ctx.table("slices")["loss"]
+        exhibits: list[Exhibit] = [
+            self._loss(curve, len(index), threat),
+            self._accuracy(curve, len(index), threat),
+            _table(curve, len(index), self.restarts),
+            *([] if not slices else [self._heat(slices, ctx.images.labels[index].tolist(), threat)]),
+        ]
+        numbers = {
+            "n": len(index),
+            "tried": len(ctx.images),
+            "curve": [{"steps": steps, **one} for steps, one in curve.items()],
+            "slices": slices,
+        }
+        summary = _summary(curve, len(index), threats.spell(threat))
+        return StudyRecord("convergence", self.title, summary, exhibits, numbers)
+
+    def _attacked(self, ctx: Context) -> Tensor:
+        """The images that are attacked: the first that the model gets right."""
+        correct = (torch.tensor(ctx.table("clean")["prediction"]) == ctx.images.labels).nonzero()[:, 0]
+        if not len(correct):
             raise UsageError(
-                f"the model gets none of {len(images)} images right, so there is nothing to attack. Choose more "
+                f"the model gets none of {len(ctx.images)} images right, so there is nothing to attack. Choose more "
                 "images, or look at `vitadel evaluate` first."
             )
-        return torch.tensor(right[: self.images], dtype=torch.int64)
+        return correct[: self.images]
 
-    def _attacked(
-        self,
-        model: nn.Module,
-        images: Images,
-        rows: Tensor,
-        threat: Threat,
-        steps: int,
-        seed: int,
-        batch: int | None,
-    ) -> dict[str, object]:
-        device = device_of(model)
+    def _searches(self) -> dict[tuple[int, int], str]:
+        """The table of each number of steps and restart; the clean image is the same every time."""
+        return {
+            (steps, restart): f"steps-{steps:05d}-restart-{restart:03d}"
+            for steps in sorted(self.steps)
+            for restart in range(self.restarts if steps else 1)
+        }
 
-        def run_attack(at: Tensor) -> tuple[Tensor, Tensor]:
-            x, label_B = images.images(at).to(device), images.labels[at].to(device)
+    def _attack(self, ctx: Context, steps: int, restart: int) -> Work:
+        seed = fold_seed(ctx.seed, restart)
+
+        def measure(batch: Batch) -> dict[str, Tensor]:
+            x = batch.x
             if steps:
-                attack = PGD(steps, self.step_size)
-                x = attack(model, x, Untargeted(label_B), threat, seed=fold_seed(seed, steps), index_B=at).x_adv
-            return _losses(model, x, label_B, seed)
+                seeded = replace(ctx, seed=fold_seed(seed, steps))
+                x = seeded.attack(PGD(steps, self.step_size), batch).x_adv
+            loss_B, correct_B = _losses(ctx.model, x, batch.y, seed)
+            return {"loss": loss_B, "correct": correct_B}
 
-        made = [one for _, one in in_batches(rows, _at_once(images, batch), run_attack)]
-        loss_B, right_B = (torch.cat(list(one)) for one in zip(*made, strict=True))
-        return {"loss": numbers(loss_B), "right": right_B.tolist()}
-
-    def _slices(
-        self,
-        model: nn.Module,
-        images: Images,
-        rows: Tensor,
-        parts: Parts,
-        threat: Threat,
-        seed: int,
-        batch: int | None,
-    ) -> list[Tensor]:
-        """[A, B] losses around each of the first images."""
-
-        def slice_(row: int) -> dict[str, object]:
-            x, label_1 = images.images(torch.tensor([row])), images.labels[[row]]
-            return {
-                "loss": packed(loss_slice(model, x, label_1, threat, self.points, seed, row, _at_once(images, batch)))
-            }
-
-        return [
-            unpacked(parts.once(f"slice-{row:06d}", lambda row=row: slice_(row))["loss"])  # type: ignore[misc]
-            for row in rows[: self.slices].tolist()
-        ]
+        return measure
 
     def _how(self, n: int, threat: Threat) -> str:
         length = "2.5 eps / steps" if self.step_size is None else f"{self.step_size:g}"
@@ -214,14 +171,14 @@ class Convergence:
             y_range=(0.0, 1.02),
         )
 
-    def _heat(self, slices: Sequence[Tensor], labels: Sequence[int], threat: Threat) -> Heat:
+    def _heat(self, slices: Sequence[Sequence[Sequence[float]]], labels: Sequence[int], threat: Threat) -> Heat:
         ticks = [f"{value:+.2g}" for value in _places(self.points).tolist()]
         return Heat(
             "The loss around images",
             "Cross-entropy at x + a d + b r, pixels clipped to [0, 1]: d is a step of length eps along the gradient "
             f"at x, r one along random numbers, both as {threats.spell(threat)} steps. The image itself is in the "
             "middle.",
-            [Matrix(f"label {label}", one.tolist()) for one, label in zip(slices, labels, strict=False)],
+            [Matrix(f"label {label}", one) for one, label in zip(slices, labels, strict=False)],
             value_label="cross-entropy",
             row_label="a, along the gradient",
             column_label="b, along a random direction",
@@ -231,25 +188,25 @@ class Convergence:
 
 
 def loss_slice(
-    model: nn.Module, x: Tensor, label_1: Tensor, threat: Threat, points: int, seed: int, row: int, at_once: int
+    model: nn.Module, x: Tensor, label_1: Tensor, threat: Threat, points: int, seed: int, index: int, batch_size: int
 ) -> Tensor:
     """[A, B] in float32: the loss of one image [1, C, H, W] on the plane of its gradient and a random direction."""
     device = device_of(model)
     x, label_1 = x.to(device), label_1.to(device)
     with isolated(model, seed, device):
         _, grad, _ = Oracle(model, int(label_1.max())).gradient(x, Untargeted(label_1))
-    noise = RandomStreams.of(fold_seed(seed, *b"slice"), torch.tensor([row], device=device)).normal(
+    noise = RandomStreams.of(fold_seed(seed, *b"slice"), torch.tensor([index], device=device)).normal(
         *x.shape[1:], dtype=x.dtype
     )
     along, aside = (threat.ascend(x, one, threat.eps) - x for one in (grad, noise))
     place = _places(points).to(x)
     a_Q, b_Q = (one.flatten() for one in torch.meshgrid(place, place, indexing="ij"))
 
-    def ask(at: Tensor) -> Tensor:
-        a, b = (one[at.to(device)].view(-1, 1, 1, 1) for one in (a_Q, b_Q))
-        return _losses(model, (x + a * along + b * aside).clamp(0, 1), label_1.expand(len(at)), seed)[0]
+    def loss_at(point: Tensor) -> Tensor:
+        a, b = (one[point.to(device)].view(-1, 1, 1, 1) for one in (a_Q, b_Q))
+        return _losses(model, (x + a * along + b * aside).clamp(0, 1), label_1.expand(len(point)), seed)[0]
 
-    found = torch.cat([made for _, made in in_batches(torch.arange(len(a_Q)), at_once, ask)])
+    found = torch.cat([made for _, made in in_batches(torch.arange(len(a_Q)), batch_size, loss_at)])
     return found.view(points, points).float()
 
 
@@ -260,33 +217,25 @@ def _places(points: int) -> Tensor:
 
 
 def _losses(model: nn.Module, x: Tensor, label_B: Tensor, seed: int) -> tuple[Tensor, Tensor]:
-    """[B] cross-entropies and right answers, on the CPU."""
+    """[B] cross-entropies, and whether the prediction is the label, on the CPU."""
     with isolated(model, seed, x.device), torch.no_grad():
         z_BK = Oracle(model, int(label_B.max()))(x)
     return cross_entropy(z_BK, label_B).cpu(), (z_BK.argmax(1) == label_B).cpu()
 
 
-def _at_once(images: Images, batch: int | None) -> int:
-    return batch or max(1, _VALUES // images.images(torch.arange(1)).numel())
+def over_restarts(restarts: Sequence[TableRows]) -> dict[str, float]:
+    """Means over images of `loss` and `correct`, and over restarts their mean, least and greatest.
 
-
-def _over_restarts(runs: Sequence[Mapping[str, object]]) -> dict[str, float]:
-    """Means over images, and over restarts their mean, least and greatest; `worst` counts images right in all."""
-    loss_RB = torch.tensor([floats(_list(one["loss"])) for one in runs], dtype=torch.float64)
-    right_RB = torch.tensor([_list(one["right"]) for one in runs], dtype=torch.float64)
-    loss_R, right_R = loss_RB.mean(1), right_RB.mean(1)
-    worst = accuracy(int(right_RB.amin(0).sum()), right_RB.shape[1])
-    return {
-        "loss": float(loss_R.mean()),
-        "loss_low": float(loss_R.min()),
-        "loss_high": float(loss_R.max()),
-        "accuracy": float(right_R.mean()),
-        "accuracy_low": float(right_R.min()),
-        "accuracy_high": float(right_R.max()),
-        "worst": worst.accuracy,
-        "worst_low": worst.low,
-        "worst_high": worst.high,
-    }
+    Returns:
+        Beside these `worst`, the share of images that are correct in all restarts, with its interval.
+    """
+    loss_RB = torch.tensor([rows["loss"] for rows in restarts], dtype=torch.float64)
+    correct_RB = torch.tensor([rows["correct"] for rows in restarts], dtype=torch.float64)
+    worst = accuracy(int(correct_RB.amin(0).sum()), correct_RB.shape[1])
+    found = {"worst": worst.accuracy, "worst_low": worst.low, "worst_high": worst.high}
+    for name, mean_R in (("loss", loss_RB.mean(1)), ("accuracy", correct_RB.mean(1))):
+        found |= {name: float(mean_R.mean()), f"{name}_low": float(mean_R.min()), f"{name}_high": float(mean_R.max())}
+    return found
 
 
 def _columns(curve: Mapping[int, Mapping[str, float]], *keys: str) -> tuple[list[int], dict[str, list[float]]]:
@@ -296,17 +245,7 @@ def _columns(curve: Mapping[int, Mapping[str, float]], *keys: str) -> tuple[list
 
 
 def _table(curve: Mapping[int, Mapping[str, float]], n: int, restarts: int) -> Table:
-    keys = (
-        "loss",
-        "loss_low",
-        "loss_high",
-        "accuracy",
-        "accuracy_low",
-        "accuracy_high",
-        "worst",
-        "worst_low",
-        "worst_high",
-    )
+    keys = [f"{name}{end}" for name in ("loss", "accuracy", "worst") for end in ("", "_low", "_high")]
     rows: list[list[Cell]] = [[steps, *(one[key] for key in keys)] for steps, one in curve.items()]
     return Table(
         "In numbers",
@@ -320,7 +259,8 @@ def _table(curve: Mapping[int, Mapping[str, float]], n: int, restarts: int) -> T
 def _summary(curve: Mapping[int, Mapping[str, float]], n: int, threat: str) -> str:
     *before, last = curve
     text = (
-        f"With {last} steps at {threat}, {curve[last]['accuracy']:.1%} of {n} images stand in the mean over restarts, "
+        f"With {last} steps at {threat}, {curve[last]['accuracy']:.1%} of {n} images stay right in the mean over "
+        "restarts, "
         f"{curve[last]['worst']:.1%} under all of them"
     )
     if not before:
@@ -331,8 +271,3 @@ def _summary(curve: Mapping[int, Mapping[str, float]], n: int, threat: str) -> s
         f"{100 * (curve[last]['accuracy'] - curve[before[-1]]['accuracy']):+.1f} points; restarts lie between "
         f"{curve[last]['accuracy_low']:.1%} and {curve[last]['accuracy_high']:.1%}."
     )
-
-
-def _list(value: object) -> list[float]:
-    assert isinstance(value, list)
-    return value

@@ -8,7 +8,7 @@ gets right by chance.
 Shape letters: B images, K classes.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar
@@ -19,24 +19,25 @@ from torch import Tensor, nn
 
 from vitadel import threats as threats
 from vitadel.analyze import attacked_images
-from vitadel.analyze.attacked_images import ImageAttacker, Sign, Stretch
+from vitadel.analyze.attacked_images import Sign, Stretch
 from vitadel.analyze.json_arrays import packed, unpacked
-from vitadel.analyze.study import Bench, InHand, Parts, as_it_is
-from vitadel.attacks import isolated
+from vitadel.analyze.study import run_study, tensor_context, threat_of
 from vitadel.core.device import device_of
 from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Count, check_ranges
-from vitadel.core.oom import in_batches
 from vitadel.core.progress import Notify, silent
 from vitadel.core.rng import fold_seed
 from vitadel.core.stats import Accuracy, accuracy
+from vitadel.evaluate.context import Batch, Context, Work
+from vitadel.evaluate.store import TableRows
 from vitadel.models import Model, fingerprint, load
 from vitadel.runs import describe
-from vitadel.runs.exhibits import Bar, Bars, Exhibit, Picture, Pictures, Table, findings
+from vitadel.runs.exhibits import Bar, Bars, Exhibit, Picture, Pictures, Table
+from vitadel.runs.schema import StudyRecord
 from vitadel.threats import Threat
 
-_ROWS = 64
 _TOP = 5
+_ENDS = ("accuracy", "low", "high")
 _SHOWN = ("clean", "perturbation", "shuffled")
 _NAMES = {"clean": "clean images", "perturbation": "perturbations", "shuffled": "perturbations, labels shuffled"}
 
@@ -50,6 +51,7 @@ class PerturbationSemantics:
     choose how a perturbation becomes an image, `gray` takes its colors away; `images` are shown.
     """
 
+    title: ClassVar[str] = "What perturbations mean to other models"
     about: ClassVar[str] = "do perturbations show the object? Other models classify them, beside shuffled labels"
     needs_threat: ClassVar[bool] = True
 
@@ -69,9 +71,11 @@ class PerturbationSemantics:
     def refuse(self, model: nn.Module) -> None:
         _check_classes(model, self._loaded())
 
-    def carry_out(self, bench: Bench) -> dict[str, object]:
-        """How often each classifier names the class of the attacked image, on all images."""
-        return _Work(self, self._loaded(), bench).result()
+    def run(self, ctx: Context) -> None:
+        _WithClassifiers(self, self._loaded()).run(ctx)
+
+    def summarize(self, ctx: Context) -> StudyRecord:
+        return _WithClassifiers(self, self._loaded()).summarize(ctx)
 
     def _loaded(self) -> dict[str, nn.Module]:
         if not self.classifiers:
@@ -97,159 +101,146 @@ def semantics(
     """The study with classifiers in hand, by name; those that the settings name are not loaded."""
     if not classifiers:
         raise UsageError("no model was given to classify the perturbations. Give them by name: {'resnet': model}.")
-    radius = threats.as_threat(threat)
-    chosen = settings or PerturbationSemantics()
-    bench = Bench(model, InHand(x, y), Parts(), radius, seed, batch, notify)
-    with as_it_is(model):
-        return _Work(chosen, dict(classifiers), bench).result()
+    study = _WithClassifiers(settings or PerturbationSemantics(), dict(classifiers))
+    return run_study(study, tensor_context(model, x, y, threat, seed=seed, batch=batch, notify=notify)).to_json()
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
-    """The study on its way."""
+class _WithClassifiers:
+    """The study with its classifiers in memory."""
+
+    title: ClassVar[str] = PerturbationSemantics.title
+    about: ClassVar[str] = PerturbationSemantics.about
+    needs_threat: ClassVar[bool] = True
 
     settings: PerturbationSemantics
     classifiers: Mapping[str, nn.Module]
-    bench: Bench
 
-    def result(self) -> dict[str, object]:
-        attacked_images.check_images(self.bench.images)
-        device, settings = device_of(self.bench.model), self.settings
-        with _on(self.classifiers, device):
-            # other weights under the same name are another study's numbers
-            marks = {name: _mark(one) for name, one in self.classifiers.items()}
-            known = "-".join(mark[:8] for mark in marks.values())
-            told = attacked_images.gathered(self.bench, f"answers-{known}", self._look())
-        classes = int(str(told["classes"][0]))
+    def refuse(self, model: nn.Module) -> None:
+        _check_classes(model, self.classifiers)
+
+    def run(self, ctx: Context) -> None:
+        with _on(self.classifiers, ctx.device):
+            ctx.map(self._table_name, self._measure(ctx))
+
+    @property
+    def _table_name(self) -> str:
+        """With a mark of the weights, as other weights under the same name classify otherwise."""
+        return f"classified-{'-'.join(_mark(one)[:8] for one in self.classifiers.values())}"
+
+    def summarize(self, ctx: Context) -> StudyRecord:
+        rows, settings, spelled = ctx.table(self._table_name), self.settings, threats.spell(threat_of(ctx))
+        classes = rows["classes"][0]
         scores = {
-            name: {shown: _score(told[f"{shown}-{number}"], classes) for shown in _SHOWN}
+            name: {shown: _score(rows[f"{shown}-{number}"], classes) for shown in _SHOWN}
             for number, name in enumerate(self.classifiers)
         }
         exhibits: list[Exhibit] = [
-            _bars(scores, classes, len(self.bench.images)),
-            self._table(scores, classes),
-            self._pictures(told["shown"]),
+            _bars(scores, classes, len(rows)),
+            self._scores_table(scores, classes, ctx),
+            self._pictures(rows, ctx),
         ]
         numbers = {
-            "n": len(self.bench.images),
+            "n": len(rows),
             "settings": describe(settings),
-            "threat": {"text": threats.spell(self.bench.threat), "eps": self.bench.threat.eps},
             "classes": classes,
             "chance": {"top1": 1 / classes, "top5": min(1.0, _TOP / classes)},
-            "classifiers": marks,
-            "fooled": sum(map(bool, told["fooled"])),
+            "classifiers": {name: _mark(one) for name, one in self.classifiers.items()},
+            "fooled": sum(rows["success"]),
             "scores": {
                 name: {shown: {top: describe(found) for top, found in tops.items()} for shown, tops in kinds.items()}
                 for name, kinds in scores.items()
             },
-            "seconds": self.bench.parts.seconds,
         }
-        summary = _summary(scores, classes, len(self.bench.images), threats.spell(self.bench.threat))
-        result = findings("semantics", "What perturbations mean to other models", summary, exhibits, numbers)
-        self.bench.parts.close(result)
-        return result
+        return StudyRecord("semantics", self.title, _summary(scores, classes, len(rows), spelled), exhibits, numbers)
 
-    def _look(self) -> "Callable[[Tensor], dict[str, list[object]]]":
-        settings = self.settings
-        attack = attacked_images.pgd(settings.steps, settings.step_size, self.bench.threat)
-        run_attack = ImageAttacker(
-            self.bench.model, self.bench.images, attack, self.bench.threat, self.bench.seed, self.bench.batch
-        )
-        shuffled = _permutation(len(self.bench.images), self.bench.seed)
+    def _measure(self, ctx: Context) -> Work:
+        settings, threat = self.settings, threat_of(ctx)
+        attack = attacked_images.pgd(settings.steps, settings.step_size, threat)
+        shuffled = _permutation(len(ctx.images), ctx.seed)
 
-        def look(rows: Tensor) -> dict[str, list[object]]:
-            struck, label_B = run_attack(rows), self.bench.images.labels[rows]
-            pixels = self._as_image(struck.adversarial - struck.x)
-            other_B = self.bench.images.labels[shuffled[rows]]
-            told: dict[str, list[object]] = {"fooled": struck.fooled_B.tolist()}
+        def measure(batch: Batch) -> dict[str, object]:
+            result, label_B = ctx.attack(attack, batch), ctx.images.labels[batch.index]
+            x, pixels = batch.x.cpu(), self._as_image((result.x_adv - batch.x).cpu(), threat)
+            other_B = ctx.images.labels[shuffled[batch.index]]
+            columns: dict[str, object] = {"success": result.success}
+            predictions = []
             for number, (name, classifier) in enumerate(self.classifiers.items()):
-                clean_BK = self._answers(name, classifier, struck.x)
-                z_BK = self._answers(name, classifier, pixels.float() / 255)
+                clean_BK = self._logits(name, classifier, x, ctx)
+                z_BK = self._logits(name, classifier, pixels.float() / 255, ctx)
                 if int(label_B.max()) >= z_BK.shape[1]:
                     raise UsageError(
                         f"{name} knows {z_BK.shape[1]} classes, the data has a label {int(label_B.max())}. "
                         "Choose a classifier for this data set."
                     )
-                told |= {
-                    f"clean-{number}": _ranks(clean_BK, label_B).tolist(),
-                    f"perturbation-{number}": _ranks(z_BK, label_B).tolist(),
-                    f"shuffled-{number}": _ranks(z_BK, other_B).tolist(),
-                    f"said-{number}": z_BK.argmax(1).tolist(),
-                    "classes": [z_BK.shape[1]] * len(rows),
+                columns |= {
+                    f"clean-{number}": rank_of(clean_BK, label_B),
+                    f"perturbation-{number}": rank_of(z_BK, label_B),
+                    f"shuffled-{number}": rank_of(z_BK, other_B),
+                    "classes": [z_BK.shape[1]] * len(batch),
                 }
-            shown = [(row, pixel) for row, pixel in zip(rows.tolist(), pixels, strict=True) if row < settings.images]
-            said = [
-                [told[f"said-{number}"][place] for number in range(len(self.classifiers))]
-                for place in range(len(shown))
+                predictions.append(z_BK.argmax(1))
+            shown = [
+                packed(image) if index < settings.images else None
+                for index, image in zip(batch.index.tolist(), pixels, strict=True)
             ]
-            told["shown"] = [
-                {"pixels": packed(pixel), "said": words} for (_, pixel), words in zip(shown, said, strict=True)
-            ]
-            return told
+            return {**columns, "predictions": torch.stack(predictions, 1), "shown": shown}
 
-        return look
+        return measure
 
-    def _as_image(self, delta: Tensor) -> Tensor:
+    def _as_image(self, delta: Tensor, threat: Threat) -> Tensor:
         """uint8 [B, C, H, W]."""
-        pixels = attacked_images.as_bytes(delta, self.bench.threat, self.settings.stretch, self.settings.sign)
+        pixels = attacked_images.as_bytes(delta, threat, self.settings.stretch, self.settings.sign)
         return attacked_images.gray(pixels).round().byte().expand_as(pixels) if self.settings.gray else pixels
 
-    def _answers(self, name: str, classifier: nn.Module, x: Tensor) -> Tensor:
-        device, size = device_of(classifier), _image_size(classifier)
+    def _logits(self, name: str, classifier: nn.Module, x: Tensor, ctx: Context) -> Tensor:
+        size = _image_size(classifier)
         if size is not None and tuple(x.shape[-2:]) != (size, size):
             x = F.interpolate(x, size=(size, size), mode="bicubic", antialias=True).clamp(0, 1)
+        try:
+            return ctx.logits(x, model=classifier, seed=ctx.seed)
+        except UsageError as error:
+            raise UsageError(f"{name}: {error}") from error
 
-        def ask(rows: Tensor) -> Tensor:
-            with isolated(classifier, self.bench.seed, device), torch.no_grad():
-                return classifier(x[rows].to(device)).float().cpu()
-
-        z_BK = torch.cat([made for _, made in in_batches(torch.arange(len(x)), self.bench.batch or _ROWS, ask)])
-        if z_BK.ndim != 2 or not bool(z_BK.isfinite().all()):
-            raise UsageError(f"{name} does not answer with finite logits [images, classes], got {list(z_BK.shape)}.")
-        return z_BK
-
-    def _pictures(self, shown: Sequence[object]) -> Pictures:
-        count = min(self.settings.images, len(self.bench.images))
-        x, labels = self.bench.images.images(torch.arange(count)).cpu(), self.bench.images.labels[:count].tolist()
+    def _pictures(self, rows: TableRows, ctx: Context) -> Pictures:
+        count = min(self.settings.images, len(rows))
+        x, labels = ctx.images.images(torch.arange(count)).cpu(), ctx.images.labels[:count].tolist()
         cells, names = [], list(self.classifiers)
-        for image, label, told in zip(x, labels, shown, strict=True):
-            assert isinstance(told, Mapping)
-            said = [f"says {word}" + (", right" if word == label else "") for word in told["said"]]
-            pixels = unpacked(told["pixels"]).float() / 255
-            cells.append([Picture.of(image.numpy()), Picture.of(pixels.numpy(), note=said[0])])
-        how = attacked_images.how_stretched(self.bench.threat, self.settings.stretch, self.settings.sign)
+        for index, (image, label) in enumerate(zip(x, labels, strict=True)):
+            predicted = rows["predictions"][index][0]
+            pixels = unpacked(rows["shown"][index]).float() / 255
+            note = f"predicted {predicted}" + (", right" if predicted == label else "")
+            cells.append([Picture.of(image.numpy()), Picture.of(pixels.numpy(), note=note)])
+        how = attacked_images.how_stretched(threat_of(ctx), self.settings.stretch, self.settings.sign)
         return Pictures(
             "What the classifiers see",
             f"The first images and the perturbations of PGD with {self.settings.steps} steps. "
-            f"{how} Below a perturbation stands the class that {names[0]} sees in it.",
+            f"{how} Below a perturbation is the class that {names[0]} predicts for it.",
             cells,
             rows=[f"label {label}" for label in labels],
             columns=["image", "perturbation"],
         )
 
-    def _table(self, scores: Mapping[str, Mapping[str, Mapping[str, Accuracy]]], classes: int) -> Table:
+    def _scores_table(
+        self, scores: Mapping[str, Mapping[str, Mapping[str, Accuracy]]], classes: int, ctx: Context
+    ) -> Table:
         sizes = {name: _image_size(one) for name, one in self.classifiers.items()}
-        side = self.bench.images.images(torch.arange(1)).shape[-1]
-        resized = [name for name, size in sizes.items() if size is not None and size != side]
+        resized = [name for name, size in sizes.items() if size is not None and size != ctx.image_size[1]]
         note = f" Images were resized for {', '.join(resized)} (bicubic)." if resized else ""
         tops = list(next(iter(scores.values()))["clean"])
         return Table(
             "In numbers",
-            f"Share of {len(self.bench.images)} images whose class is among the classifier's first, with Wilson's 95% "
+            f"Share of {len(ctx.images)} images whose class is among the classifier's first, with Wilson's 95% "
             f"intervals. Chance is {1 / classes:.4f} for the first"
             + (f" and {_TOP / classes:.4f} for the first {_TOP}" if "top5" in tops else "")
             + f"; shuffled labels show what a classifier with favorites gets by it.{note}",
             ["classifier", "shown", *(f"{top} {part}" for top in tops for part in ("", "low", "high"))],
             [
-                [name, _NAMES[shown], *(cell for top in tops for cell in _cells(scores[name][shown][top]))]
+                [name, _NAMES[shown], *(getattr(scores[name][shown][top], end) for top in tops for end in _ENDS)]
                 for name in scores
                 for shown in _SHOWN
             ],
         )
-
-
-def _cells(found: Accuracy) -> tuple[float, float, float]:
-    return found.accuracy, found.low, found.high
 
 
 def _permutation(n: int, seed: int) -> Tensor:
@@ -257,26 +248,25 @@ def _permutation(n: int, seed: int) -> Tensor:
     return torch.randperm(n, generator=torch.Generator().manual_seed(fold_seed(seed, *b"shuffled labels")))
 
 
-def _ranks(z_BK: Tensor, label_B: Tensor) -> Tensor:
+def rank_of(z_BK: Tensor, label_B: Tensor) -> Tensor:
     """[B]: how many classes a classifier puts before the label; a tie counts against it."""
     own_B1 = z_BK.gather(1, label_B[:, None])
     return (z_BK >= own_B1).sum(1) - 1
 
 
-def _score(ranks: Sequence[object], classes: int) -> dict[str, Accuracy]:
+def _score(ranks: Sequence[int], classes: int) -> dict[str, Accuracy]:
     """The share of images whose label is first, and among the first five where there are more classes than that."""
-    places = [int(str(rank)) for rank in ranks]
     tops = {"top1": 1, **({"top5": _TOP} if classes > _TOP else {})}
-    return {name: accuracy(sum(place < top for place in places), len(places)) for name, top in tops.items()}
+    return {name: accuracy(sum(rank < top for rank in ranks), len(ranks)) for name, top in tops.items()}
 
 
-def _telling(classes: int) -> str:
+def _informative_top(classes: int) -> str:
     """Which share says more: five of ten classes are right by a toss of a coin."""
     return "top5" if classes > 2 * _TOP else "top1"
 
 
 def _bars(scores: Mapping[str, Mapping[str, Mapping[str, Accuracy]]], classes: int, n: int) -> Bars:
-    top = _telling(classes)
+    top = _informative_top(classes)
     first = int(top.removeprefix("top"))
     return Bars(
         f"Perturbations classified, top-{first}",
@@ -289,12 +279,7 @@ def _bars(scores: Mapping[str, Mapping[str, Mapping[str, Accuracy]]], classes: i
         "shuffled ones.",
         list(scores),
         [
-            Bar(
-                _NAMES[shown],
-                [scores[name][shown][top].accuracy for name in scores],
-                [scores[name][shown][top].low for name in scores],
-                [scores[name][shown][top].high for name in scores],
-            )
+            Bar.of(_NAMES[shown], [scores[name][shown][top] for name in scores])
             for shown in ("perturbation", "shuffled")
         ],
         y_label=f"top-{first} accuracy",
@@ -303,15 +288,15 @@ def _bars(scores: Mapping[str, Mapping[str, Mapping[str, Accuracy]]], classes: i
 
 
 def _summary(scores: Mapping[str, Mapping[str, Mapping[str, Accuracy]]], classes: int, n: int, threat: str) -> str:
-    told = []
+    findings = []
     for name, kinds in scores.items():
-        top = _telling(classes)
+        top = _informative_top(classes)
         found, control = kinds["perturbation"][top], kinds["shuffled"][top]
-        told.append(
+        findings.append(
             f"{name} finds the image's class in {found.accuracy:.1%} ({found.low:.1%}-{found.high:.1%}) of them at "
             f"top-{top[-1]}, against {control.accuracy:.1%} with shuffled labels"
         )
-    return f"Of the perturbations of {n} images at {threat}, " + "; ".join(told) + "."
+    return f"Of the perturbations of {n} images at {threat}, " + "; ".join(findings) + "."
 
 
 def _check_classes(model: nn.Module, classifiers: Mapping[str, nn.Module]) -> None:

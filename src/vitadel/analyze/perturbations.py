@@ -9,7 +9,7 @@ Shape letters: B images, C channels, H rows, W columns, F frequencies, P places 
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -18,14 +18,16 @@ from torch import Tensor, nn
 
 from vitadel import threats as threats
 from vitadel.analyze import attacked_images, spectrum
-from vitadel.analyze.attacked_images import ImageAttacker, Sign, Stretch, floats, mean_interval
+from vitadel.analyze.attacked_images import Sign, Stretch, mean_interval
 from vitadel.analyze.json_arrays import packed, unpacked
 from vitadel.analyze.patch_grid import alignment, by_chance, check_patch
-from vitadel.analyze.study import Bench
+from vitadel.analyze.study import threat_of
 from vitadel.core.numeric import Count, check_ranges
+from vitadel.evaluate.context import Batch, Context
+from vitadel.evaluate.store import TableRows
 from vitadel.models import Model, family_of
-from vitadel.runs import describe
-from vitadel.runs.exhibits import Exhibit, Line, Lines, Picture, Pictures, Table, findings
+from vitadel.runs.exhibits import Cell, Exhibit, Line, Lines, Picture, Pictures, Table
+from vitadel.runs.schema import StudyRecord
 from vitadel.threats import Threat
 
 _DETAIL = 64  # pixels of a detail, in pictures that are large enough to need one
@@ -41,6 +43,7 @@ class Perturbations:
     either. `patch` is the side of the patches; a model without any is measured against a grid only if one is given.
     """
 
+    title: ClassVar[str] = "What perturbations look like"
     about: ClassVar[str] = "what do perturbations look like? Pictures, frequencies, alignment with the patches"
     needs_threat: ClassVar[bool] = True
 
@@ -59,57 +62,42 @@ class Perturbations:
         if size is not None and (patch := self._patch(model)) is not None:
             check_patch(patch, size, size)
 
-    def carry_out(self, bench: Bench) -> dict[str, object]:
-        """Perturbations of all images in numbers, and of the first as pictures."""
-        images, parts, threat = bench.images, bench.parts, bench.threat
-        attacked_images.check_images(images)
-        patch = self._patch(bench.model)
-        run_attack = ImageAttacker(
-            bench.model,
-            images,
-            attacked_images.pgd(self.steps, self.step_size, threat),
-            threat,
-            bench.seed,
-            bench.batch,
-        )
+    def run(self, ctx: Context) -> None:
+        patch, attack = self._patch(ctx.model), attacked_images.pgd(self.steps, self.step_size, threat_of(ctx))
 
-        def look(rows: Tensor) -> dict[str, list[object]]:
-            struck = run_attack(rows)
-            told = _measured(struck.adversarial - struck.x, struck.x, patch)
-            shown = [packed(one) for row, one in zip(rows, struck.adversarial, strict=True) if row < self.images]
-            return {**told, "fooled": struck.fooled_B.tolist(), "shown": list(shown)}
+        def measure(batch: Batch) -> dict[str, object]:
+            result = ctx.attack(attack, batch)
+            adversarial = [
+                packed(x_adv) if index < self.images else None
+                for index, x_adv in zip(batch.index.tolist(), result.x_adv, strict=True)
+            ]
+            measured = _measured((result.x_adv - batch.x).cpu(), batch.x.cpu(), patch)
+            return {**measured, "success": result.success, "adversarial": adversarial}
 
-        told = attacked_images.gathered(bench, "perturbations", look)
-        shown = torch.arange(min(self.images, len(images)))
-        x, adversarial = images.images(shown).cpu(), torch.stack([unpacked(one) for one in told["shown"]])
-        side = tuple(x.shape[-2:])
+        ctx.map("perturbations", measure)
+
+    def summarize(self, ctx: Context) -> StudyRecord:
+        rows, patch, threat = ctx.table("perturbations"), self._patch(ctx.model), threat_of(ctx)
+        shown = torch.arange(min(self.images, len(rows)))
+        x = ctx.images.images(shown).cpu()
+        adversarial = torch.stack([unpacked(one) for one in rows["adversarial"][: len(shown)]])
         exhibits: list[Exhibit] = [
-            self._pictures(x, adversarial, images.labels[shown].tolist(), threat, patch),
-            _curve(told, side),
-            *([] if patch is None else [_places(told, patch)]),
-            _table(told, patch),
+            self._pictures(x, adversarial, ctx.images.labels[shown].tolist(), threat, patch),
+            _curve(rows, x.shape[-2:]),
+            *([] if patch is None else [_places(rows, patch)]),
+            _table(rows, patch),
         ]
-        result = findings(
-            "perturbations",
-            "What perturbations look like",
-            _summary(told, patch, threat),
-            exhibits,
-            {
-                "n": len(images),
-                "settings": describe(self),
-                "threat": {"text": threats.spell(threat), "eps": threat.eps},
-                "patch": patch,
-                "fooled": sum(map(bool, told["fooled"])),
-                "fine_share": mean_interval(floats(told["fine"])),
-                "fine_share_of_images": mean_interval(floats(told["fine_image"])),
-                "alignment": {} if patch is None else {kind: _aligned(told, kind, patch) for kind in _KINDS},
-                "frequency": spectrum.frequencies(*side).tolist(),
-                "density": _mean_of(told["density"]).tolist(),
-                "seconds": parts.seconds,
-            },
-        )
-        parts.close(result)
-        return result
+        numbers = {
+            "n": len(rows),
+            "patch": patch,
+            "fooled": sum(rows["success"]),
+            "fine_share": mean_interval(rows["fine"]),
+            "fine_share_of_images": mean_interval(rows["fine_image"]),
+            "alignment": {} if patch is None else {kind: mean_alignment(rows, kind, patch) for kind in _KINDS},
+            "frequency": spectrum.frequencies(*x.shape[-2:]).tolist(),
+            "density": _mean_of(rows["density"]).tolist(),
+        }
+        return StudyRecord("perturbations", self.title, _summary(rows, patch, threat), exhibits, numbers)
 
     def _patch(self, model: nn.Module) -> int | None:
         if self.patch is not None:
@@ -142,20 +130,22 @@ class Perturbations:
         )
 
 
-def _measured(delta: Tensor, x: Tensor, patch: int | None) -> dict[str, list[object]]:
-    """Of every image the numbers that need the perturbation itself, as a part holds them."""
-    told: dict[str, list[object]] = {
-        "density": [packed(one) for one in spectrum.densities(delta)],
-        "density_image": [packed(one) for one in spectrum.densities(x)],
-        "fine": list(attacked_images.numbers(spectrum.fine_share(delta))),
-        "fine_image": list(attacked_images.numbers(spectrum.fine_share(x))),
+def _measured(delta: Tensor, x: Tensor, patch: int | None) -> dict[str, Tensor]:
+    """Of every image the numbers that need the perturbation itself, as columns."""
+    measured = {
+        "density": spectrum.densities(delta).float(),
+        "density_image": spectrum.densities(x).float(),
+        "fine": spectrum.fine_share(delta),
+        "fine_image": spectrum.fine_share(x),
     }
     for kind, pattern in (("change", delta), ("size", delta.abs())) if patch is not None else ():
         found = alignment(pattern, patch or 0)
-        told[f"{kind}_aligned"] = list(attacked_images.numbers(found.true_B))
-        told[f"{kind}_rank"] = list(attacked_images.numbers(found.rank_B))
-        told[f"{kind}_jumps"] = [packed(one) for one in found.jumps_BP]
-    return told
+        measured |= {
+            f"{kind}_aligned": found.true_B,
+            f"{kind}_rank": found.rank_B,
+            f"{kind}_jumps": found.jumps_BP.float(),
+        }
+    return measured
 
 
 def _corner(height: int, width: int, patch: int | None) -> tuple[tuple[int, int], int]:
@@ -168,18 +158,14 @@ def _corner(height: int, width: int, patch: int | None) -> tuple[tuple[int, int]
     return (rows, columns), side
 
 
-def _stacked(told: Sequence[object]) -> Tensor:
-    return torch.stack([unpacked(one) for one in told]).double()
-
-
-def _mean_of(told: Sequence[object]) -> Tensor:
+def _mean_of(rows: Sequence[object]) -> Tensor:
     """The mean over the images that have one."""
-    return _stacked(told).nanmean(0)
+    return torch.tensor(rows, dtype=torch.float64).nanmean(0)
 
 
-def _curve(told: Mapping[str, Sequence[object]], side: Sequence[int]) -> Lines:
+def _curve(rows: TableRows, side: Sequence[int]) -> Lines:
     frequency = spectrum.frequencies(*side).tolist()
-    found_BF = _stacked(told["density"])
+    found_BF = torch.tensor(rows["density"], dtype=torch.float64)
     low, high = found_BF.nanquantile(0.25, 0).tolist(), found_BF.nanquantile(0.75, 0).tolist()
     return Lines(
         "Power by frequency",
@@ -187,8 +173,8 @@ def _curve(told: Mapping[str, Sequence[object]], side: Sequence[int]) -> Lines:
         f"mean over {len(found_BF)} images, the band holds the middle half of them. Stripes of two pixels have half a "
         "cycle per pixel. For comparison the images themselves.",
         [
-            Line("perturbation", frequency, _mean_of(told["density"]).tolist(), low, high),
-            Line("image", frequency, _mean_of(told["density_image"]).tolist(), dashed=True),
+            Line("perturbation", frequency, _mean_of(rows["density"]).tolist(), low, high),
+            Line("image", frequency, _mean_of(rows["density_image"]).tolist(), dashed=True),
         ],
         x_label="cycles per pixel",
         y_label="power",
@@ -197,10 +183,10 @@ def _curve(told: Mapping[str, Sequence[object]], side: Sequence[int]) -> Lines:
     )
 
 
-def _places(told: Mapping[str, Sequence[object]], patch: int) -> Lines:
+def _places(rows: TableRows, patch: int) -> Lines:
     lines = []
     for kind, name in _KINDS.items():
-        jumps_BP = _stacked(told[f"{kind}_jumps"])
+        jumps_BP = torch.tensor(rows[f"{kind}_jumps"], dtype=torch.float64)
         reach_P = jumps_BP.std(0, correction=1) / math.sqrt(len(jumps_BP)) if len(jumps_BP) > 1 else 0 * jumps_BP[0]
         mean_P = jumps_BP.mean(0)
         low, high = (mean_P - reach_P).tolist(), (mean_P + reach_P).tolist()
@@ -217,23 +203,23 @@ def _places(told: Mapping[str, Sequence[object]], patch: int) -> Lines:
     )
 
 
-def _aligned(told: Mapping[str, Sequence[object]], kind: str, patch: int) -> dict[str, float]:
+def mean_alignment(rows: TableRows, kind: str, patch: int) -> dict[str, float]:
     """Over all images; `first` counts those on which no moved grid is aligned as well."""
-    ranks = floats(told[f"{kind}_rank"])
+    ranks = rows[f"{kind}_rank"]
     first = sum(rank * patch**2 < 1.5 for rank in ranks)
-    return {**mean_interval(floats(told[f"{kind}_aligned"])), "mean_rank": sum(ranks) / len(ranks), "first": first}
+    return {**mean_interval(rows[f"{kind}_aligned"]), "mean_rank": sum(ranks) / len(ranks), "first": first}
 
 
-def _table(told: Mapping[str, Sequence[object]], patch: int | None) -> Table:
-    fine, own = mean_interval(floats(told["fine"])), mean_interval(floats(told["fine_image"]))
-    rows: list[list[str | float | None]] = [
+def _table(rows: TableRows, patch: int | None) -> Table:
+    fine, own = mean_interval(rows["fine"]), mean_interval(rows["fine_image"])
+    cells: list[list[Cell]] = [
         ["share of power beyond 1/4 cycle per pixel", fine["mean"], fine["low"], fine["high"]],
         ["the same of the images", own["mean"], own["low"], own["high"]],
     ]
     for kind, name in _KINDS.items() if patch is not None else ():
-        found = _aligned(told, kind, patch or 0)
-        rows.append([f"alignment with patches of {patch}: {name}", found["mean"], found["low"], found["high"]])
-        rows.append([f"share of grids aligned as well: {name}", found["mean_rank"], None, None])
+        found = mean_alignment(rows, kind, patch or 0)
+        cells.append([f"alignment with patches of {patch}: {name}", found["mean"], found["low"], found["high"]])
+        cells.append([f"share of grids aligned as well: {name}", found["mean_rank"], None, None])
     about = (
         " Alignment is 0 for a pattern that knows nothing of the patches and 1 for one that jumps on their borders "
         "alone; next to it the share of all grids of that size, the true one among them, that are aligned at least as "
@@ -243,22 +229,22 @@ def _table(told: Mapping[str, Sequence[object]], patch: int | None) -> Table:
     )
     return Table(
         "In numbers",
-        f"Means over {len(told['fine'])} images with their 95% intervals. White noise has "
+        f"Means over {len(rows)} images with their 95% intervals. White noise has "
         f"{1 - math.pi * spectrum.FINE**2:.2f} of its power beyond a quarter of a cycle per pixel.{about}",
         ["", "mean", "low", "high"],
-        [[None if isinstance(cell, float) and not math.isfinite(cell) else cell for cell in row] for row in rows],
+        cells,
     )
 
 
-def _summary(told: Mapping[str, Sequence[object]], patch: int | None, threat: Threat) -> str:
-    n, fine = len(told["fine"]), mean_interval(floats(told["fine"]))["mean"]
+def _summary(rows: TableRows, patch: int | None, threat: Threat) -> str:
+    n, fine = len(rows), mean_interval(rows["fine"])["mean"]
     text = (
-        f"On {n} images at {threats.spell(threat)}, {sum(map(bool, told['fooled']))} of which end misclassified, "
+        f"On {n} images at {threats.spell(threat)}, {sum(rows['success'])} of which end misclassified, "
         f"{fine:.0%} of the perturbation's power lies beyond a quarter of a cycle per pixel (white noise: 80%)."
     )
     if patch is None:
         return text
-    found = _aligned(told, "change", patch)
+    found = mean_alignment(rows, "change", patch)
     interval = f"{found['low']:+.3f} to {found['high']:+.3f}; " if math.isfinite(found["low"]) else ""
     return (
         f"{text} Its alignment with patches of {patch} is {found['mean']:+.3f} ({interval}0 is none, 1 is complete); "

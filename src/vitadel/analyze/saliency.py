@@ -8,8 +8,7 @@ quarter of the area.
 Shape letters: B images, h x w cells.
 """
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -18,19 +17,21 @@ from torch import Tensor, nn
 
 from vitadel import threats as threats
 from vitadel.analyze import attacked_images
-from vitadel.analyze.attacked_images import ImageAttacker, floats, mean_interval, numbers
+from vitadel.analyze.attacked_images import mean_interval
 from vitadel.analyze.json_arrays import packed, unpacked
-from vitadel.analyze.saliency_maps import Method, SaliencyMaps, check_layer, look_at, offered
-from vitadel.analyze.study import Bench
+from vitadel.analyze.saliency_maps import Method, SaliencyMaps, check_layer, offered
+from vitadel.analyze.study import threat_of
 from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Count, check_ranges
 from vitadel.core.oom import in_batches
+from vitadel.evaluate.context import Batch, Context
 from vitadel.evaluate.images import Images
-from vitadel.runs import describe
-from vitadel.runs.exhibits import Bar, Bars, Cell, Exhibit, Picture, Pictures, Scale, Table, findings
+from vitadel.evaluate.store import TableRows
+from vitadel.runs.exhibits import Bar, Bars, Cell, Exhibit, Picture, Pictures, Scale, Table
+from vitadel.runs.schema import StudyRecord
 from vitadel.threats import Threat
 
-_ROWS = 16
+_BATCH = 16
 _WHEN = ("clean", "attacked")
 _NAMES = {Method.EIGENCAM: "EigenCAM", Method.ATTENTION: "attention", Method.ROLLOUT: "rollout"}
 
@@ -44,6 +45,7 @@ class Saliency:
     are shown, all are measured. `steps` and `step_size` are those of PGD, 1.5 eps / steps if not said.
     """
 
+    title: ClassVar[str] = "Where the model looks"
     about: ClassVar[str] = "where does a model look, before and under attack? EigenCAM, attention, rollout"
     needs_threat: ClassVar[bool] = True
 
@@ -64,67 +66,52 @@ class Saliency:
         if self.layer is not None:
             check_layer(model, self.layer)
 
-    def carry_out(self, bench: Bench) -> dict[str, object]:
-        """Maps of all images in numbers, and of the first as pictures."""
-        model, images, parts, threat = bench.model, bench.images, bench.parts, bench.threat
-        attacked_images.check_images(images)
-        self.refuse(model)
-        sight = look_at(model, self._chosen(model), self.layer, self.center, images.images(torch.arange(1)))
-        run_attack = ImageAttacker(
-            model, images, attacked_images.pgd(self.steps, self.step_size, threat), threat, bench.seed, bench.batch
-        )
+    def run(self, ctx: Context) -> None:
+        maps_of, attack = self._maps_of(ctx), attacked_images.pgd(self.steps, self.step_size, threat_of(ctx))
 
-        told = attacked_images.gathered(bench, "maps", self._look(sight, run_attack, bench.seed, bench.batch))
-        scores = {m: _scores(told, m) for m in sight.methods}
-        exhibits: list[Exhibit] = [
-            self._pictures(images, told, sight, threat),
-            _bars(scores, len(images)),
-            _table(scores, len(images)),
-        ]
-        numbers_found = {
-            "n": len(images),
-            "settings": describe(self),
-            "threat": {"text": threats.spell(threat), "eps": threat.eps},
-            "layer": sight.layer,
-            "missing": {m.value: why for m, why in offered(model).items() if why},
-            "fooled": sum(map(bool, told["fooled"])),
-            "maps": {m.value: found for m, found in scores.items()},
-            "seconds": parts.seconds,
-        }
-        summary = _summary(scores, len(images), sum(map(bool, told["fooled"])), threats.spell(threat))
-        result = findings("saliency", "Where the model looks", summary, exhibits, numbers_found)
-        parts.close(result)
-        return result
-
-    def _look(
-        self, sight: SaliencyMaps, run_attack: ImageAttacker, seed: int, batch: int | None
-    ) -> Callable[[Tensor], dict[str, list[object]]]:
-        """What a part holds of some rows."""
-
-        def look(rows: Tensor) -> dict[str, list[object]]:
-            struck = run_attack(rows)
-            maps, said = {}, {}
-            for when, x in (("clean", struck.x), ("attacked", struck.adversarial)):
-                maps[when], said[when] = _looked(sight, x, seed, batch or _ROWS)
-            if Method.EIGENCAM in sight.methods:
+        def measure(batch: Batch) -> dict[str, object]:
+            result = ctx.attack(attack, batch)
+            maps, prediction = {}, {}
+            for when, x in (("clean", batch.x.cpu()), ("attacked", result.x_adv.cpu())):
+                maps[when], prediction[when] = _computed(maps_of, x, ctx.seed, ctx.engine.batch_size or _BATCH)
+            if Method.EIGENCAM in maps_of.methods:
                 cams = [maps[when][Method.EIGENCAM] for when in _WHEN]
                 maps["attacked"][Method.EIGENCAM] = turned(*cams)
             shown = [
                 {
-                    "attacked": packed((255 * attacked_images.small(struck.adversarial[place])).round().byte()),
-                    **{f"{when} {m.value}": packed(maps[when][m][place]) for when in _WHEN for m in sight.methods},
+                    "attacked": packed((255 * attacked_images.small(x_adv)).round().byte()),
+                    **{f"{when} {m.value}": packed(maps[when][m][place]) for when in _WHEN for m in maps_of.methods},
                 }
-                for place, row in enumerate(rows.tolist())
-                if row < self.images
+                if index < self.images
+                else None
+                for place, (index, x_adv) in enumerate(zip(batch.index.tolist(), result.x_adv.cpu(), strict=True))
             ]
-            return {
-                **_measured(maps),
-                **{f"said {when}": said[when].tolist() for when in _WHEN},
-                "fooled": struck.fooled_B.tolist(),
-                "shown": list(shown),
-            }
+            predictions = {f"prediction {when}": prediction[when] for when in _WHEN}
+            return {**_measured(maps), **predictions, "success": result.success, "shown": shown}
 
-        return look
+        ctx.map("maps", measure)
+
+    def summarize(self, ctx: Context) -> StudyRecord:
+        rows, maps_of, threat = ctx.table("maps"), self._maps_of(ctx), threat_of(ctx)
+        scores = {method: _scores(rows, method) for method in maps_of.methods}
+        exhibits: list[Exhibit] = [
+            self._pictures(ctx.images, rows, maps_of, threat),
+            _bars(scores, len(rows)),
+            _table(scores, len(rows)),
+        ]
+        numbers = {
+            "n": len(rows),
+            "layer": maps_of.layer,
+            "missing": {method.value: why for method, why in offered(ctx.model).items() if why},
+            "fooled": sum(rows["success"]),
+            "maps": {method.value: found for method, found in scores.items()},
+        }
+        summary = _summary(scores, len(rows), sum(rows["success"]), threats.spell(threat))
+        return StudyRecord("saliency", self.title, summary, exhibits, numbers)
+
+    def _maps_of(self, ctx: Context) -> SaliencyMaps:
+        first = ctx.images.images(torch.arange(1))
+        return SaliencyMaps.of(ctx.model, self._chosen(ctx.model), self.layer, self.center, first)
 
     def _chosen(self, model: nn.Module) -> tuple[Method, ...]:
         why = offered(model)
@@ -133,39 +120,36 @@ class Saliency:
             raise UsageError(f"there is no {missing.value} to look at: {why[missing]}. This model has {has}.")
         return self.methods or tuple(method for method, reason in why.items() if not reason)
 
-    def _pictures(
-        self, images: Images, told: Mapping[str, Sequence[object]], sight: SaliencyMaps, threat: Threat
-    ) -> Pictures:
+    def _pictures(self, images: Images, rows: TableRows, maps_of: SaliencyMaps, threat: Threat) -> Pictures:
         count = min(self.images, len(images))
         x, labels = images.images(torch.arange(count)).cpu(), images.labels[:count].tolist()
         cells = []
-        for row, one in enumerate(told["shown"]):
-            assert isinstance(one, Mapping)
-            clean, attacked = attacked_images.small(x[row]), unpacked(one["attacked"]).float() / 255
+        for index, shown in enumerate(rows["shown"][:count]):
+            clean, attacked = attacked_images.small(x[index]), unpacked(shown["attacked"]).float() / 255
             line = [
-                Picture.of(clean.numpy(), note=f"says {told['said clean'][row]}"),
-                Picture.of(attacked.numpy(), note=f"says {told['said attacked'][row]}"),
+                Picture.of(clean.numpy(), note=f"predicted {rows['prediction clean'][index]}"),
+                Picture.of(attacked.numpy(), note=f"predicted {rows['prediction attacked'][index]}"),
             ]
-            for method in sight.methods:
+            for method in maps_of.methods:
                 line += [
-                    Picture.of(below.numpy(), _drawn(unpacked(one[f"{when} {method.value}"])))
+                    Picture.of(below.numpy(), _drawn(unpacked(shown[f"{when} {method.value}"])))
                     for when, below in (("clean", clean), ("attacked", attacked))
                 ]
             cells.append(line)
         centered = ", channels centered" if self.center else ""
         cam = (
-            f"EigenCAM is of {sight.layer}{centered}, its sign such that the value farthest from zero is positive on "
+            f"EigenCAM is of {maps_of.layer}{centered}, its sign such that the value farthest from zero is positive on "
             "the clean image; on the attacked one it goes with that. "
         )
         return Pictures(
-            "Where the model looks",
+            self.title,
             f"Maps on the clean image and on the attacked one (PGD with {self.steps} steps at "
-            f"{threats.spell(threat)}); below stands the model's answer. "
-            f"{cam if Method.EIGENCAM in sight.methods else ''}Every map is relative to its own largest value, "
+            f"{threats.spell(threat)}); below them the model's prediction. "
+            f"{cam if Method.EIGENCAM in maps_of.methods else ''}Every map is relative to its own largest value, "
             "negative values are drawn as zero.",
             cells,
             rows=[f"label {label}" for label in labels],
-            columns=["image", "attacked", *(_column(method, when) for method in sight.methods for when in _WHEN)],
+            columns=["image", "attacked", *(_column(method, when) for method in maps_of.methods for when in _WHEN)],
             scale=Scale.SEQUENTIAL,
             scale_label="relative to the largest",
         )
@@ -208,25 +192,26 @@ def _within(cells: int) -> Tensor:
     return (edges.clamp(0.25, 0.75).diff() * cells).clamp(0, 1)
 
 
-def _looked(sight: SaliencyMaps, x: Tensor, seed: int, rows: int) -> tuple[dict[Method, Tensor], Tensor]:
-    made = [one for _, one in in_batches(torch.arange(len(x)), rows, lambda at: sight(x[at], seed))]
-    maps = {method: torch.cat([found[method] for found, _ in made]) for method in sight.methods}
+def _computed(maps_of: SaliencyMaps, x: Tensor, seed: int, batch_size: int) -> tuple[dict[Method, Tensor], Tensor]:
+    """Maps and predictions, some images at a time: the attentions of all blocks are held."""
+    made = [one for _, one in in_batches(torch.arange(len(x)), batch_size, lambda index: maps_of(x[index], seed))]
+    maps = {method: torch.cat([found[method] for found, _ in made]) for method in maps_of.methods}
     return maps, torch.cat([z_BK.argmax(1) for _, z_BK in made])
 
 
-def _measured(maps: Mapping[str, Mapping[Method, Tensor]]) -> dict[str, list[object]]:
-    told: dict[str, list[object]] = {}
+def _measured(maps: Mapping[str, Mapping[Method, Tensor]]) -> dict[str, Tensor]:
+    measured = {}
     for method, clean in maps["clean"].items():
-        told[f"{method.value} alike"] = list(numbers(alike(clean, maps["attacked"][method])))
+        measured[f"{method.value} alike"] = alike(clean, maps["attacked"][method])
         for when in _WHEN:
-            told[f"{method.value} spread {when}"] = list(numbers(spread(maps[when][method])))
-            told[f"{method.value} middle {when}"] = list(numbers(in_the_middle(maps[when][method])))
-    return told
+            measured[f"{method.value} spread {when}"] = spread(maps[when][method])
+            measured[f"{method.value} middle {when}"] = in_the_middle(maps[when][method])
+    return measured
 
 
-def _scores(told: Mapping[str, Sequence[object]], method: Method) -> dict[str, dict[str, float]]:
+def _scores(rows: TableRows, method: Method) -> dict[str, dict[str, float]]:
     keys = ("alike", *(f"{what} {when}" for what in ("spread", "middle") for when in _WHEN))
-    return {key: mean_interval(floats(told[f"{method.value} {key}"])) for key in keys}
+    return {key: mean_interval(rows[f"{method.value} {key}"]) for key in keys}
 
 
 def _drawn(map_hw: Tensor) -> "list[list[float]]":
@@ -266,7 +251,7 @@ def _table(scores: Mapping[Method, Mapping[str, Mapping[str, float]]], n: int) -
         [
             _NAMES[method],
             names[key],
-            *(one[end] if math.isfinite(one[end]) else None for end in ("mean", "low", "high")),
+            *(one[end] for end in ("mean", "low", "high")),
         ]
         for method, found in scores.items()
         for key, one in found.items()
@@ -281,9 +266,9 @@ def _table(scores: Mapping[Method, Mapping[str, Mapping[str, float]]], n: int) -
 
 
 def _summary(scores: Mapping[Method, Mapping[str, Mapping[str, float]]], n: int, fooled: int, threat: str) -> str:
-    told = [
+    findings = [
         f"{_NAMES[method]} before and under attack correlate by {found['alike']['mean']:.2f}, with a spread of "
         f"{found['spread clean']['mean']:.2f} and {found['spread attacked']['mean']:.2f}"
         for method, found in scores.items()
     ]
-    return f"On {n} images, {fooled} of which end misclassified at {threat}: " + "; ".join(told) + "."
+    return f"On {n} images, {fooled} of which end misclassified at {threat}: " + "; ".join(findings) + "."

@@ -47,12 +47,21 @@ def offered(model: nn.Module) -> dict[Method, str]:
 
 @dataclass(frozen=True, slots=True)
 class SaliencyMaps:
-    """One way to look at a model: which maps, and for EigenCAM which layer, centered or not."""
+    """The maps of a model: by which methods, and for EigenCAM of which layer, centered or not."""
 
     model: nn.Module
     methods: tuple[Method, ...]
     layer: str
     center: bool
+
+    @classmethod
+    def of(
+        cls, model: nn.Module, methods: tuple[Method, ...], layer: str | None, center: bool, x: Tensor
+    ) -> "SaliencyMaps":
+        """The maps of a model; if no layer is named, the one of EigenCAM is found on the first of the images `x`."""
+        if Method.EIGENCAM not in methods:
+            return cls(model, methods, "", center)
+        return cls(model, methods, layer or _last_map(model, x[:1]), center)
 
     def __call__(self, x: Tensor, seed: int) -> tuple[dict[Method, Tensor], Tensor]:
         """[B, h, w] maps by method, and the model's answers [B, K]; all on the CPU."""
@@ -78,12 +87,6 @@ class SaliencyMaps:
         probs = [seen.attentions[name] for name in names]
         row_BN = probs[-1][:, 0] if method is Method.ATTENTION else rollout(probs)
         return row_BN[:, -height * width :].unflatten(1, (height, width))
-
-
-def look_at(model: nn.Module, methods: tuple[Method, ...], layer: str | None, center: bool, x: Tensor) -> SaliencyMaps:
-    """A way to look, with the layer for EigenCAM found on one image if nobody named one."""
-    wanted = Method.EIGENCAM in methods
-    return SaliencyMaps(model, methods, (layer or _last_map(model, x[:1])) if wanted else "", center)
 
 
 def check_layer(model: nn.Module, layer: str) -> None:

@@ -178,7 +178,9 @@ def _summarized(study: Study, ctx: Context) -> StudyRecord:
     """The record, made by this process alone."""
     timed = _Timed.of(ctx)
     record = study.summarize(timed)
-    common: dict[str, object] = {"settings": describe(study), "seconds": sum(timed.seconds.values())}
+    common: dict[str, object] = {"seconds": sum(timed.seconds.values())}
+    if "settings" not in record.numbers:
+        common["settings"] = describe(study)
     if study.needs_threat:
         threat = threat_of(ctx)
         common["threat"] = {"text": spell(threat), "eps": threat.eps}

@@ -1,7 +1,7 @@
 """Where an image may go."""
 
 from vitadel.core.numeric import read_number
-from vitadel.threats.base import Threat, check_size, per_image, spread, with_eps
+from vitadel.threats.base import Threat, bounds_each_pixel, check_size, diameter, per_image, spread, with_eps
 from vitadel.threats.l1 import L1, project_l1
 from vitadel.threats.l2 import L2
 from vitadel.threats.linf import Linf
@@ -14,7 +14,9 @@ __all__ = [
     "Linf",
     "Threat",
     "as_threat",
+    "bounds_each_pixel",
     "check_size",
+    "diameter",
     "per_image",
     "project_l1",
     "read",

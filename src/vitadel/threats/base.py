@@ -41,6 +41,20 @@ def check_size(threat: Threat, shape: Sequence[int]) -> None:
     threat.project(blank, blank)
 
 
+def diameter(threat: Threat, shape: Sequence[int]) -> float:
+    """The distance between an image of zeros and one of ones: no two images of this shape are farther apart."""
+    return float(
+        threat.distance(torch.ones(1, *shape, dtype=torch.float64), torch.zeros(1, *shape, dtype=torch.float64))
+    )
+
+
+def bounds_each_pixel(threat: Threat) -> bool:
+    """Whether every pixel may change by the radius whatever the others do, as in L-infinity."""
+    pixel = torch.zeros(1, 1, 1, 2)
+    pixel[..., 0] = 1
+    return bool(threat.distance(pixel, torch.zeros_like(pixel)) == diameter(threat, (1, 1, 2)))
+
+
 def per_image(v_B: Tensor, like: Tensor) -> Tensor:
     """One number per image, shaped to multiply a batch of images."""
     return v_B.view(-1, *(1 for _ in like.shape[1:]))

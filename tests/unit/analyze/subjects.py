@@ -29,7 +29,15 @@ def hooks(model: nn.Module) -> list[int]:
 
 
 def studied_in(
-    folder: Path, model: nn.Module, x: Tensor, y: Tensor, settings: Study, *, stop_after: float = 1, **more: Any
+    folder: Path,
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    settings: Study,
+    *,
+    stop_after: float = 1,
+    stop_in: str | None = None,
+    **more: Any,
 ) -> dict[str, Any]:
     """The result of a study whose tables and parts are kept in a folder.
 
@@ -40,11 +48,12 @@ def studied_in(
         y: Their labels.
         settings: The study.
         stop_after: The share of the work after which it is interrupted as by Ctrl-C.
+        stop_in: As which work progress reports the part that is interrupted; whichever comes first if not given.
         more: Arguments of `tensor_context`.
     """
 
     def progress(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
-        if done > stop_after * total:
+        if done > stop_after * total and stop_in in (None, what):
             raise KeyboardInterrupt
 
     ctx = tensor_context(model, x, y, notify=progress, **more)

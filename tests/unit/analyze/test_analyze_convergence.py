@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 import torch
+from subjects import studied_in  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
-from vitadel.analyze import Bench, Convergence, Parts, study
-from vitadel.analyze.convergence import _over_restarts, loss_slice
-from vitadel.analyze.study import InHand
+from vitadel.analyze import Convergence, study
+from vitadel.analyze.convergence import loss_slice, over_restarts
 from vitadel.core.errors import UsageError
 from vitadel.core.rng import RandomStreams, fold_seed
+from vitadel.evaluate.store import TableRows
 from vitadel.losses import cross_entropy
 from vitadel.models import Option, load, wrap
 from vitadel.models.wide_resnet import WideResNet
@@ -88,11 +89,14 @@ def test_steps_too_short_to_cross_leave_a_band_between_restarts(x: Tensor, y: Te
 
 def test_restarts_are_summed_up() -> None:
     runs = [
-        {"loss": [1.0, 3.0, 2.0, 4.0], "right": [True, True, False, True]},
-        {"loss": [2.0, 6.0, 2.0, 4.0], "right": [True, False, False, False]},
-        {"loss": [3.0, 3.0, 2.0, 3.0], "right": [True, False, True, False]},
+        TableRows({"index": [0, 1, 2, 3], "loss": loss, "correct": correct})
+        for loss, correct in (
+            ([1.0, 3.0, 2.0, 4.0], [True, True, False, True]),
+            ([2.0, 6.0, 2.0, 4.0], [True, False, False, False]),
+            ([3.0, 3.0, 2.0, 3.0], [True, False, True, False]),
+        )
     ]
-    found = _over_restarts(runs)
+    found = over_restarts(runs)
     assert (found["loss_low"], found["loss_high"]) == (2.5, 3.5)
     assert found["loss"] == pytest.approx((2.5 + 3.5 + 2.75) / 3)
     assert (found["accuracy_low"], found["accuracy_high"]) == (0.25, 0.75)
@@ -117,7 +121,7 @@ def test_a_slice_is_the_loss_on_its_plane_and_exact_in_the_middle(threat: Linf |
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.GELU(), nn.Flatten(), nn.Linear(16, 3))
     x = torch.rand(1, 3, 4, 4, generator=torch.Generator().manual_seed(2))  # some pixels near the ends of the box
     label = torch.tensor([1])
-    found = loss_slice(model, x, label, threat, 5, seed=3, row=7, at_once=4)
+    found = loss_slice(model, x, label, threat, 5, seed=3, index=7, batch_size=4)
     leaf = x.clone().requires_grad_()
     (grad,) = torch.autograd.grad(cross_entropy(model(leaf), label).sum(), leaf)
     noise = RandomStreams.of(fold_seed(3, *b"slice"), torch.tensor([7])).normal(3, 4, 4)
@@ -153,25 +157,17 @@ def test_slices_do_not_depend_on_their_place(x: Tensor, y: Tensor) -> None:
     assert result["slices"][0][4][2] == pytest.approx(math.log1p(math.exp(-10 * (0.01 - EPS))), rel=1e-4)
 
 
-def test_a_kill_costs_nothing(x: Tensor, y: Tensor, tmp_path: Path) -> None:
+def test_an_interruption_costs_nothing(x: Tensor, y: Tensor, tmp_path: Path) -> None:
     settings = Convergence(steps=(0, 1, 3), restarts=2, slices=1, points=3)
 
-    class Killed(Exception):
-        pass
-
-    def dying(name: str, done: int, total: int, facts: object) -> None:
-        if done == 3:
-            raise Killed
-        assert total == 5
-
-    images = InHand(x, y)
-    with pytest.raises(Killed):
-        settings.carry_out(Bench(Scale(), images, Parts(tmp_path), Linf(EPS), notify=dying))
-    names = {path.stem for path in (tmp_path / "parts").iterdir()}
-    steps = {"steps-00000-restart-000", "steps-00001-restart-000", "steps-00001-restart-001"}
-    assert names == {"right", *steps}
-    resumed = settings.carry_out(Bench(Scale(), images, Parts(tmp_path), Linf(EPS)))
-    straight = settings.carry_out(Bench(Scale(), images, Parts(), Linf(EPS)))
+    with pytest.raises(KeyboardInterrupt):
+        studied_in(tmp_path, Scale(), x, y, settings, stop_after=0.5, stop_in="", batch=3, threat=Linf(EPS))
+    tables = {path.name for path in (tmp_path / "tables").iterdir()}
+    searches = ("steps-00000-restart-000", "steps-00001-restart-000", "steps-00001-restart-001")
+    assert {"clean", *searches} <= tables
+    assert "slices" not in tables
+    resumed = studied_in(tmp_path, Scale(), x, y, settings, threat=Linf(EPS))
+    straight = study(Scale(), x, y, settings, threat=Linf(EPS))
     assert {**resumed, "seconds": 0} == {**straight, "seconds": 0}
 
 
@@ -206,5 +202,5 @@ def test_mistakes(x: Tensor) -> None:
     ):
         with pytest.raises(UsageError, match=told):
             Convergence(**settings)
-    with pytest.raises(UsageError, match="knows 2 classes, the data has labels from 5 to 5"):
+    with pytest.raises(UsageError, match=r"of shape \[8, 2\] for 8 images, the data has labels from 5 to 5"):
         study(Scale(), x, torch.full((8,), 5), Convergence())

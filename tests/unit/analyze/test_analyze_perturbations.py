@@ -10,18 +10,21 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from subjects import studied_in  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
-from vitadel.analyze import Bench, Parts, Perturbations, study
-from vitadel.analyze.attacked_images import ImageAttacker, Sign, Stretch, as_bytes, gray, mean_interval, pgd
+from vitadel.analyze import Perturbations, study
+from vitadel.analyze.attacked_images import Sign, Stretch, as_bytes, gray, mean_interval, pgd
 from vitadel.analyze.patch_grid import alignment
-from vitadel.analyze.perturbations import _aligned
+from vitadel.analyze.perturbations import mean_alignment
 from vitadel.analyze.spectrum import fine_share
-from vitadel.analyze.study import InHand
 from vitadel.core.errors import UsageError
+from vitadel.evaluate.store import TableRows
+from vitadel.goals import Untargeted
 from vitadel.models import Model, Option, load, wrap
 from vitadel.models.wide_resnet import WideResNet
 from vitadel.report import read_study, write_figures
+from vitadel.runs import ResultFolder
 from vitadel.threats import L2, Linf
 
 EPS = 8 / 255
@@ -111,8 +114,8 @@ def test_numbers_are_those_of_the_attack_itself(x: Tensor) -> None:
     net = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.GELU(), nn.Flatten(), nn.Linear(4 * 256, 3))
     y = torch.tensor([0, 1, 2, 0, 1])
     result = study(net, x, y, Perturbations(patch=4, steps=5), threat=Linf(EPS), seed=7)
-    struck = ImageAttacker(net, InHand(x, y), pgd(5, None, Linf(EPS)), Linf(EPS), 7, None)(torch.arange(5))
-    delta = struck.adversarial - struck.x
+    attacked = pgd(5, None, Linf(EPS))(net, x, Untargeted(y), Linf(EPS), seed=7)
+    delta = attacked.x_adv - x
     assert float(delta.abs().max()) == pytest.approx(EPS, rel=1e-4)
     assert result["fine_share"]["mean"] == pytest.approx(float(fine_share(delta).mean()))  # type: ignore[index]
     for kind, pattern in (("change", delta), ("size", delta.abs())):
@@ -124,9 +127,9 @@ def test_numbers_are_those_of_the_attack_itself(x: Tensor) -> None:
             "first": first,
         }
         assert result["alignment"][kind] == pytest.approx(wanted, abs=1e-9)  # type: ignore[index]
-    assert result["fooled"] == int(struck.fooled_B.sum())
+    assert result["fooled"] == int(attacked.success.sum())
     np.testing.assert_array_equal(
-        picture(result, 2, "attacked"), (struck.adversarial[2] * 255).round().byte().permute(1, 2, 0).numpy()
+        picture(result, 2, "attacked"), (attacked.x_adv[2] * 255).round().byte().permute(1, 2, 0).numpy()
     )
 
 
@@ -160,35 +163,26 @@ def test_every_family(family: str) -> None:
     assert given["patch"] == 16
 
 
-def test_the_batch_changes_nothing_and_a_kill_costs_nothing(tmp_path: Path) -> None:
+def test_the_batch_changes_nothing_and_an_interruption_costs_nothing(tmp_path: Path) -> None:
     x = torch.rand(20, 3, 16, 16, generator=torch.Generator().manual_seed(3))
     y = torch.arange(20) % 2
     model = Planted(torch.randn(3, 16, 16, generator=torch.Generator().manual_seed(1))).double()
     settings = Perturbations(steps=3, patch=4)
 
-    class Killed(Exception):
-        pass
-
-    def dying(name: str, done: int, total: int, facts: object) -> None:
-        if done >= 16:
-            raise Killed
-
     straight = study(model, x, y, settings)
     assert {**study(model, x, y, settings, batch=3), "seconds": 0} == {**straight, "seconds": 0}
-    with pytest.raises(Killed):
-        settings.carry_out(Bench(model, InHand(x, y), Parts(tmp_path), Linf(EPS), notify=dying))
-    assert [path.name for path in (tmp_path / "parts").iterdir()] == ["perturbations-000000-16.json"]
-    resumed = settings.carry_out(Bench(model, InHand(x, y), Parts(tmp_path), Linf(EPS)))
+    with pytest.raises(KeyboardInterrupt):
+        studied_in(tmp_path, model, x, y, settings, stop_after=0.7, batch=3)
+    kept = ResultFolder(tmp_path).read("perturbations")["index"]
+    assert kept == list(range(15))
+    resumed = studied_in(tmp_path, model, x, y, settings)
     assert {**resumed, "seconds": 0} == {**straight, "seconds": 0}
     assert json.loads((tmp_path / "result.json").read_text())["alignment"] == straight["alignment"]
 
 
 def test_the_report_reads_and_draws_it(x: Tensor, tmp_path: Path) -> None:
     model = Planted(pattern_of_blocks())
-    parts = Parts(tmp_path / "study")
-    Perturbations(steps=2, patch=4).carry_out(
-        Bench(model, InHand(x, torch.zeros(5, dtype=torch.int64)), parts, Linf(EPS))
-    )
+    studied_in(tmp_path / "study", model, x, torch.zeros(5, dtype=torch.int64), Perturbations(steps=2, patch=4))
     assert read_study(tmp_path) is not None
     names = [path.stem for path in write_figures(tmp_path) if path.suffix == ".png"]
     assert names == ["01-perturbations", "02-power-by-frequency", "03-jumps-by-place-in-the-patch"]
@@ -214,8 +208,8 @@ def test_large_images_have_a_detail() -> None:
 
 def test_only_an_image_that_beats_all_moved_grids_is_first() -> None:
     # ranks of a grid of 4 among its 16 places: first, second of two equals, second, last
-    told = {"change_rank": [1 / 16, 1.5 / 16, 2 / 16, 1.0], "change_aligned": [2.0, 1.0, 1.0, 0.5]}
-    found = _aligned(told, "change", 4)
+    columns = {"change_rank": [1 / 16, 1.5 / 16, 2 / 16, 1.0], "change_aligned": [2.0, 1.0, 1.0, 0.5]}
+    found = mean_alignment(TableRows({"index": [0, 1, 2, 3], **columns}), "change", 4)
     assert found["first"] == 1
     assert found["mean_rank"] == pytest.approx((1 + 1.5 + 2 + 16) / 64)
     assert found["mean"] == pytest.approx(1.125)

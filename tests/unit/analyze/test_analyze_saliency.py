@@ -11,18 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from subjects import hooks  # type: ignore[import-not-found]
+from subjects import hooks, studied_in  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
-from vitadel.analyze import Bench, Parts, Saliency, study
+from vitadel.analyze import Saliency, study
 from vitadel.analyze.eigencam import eigencam
 from vitadel.analyze.saliency import alike, in_the_middle, spread, turned
-from vitadel.analyze.saliency_maps import Method, look_at, rollout
-from vitadel.analyze.study import InHand
+from vitadel.analyze.saliency_maps import Method, SaliencyMaps, rollout
 from vitadel.core.errors import UsageError
-from vitadel.core.progress import silent
 from vitadel.models import Model, Option, load, tora, wrap
 from vitadel.models.wide_resnet import WideResNet
+from vitadel.runs import ResultFolder
 from vitadel.threats import Linf
 
 EIGEN, ATTENTION, ROLLOUT = Method.EIGENCAM, Method.ATTENTION, Method.ROLLOUT
@@ -96,7 +95,7 @@ def test_the_attention_of_a_vit_is_its_class_tokens_row(x: Tensor) -> None:
     model = tiny("vit").double()
     with torch.no_grad(), model.taps.read("blocks.*.attn.probs") as seen:
         model(x)
-    sight = look_at(model, (EIGEN, ATTENTION, ROLLOUT), None, False, x)
+    sight = SaliencyMaps.of(model, (EIGEN, ATTENTION, ROLLOUT), None, False, x)
     maps, z_BK = sight(x, 0)
     known = torch.stack([seen["blocks.2.attn.probs"][:, head, 0, 1:] for head in range(3)]).mean(0)
     torch.testing.assert_close(maps[ATTENTION].flatten(1).double(), known, atol=1e-6, rtol=0)
@@ -131,7 +130,7 @@ def test_class_blocks_look_at_patches(family: str, x: Tensor) -> None:
     model = tiny(family)
     with torch.no_grad(), model.taps.read("class_blocks.1.attn.probs") as seen:
         model(x)
-    maps, _ = look_at(model, (ATTENTION,), None, False, x)(x, 0)
+    maps, _ = SaliencyMaps.of(model, (ATTENTION,), None, False, x)(x, 0)
     known = seen["class_blocks.1.attn.probs"].mean(1)[:, 0, 1:]
     torch.testing.assert_close(maps[ATTENTION].flatten(1), known, atol=1e-6, rtol=0)
 
@@ -143,10 +142,10 @@ def test_eigencam_is_of_patches_in_their_order(x: Tensor) -> None:
         with torch.no_grad(), model.taps.read(f"blocks.{depth - 2}.out") as seen:
             model(x)
             entering = last(seen[f"blocks.{depth - 2}.out"])  # what the last attention sees of the block before
-        maps, _ = look_at(model, (EIGEN,), None, True, x)(x, 0)
+        maps, _ = SaliencyMaps.of(model, (EIGEN,), None, True, x)(x, 0)
         known = eigencam(entering[:, prefix:], center=True).view(4, 4, 4)
         torch.testing.assert_close(maps[EIGEN], known, atol=1e-4, rtol=1e-3)
-        raw, _ = look_at(model, (EIGEN,), f"blocks.{depth - 2}.out", False, x)(x, 0)
+        raw, _ = SaliencyMaps.of(model, (EIGEN,), f"blocks.{depth - 2}.out", False, x)(x, 0)
         known = eigencam(seen[f"blocks.{depth - 2}.out"][:, prefix:]).view(4, 4, 4)
         torch.testing.assert_close(raw[EIGEN], known, atol=1e-4, rtol=1e-3)
 
@@ -157,10 +156,10 @@ def test_eigencam_of_a_convolutional_network_is_of_what_its_head_averages(x: Ten
     assert isinstance(net, WideResNet)
     with torch.no_grad():
         features = torch.relu(net.bn(net.groups(net.stem(x))))
-    maps, _ = look_at(model, (EIGEN,), None, False, x)(x, 0)
+    maps, _ = SaliencyMaps.of(model, (EIGEN,), None, False, x)(x, 0)
     known = eigencam(features.flatten(2).mT).view(4, 8, 8)
     torch.testing.assert_close(maps[EIGEN], known, atol=1e-4, rtol=1e-4)
-    chosen = look_at(model, (EIGEN,), "groups.0", False, x)
+    chosen = SaliencyMaps.of(model, (EIGEN,), "groups.0", False, x)
     assert chosen(x, 0)[0][EIGEN].shape == (4, 32, 32)
 
 
@@ -212,7 +211,7 @@ class Tokens(nn.Module):
 
 def test_channels_may_stand_last(x: Tensor) -> None:
     net = ChannelsLast()
-    sight = look_at(bare(net), (EIGEN,), None, False, x)
+    sight = SaliencyMaps.of(bare(net), (EIGEN,), None, False, x)
     assert sight.layer == "norm"
     with torch.no_grad():
         features = net.norm(net.stem(x).permute(0, 2, 3, 1))
@@ -222,16 +221,16 @@ def test_channels_may_stand_last(x: Tensor) -> None:
 def test_tokens_of_an_unknown_family_are_looked_at_by_name_alone(x: Tensor) -> None:
     model = bare(Tokens())
     with pytest.raises(UsageError, match=r"Tokens goes on with tokens after its last feature map.* layer=stem is that"):
-        look_at(model, (EIGEN,), None, False, x)
-    maps, _ = look_at(model, (EIGEN,), "head", False, x)(x, 0)
+        SaliencyMaps.of(model, (EIGEN,), None, False, x)
+    maps, _ = SaliencyMaps.of(model, (EIGEN,), "head", False, x)(x, 0)
     assert maps[EIGEN].shape == (4, 4, 4)
     with pytest.raises(UsageError, match=r"attn\.k_norm gives \[4, 2, 16, 16\] for 4 images, which is no map of each"):
-        look_at(model, (EIGEN,), "attn.k_norm", False, x)(x, 0)
+        SaliencyMaps.of(model, (EIGEN,), "attn.k_norm", False, x)(x, 0)
 
 
 def test_the_windows_of_swin_are_no_images(x: Tensor) -> None:
     with pytest.raises(UsageError, match=r"gives \[16, 16, 24\] for 4 images, which is no map of each. Name another"):
-        look_at(tiny("swin"), (EIGEN,), "layers.0.blocks.0.attn", False, x)(x, 0)
+        SaliencyMaps.of(tiny("swin"), (EIGEN,), "layers.0.blocks.0.attn", False, x)(x, 0)
 
 
 def test_the_layer_and_an_attention_on_the_way_are_kept_apart(x: Tensor) -> None:
@@ -294,18 +293,18 @@ def test_numbers_are_those_of_the_maps_and_pictures_show_them(x: Tensor) -> None
     model = tiny("vit").double()
     settings = Saliency(methods=(EIGEN,), steps=1, images=2)
     result = studied(model, x, settings)
-    sight = look_at(model, (EIGEN,), None, False, x)
+    sight = SaliencyMaps.of(model, (EIGEN,), None, False, x)
     maps, z_BK = sight(x, 0)
     known = spread(maps[EIGEN])
     assert result["maps"]["eigencam"]["spread clean"]["mean"] == pytest.approx(float(known.mean()), rel=1e-5)
     drawn = maps[EIGEN][1].clamp_min(0) / maps[EIGEN][1].max()
     np.testing.assert_allclose(overlay(result, 1, 2), drawn, atol=1e-5)
     assert len(result["exhibits"][0]["cells"]) == 2
-    assert result["exhibits"][0]["cells"][1][0]["note"] == f"says {int(z_BK[1].argmax())}"
+    assert result["exhibits"][0]["cells"][1][0]["note"] == f"predicted {int(z_BK[1].argmax())}"
     assert result["n"] == 4
 
 
-def test_no_number_depends_on_the_batch_and_a_kill_costs_nothing(x: Tensor, tmp_path: Path) -> None:
+def test_no_number_depends_on_the_batch_and_an_interruption_costs_nothing(x: Tensor, tmp_path: Path) -> None:
     model = tiny("vit").double()
     whole, single = studied(model, x, Saliency(steps=2)), studied(model, x, Saliency(steps=2), batch=1)
     for method, found in whole["maps"].items():
@@ -313,21 +312,12 @@ def test_no_number_depends_on_the_batch_and_a_kill_costs_nothing(x: Tensor, tmp_
             assert single["maps"][method][key]["mean"] == pytest.approx(value["mean"], abs=1e-6)
 
     many = x.repeat(5, 1, 1, 1)
-    images = InHand(many, torch.arange(20) % 5)
-
-    class Killed(Exception):
-        pass
-
-    def dying(name: str, done: int, total: int, facts: object) -> None:
-        if done >= 16:
-            raise Killed
-
-    settings = Saliency(steps=1, methods=(EIGEN,))
-    with pytest.raises(Killed):
-        settings.carry_out(Bench(model, images, Parts(tmp_path), Linf(0.1), notify=dying))
-    assert [path.name for path in (tmp_path / "parts").iterdir()] == ["maps-000000-16.json"]
-    resumed = settings.carry_out(Bench(model, images, Parts(tmp_path), Linf(0.1), notify=silent))
-    straight = settings.carry_out(Bench(model, images, Parts(), Linf(0.1), notify=silent))
+    settings, y = Saliency(steps=1, methods=(EIGEN,)), torch.arange(20) % 5
+    with pytest.raises(KeyboardInterrupt):
+        studied_in(tmp_path, model, many, y, settings, stop_after=0.5, batch=4)
+    assert 0 < len(ResultFolder(tmp_path).read("maps")["index"]) < 20
+    resumed = studied_in(tmp_path, model, many, y, settings, batch=4)
+    straight = study(model, many, y, settings, batch=4)
     assert {**resumed, "seconds": 0} == {**straight, "seconds": 0}
 
 

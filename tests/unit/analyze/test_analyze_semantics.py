@@ -6,15 +6,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from subjects import studied_in  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
-from vitadel.analyze import Bench, Parts, PerturbationSemantics, semantics, study
+from vitadel.analyze import PerturbationSemantics, semantics, study
 from vitadel.analyze.attacked_images import Sign, Stretch
-from vitadel.analyze.perturbation_semantics import _ranks
-from vitadel.analyze.study import InHand
+from vitadel.analyze.perturbation_semantics import rank_of
 from vitadel.core.errors import UsageError
 from vitadel.core.stats import accuracy
 from vitadel.models import Option, load, save
+from vitadel.runs import ResultFolder
 from vitadel.threats import Linf
 
 EPS, CLASSES = 0.1, 8
@@ -113,46 +114,40 @@ def test_classifiers_see_eight_bits_stretched(x: Tensor, y: Tensor) -> None:
 
 def test_ranks_count_ties_against_the_label() -> None:
     z = torch.tensor([[3.0, 1.0, 2.0], [1.0, 1.0, 0.0], [5.0, 5.0, 5.0]])
-    assert _ranks(z, torch.tensor([2, 0, 1])).tolist() == [1, 1, 2]
-    assert _ranks(z, torch.tensor([0, 2, 2])).tolist() == [0, 2, 2]
+    assert rank_of(z, torch.tensor([2, 0, 1])).tolist() == [1, 1, 2]
+    assert rank_of(z, torch.tensor([0, 2, 2])).tolist() == [0, 2, 2]
 
 
 def test_answers_under_pictures_are_those_of_the_first_classifier(x: Tensor, y: Tensor) -> None:
     result: dict[str, Any] = semantics(Stripes(), x, y, {"reads": Looking(), "t": Looking(True)}, Linf(EPS), FULL)
     pictures = next(one for one in result["exhibits"] if one["kind"] == "pictures")
-    assert [row[1]["note"] for row in pictures["cells"]] == [f"says {label}, right" for label in range(3)]
+    assert [row[1]["note"] for row in pictures["cells"]] == [f"predicted {label}, right" for label in range(3)]
     bars = result["exhibits"][0]
     assert bars["groups"] == ["reads", "t"]
     assert bars["title"] == "Perturbations classified, top-1"  # five of eight would say little
     assert "reads finds the image's class in 100.0%" in result["summary"]
 
 
-def test_a_kill_costs_nothing_and_other_weights_are_asked_anew(x: Tensor, y: Tensor, tmp_path: Path) -> None:
+def test_an_interruption_costs_nothing_and_other_weights_are_asked_anew(x: Tensor, y: Tensor, tmp_path: Path) -> None:
     first, second = tmp_path / "first.safetensors", tmp_path / "second.safetensors"
     for path, seed in ((first, 1), (second, 2)):
         name = "timm:vit_tiny_patch16_224"
         save(load(name, num_classes=CLASSES, image_size=16, patch_size=8, options=SMALL, seed=seed), path)
     settings = PerturbationSemantics(classifiers=(str(first),), steps=2)
 
-    class Killed(Exception):
-        pass
-
-    def dying(name: str, done: int, total: int, facts: object) -> None:
-        if done >= 32:
-            raise Killed
-
-    images = InHand(x, y)
-    with pytest.raises(Killed):
-        settings.carry_out(Bench(Stripes(), images, Parts(tmp_path / "run"), Linf(EPS), notify=dying))
-    assert len(list((tmp_path / "run" / "parts").iterdir())) == 2
-    resumed = settings.carry_out(Bench(Stripes(), images, Parts(tmp_path / "run"), Linf(EPS)))
-    straight = settings.carry_out(Bench(Stripes(), images, Parts(), Linf(EPS)))
+    folder, known = tmp_path / "run", {"threat": Linf(EPS), "batch": 8}
+    with pytest.raises(KeyboardInterrupt):
+        studied_in(folder, Stripes(), x, y, settings, stop_after=0.5, **known)
+    (table,) = [path.name for path in (folder / "tables").iterdir()]
+    assert 16 < len(ResultFolder(folder).read(table)["index"]) < 40
+    resumed = studied_in(folder, Stripes(), x, y, settings, **known)
+    straight: dict[str, Any] = study(Stripes(), x, y, settings, threat=Linf(EPS))
     assert {**resumed, "seconds": 0} == {**straight, "seconds": 0}
     assert "resized for" in str(resumed["exhibits"])  # eight pixels shown to a network of sixteen
     first.write_bytes(second.read_bytes())
-    other: dict[str, Any] = settings.carry_out(Bench(Stripes(), images, Parts(tmp_path / "run"), Linf(EPS)))
+    other = studied_in(folder, Stripes(), x, y, settings, **known)
     assert other["classifiers"] != straight["classifiers"]
-    assert len(list((tmp_path / "run" / "parts").iterdir())) == 6
+    assert len(list((folder / "tables").iterdir())) == 2
 
 
 def test_few_classes_have_no_five_first(x: Tensor) -> None:
