@@ -16,7 +16,7 @@ Shape letters: N tokens, P patches.
 
 import enum
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, ClassVar
 
@@ -36,6 +36,7 @@ from vitadel.runs.schema import StudyRecord
 
 _TABLE = "restrictions"
 _USUAL = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+_ENDS = ("first", "last")
 _NEVER_ALONE = "Patches have no class token beside them in this model, so they are never left with it alone."
 
 
@@ -87,61 +88,51 @@ class RestrictedAttention:
             self._distances(_grid(loaded, loaded.spec.image_size))
 
     def run(self, ctx: Context) -> None:
-        restrictions = self._restrictions(ctx)
-        map_variants(ctx, _TABLE, restrictions.variants, restrictions.masks)
+        map_variants(ctx, _TABLE, *_variants(ctx, self._restrictions(ctx)))
 
     def summarize(self, ctx: Context) -> StudyRecord:
         restrictions = self._restrictions(ctx)
-        counts = count_correct(ctx, _TABLE, restrictions.variants)
-        result = _Accuracies(
-            self,
-            restrictions,
-            counts.accuracy(restrictions.none),
-            [counts.accuracy(one) for one in restrictions.near],
-            [[counts.accuracy(one) for one in draw] for draw in restrictions.random],
-            {
-                end: {count: counts.accuracy(one) for count, one in each.items()}
-                for end, each in restrictions.ends.items()
-            },
-        )
+        variants, _ = _variants(ctx, restrictions)
+        counts = count_correct(ctx, _TABLE, variants)
+        clean = counts.accuracy(variant(layers_of(ctx.model)[1]))
+        result = _Result(self, clean, list(zip(restrictions, map(counts.accuracy, variants), strict=True)))
         forwards = {"forwards": counts.forwards, "forwards_one_by_one": len(counts.correct)}
         numbers = {
             "n": counts.n,
-            "grid": list(restrictions.grid),
-            **result.numbers(),
-            "absent": "" if restrictions.ends else _NEVER_ALONE,
+            "grid": list(_grid(layers_of(ctx.model)[0], ctx.image_size[1])),
+            "clean": asdict(clean),
+            "near": [{"distance": one.size, "density": one.density, **asdict(a)} for one, a in result.of("near")],
+            "random": [
+                {"distance": one.size, "density": one.density, "draw": one.draw, "opened": one.opened, **asdict(a)}
+                for one, a in result.of("random")
+            ],
+            "class_only": [{"end": end, "blocks": one.size, **asdict(a)} for end in _ENDS for one, a in result.of(end)],
+            "absent": result.absent,
             "cost": {"layers_run": counts.layers_run, **forwards},
         }
         return StudyRecord("restrict", self.title, result.summary(), result.exhibits(), numbers)
 
-    def _restrictions(self, ctx: Context) -> "_Restrictions":
+    def _restrictions(self, ctx: Context) -> list["Restriction"]:
+        """In the order of their masks: near patches, random ones draw by draw, the class token alone."""
         model, layers = layers_of(ctx.model)
-        attentive, grid = _attentive(model, layers), _grid(model, ctx.image_size[1])
-        distances, prefix, patches = self._distances(grid), layers[attentive[0]].prefix or 0, grid[0] * grid[1]
-        near = [within(grid, distance) for distance in distances]
-        orders = [random_order(patches, self.shuffle, fold_seed(ctx.seed, draw)) for draw in range(self.draws)]
-        shuffled = [shuffle_mask(mask, order) for order in orders for mask in near]
-        opened = [_opened(mask, prefix) for mask in shuffled]
-        masks = [*near, *opened, torch.eye(patches, dtype=torch.bool) & self.itself]
-        # the first and last attentive blocks, in which patches see only the class token
-        counts = (self.ends or range(1, len(attentive) + 1)) if _has_class_token(layers) else ()
-        alone, size = Change.MASK + len(masks) - 1, len(distances)
-        first = {count: variant(layers, attentive[:count], alone) for count in counts}
-        last = {count: variant(layers, attentive[-count:], alone) for count in counts}
-        everywhere = [variant(layers, attentive, Change.MASK + number) for number in range(len(masks) - 1)]
-        added = [int((after & ~before).sum()) for before, after in zip(shuffled, opened, strict=True)]
-        return _Restrictions(
-            grid=grid,
-            distances=distances,
-            density=[float(mask.double().mean()) for mask in near],
-            opened=_split(added, size),
-            # the tokens before the patches see all and are seen by all
-            masks=[nn.functional.pad(mask, (prefix, 0, prefix, 0), value=True) for mask in masks],
-            none=variant(layers),
-            near=everywhere[:size],
-            random=_split(everywhere[size:], size),
-            ends={"first": first, "last": last} if counts else {},
-        )
+        blocks, grid = _attentive(model, layers), _grid(model, ctx.image_size[1])
+        prefix, patches = layers[blocks[0]].prefix or 0, grid[0] * grid[1]
+        masks = {distance: within(grid, distance) for distance in self._distances(grid)}
+        near = [Restriction("near", distance, blocks, mask) for distance, mask in masks.items()]
+        random = []
+        for draw in range(self.draws):
+            order = random_order(patches, self.shuffle, fold_seed(ctx.seed, draw))
+            for one in near:
+                shuffled = shuffle_mask(one.mask_PP, order)
+                # a query without any key sees itself; with tokens before the patches, there is always one
+                lonely_P = ~shuffled.any(1) & (prefix == 0)
+                mask, opened = shuffled | torch.diag(lonely_P), int(lonely_P.sum())
+                random.append(Restriction("random", one.size, blocks, mask, draw, opened))
+        alone = torch.eye(patches, dtype=torch.bool) & self.itself
+        counts = (self.ends or range(1, len(blocks) + 1)) if _has_class_token(layers) else ()
+        first = [Restriction("first", count, blocks[:count], alone) for count in counts]
+        last = [Restriction("last", count, blocks[-count:], alone) for count in counts]
+        return [*near, *random, *first, *last]
 
     def _distances(self, grid: tuple[int, int]) -> tuple[int, ...]:
         most = max(grid) - 1
@@ -154,27 +145,40 @@ class RestrictedAttention:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Restrictions:
-    """The masks over all tokens, and the variants that use them.
+class Restriction:
+    """Attention that is restricted in some blocks.
 
-    `near` has one variant per distance and `random` as many for every draw, in which `opened` patches were allowed to
-    see themselves; `ends` has one per end and number of blocks.
+    Args:
+        group: `near` or `random` patches, or the class token alone in the `first` or `last` blocks.
+        size: The largest distance in patches, or how many blocks.
+        blocks: The numbers of the layers.
+        mask_PP: Which patch may attend to which.
+        draw: The number of the random mask.
+        opened: Patches to which that mask left nothing, which may attend to themselves.
     """
 
-    grid: tuple[int, int]
-    distances: Sequence[int]
-    density: Sequence[float]
-    opened: Sequence[Sequence[int]]
-    masks: Sequence[Tensor]
-    none: Variant
-    near: Sequence[Variant]
-    random: Sequence[Sequence[Variant]]
-    ends: Mapping[str, Mapping[int, Variant]]
+    group: str
+    size: int
+    blocks: Sequence[int]
+    mask_PP: Tensor
+    draw: int = 0
+    opened: int = 0
 
     @property
-    def variants(self) -> Iterable[Variant]:
-        ends = [one for each in self.ends.values() for one in each.values()]
-        return [*self.near, *(one for draw in self.random for one in draw), *ends]
+    def density(self) -> float:
+        """The share of pairs of patches that may attend to each other, without those that were opened."""
+        return (int(self.mask_PP.sum()) - self.opened) / self.mask_PP.numel()
+
+
+def _variants(ctx: Context, restrictions: Sequence[Restriction]) -> tuple[list[Variant], list[Tensor]]:
+    """The variant of every restriction, and the masks they refer to, each once, over all tokens."""
+    _, layers = layers_of(ctx.model)
+    masks = {id(one.mask_PP): one.mask_PP for one in restrictions}
+    number = {key: Change.MASK + place for place, key in enumerate(masks)}
+    prefix = layers[restrictions[0].blocks[0]].prefix or 0
+    # the tokens before the patches see all and are seen by all
+    framed = [nn.functional.pad(mask, (prefix, 0, prefix, 0), value=True) for mask in masks.values()]
+    return [variant(layers, one.blocks, number[id(one.mask_PP)]) for one in restrictions], framed
 
 
 def within(grid: tuple[int, int], distance: int) -> Tensor:
@@ -195,15 +199,6 @@ def random_order(patches: int, shuffle: Shuffle, seed: int) -> Tensor:
 def shuffle_mask(mask_PP: Tensor, order: Tensor) -> Tensor:
     """A mask with its entries in a `random_order`."""
     return mask_PP.view(len(order), -1).gather(1, order).view_as(mask_PP)
-
-
-def _opened(mask_PP: Tensor, prefix: int) -> Tensor:
-    """A query without any key sees itself; with tokens before the patches, there is always one."""
-    return mask_PP if prefix else mask_PP | torch.diag(~mask_PP.any(1))
-
-
-def _split(values: Sequence, size: int) -> list:  # type: ignore[type-arg]
-    return [list(values[at : at + size]) for at in range(0, len(values), size)]
 
 
 def _attentive(model: Model, layers: Sequence[Layer]) -> list[int]:
@@ -232,125 +227,97 @@ def _grid(model: Model, image_size: int) -> tuple[int, int]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Accuracies:
-    """Accuracies: unrestricted, per distance, per draw and distance, and per end and number of blocks."""
+class _Result:
+    """The accuracy without restrictions, and under each."""
 
     settings: RestrictedAttention
-    of: _Restrictions
     clean: Accuracy
-    near: Sequence[Accuracy]
-    random: Sequence[Sequence[Accuracy]]
-    ends: Mapping[str, Mapping[int, Accuracy]]
+    restricted: Sequence[tuple[Restriction, Accuracy]]
 
-    def numbers(self) -> dict[str, object]:
-        about = [
-            {"distance": distance, "density": density}
-            for distance, density in zip(self.of.distances, self.of.density, strict=True)
-        ]
-        return {
-            "clean": asdict(self.clean),
-            "near": [{**what, **asdict(one)} for what, one in zip(about, self.near, strict=True)],
-            "random": [
-                {**what, "draw": draw, "opened": opened, **asdict(one)}
-                for draw, (ones, counts) in enumerate(zip(self.random, self.of.opened, strict=True))
-                for what, one, opened in zip(about, ones, counts, strict=True)
-            ],
-            "class_only": [
-                {"end": end, "blocks": count, **asdict(one)}
-                for end, each in self.ends.items()
-                for count, one in each.items()
-            ],
-        }
+    def of(self, group: str) -> list[tuple[Restriction, Accuracy]]:
+        return [(one, accuracy) for one, accuracy in self.restricted if one.group == group]
+
+    @property
+    def absent(self) -> str:
+        return "" if self.of("first") else _NEVER_ALONE
+
+    def random(self) -> list[list[float]]:
+        """For every distance, the accuracies of all draws; empty without any."""
+        sizes = dict.fromkeys(one.size for one, _ in self.of("random"))
+        return [[found.accuracy for one, found in self.of("random") if one.size == size] for size in sizes]
 
     def exhibits(self) -> list[Exhibit]:
-        ends: list[Exhibit] = [self._end_figure(), self._end_table()] if self.ends else []
+        ends: list[Exhibit] = [] if self.absent else [self._end_figure(), self._end_table()]
         return [self._distance_figure(), self._distance_table(), *ends]
-
-    def _at_distance(self) -> list[list[float]]:
-        """For every distance, the accuracies of all draws."""
-        return [[one.accuracy for one in ones] for ones in zip(*self.random, strict=True)]
 
     def _figure(self, title: str, caption: str, lines: list[Line], x_label: str) -> Lines:
         whole = [("unrestricted", self.clean.accuracy)]
         return Lines(title, caption, lines, x_label, "accuracy", y_range=(0.0, 1.0), references=whole)
 
     def _distance_figure(self) -> Lines:
-        x, band = list(self.of.distances), ([one.low for one in self.near], [one.high for one in self.near])
-        lines = [Line("near patches", x, [one.accuracy for one in self.near], *band)]
-        draws, how = len(self.random), ""
-        if draws:
-            found = self._at_distance()
+        x, draws, how = [one.size for one, _ in self.of("near")], self.settings.draws, ""
+        lines = [Line.of("near patches", x, [found for _, found in self.of("near")])]
+        if found := self.random():
             low, high = ([end(one) for one in found] if draws > 1 else () for end in (min, max))
-            means = [statistics.fmean(one) for one in found]
-            lines.append(Line("as many random ones", x, means, low, high, dashed=True))
+            lines.append(Line("as many random ones", x, list(map(statistics.fmean, found)), low, high, dashed=True))
             what = "its entries" if self.settings.shuffle is Shuffle.ENTRIES else "every row of it on its own"
             often = "the same order for all distances" if draws == 1 else f"mean and range over {draws} orders"
             how = f"Dashed: the same mask with {what} in a random order; {often}. "
-        return self._figure(
-            "Attention to near patches alone",
+        caption = (
             f"Accuracy on {self.clean.n} images when a patch may attend only to patches at most so many rows and "
             f"columns away, in all blocks; the band is Wilson's 95% interval. {how}Tokens before the "
-            "patches, such as the class token, see all and are seen by all. Dotted: nothing forbidden."
-            f"{'' if self.ends else f' {_NEVER_ALONE}'}",
-            lines,
-            "largest distance, in patches",
+            "patches, such as the class token, see all and are seen by all. Dotted: nothing forbidden. "
         )
+        title = "Attention to near patches alone"
+        return self._figure(title, (caption + self.absent).strip(), lines, "largest distance, in patches")
 
     def _distance_table(self) -> Table:
-        opened = max((count for counts in self.of.opened for count in counts), default=0)
+        opened = max((one.opened for one, _ in self.of("random")), default=0)
         extra = f" Up to {opened} patches to which a random mask left nothing may see themselves." if opened else ""
-        columns = {
-            "distance": self.of.distances,
-            "share of pairs": self.of.density,
-            "near": [one.accuracy for one in self.near],
-            **({"random": [statistics.fmean(one) for one in self._at_distance()]} if self.random else {}),
-        }
+        random = {"random": list(map(statistics.fmean, self.random()))} if self.settings.draws else {}
+        columns = ["distance", "share of pairs", "near", *random]
+        near = ([one.size, one.density, found.accuracy] for one, found in self.of("near"))
         return Table(
             "By distance, in numbers",
             f"Accuracy on {self.clean.n} images, and the share of pairs of patches that may see each other; "
             f"{self.clean.accuracy:.3f} with nothing forbidden.{extra}",
-            list(columns),
-            [list(row) for row in zip(*columns.values(), strict=True)],
+            columns,
+            [[*row, *(means[number] for means in random.values())] for number, row in enumerate(near)],
         )
 
     def _end_figure(self) -> Lines:
         themselves = "and themselves" if self.settings.itself else "not even themselves"
+        ends = {f"in the {end} blocks": self.of(end) for end in _ENDS}
         return self._figure(
             "Only the class token",
             f"Accuracy on {self.clean.n} images when patches see no other patches, but the tokens before them such as "
             f"the class token, {themselves}, in the first or the last blocks. Dotted: nothing forbidden.",
-            [
-                Line(f"in the {end} blocks", list(each), [one.accuracy for one in each.values()])
-                for end, each in self.ends.items()
-            ],
+            [Line(end, [one.size for one, _ in each], [a.accuracy for _, a in each]) for end, each in ends.items()],
             "number of blocks",
         )
 
     def _end_table(self) -> Table:
-        first, last = self.ends["first"], self.ends["last"]
+        pairs = zip(self.of("first"), self.of("last"), strict=True)
         return Table(
             "Only the class token, in numbers",
             f"Accuracy on {self.clean.n} images; {self.clean.accuracy:.3f} with nothing forbidden.",
             ["blocks", "first", "last"],
-            [[count, first[count].accuracy, last[count].accuracy] for count in first],
+            [[one.size, first.accuracy, last.accuracy] for (one, first), (_, last) in pairs],
         )
 
     def summary(self) -> str:
-        middle = len(self.near) // 2
-        beside = (
-            f", with as many random ones {statistics.fmean(self._at_distance()[middle]):.1%}" if self.random else ""
-        )
+        near, ends = self.of("near"), list(zip(self.of("first"), self.of("last"), strict=True))
+        one, found = near[len(near) // 2]
+        beside = [f", with as many random ones {statistics.fmean(each):.1%}" for each in self.random()]
         sentences = [
             f"Unrestricted, the model is right on {self.clean.accuracy:.1%} of {self.clean.n} images.",
-            f"With patches at most {self.of.distances[middle]} away ({self.of.density[middle]:.0%} of all pairs) it "
-            f"has {self.near[middle].accuracy:.1%}{beside}.",
+            f"With patches at most {one.size} away ({one.density:.0%} of all pairs) it has {found.accuracy:.1%}"
+            f"{beside[len(near) // 2] if beside else ''}.",
         ]
-        if not self.ends:
-            return " ".join([*sentences, _NEVER_ALONE])
-        count = list(self.ends["first"])[(len(self.ends["first"]) - 1) // 2]
-        first, last = (self.ends[end][count].accuracy for end in ("first", "last"))
-        sentences.append(
-            f"With patches that see only the class token in the first {count} blocks it has {first:.1%}, in the "
-            f"last {count} {last:.1%}."
-        )
-        return " ".join(sentences)
+        if ends:
+            (one, first), (_, last) = ends[(len(ends) - 1) // 2]
+            sentences.append(
+                f"With patches that see only the class token in the first {one.size} blocks it has "
+                f"{first.accuracy:.1%}, in the last {one.size} {last.accuracy:.1%}."
+            )
+        return " ".join([*sentences, self.absent]).strip()

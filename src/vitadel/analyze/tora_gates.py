@@ -37,7 +37,7 @@ _COLUMNS = 12  # blocks that the pictures show by default
 _BATCH = 64
 _SHARES, _MAPS = "gates", "maps"
 # numbers over images by name, adapter by adapter and block by block
-Statistics = Mapping[str, Sequence[Sequence[float]]]
+PerBlock = Mapping[str, Sequence[Sequence[float]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ def _reach(maps: Tensor) -> float:
     return min(0.5, max(1e-3, math.ceil(most / digit - 1e-9) * digit))
 
 
-def _curve(statistics: Statistics, names: Sequence[str], n: int) -> Lines:
+def _curve(statistics: PerBlock, names: Sequence[str], n: int) -> Lines:
     lines = []
     for name, mean, deviation in zip(names, statistics["mean"], statistics["deviation"], strict=True):
         low, high = ([m + sign * d for m, d in zip(mean, deviation, strict=True)] for sign in (-1, 1))
@@ -192,7 +192,7 @@ def _curve(statistics: Statistics, names: Sequence[str], n: int) -> Lines:
     )
 
 
-def _table(statistics: Statistics, names: Sequence[str], n: int) -> Table:
+def _table(statistics: PerBlock, names: Sequence[str], n: int) -> Table:
     last = [statistics[name][-1] for name in ("deviation", "least", "greatest", "over_patches")]
     return Table(
         "Shares in numbers",
@@ -204,7 +204,7 @@ def _table(statistics: Statistics, names: Sequence[str], n: int) -> Table:
     )
 
 
-def _summary(statistics: Statistics, names: Sequence[str], n: int) -> str:
+def _summary(statistics: PerBlock, names: Sequence[str], n: int) -> str:
     mean = statistics["mean"][-1][:-1] or statistics["mean"][-1]  # that of the last block is untrained
     low, high = min(range(len(mean)), key=mean.__getitem__), max(range(len(mean)), key=mean.__getitem__)
     return (
