@@ -81,23 +81,26 @@ def test_published_sweeps_are_listed_and_shown(vitadel: Command) -> None:
     code, out, _ = vitadel("sweeps", "--json")
     assert code == 0
     assert set(json.loads(out)) == set(SWEEPS)
-    code, out, _ = vitadel("sweeps", "thesis-table4", "--json")
+    code, out, _ = vitadel("sweeps", "debenedetti2022-table4", "--json")
     row = {"values": {"weight-decay": "0.5"}, "clean": 68.78, "robust": 42.02, "standard_clean": 76.72}
     assert row in json.loads(out)["rows"]
-    assert "42.02" in vitadel("sweeps", "thesis-table4")[1]
-    assert "thesis-table4" in vitadel("sweeps")[1]
-    assert "Did you mean 'thesis-table4'" in vitadel("sweeps", "thesis-table-4")[2]
+    assert "42.02" in vitadel("sweeps", "debenedetti2022-table4")[1]
+    assert "debenedetti2022-table4" in vitadel("sweeps")[1]
+    assert "Did you mean 'debenedetti2022-table4'" in vitadel("sweeps", "debenedetti2022-table-4")[2]
 
 
 def test_a_published_sweep_brings_its_axes_and_numbers(
     vitadel: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from vitadel.recipes import published_tables
-    from vitadel.recipes.sweep import Axis, Numbers, Published
+    from vitadel.recipes.sweep import Axis, PublishedAccuracy, PublishedSweep
 
     axis = Axis.of("weight-decay", ("0.05", "0.5"))
-    numbers: dict[tuple[str, ...], Numbers] = {("0.05",): Numbers(70.0, 40.0), ("0.5",): Numbers(60.0, None)}
-    table = Published(
+    numbers: dict[tuple[str, ...], PublishedAccuracy] = {
+        ("0.05",): PublishedAccuracy(70.0, 40.0),
+        ("0.5",): PublishedAccuracy(60.0, None),
+    }
+    table = PublishedSweep(
         "a paper", "decay", "digits-standard", (axis,), "linf:8/255", "PGD", numbers, settings=("plan.epochs=1",)
     )
     monkeypatch.setitem(published_tables.SWEEPS, "a-table", table)

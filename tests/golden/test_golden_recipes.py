@@ -29,7 +29,7 @@ def of_table(name: str) -> dict[str, object]:
     """Per row the printed numbers, and how its recipe differs from the one that the table is about."""
     table, common = SWEEPS[name], chosen(RECIPES[SWEEPS[name].recipe]())
     rows: dict[str, object] = {}
-    for member in as_sweep(name).members():
+    for member in as_sweep(name).combinations():
         values, numbers = chosen(member.recipe), table.rows[member.labels]
         changed = {path: values.get(path) for path in {**common, **values} if values.get(path) != common.get(path)}
         rows[" ".join(member.labels)] = [numbers.clean, numbers.robust, numbers.standard_clean, changed]

@@ -32,7 +32,7 @@ RECORDS = {
     "evaluate": "Book Cascade Context Desk Found Measure Robustness Sheet TableWriter",
     "models": "Cost Geometry Layer",
     "objectives": "TrainingTime",
-    "recipes": "AugmentationSet Numbers Published",
+    "recipes": "AugmentationSet PublishedAccuracy PublishedSweep",
     "shifts": "Kind",
     "train": "AugmentedImages BatchIndex Loader MixPlan Nvml TrainState",
 }

@@ -253,10 +253,16 @@ def _sweeps() -> list[Item]:
     return [Item(name, f"{table.about} (recipe {table.recipe})") for name, table in SWEEPS.items()]
 
 
-def _sweep(name: str) -> Page:
-    from vitadel.recipes.published_tables import SWEEPS
+def _is_former_sweep(name: str) -> bool:
+    from vitadel.recipes.published_tables import FORMER_NAMES
 
-    table = SWEEPS[name]
+    return name in FORMER_NAMES
+
+
+def _sweep(name: str) -> Page:
+    from vitadel.recipes.published_tables import FORMER_NAMES, SWEEPS
+
+    table = SWEEPS[FORMER_NAMES.get(name, name)]
     names = [axis.name for axis in table.axes]
     about = {
         "source": table.source,
@@ -345,5 +351,5 @@ CATALOGS = {
     "scalings": Catalog("scaling", _scalings, _scaling),
     "studies": Catalog("study", _studies, _study),
     "suites": Catalog("suite", _suites, _suite),
-    "sweeps": Catalog("sweep", _sweeps, _sweep),
+    "sweeps": Catalog("sweep", _sweeps, _sweep, _is_former_sweep),
 }

@@ -8,15 +8,17 @@ from pathlib import Path
 from vitadel import threats
 from vitadel.api.arguments import RENAMED, progress_of
 from vitadel.api.evaluate import DEFAULT_THREAT, evaluate
-from vitadel.api.results import ShortTable, Summary
+from vitadel.api.results import ShortTable
 from vitadel.api.train import as_recipe
 from vitadel.core.errors import UsageError, unknown
 from vitadel.core.progress import Notify
 from vitadel.core.settings import as_text
+from vitadel.core.stats import Accuracy
 from vitadel.evaluate import SUITES, Suite
 from vitadel.recipes import RECIPES, Recipe
-from vitadel.recipes.published_tables import SWEEPS
-from vitadel.recipes.sweep import Axis, Sweep, failures, run_sweep
+from vitadel.recipes.published_tables import FORMER_NAMES, SWEEPS
+from vitadel.recipes.sweep import Axis, Sweep, run_sweep
+from vitadel.runs.schema import CombinationRecord, SuiteRecord, SweepRecord
 from vitadel.threats import Threat
 
 _COLUMNS = {"holdout": "hold-out", "test": "test", "published": "published"}
@@ -27,47 +29,63 @@ class SweepResult:
     """What `vd.sweep` returns: the run folder and its table, as written to `table.json`."""
 
     run: Path
-    table: Summary
+    table: SweepRecord
 
     @property
     def failures(self) -> dict[str, str]:
         """The combinations that failed, and why."""
-        return failures(self.table)
+        return {row.name: row.reason or "" for row in self.table.rows if row.state == "failed"}
 
     @property
     def combinations(self) -> int:
         """How many combinations there are."""
-        rows = self.table["rows"]
-        assert isinstance(rows, list)
-        return len(rows)
+        return len(self.table.rows)
 
     def to_dict(self) -> dict[str, object]:
         """The table as plain JSON values."""
-        return {"run": str(self.run), **self.table}
+        return {"run": str(self.run), **self.table.to_json()}
 
     def tables(self) -> list[ShortTable]:
         """One row per combination; the best by the measure that says most is starred."""
-        rows, axes, best, published = (self.table[key] for key in ("rows", "axes", "best", "published"))
-        assert isinstance(rows, list)
-        assert isinstance(axes, list)
-        shown = [(part, kind) for part in _COLUMNS for kind in ("clean", "robust") if _is_known(rows, part, kind)]
-        marked: Mapping[str, object] = best if isinstance(best, dict) else {"measure": "", "rows": []}
-        cells = [
-            [*(row["values"][axis] for axis in axes), *(_cell(row, part, kind, marked) for part, kind in shown)]
-            for row in rows
+        table, best = self.table, self.table.best
+        shown = [
+            (part, kind)
+            for part in _COLUMNS
+            for kind in ("clean", "robust")
+            if any(_score(row, part, kind) is not None for row in table.rows)
         ]
-        columns = [*(axis.rpartition(".")[2] for axis in axes), *(f"{_COLUMNS[part]} {kind} %" for part, kind in shown)]
-        notes = []
-        if marked["rows"]:
-            notes.append(f"* best {str(marked['measure']).replace('.', ' ').replace('holdout', 'hold-out')}")
-        if isinstance(published, dict):
-            source, attack, note = (published[key] for key in ("source", "attack", "note"))
-            notes.append(f"published: {source}; robust under {attack}. {note}".strip())
+        cells = [
+            [*(row.values[axis] for axis in table.axes), *(self._cell(row, part, kind) for part, kind in shown)]
+            for row in table.rows
+        ]
+        columns = [
+            *(axis.rpartition(".")[2] for axis in table.axes),
+            *(f"{_COLUMNS[part]} {kind} %" for part, kind in shown),
+        ]
+        notes = [f"* best {best.measure.replace('.', ' ').replace('holdout', 'hold-out')}"] if best else []
+        if published := table.published:
+            notes.append(f"published: {published.source}; robust under {published.attack}. {published.note}".strip())
         notes += [f"{name} failed: {reason}" for name, reason in self.failures.items()]
-        return [ShortTable(str(self.table["recipe"]), columns, cells, notes)]
+        return [ShortTable(table.recipe, columns, cells, notes)]
+
+    def _cell(self, row: CombinationRecord, part: str, kind: str) -> str:
+        score, best = _score(row, part, kind), self.table.best
+        if score is None:
+            return "-"
+        if part == "published":
+            return f"{score:.2f}"
+        star = "*" if best and best.measure == f"{part}.{kind}" and row.name in best.rows else ""
+        if isinstance(score, Accuracy):
+            return f"{score.percent}{star} ({100 * score.low:.1f}-{100 * score.high:.1f})"
+        return f"{100 * score:.1f}{star}"
 
     def __repr__(self) -> str:
         return "\n".join(map(str, self.tables()))
+
+
+def _score(row: CombinationRecord, part: str, kind: str) -> Accuracy | float | None:
+    score: Accuracy | float | None = getattr(getattr(row, part), kind, None)
+    return score
 
 
 def sweep(
@@ -109,22 +127,21 @@ def sweep(
     else:
         chosen = as_sweep(recipe, axes, overrides, data=data, suite=suite, threat=threat)
 
-    def test(folder: Path, notify: Notify) -> Sequence[Summary]:
+    def evaluated(folder: Path, notify: Notify) -> Sequence[SuiteRecord]:
         assert chosen.suite is not None
-        recipe_data = chosen.data or chosen.recipe.data
         done = evaluate(
             folder,
-            recipe_data,
+            chosen.data or chosen.recipe.data,
             chosen.suite,
             run=folder / "test",
             threat=chosen.threat or DEFAULT_THREAT,
             progress=notify,
             command=command,
         )
-        return done.summaries
+        return [SuiteRecord.from_json(summary) for summary in done.summaries]
 
     with progress_of(progress) as notify:
-        table = run_sweep(chosen, Path(run), evaluate=test, notify=notify, command=command)
+        table = run_sweep(chosen, Path(run), evaluate=evaluated, notify=notify, command=command)
     return SweepResult(Path(run), table)
 
 
@@ -138,7 +155,7 @@ def as_sweep(
     threat: str | Threat | None = None,
 ) -> Sweep:
     """The sweep that these arguments of `sweep` describe; given axes replace those of a published table."""
-    published = SWEEPS.get(recipe) if isinstance(recipe, str) else None
+    published = SWEEPS.get(FORMER_NAMES.get(recipe, recipe)) if isinstance(recipe, str) else None
     if published is None and isinstance(recipe, str) and recipe not in RECIPES:
         raise unknown("recipe", recipe, {**RECIPES, **SWEEPS})
     given = _axes(axes)
@@ -191,22 +208,3 @@ def _suite(suite: str | Suite | None) -> Suite | None:
     if name not in SUITES:
         raise unknown("suite", suite, SUITES)
     return SUITES[name]
-
-
-def _is_known(rows: Sequence[Summary], part: str, kind: str) -> bool:
-    return any(isinstance(numbers := row[part], dict) and numbers.get(kind) is not None for row in rows)
-
-
-def _cell(row: Summary, part: str, kind: str, best: Summary) -> str:
-    numbers, winners = row[part], best["rows"]
-    value = numbers.get(kind) if isinstance(numbers, dict) else None
-    if value is None:
-        return "-"
-    if part == "published":
-        return f"{value:.2f}"
-    assert isinstance(winners, list)
-    star = "*" if best["measure"] == f"{part}.{kind}" and row["name"] in winners else ""
-    if isinstance(value, dict):
-        share, low, high = (100 * value[key] for key in ("accuracy", "low", "high"))
-        return f"{share:.1f}{star} ({low:.1f}-{high:.1f})"
-    return f"{100 * value:.1f}{star}"

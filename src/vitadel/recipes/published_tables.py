@@ -1,10 +1,11 @@
 """Ablations that papers print, as sweeps, with the numbers they print: `vitadel sweeps`.
 
-Thesis:  Debenedetti 2022, chapter 4.1. Tables 1 to 4 are on 100 classes of ImageNet, table 5 on all; checkpoints were
-         chosen by FGSM accuracy on the test images, which our recipes do not do.
-ViT-WRN: the paper that pits ViT-B/2 and ViT-L/2 against WideResNets on CIFAR-10 with generated images. Its last
-         checkpoints are scored, and nothing is held out.
-TORA:    Li & Xu 2023, slides. The joint answer, FGSM left out; the threat is not said, and 1/255 is most likely.
+Debenedetti 2022:  master's thesis, section 4.1. Tables 1 to 4 are on 100 classes of ImageNet, table 5 on all; the
+                   checkpoints were chosen by FGSM accuracy on the test images, which our recipes do not do.
+Wu et al. 2025:    "Vision Transformers Beat WideResNets on Small Scale Datasets Adversarial Robustness". The last
+                   checkpoints are scored, and nothing is held out.
+Li & Xu 2023:      slides on TORA. Accuracies are those of the joint output, without FGSM; the threat is not given, and
+                   1/255 is most likely.
 
 All accuracies are in percent. A cell that the paper leaves empty is None.
 """
@@ -15,13 +16,13 @@ from functools import partial
 
 from vitadel.recipes.light_recipe import cait_s12_imagenet100, deit_s_imagenet100, xcit_s12_imagenet100
 from vitadel.recipes.recipe import Recipe
-from vitadel.recipes.sweep import Axis, Numbers, Published, Value
+from vitadel.recipes.sweep import Axis, PublishedAccuracy, PublishedSweep, Value
 from vitadel.recipes.vit_beats_wrn import vit_b2_cifar10_long, vit_l2_cifar10_long, wrn_28_10_cifar10_lion
 from vitadel.train import SGD, OptimizerChoice
 
-_THESIS = "Debenedetti 2022, thesis, table {}"
-_VIT_WRN = "ViTs against WideResNets on CIFAR (paper 004), table {}"
-_TORA = "Li & Xu 2023, TORA, slides, table {}"
+_DEBENEDETTI = "Debenedetti 2022, thesis, table {}"
+_WU = "Wu et al. 2025, table {}"
+_LI_XU = "Li & Xu 2023, slides, table {}"
 _APGD = "APGD-CE, 100 steps, 5 restarts"
 _AUTOATTACK = "AutoAttack"
 _PGD = "PGD"
@@ -41,7 +42,7 @@ def _with_model_of(other: Callable[[], Recipe], recipe: Recipe) -> Recipe:
 
 
 def _with_plan_of(other: Callable[[], Recipe], recipe: Recipe) -> Recipe:
-    """Long trainings have a warm-up and a floor of their own."""
+    """Long trainings have a warm-up and a minimum rate of their own."""
     return replace(recipe, plan=other().plan)
 
 
@@ -146,232 +147,239 @@ _TUNINGS = Axis(
         Value("tora"),
     ),
 )
-_LIKELY = "The slides do not say the threat; 1/255 and 5 steps of 0.5/255 are those of the RVT paper's code."
+_LIKELY = "The slides do not give the threat; 1/255 and 5 steps of 0.5/255 are those of the RVT paper's code."
 
 
-SWEEPS: dict[str, Published] = {
-    "thesis-table1": Published(
-        source=_THESIS.format(1),
+SWEEPS: dict[str, PublishedSweep] = {
+    "debenedetti2022-table1": PublishedSweep(
+        source=_DEBENEDETTI.format(1),
         about="architecture",
         recipe="deit-s-imagenet100",
         axes=(_ARCHITECTURES,),
         threat="linf:4/255",
         attack=_APGD,
         rows={
-            ("deit-s",): Numbers(62.52, 33.32, 67.38),
-            ("cait-s12",): Numbers(70.20, 35.84, 80.28),
-            ("xcit-s12",): Numbers(85.06, 54.80, 90.44),
+            ("deit-s",): PublishedAccuracy(62.52, 33.32, 67.38),
+            ("cait-s12",): PublishedAccuracy(70.20, 35.84, 80.28),
+            ("xcit-s12",): PublishedAccuracy(85.06, 54.80, 90.44),
         },
-        note=f"{_SUBSET}. The thesis repeats a batch once plain and twice augmented; here all three are augmented.",
+        note=f"{_SUBSET}. The thesis has a batch once plain and twice augmented; here all three are augmented.",
     ),
-    "thesis-table2": Published(
-        source=_THESIS.format(2),
+    "debenedetti2022-table2": PublishedSweep(
+        source=_DEBENEDETTI.format(2),
         about="epochs over which eps grows",
         recipe="xcit-n12-imagenet100",
         axes=(_EPS_WARMUPS,),
         threat="linf:4/255",
         attack=_APGD,
         rows={
-            ("0",): Numbers(48.46, 30.48),
-            ("5",): Numbers(52.04, 32.86),
-            ("10",): Numbers(54.62, 33.84),
-            ("20",): Numbers(56.10, 34.88),
-            ("30",): Numbers(56.12, 34.54),
+            ("0",): PublishedAccuracy(48.46, 30.48),
+            ("5",): PublishedAccuracy(52.04, 32.86),
+            ("10",): PublishedAccuracy(54.62, 33.84),
+            ("20",): PublishedAccuracy(56.10, 34.88),
+            ("30",): PublishedAccuracy(56.12, 34.54),
         },
         settings=_DECAY,
-        note=f"{_SUBSET}. That DeiT's augmentations were on is said by the authors' code.",
+        note=f"{_SUBSET}. That DeiT's augmentations were on is known from the authors' code.",
     ),
-    "thesis-table3": Published(
-        source=_THESIS.format(3),
+    "debenedetti2022-table3": PublishedSweep(
+        source=_DEBENEDETTI.format(3),
         about="augmentation beyond flip, crop and color jitter",
         recipe="xcit-n12-imagenet100",
         axes=(Axis.of("augmentation", _PRINTED),),
         threat="linf:4/255",
         attack=_APGD,
         rows={
-            ("erase",): Numbers(67.28, 39.22, 77.22),
-            (_BASE,): Numbers(66.78, 39.22, 76.60),
-            ("mixup",): Numbers(61.04, 38.56, 76.34),
-            ("mixup+erase",): Numbers(60.46, 38.26, 76.02),
-            ("mixup+cutmix",): Numbers(62.04, 38.18, 76.48),
-            ("rand",): Numbers(65.34, 37.64, 78.62),
-            ("rand+erase",): Numbers(64.76, 37.62, 78.08),
-            (_ALL,): Numbers(56.64, 35.38, 75.32),
+            ("erase",): PublishedAccuracy(67.28, 39.22, 77.22),
+            (_BASE,): PublishedAccuracy(66.78, 39.22, 76.60),
+            ("mixup",): PublishedAccuracy(61.04, 38.56, 76.34),
+            ("mixup+erase",): PublishedAccuracy(60.46, 38.26, 76.02),
+            ("mixup+cutmix",): PublishedAccuracy(62.04, 38.18, 76.48),
+            ("rand",): PublishedAccuracy(65.34, 37.64, 78.62),
+            ("rand+erase",): PublishedAccuracy(64.76, 37.62, 78.08),
+            (_ALL,): PublishedAccuracy(56.64, 35.38, 75.32),
         },
         settings=_DECAY,
         note=f"{_SUBSET}. The thesis prints 8 of the 16 combinations.",
     ),
-    "thesis-table4": Published(
-        source=_THESIS.format(4),
+    "debenedetti2022-table4": PublishedSweep(
+        source=_DEBENEDETTI.format(4),
         about="weight decay",
         recipe="xcit-n12-imagenet100",
         axes=(Axis.of("weight-decay", ("0", "0.001", "0.01", "0.05", "0.1", "0.5", "1.0")),),
         threat="linf:4/255",
         attack=_APGD,
         rows={
-            ("0",): Numbers(66.44, 39.02, 76.32),
-            ("0.001",): Numbers(66.40, 39.04, 76.32),
-            ("0.01",): Numbers(66.28, 38.66, 76.26),
-            ("0.05",): Numbers(67.16, 39.30, 76.36),
-            ("0.1",): Numbers(67.28, 39.92, 76.58),
-            ("0.5",): Numbers(68.78, 42.02, 76.72),
-            ("1.0",): Numbers(67.68, 40.88, 76.12),
+            ("0",): PublishedAccuracy(66.44, 39.02, 76.32),
+            ("0.001",): PublishedAccuracy(66.40, 39.04, 76.32),
+            ("0.01",): PublishedAccuracy(66.28, 38.66, 76.26),
+            ("0.05",): PublishedAccuracy(67.16, 39.30, 76.36),
+            ("0.1",): PublishedAccuracy(67.28, 39.92, 76.58),
+            ("0.5",): PublishedAccuracy(68.78, 42.02, 76.72),
+            ("1.0",): PublishedAccuracy(67.68, 40.88, 76.12),
         },
         note=_SUBSET,
     ),
-    "thesis-table5": Published(
-        source=_THESIS.format(5),
+    "debenedetti2022-table5": PublishedSweep(
+        source=_DEBENEDETTI.format(5),
         about="one improvement after the other, on ImageNet",
         recipe="xcit-s12-imagenet",
         axes=(_IMPROVEMENTS,),
         threat="linf:4/255",
         attack=f"{_AUTOATTACK}, RobustBench's 5000 images",
         rows={
-            ("deit-s",): Numbers(66.30, 32.70),
-            ("+xca",): Numbers(71.68, 28.70),
-            ("+eps-warmup",): Numbers(71.98, 29.36),
-            ("+augmentation",): Numbers(71.70, 38.78),
-            ("+weight-decay",): Numbers(72.34, 41.78),
+            ("deit-s",): PublishedAccuracy(66.30, 32.70),
+            ("+xca",): PublishedAccuracy(71.68, 28.70),
+            ("+eps-warmup",): PublishedAccuracy(71.98, 29.36),
+            ("+augmentation",): PublishedAccuracy(71.70, 38.78),
+            ("+weight-decay",): PublishedAccuracy(72.34, 41.78),
         },
     ),
-    "vit-wrn-table2-smoothing": Published(
-        source=_VIT_WRN.format("2, left"),
+    "wu2025-table2-smoothing": PublishedSweep(
+        source=_WU.format("2, left"),
         about="label smoothing",
         recipe="vit-b2-cifar10",
         axes=(Axis.of("smoothing", ("0.0", "0.1", "0.2", "0.3", "0.4")),),
         threat="linf:8/255",
         attack=_AUTOATTACK,
         rows={
-            ("0.0",): Numbers(92.72, 70.52),
-            ("0.1",): Numbers(93.03, 71.07),
-            ("0.2",): Numbers(93.05, 70.88),
-            ("0.3",): Numbers(93.39, 71.01),
-            ("0.4",): Numbers(93.39, 70.98),
+            ("0.0",): PublishedAccuracy(92.72, 70.52),
+            ("0.1",): PublishedAccuracy(93.03, 71.07),
+            ("0.2",): PublishedAccuracy(93.05, 70.88),
+            ("0.3",): PublishedAccuracy(93.39, 71.01),
+            ("0.4",): PublishedAccuracy(93.39, 70.98),
         },
         settings=("objective.beta=5", "plan.epochs=2000"),
-        note="The paper does not say beta; its row at 0.4 is the row at beta 5 of the right half.",
+        note="The paper does not give beta; its row at 0.4 is the row at beta 5 of the right half.",
     ),
-    "vit-wrn-table2-beta": Published(
-        source=_VIT_WRN.format("2, right"),
+    "wu2025-table2-beta": PublishedSweep(
+        source=_WU.format("2, right"),
         about="beta of TRADES",
         recipe="vit-b2-cifar10",
         axes=(Axis.of("beta", ("2", "3", "4", "5", "6")),),
         threat="linf:8/255",
         attack=_AUTOATTACK,
         rows={
-            ("2",): Numbers(95.21, 71.22),
-            ("3",): Numbers(94.35, 71.31),
-            ("4",): Numbers(94.07, 71.06),
-            ("5",): Numbers(93.39, 70.98),
-            ("6",): Numbers(93.07, 70.69),
+            ("2",): PublishedAccuracy(95.21, 71.22),
+            ("3",): PublishedAccuracy(94.35, 71.31),
+            ("4",): PublishedAccuracy(94.07, 71.06),
+            ("5",): PublishedAccuracy(93.39, 70.98),
+            ("6",): PublishedAccuracy(93.07, 70.69),
         },
         settings=("objective.smoothing=0.4", "plan.epochs=2000"),
     ),
-    "vit-wrn-table3": Published(
-        source=_VIT_WRN.format(3),
+    "wu2025-table3": PublishedSweep(
+        source=_WU.format(3),
         about="share of generated images in a batch",
         recipe="vit-b2-cifar10",
         axes=(Axis.of("mix", ("0.0", "0.1", "0.2", "0.4", "0.5", "0.6", "0.7", "0.8", "0.9", "1.0")),),
         threat="linf:8/255",
         attack="PGD-40",
         rows={
-            ("0.0",): Numbers(77.16, 56.85),
-            ("0.1",): Numbers(88.89, 62.63),
-            ("0.2",): Numbers(91.28, 66.73),
-            ("0.4",): Numbers(93.00, 70.01),
-            ("0.5",): Numbers(93.28, 71.29),
-            ("0.6",): Numbers(93.62, 72.27),
-            ("0.7",): Numbers(93.92, 72.73),
-            ("0.8",): Numbers(94.17, 73.52),
-            ("0.9",): Numbers(94.40, 73.77),
-            ("1.0",): Numbers(94.41, 73.56),
+            ("0.0",): PublishedAccuracy(77.16, 56.85),
+            ("0.1",): PublishedAccuracy(88.89, 62.63),
+            ("0.2",): PublishedAccuracy(91.28, 66.73),
+            ("0.4",): PublishedAccuracy(93.00, 70.01),
+            ("0.5",): PublishedAccuracy(93.28, 71.29),
+            ("0.6",): PublishedAccuracy(93.62, 72.27),
+            ("0.7",): PublishedAccuracy(93.92, 72.73),
+            ("0.8",): PublishedAccuracy(94.17, 73.52),
+            ("0.9",): PublishedAccuracy(94.40, 73.77),
+            ("1.0",): PublishedAccuracy(94.41, 73.56),
         },
         settings=("plan.epochs=1000",),
         note="The column is headed AA, but caption and text say PGD-40. There is no row at 0.3.",
     ),
-    "vit-wrn-table4": Published(
-        source=_VIT_WRN.format(4),
+    "wu2025-table4": PublishedSweep(
+        source=_WU.format(4),
         about="larger models, longer training",
         recipe="vit-b2-cifar10",
         axes=(_SCALING,),
         threat="linf:8/255",
         attack=_AUTOATTACK,
         rows={
-            ("baseline: B/2, 2000 epochs",): Numbers(94.35, 71.31),
-            ("model: L/2, 2000 epochs",): Numbers(94.75, 72.17),
-            ("epochs: B/2, 6000 epochs",): Numbers(94.92, 72.52),
-            ("both: L/2, 10000 epochs",): Numbers(95.76, 74.97),
+            ("baseline: B/2, 2000 epochs",): PublishedAccuracy(94.35, 71.31),
+            ("model: L/2, 2000 epochs",): PublishedAccuracy(94.75, 72.17),
+            ("epochs: B/2, 6000 epochs",): PublishedAccuracy(94.92, 72.52),
+            ("both: L/2, 10000 epochs",): PublishedAccuracy(95.76, 74.97),
         },
         note="The paper's table 6 gives 74.94 for the last row.",
     ),
-    "vit-wrn-table5-wrn": Published(
-        source=_VIT_WRN.format(5),
+    "wu2025-table5-wrn": PublishedSweep(
+        source=_WU.format(5),
         about="optimizer of WRN-28-10",
         recipe="wrn-28-10-cifar10",
         axes=(_WRN_OPTIMIZERS,),
         threat="linf:8/255",
         attack=_AUTOATTACK,
-        rows={("sgd",): Numbers(92.44, 67.31), ("lion",): Numbers(92.47, 67.42)},
+        rows={("sgd",): PublishedAccuracy(92.44, 67.31), ("lion",): PublishedAccuracy(92.47, 67.42)},
         settings=("plan.epochs=2400",),
         note="The SGD row is taken from Wang et al. 2023.",
     ),
-    "vit-wrn-table5-vit": Published(
-        source=_VIT_WRN.format(5),
+    "wu2025-table5-vit": PublishedSweep(
+        source=_WU.format(5),
         about="optimizer of ViT-B/2",
         recipe="vit-b2-cifar10",
         axes=(_VIT_OPTIMIZERS,),
         threat="linf:8/255",
         attack=_AUTOATTACK,
-        rows={("sgd",): Numbers(75.06, None), ("lion",): Numbers(94.35, 71.31)},
+        rows={("sgd",): PublishedAccuracy(75.06, None), ("lion",): PublishedAccuracy(94.35, 71.31)},
         settings=("plan.epochs=2000",),
         note="The paper gives no robust accuracy for SGD, whose run had no weight decay: not a tuned comparison.",
     ),
-    "tora-table2": Published(
-        source=_TORA.format(2),
+    "tora-table2": PublishedSweep(
+        source=_LI_XU.format(2),
         about="lambda, the weight of the robust loss",
         recipe="tora-vit-b16-imagenet",
         axes=(Axis.of("lambda", ("0.1", "0.3", "0.5", "0.7", "0.9")),),
         threat="linf:1/255",
         attack=_PGD,
         rows={
-            ("0.1",): Numbers(84.10, 23.26),
-            ("0.3",): Numbers(84.03, 33.84),
-            ("0.5",): Numbers(83.66, 37.99),
-            ("0.7",): Numbers(81.11, 50.99),
-            ("0.9",): Numbers(80.34, 57.50),
+            ("0.1",): PublishedAccuracy(84.10, 23.26),
+            ("0.3",): PublishedAccuracy(84.03, 33.84),
+            ("0.5",): PublishedAccuracy(83.66, 37.99),
+            ("0.7",): PublishedAccuracy(81.11, 50.99),
+            ("0.9",): PublishedAccuracy(80.34, 57.50),
         },
         note=_LIKELY,
     ),
-    "tora-table3-low": Published(
-        source=_TORA.format("3, lambda 0.1"),
+    "tora-table3-low": PublishedSweep(
+        source=_LI_XU.format("3, lambda 0.1"),
         about="what is added to a frozen ViT, lambda 0.1",
         recipe="tora-vit-b16-imagenet",
         axes=(_TUNINGS,),
         threat="linf:1/255",
         attack=_PGD,
         rows={
-            ("head only",): Numbers(80.2, 15.5),
-            ("single adapter",): Numbers(82.5, 15.1),
-            ("adapter fusion",): Numbers(82.2, 22.6),
-            ("tora",): Numbers(84.1, 23.3),
+            ("head only",): PublishedAccuracy(80.2, 15.5),
+            ("single adapter",): PublishedAccuracy(82.5, 15.1),
+            ("adapter fusion",): PublishedAccuracy(82.2, 22.6),
+            ("tora",): PublishedAccuracy(84.1, 23.3),
         },
         settings=("objective.weight=0.1",),
         note=_LIKELY,
     ),
-    "tora-table3-high": Published(
-        source=_TORA.format("3, lambda 0.9"),
+    "tora-table3-high": PublishedSweep(
+        source=_LI_XU.format("3, lambda 0.9"),
         about="what is added to a frozen ViT, lambda 0.9",
         recipe="tora-vit-b16-imagenet",
         axes=(_TUNINGS,),
         threat="linf:1/255",
         attack=_PGD,
         rows={
-            ("head only",): Numbers(79.0, 16.3),
-            ("single adapter",): Numbers(72.3, 30.1),
-            ("adapter fusion",): Numbers(79.5, 55.3),
-            ("tora",): Numbers(80.3, 57.5),
+            ("head only",): PublishedAccuracy(79.0, 16.3),
+            ("single adapter",): PublishedAccuracy(72.3, 30.1),
+            ("adapter fusion",): PublishedAccuracy(79.5, 55.3),
+            ("tora",): PublishedAccuracy(80.3, 57.5),
         },
         settings=("objective.weight=0.9",),
         note=_LIKELY,
     ),
+}
+
+# names of earlier versions, which are still accepted
+FORMER_NAMES = {
+    name.replace("debenedetti2022-", "thesis-").replace("wu2025-", "vit-wrn-"): name
+    for name in SWEEPS
+    if name.startswith(("debenedetti2022-", "wu2025-"))
 }

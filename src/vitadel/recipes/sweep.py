@@ -1,9 +1,9 @@
-"""Every combination of some settings: trained one after the other, put side by side in one table.
+"""Sweeps: a recipe trained for every combination of some settings, with the results in one table.
 
 folder/manifest.json            which sweep this is
 folder/<combination>/           a training run like any other
-folder/<combination>/test/      its evaluation, if a suite was asked for
-folder/table.json               one row per combination
+folder/<combination>/test/      its evaluation, if the sweep has a suite
+folder/table.json               one row per combination: a `vitadel.runs.schema.SweepRecord`
 """
 
 import ast
@@ -26,13 +26,24 @@ from vitadel.core.errors import UsageError, unknown
 from vitadel.core.files import write_json
 from vitadel.core.progress import Notify, prefixed, silent
 from vitadel.core.settings import split_assignment
+from vitadel.core.stats import Accuracy
 from vitadel.evaluate import Suite
 from vitadel.recipes.augmentation_sets import AUGMENTATION_SETS
 from vitadel.recipes.overrides import override
 from vitadel.recipes.recipe import Recipe
 from vitadel.recipes.runner import TRAINING_PACKAGES, train_recipe
-from vitadel.runs import LogEntry, Run, code_hashes, describe, fingerprint
+from vitadel.runs import Run, code_hashes, describe, fingerprint
 from vitadel.runs.manifest import differences
+from vitadel.runs.schema import (
+    BestCombinations,
+    CombinationRecord,
+    HoldoutScores,
+    PublishedScores,
+    PublishedTable,
+    SuiteRecord,
+    SweepRecord,
+    TestScores,
+)
 from vitadel.threats import Threat, check_size, spell
 from vitadel.train import Mixing, PILAugment, launch_ranks
 
@@ -41,26 +52,26 @@ from vitadel.train import Mixing, PILAugment, launch_ranks
 _MEASURES = (("holdout", "robust"), ("holdout", "clean"), ("test", "robust"), ("test", "clean"))
 # what training writes into the best checkpoint
 _SELECTED = re.compile(r"step (?P<step>\d+), hold-out (?P<scores>\{[^{}]*\})")
-# file systems take 255 bytes; beyond this nobody reads on
+# of the name of a folder: file systems take 255 bytes
 _LONGEST = 120
-# the base of the sixteen sets: thesis 4.1.6
+# the base of the sixteen sets: Debenedetti 2022, section 4.1.6
 _JITTER = 0.4
 
-# evaluates the run folder of a combination and returns the summaries
-Evaluate = Callable[[Path, Notify], Sequence[Mapping[str, object]]]
+# evaluates the run folder of a combination
+Evaluate = Callable[[Path, Notify], Sequence[SuiteRecord]]
 
 
 def _augmented(recipe: Recipe, name: str) -> Recipe:
-    """One of the thesis's sixteen sets, on top of the recipe's own flips, crops and color jitter."""
+    """One of Debenedetti's sixteen sets, on top of the recipe's own flips, crops and color jitter."""
     if name not in AUGMENTATION_SETS:
         raise unknown("set of augmentations", name, AUGMENTATION_SETS)
     chosen = AUGMENTATION_SETS[name]
     mixing = Mixing(mixup=chosen.mixup, cutmix=chosen.cutmix) if chosen.mixup or chosen.cutmix else None
-    # timm leaves the jitter out where there is RandAugment, and the thesis trained with timm
-    host = recipe.plan.pil_augment or PILAugment(resized_crop=False)
-    jitter = 0.0 if chosen.rand_augment else host.color_jitter or _JITTER
-    host = replace(host, rand_augment=chosen.rand_augment, erase=chosen.erase, color_jitter=jitter)
-    return replace(recipe, plan=replace(recipe.plan, pil_augment=host, mixing=mixing))
+    # timm leaves the jitter out where there is RandAugment, and the published runs used timm
+    pil = recipe.plan.pil_augment or PILAugment(resized_crop=False)
+    jitter = 0.0 if chosen.rand_augment else pil.color_jitter or _JITTER
+    pil = replace(pil, rand_augment=chosen.rand_augment, erase=chosen.erase, color_jitter=jitter)
+    return replace(recipe, plan=replace(recipe.plan, pil_augment=pil, mixing=mixing))
 
 
 def _eps_warmed_up(recipe: Recipe, epochs: str) -> Recipe:
@@ -124,8 +135,8 @@ class Axis:
 
 
 @dataclass(frozen=True, slots=True)
-class Numbers:
-    """Percentages as a paper prints them; `standard_clean` is that of the same setting without an adversary."""
+class PublishedAccuracy:
+    """Accuracies in percent as a paper prints them; `standard_clean` is that without adversarial training."""
 
     clean: float | None
     robust: float | None
@@ -133,10 +144,19 @@ class Numbers:
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
-    """A table of a paper as a sweep: the recipe it varies, the axes, and the numbers it gives for their labels.
+class PublishedSweep:
+    """A table of a paper as a sweep.
 
-    `settings` are where the table's runs differ from the recipe in all rows; `note` says what else differs.
+    Attributes:
+        source: The paper and the number of the table.
+        about: What is varied.
+        recipe: The recipe that it varies.
+        axes: What is varied in it.
+        threat: The threat model of the robust accuracies.
+        attack: The attack of the robust accuracies.
+        rows: The accuracies, by the labels of the axes.
+        settings: Where all runs of the table differ from the recipe.
+        note: What else differs.
     """
 
     source: str
@@ -145,14 +165,14 @@ class Published:
     axes: tuple[Axis, ...]
     threat: str
     attack: str
-    rows: Mapping[tuple[str, ...], Numbers]
+    rows: Mapping[tuple[str, ...], PublishedAccuracy]
     settings: tuple[str, ...] = ()
     note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
-    """One combination: the name of its folder, its values' labels, and the recipe they lead to."""
+class Combination:
+    """One combination: the name of its folder, the labels of its values, and the recipe with them."""
 
     name: str
     labels: tuple[str, ...]
@@ -161,7 +181,17 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """A recipe, what is varied in it, and how the outcomes are judged; without a suite only by the hold-out."""
+    """A recipe and what is varied in it.
+
+    Attributes:
+        recipe: What is trained.
+        axes: What is varied.
+        settings: What is changed in all combinations.
+        data: A data set in place of the recipe's.
+        suite: Evaluates every combination on the test images; without one, there are hold-out scores only.
+        threat: The threat model of the suite.
+        published: The table that the sweep repeats.
+    """
 
     recipe: Recipe
     axes: tuple[Axis, ...]
@@ -169,7 +199,7 @@ class Sweep:
     data: str | None = None
     suite: Suite | None = None
     threat: Threat | None = None
-    published: Published | None = field(default=None, repr=False)
+    published: PublishedSweep | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if not self.axes:
@@ -179,18 +209,18 @@ class Sweep:
         if self.suite is not None and self.suite.entries and self.threat is None:
             raise UsageError(f"suite {self.suite.name!r} attacks, so it needs a threat. Write --threat linf:8/255.")
 
-    def members(self, notify: Notify = silent) -> tuple[Member, ...]:
+    def combinations(self, notify: Notify = silent) -> tuple[Combination, ...]:
         """All combinations, the last axis changing fastest; values that cannot be are refused before any training."""
-        combinations = list(itertools.product(*(axis.values for axis in self.axes)))
-        labels = [tuple(value.label for value in values) for values in combinations]
+        products = list(itertools.product(*(axis.values for axis in self.axes)))
+        labels = [tuple(value.label for value in values) for values in products]
         names = _names([axis.name for axis in self.axes], labels)
-        recipes = [self._recipe(values, notify) for values in combinations]
-        members = tuple(itertools.starmap(Member, zip(names, labels, recipes, strict=True)))
+        recipes = [self._recipe(values, notify) for values in products]
+        combinations = tuple(itertools.starmap(Combination, zip(names, labels, recipes, strict=True)))
         same: dict[str, str] = {}
-        for member in members:
-            if (earlier := same.setdefault(fingerprint(member.recipe), member.name)) != member.name:
-                raise UsageError(f"{earlier} and {member.name} are one and the same recipe. Leave one out.")
-        return members
+        for one in combinations:
+            if (earlier := same.setdefault(fingerprint(one.recipe), one.name)) != one.name:
+                raise UsageError(f"{earlier} and {one.name} are one and the same recipe. Leave one out.")
+        return combinations
 
     def _recipe(self, values: Sequence[Value], notify: Notify) -> Recipe:
         """All settings at once, as values are checked against each other; then what no setting can say."""
@@ -200,17 +230,17 @@ class Sweep:
             recipe = value.change(recipe) if value.change else recipe
         return recipe
 
-    def refuse(self, members: Sequence[Member]) -> None:
-        """Raise what makes every try of a combination fail, before any training and before the folder is taken."""
-        for member in members:
-            data.parse_spec(self.data or member.recipe.data)
-            side = data.parse_preprocess(member.recipe.preprocess).size
+    def refuse(self, combinations: Sequence[Combination]) -> None:
+        """Raise what makes every try of a combination fail, before any training and before the folder is claimed."""
+        for one in combinations:
+            data.parse_spec(self.data or one.recipe.data)
+            side = data.parse_preprocess(one.recipe.preprocess).size
             for radius in self.suite.radii(self.threat) if self.suite else ():
                 if radius is not None:
                     check_size(radius, (3, side, side))
 
-    def parts(self, members: Sequence[Member]) -> dict[str, object]:
-        """What makes this sweep another than the next; under `combinations`, what each changes in the recipe."""
+    def parts(self, combinations: Sequence[Combination]) -> dict[str, object]:
+        """What the manifest records; under `combinations`, what each changes in the recipe."""
         plain = describe(self.recipe)
         return {
             "recipe": self.recipe,
@@ -219,10 +249,23 @@ class Sweep:
             "data": self.data,
             "suite": self.suite,
             "threat": self.threat,
-            "combinations": {member.name: differences(plain, describe(member.recipe)) for member in members},
-            # finished combinations are passed over, so all must be of the same code
+            "combinations": {one.name: differences(plain, describe(one.recipe)) for one in combinations},
+            # finished combinations are skipped, so all must be of the same code
             "code": code_hashes(*TRAINING_PACKAGES),
         }
+
+    def record(self, rows: Sequence[CombinationRecord]) -> SweepRecord:
+        """The table with these rows."""
+        published = self.published
+        return SweepRecord(
+            recipe=self.recipe.name,
+            axes=[axis.name for axis in self.axes],
+            suite=self.suite.name if self.suite else None,
+            threat=spell(self.threat) if self.suite and self.suite.entries and self.threat else None,
+            published=PublishedTable(published.source, published.attack, published.note) if published else None,
+            best=best_combinations(rows),
+            rows=rows,
+        )
 
 
 def run_sweep(
@@ -232,8 +275,8 @@ def run_sweep(
     evaluate: Evaluate | None = None,
     notify: Notify = silent,
     command: str | None = None,
-) -> dict[str, object]:
-    """Train every combination into `folder` and return what is also written to its table.json.
+) -> SweepRecord:
+    """Train every combination into `folder`.
 
     Interrupted and called again, finished combinations are skipped and the interrupted one resumes. A combination that
     fails is tried again then; the others are trained nevertheless.
@@ -241,28 +284,107 @@ def run_sweep(
     Args:
         sweep: What to train.
         folder: The run folder; one of another sweep is refused.
-        evaluate: Evaluates the run folder of a combination with the sweep's suite and returns the summaries; needed if
-            the sweep has one.
-        notify: Told how far the work is.
+        evaluate: Evaluates the run folder of a combination with the sweep's suite; needed if the sweep has one.
+        notify: Reports progress.
         command: What the manifest records as the command.
+
+    Returns:
+        The table, as it is also written to `table.json`.
+
+    Raises:
+        UsageError: If a combination cannot be trained, before any training, or the folder belongs to another run.
     """
     assert evaluate is not None or sweep.suite is None, "a sweep with a suite needs a way to evaluate"
-    members = sweep.members(notify)
-    sweep.refuse(members)
-    run = Run.claim(folder, "sweep", sweep.parts(members), device=device_name(), ranks=launch_ranks(), command=command)
-    table = _table(sweep, [])
-    for number, member in enumerate(members, 1):
-        reports = prefixed(notify, f"{number}/{len(members)} {member.name}: ")
-        rows = [*_rows(table), _row(sweep, member, run, evaluate, reports, command)]
-        table = _table(sweep, rows)
+    combinations = sweep.combinations(notify)
+    sweep.refuse(combinations)
+    parts = sweep.parts(combinations)
+    run = Run.claim(folder, "sweep", parts, device=device_name(), ranks=launch_ranks(), command=command)
+    rows: list[CombinationRecord] = []
+    for number, one in enumerate(combinations, 1):
+        reports = prefixed(notify, f"{number}/{len(combinations)} {one.name}: ")
+        rows.append(_train_and_evaluate(sweep, one, run, evaluate, reports, command))
         if Ranks.of_launch().rank == 0:
-            write_json(folder / "table.json", table)
-    return table
+            write_json(folder / "table.json", sweep.record(rows).to_json())
+    return sweep.record(rows)
 
 
-def failures(table: Mapping[str, object]) -> dict[str, str]:
-    """The combinations that failed, and why."""
-    return {str(row["name"]): str(row["reason"]) for row in _rows(table) if row["state"] == "failed"}
+def _train_and_evaluate(
+    sweep: Sweep, one: Combination, run: Run, evaluate: Evaluate | None, notify: Notify, command: str | None
+) -> CombinationRecord:
+    folder, reason, holdout, test = run.folder / one.name, None, None, None
+    try:
+        if not _is_finished(folder):
+            train_recipe(one.recipe, folder, data_spec=sweep.data, notify=notify, command=command)
+        holdout = holdout_scores(Run.open(folder)) if _is_finished(folder) else None
+        test = _test_scores(evaluate(folder, notify), sweep.threat) if evaluate and sweep.suite else None
+    except (UsageError, torch.OutOfMemoryError) as error:
+        reason = str(error).partition("\n")[0]
+        if Ranks.of_launch().rank == 0:
+            run.log("failed", combination=one.name, reason=reason)
+    published = sweep.published.rows.get(one.labels) if sweep.published else None
+    return CombinationRecord(
+        name=one.name,
+        values=dict(zip((axis.name for axis in sweep.axes), one.labels, strict=True)),
+        state="failed" if reason else "done",
+        reason=reason,
+        holdout=holdout,
+        test=test,
+        published=PublishedScores(published.clean, published.robust) if published else None,
+    )
+
+
+def _is_finished(folder: Path) -> bool:
+    return (folder / "checkpoints" / "final.safetensors").exists()
+
+
+def holdout_scores(run: Run) -> HoldoutScores | None:
+    """The scores of the checkpoint that was kept, as it records them; None without a hold-out.
+
+    It may be of an update that was undone after a non-finite loss: its weights stay the best.
+
+    Raises:
+        UsageError: If the checkpoint is missing.
+    """
+    best, entries = run.checkpoints / "best.safetensors", run.read_log("holdout", every=True)
+    if not best.exists():
+        if entries:
+            raise UsageError(f"{best} is missing. Restore it, or delete {run.folder} to train again.")
+        return None
+    if selected := _SELECTED.fullmatch(models.read_tensors(best)[1].get("vitadel.selected", "")):
+        scores: Mapping[str, float] = ast.literal_eval(selected["scores"])
+        return HoldoutScores(int(selected["step"]), scores.get("clean"), scores.get("robust"))
+    if not entries:
+        return None
+    kept = max((entry.values for entry in entries), key=_selected_by)
+    return HoldoutScores(kept["step"], kept.get("clean"), kept.get("robust"))
+
+
+def _selected_by(scores: Mapping[str, float]) -> float:
+    """A score made of several, accuracy under attack, or clean accuracy: the first that there is."""
+    return next((scores[key] for key in ("score", "robust", "clean") if scores.get(key) is not None), 0.0)
+
+
+def _test_scores(records: Sequence[SuiteRecord], threat: Threat | None) -> TestScores:
+    """Of several radii, the scores at the sweep's."""
+    eps = None if threat is None else threat.eps
+    at_eps = (one for one in records if eps and one.threat and math.isclose(one.threat.eps or 0.0, eps))
+    record = next(at_eps, records[-1])
+    return TestScores(record.name, record.n, record.clean, record.robust, [flag.code for flag in record.flags])
+
+
+def best_combinations(rows: Sequence[CombinationRecord]) -> BestCombinations | None:
+    """Those with the highest accuracy, by the first measure that there is: on the hold-out, then on the test images."""
+    for part, kind in _MEASURES:
+        measured = {row.name: value for row in rows if (value := _measure(row, part, kind)) is not None}
+        if measured:
+            highest = max(measured.values())
+            return BestCombinations(f"{part}.{kind}", [name for name, value in measured.items() if value == highest])
+    return None
+
+
+def _measure(row: CombinationRecord, part: str, kind: str) -> float | None:
+    value: Accuracy | float | None = getattr(getattr(row, part), kind, None)
+    return value.accuracy if isinstance(value, Accuracy) else value
 
 
 def _changed(meaning: Callable[[Recipe, str], Recipe], label: str, recipe: Recipe) -> Recipe:
@@ -280,104 +402,3 @@ def _names(axes: Sequence[str], labels: Sequence[tuple[str, ...]]) -> list[str]:
         plain if times[plain] == 1 and len(plain) <= _LONGEST else f"{plain[:_LONGEST]}-{zlib.crc32(name.encode()):08x}"
         for plain, name in zip(safe, long, strict=True)
     ]
-
-
-def _row(
-    sweep: Sweep, member: Member, run: Run, evaluate: Evaluate | None, notify: Notify, command: str | None
-) -> dict[str, object]:
-    folder, reason, holdout, test = run.folder / member.name, None, None, None
-    try:
-        if not _finished(folder):
-            train_recipe(member.recipe, folder, data_spec=sweep.data, notify=notify, command=command)
-        holdout = _best_holdout(Run.open(folder)) if _finished(folder) else None
-        test = _test_numbers(evaluate(folder, notify), sweep.threat) if evaluate and sweep.suite else None
-    except (UsageError, torch.OutOfMemoryError) as error:
-        reason = str(error).partition("\n")[0]
-        if Ranks.of_launch().rank == 0:
-            run.log("failed", combination=member.name, reason=reason)
-    published = sweep.published.rows.get(member.labels) if sweep.published else None
-    return {
-        "name": member.name,
-        "values": dict(zip((axis.name for axis in sweep.axes), member.labels, strict=True)),
-        "state": "failed" if reason else "done",
-        "reason": reason,
-        "holdout": holdout,
-        "test": test,
-        "published": {"clean": published.clean, "robust": published.robust} if published else None,
-    }
-
-
-def _finished(folder: Path) -> bool:
-    return (folder / "checkpoints" / "final.safetensors").exists()
-
-
-def _test_numbers(summaries: Sequence[Mapping[str, object]], threat: Threat | None) -> dict[str, object]:
-    """Of several radii, the numbers of the one that was asked for."""
-    summary = next((one for one in summaries if _is_at(one["threat"], threat)), summaries[-1])
-    flags = summary["flags"]
-    assert isinstance(flags, list)
-    about = {key: summary[key] for key in ("name", "n", "clean", "robust")}
-    return {**about, "flags": [flag["code"] for flag in flags]}
-
-
-def _is_at(told: object, threat: Threat | None) -> bool:
-    return isinstance(told, dict) and threat is not None and math.isclose(told["eps"], threat.eps)
-
-
-def _best_holdout(run: Run) -> dict[str, object] | None:
-    """The scores of the checkpoint that was kept, as it says itself; None without a hold-out.
-
-    It may be of an update that a broken loss undid later: its weights stay the best.
-    """
-    best, entries = run.checkpoints / "best.safetensors", run.read_log("holdout", every=True)
-    if not best.exists():
-        if entries:
-            raise UsageError(f"{best} is missing. Restore it, or delete {run.folder} to train again.")
-        return None
-    selected = _SELECTED.fullmatch(models.read_tensors(best)[1].get("vitadel.selected", ""))
-    if selected:
-        scores: dict[str, object] = ast.literal_eval(selected["scores"])
-        return {"step": int(selected["step"]), **{key: scores.get(key) for key in ("clean", "robust")}}
-    kept = max(entries, key=_selected_by, default=None)
-    return None if kept is None else {key: kept.values.get(key) for key in ("step", "clean", "robust")}
-
-
-def _selected_by(entry: LogEntry) -> float:
-    """A score made of several, accuracy under attack, or clean accuracy: the first that there is."""
-    return next((entry.numbers[key] for key in ("score", "robust", "clean") if key in entry.numbers), 0.0)
-
-
-def _table(sweep: Sweep, rows: Sequence[Mapping[str, object]]) -> dict[str, object]:
-    told = sweep.published
-    return {
-        "recipe": sweep.recipe.name,
-        "axes": [axis.name for axis in sweep.axes],
-        "suite": sweep.suite.name if sweep.suite else None,
-        "threat": spell(sweep.threat) if sweep.suite and sweep.suite.entries and sweep.threat else None,
-        "published": {"source": told.source, "attack": told.attack, "note": told.note} if told else None,
-        "best": _best(rows),
-        "rows": list(rows),
-    }
-
-
-def _best(rows: Sequence[Mapping[str, object]]) -> dict[str, object] | None:
-    """The rows with the highest accuracy, of the kind that tells most."""
-    for part, kind in _MEASURES:
-        measured = {str(row["name"]): number for row in rows if (number := _measure(row, part, kind)) is not None}
-        if measured:
-            names = [name for name, number in measured.items() if number == max(measured.values())]
-            return {"measure": f"{part}.{kind}", "rows": names}
-    return None
-
-
-def _measure(row: Mapping[str, object], part: str, kind: str) -> float | None:
-    told = row[part]
-    value = told.get(kind) if isinstance(told, dict) else None
-    number = value["accuracy"] if isinstance(value, dict) else value
-    return float(number) if isinstance(number, int | float) else None
-
-
-def _rows(table: Mapping[str, object]) -> list[Mapping[str, object]]:
-    rows = table["rows"]
-    assert isinstance(rows, list)
-    return rows

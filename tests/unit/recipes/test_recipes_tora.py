@@ -106,7 +106,7 @@ def test_published_numbers_agree_with_each_other() -> None:
 def test_rows_of_the_tables_are_the_recipes(table: str, label: str, name: str) -> None:
     published = SWEEPS[table]
     sweep = Sweep(RECIPES[published.recipe](), published.axes, settings=published.settings)
-    member = next(member for member in sweep.members() if member.labels == (label,))
+    member = next(member for member in sweep.combinations() if member.labels == (label,))
     weight = 0.1 if table.endswith("low") else 0.9
     wanted = RECIPES[name]()
     assert member.recipe.model == wanted.model
@@ -198,12 +198,11 @@ def test_a_curve_over_lambda(backbone: Path, tmp_path: Path) -> None:
         settings=(*SHORT, f"model.start={backbone}"),
         data=DATA,
     )
-    assert [objective(member.recipe).weight for member in sweep.members()] == [0.1, 0.9]
+    assert [objective(member.recipe).weight for member in sweep.combinations()] == [0.1, 0.9]
     table = run_sweep(sweep, tmp_path / "sweep")
-    rows = table["rows"]
-    assert isinstance(rows, list)
-    assert [(row["name"], row["state"]) for row in rows] == [("lambda=0.1", "done"), ("lambda=0.9", "done")]
-    one, other = (read_tensors(tmp_path / "sweep" / row["name"] / "checkpoints/final.safetensors")[0] for row in rows)
+    rows = table.rows
+    assert [(row.name, row.state) for row in rows] == [("lambda=0.1", "done"), ("lambda=0.9", "done")]
+    one, other = (read_tensors(tmp_path / "sweep" / row.name / "checkpoints/final.safetensors")[0] for row in rows)
     # lambda has its say in phase 2 alone, which trains the fusion
     assert {name.split(".")[0] for name in one if not torch.equal(one[name], other[name])} == {"fusions"}
 

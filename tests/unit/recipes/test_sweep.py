@@ -1,6 +1,5 @@
 """Sweeps: all combinations in a known order, nothing trained twice, a table that says what the run folders say."""
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -8,21 +7,41 @@ from pathlib import Path
 import pytest
 import torch
 
-import vitadel.recipes.sweep as room
+import vitadel.recipes.sweep as module
 from vitadel import models
-from vitadel.api.sweep import as_sweep
+from vitadel.api.sweep import SweepResult, as_sweep
 from vitadel.api.sweep import sweep as train_sweep
 from vitadel.attacks import FGSM
 from vitadel.core.errors import UsageError
-from vitadel.core.files import read_json
 from vitadel.core.progress import Notify, silent
+from vitadel.core.stats import accuracy
 from vitadel.evaluate import SUITES, Entry, Suite
 from vitadel.objectives import Adversarial, ScheduleUnit
 from vitadel.recipes import RECIPES, Recipe, override, train_recipe
 from vitadel.recipes.augmentation_sets import AUGMENTATION_SETS
 from vitadel.recipes.published_tables import SWEEPS
-from vitadel.recipes.sweep import AXES, Axis, Numbers, Published, Sweep, Value, failures
+from vitadel.recipes.sweep import (
+    AXES,
+    Axis,
+    PublishedAccuracy,
+    PublishedSweep,
+    Sweep,
+    Value,
+    best_combinations,
+    holdout_scores,
+)
 from vitadel.runs import Run
+from vitadel.runs.schema import (
+    BestCombinations,
+    CombinationRecord,
+    HoldoutScores,
+    PublishedScores,
+    PublishedTable,
+    SweepRecord,
+    TestScores,
+    read_suite,
+    read_sweep,
+)
 from vitadel.threats import Linf
 
 SHORT = ("plan.epochs=1", "plan.warmup_epochs=0", "selection.images=16", "selection.attack.steps=1")
@@ -33,7 +52,7 @@ def sweep(*axes: str, **more: object) -> Sweep:
     return replace(made, **more)  # type: ignore[arg-type]
 
 
-def run_sweep(made: Sweep, folder: Path, notify: Notify = silent) -> Mapping[str, object]:
+def run_sweep(made: Sweep, folder: Path, notify: Notify = silent) -> SweepRecord:
     """The table of a sweep, as `vd.sweep` makes it."""
     return train_sweep(made, folder, progress=notify).table
 
@@ -47,18 +66,12 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         begun.append(folder.name)
         return train_recipe(recipe, folder, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(room, "train_recipe", counting)
+    monkeypatch.setattr(module, "train_recipe", counting)
     return begun
 
 
-def rows(table: Mapping[str, object]) -> list[dict[str, object]]:
-    found = table["rows"]
-    assert isinstance(found, list)
-    return found
-
-
 def test_all_combinations_come_with_the_last_axis_fastest() -> None:
-    members = sweep("eps-warmup=0,0.5", "plan.optimizer.weight_decay=0.05,0.5,1").members()
+    members = sweep("eps-warmup=0,0.5", "plan.optimizer.weight_decay=0.05,0.5,1").combinations()
     assert [member.labels for member in members] == [(a, b) for a in ("0", "0.5") for b in ("0.05", "0.5", "1")]
     assert members[1].name == "eps-warmup=0,weight_decay=0.5"
     assert members[1].recipe == override(
@@ -69,12 +82,12 @@ def test_all_combinations_come_with_the_last_axis_fastest() -> None:
 def test_settings_and_axes_are_applied_together() -> None:
     # two epochs alone would be refused: the recipe warms up for as long
     made = sweep("plan.warmup_epochs=0,1", settings=("plan.epochs=2",))
-    assert [member.recipe.plan.warmup_epochs for member in made.members()] == [0, 1]
+    assert [member.recipe.plan.warmup_epochs for member in made.combinations()] == [0, 1]
 
 
 def test_names_are_files_of_their_own() -> None:
     def names(*axes: str) -> list[str]:
-        return [member.name for member in sweep(*axes).members()]
+        return [member.name for member in sweep(*axes).combinations()]
 
     assert names("objective.threat.eps=8/255") == ["eps=8-255"]
     assert names("objective.attack.steps=1", "selection.attack.steps=2") == [
@@ -113,10 +126,10 @@ def test_sweeps_that_cannot_be_are_refused_before_any_training(
 
 
 def test_named_axes_can_be_changes_of_the_recipe() -> None:
-    (member,) = sweep("eps-warmup-epochs=3", "plan.epochs=12").members()
+    (member,) = sweep("eps-warmup-epochs=3", "plan.epochs=12").combinations()
     assert member.recipe.objective.eps_warmup == 3 / 12  # type: ignore[attr-defined]
     assert member.name == "eps-warmup-epochs=3,epochs=12"
-    (light, heavy) = sweep("augmentation=base,mixup+cutmix+rand+erase").members()
+    (light, heavy) = sweep("augmentation=base,mixup+cutmix+rand+erase").combinations()
     host, mixing = light.recipe.plan.pil_augment, light.recipe.plan.mixing
     assert host is not None
     assert (host.rand_augment, host.erase, host.color_jitter, mixing) == (None, 0.0, 0.4, None)
@@ -127,11 +140,11 @@ def test_named_axes_can_be_changes_of_the_recipe() -> None:
     assert (host.rand_augment, host.erase, host.color_jitter) == ("rand-m9-mstd0.5-inc1", 0.25, 0.0)
     assert (mixing.mixup, mixing.cutmix) == (0.8, 1.0)
     with pytest.raises(UsageError, match="unknown set of augmentations 'bse'. Did you mean 'base'"):
-        sweep("augmentation=bse").members()
+        sweep("augmentation=bse").combinations()
 
 
 def test_all_sixteen_sets_of_augmentations_can_be_swept() -> None:
-    members = sweep(f"augmentation={','.join(AUGMENTATION_SETS)}").members()
+    members = sweep(f"augmentation={','.join(AUGMENTATION_SETS)}").combinations()
     assert len({(str(member.recipe.plan.pil_augment), str(member.recipe.plan.mixing)) for member in members}) == 16
 
 
@@ -139,54 +152,52 @@ def test_the_table_says_what_the_run_folders_say(tmp_path: Path) -> None:
     radii = Suite("radii", "", (Entry("fgsm", FGSM()),), (0.5, 1.0, 2.0))
     made = sweep("plan.optimizer.lr=1e-4,3e-3", suite=radii, threat=Linf(0.05))
     table = run_sweep(made, tmp_path)
-    assert read_json(tmp_path / "table.json") == table
-    assert (table["recipe"], table["axes"], table["suite"]) == ("digits-adversarial", ["plan.optimizer.lr"], "radii")
-    assert [row["values"] for row in rows(table)] == [{"plan.optimizer.lr": "1e-4"}, {"plan.optimizer.lr": "3e-3"}]
-    for row in rows(table):
-        folder = tmp_path / str(row["name"])
-        (told,) = Run.open(folder).read_log("holdout")
-        assert row["holdout"] == {key: told[key] for key in ("step", "clean", "robust")}
-        # of the three radii of the suite, the one that was asked for
-        summary = Run.open(folder / "test").rows("radii-linf-0.05").summary
-        test = row["test"]
-        assert isinstance(test, dict)
-        assert (test["clean"], test["robust"], test["n"]) == (summary["clean"], summary["robust"], 64)
-        assert test["name"] == "radii-linf-0.05"
-        assert (row["state"], row["reason"]) == ("done", None)
-    robust = {row["name"]: row["holdout"]["robust"] for row in rows(table)}  # type: ignore[index]
+    assert read_sweep(tmp_path / "table.json").to_json() == table.to_json()
+    assert (table.recipe, table.axes, table.suite) == ("digits-adversarial", ["plan.optimizer.lr"], "radii")
+    assert [row.values for row in table.rows] == [{"plan.optimizer.lr": "1e-4"}, {"plan.optimizer.lr": "3e-3"}]
+    for row in table.rows:
+        (entry,) = Run.open(tmp_path / row.name).read_log("holdout")
+        assert row.holdout == HoldoutScores(entry["step"], entry["clean"], entry["robust"])
+        # of the three radii of the suite, the one of the sweep
+        summary = read_suite(tmp_path / row.name / "test" / "eval" / "radii-linf-0.05" / "summary.json")
+        assert row.test is not None
+        assert (row.test.clean, row.test.robust, row.test.n) == (summary.clean, summary.robust, 64)
+        assert row.test.name == "radii-linf-0.05"
+        assert (row.state, row.reason) == ("done", None)
+    robust = {row.name: row.holdout.robust or 0.0 for row in table.rows if row.holdout}
     winners = [name for name, share in robust.items() if share == max(robust.values())]
-    assert table["best"] == {"measure": "holdout.robust", "rows": winners}
+    assert table.best == BestCombinations("holdout.robust", winners)
 
 
 def test_the_kept_checkpoint_is_the_one_that_is_told(tmp_path: Path) -> None:
     run = Run.claim(tmp_path, "train", {}, device="cpu")
-    assert room._best_holdout(run) is None
+    assert holdout_scores(run) is None
     best = run.checkpoints / "best.safetensors"
     best.parent.mkdir()
     models.write_tensors(best, {"w": torch.ones(1)}, {})  # one that does not say itself what it was selected by
     for step, clean, robust in ((1, 0.9, 0.2), (2, 0.5, 0.4), (3, 0.8, 0.4)):
         run.log("holdout", step=step, clean=clean, robust=robust)
-    assert room._best_holdout(run) == {"step": 2, "clean": 0.5, "robust": 0.4}
+    assert holdout_scores(run) == HoldoutScores(2, 0.5, 0.4)
     # selected by more than robust accuracy
     for step, clean, robust in ((1, 0.9, 0.2), (2, 0.5, 0.4), (3, 0.8, 0.4)):
         run.log("holdout", step=step, clean=clean, robust=robust, score=(clean + robust) / 2)
-    assert room._best_holdout(run) == {"step": 3, "clean": 0.8, "robust": 0.4}
+    assert holdout_scores(run) == HoldoutScores(3, 0.8, 0.4)
     told = "step 7, hold-out {'clean': 0.9, 'robust': 0.3, 'score': 0.6}"
     models.write_tensors(best, {"w": torch.ones(1)}, {"vitadel.selected": told})
-    assert room._best_holdout(run) == {"step": 7, "clean": 0.9, "robust": 0.3}
+    assert holdout_scores(run) == HoldoutScores(7, 0.9, 0.3)
 
 
 def test_the_best_is_found_by_the_hold_out_and_shared_if_equal() -> None:
-    def row(name: str, holdout: float | None, test: float) -> dict[str, object]:
-        kept = None if holdout is None else {"clean": 0.9, "robust": holdout}
-        told = {"clean": {"accuracy": 0.1}, "robust": {"accuracy": test}}
-        return {"name": name, "holdout": kept, "test": told}
+    def row(name: str, holdout: float | None, robust: int) -> CombinationRecord:
+        kept = None if holdout is None else HoldoutScores(1, 0.9, holdout)
+        test = TestScores("quick", 10, accuracy(1, 10), accuracy(robust, 10))
+        return CombinationRecord(name, {}, "done", holdout=kept, test=test)
 
-    made = [row("a", 0.7, 0.5), row("b", 0.2, 0.6), row("c", 0.7, 0.4)]
-    assert room._best(made) == {"measure": "holdout.robust", "rows": ["a", "c"]}
+    rows = [row("a", 0.7, 5), row("b", 0.2, 6), row("c", 0.7, 4)]
+    assert best_combinations(rows) == BestCombinations("holdout.robust", ["a", "c"])
     # a data set too small for a hold-out
-    unkept = [row("a", None, 0.2), row("b", None, 0.7)]
-    assert room._best(unkept) == {"measure": "test.robust", "rows": ["b"]}
+    assert best_combinations([row("a", None, 2), row("b", None, 7)]) == BestCombinations("test.robust", ["b"])
+    assert best_combinations([]) is None
 
 
 def test_finished_combinations_are_passed_over_and_the_cut_off_one_goes_on(tmp_path: Path, trained: list[str]) -> None:
@@ -199,7 +210,7 @@ def test_finished_combinations_are_passed_over_and_the_cut_off_one_goes_on(tmp_p
     with pytest.raises(KeyboardInterrupt):
         run_sweep(made, tmp_path / "killed", notify=killed)
     assert trained == ["seed=0", "seed=1"]
-    assert [row["name"] for row in rows(json.loads((tmp_path / "killed" / "table.json").read_text()))] == ["seed=0"]
+    assert [row.name for row in read_sweep(tmp_path / "killed" / "table.json").rows] == ["seed=0"]
     table = run_sweep(made, tmp_path / "killed")
     assert trained == ["seed=0", "seed=1", "seed=1", "seed=2"]
     assert run_sweep(made, tmp_path / "killed") == table
@@ -220,7 +231,7 @@ def test_finished_combinations_are_passed_over_and_the_cut_off_one_goes_on(tmp_p
 def test_another_sweep_is_refused_and_the_difference_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: Callable[[], Sweep], difference: str
 ) -> None:
-    monkeypatch.setattr(room, "_row", lambda *arguments: {"name": "", "state": "done", "holdout": None, "test": None})
+    monkeypatch.setattr(module, "train_recipe", lambda *arguments, **more: None)
     run_sweep(sweep("seed=0,1"), tmp_path)
     before = (tmp_path / "table.json").read_bytes()
     with pytest.raises(UsageError, match=f"belongs to another run; it differs in .*{difference}"):
@@ -231,7 +242,7 @@ def test_another_sweep_is_refused_and_the_difference_named(
 def test_an_axis_that_now_means_something_else_makes_another_sweep(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "_row", lambda *arguments: {"name": "", "state": "done", "holdout": None, "test": None})
+    monkeypatch.setattr(module, "train_recipe", lambda *arguments, **more: None)
     monkeypatch.setitem(AXES, "augmentation", lambda recipe, value: replace(recipe, about="one"))
     run_sweep(sweep("augmentation=some"), tmp_path)
     monkeypatch.setitem(AXES, "augmentation", lambda recipe, value: replace(recipe, about="two"))
@@ -242,14 +253,14 @@ def test_an_axis_that_now_means_something_else_makes_another_sweep(
 def test_a_combination_that_fails_keeps_none_from_its_turn(tmp_path: Path, trained: list[str]) -> None:
     made = sweep("plan.optimizer.lr=1e30,1e-3", "seed=0")
     table = run_sweep(made, tmp_path)
-    broken, fine = rows(table)
-    assert (broken["state"], fine["state"]) == ("failed", "done")
-    assert failures(table) == {"lr=1e30,seed=0": broken["reason"]}
-    assert "the loss is no longer finite" in str(broken["reason"])
-    assert broken["holdout"] is None
-    assert table["best"] == {"measure": "holdout.robust", "rows": ["lr=1e-3,seed=0"]}
+    broken, fine = table.rows
+    assert (broken.state, fine.state) == ("failed", "done")
+    assert SweepResult(tmp_path, table).failures == {"lr=1e30,seed=0": broken.reason}
+    assert "the loss is no longer finite" in str(broken.reason)
+    assert broken.holdout is None
+    assert table.best == BestCombinations("holdout.robust", ["lr=1e-3,seed=0"])
     (logged,) = Run.open(tmp_path).read_log("failed")
-    assert (logged["combination"], logged["reason"]) == ("lr=1e30,seed=0", broken["reason"])
+    assert (logged["combination"], logged["reason"]) == ("lr=1e30,seed=0", broken.reason)
     run_sweep(made, tmp_path)
     assert trained == ["lr=1e30,seed=0", "lr=1e-3,seed=0", "lr=1e30,seed=0"]
 
@@ -260,23 +271,24 @@ def test_a_lost_log_changes_no_score_and_a_lost_checkpoint_is_named(tmp_path: Pa
     (tmp_path / "seed=0" / "log.jsonl").unlink()
     (tmp_path / "seed=1" / "log.jsonl").write_bytes(b'{"event": "holdout", "step": [1], "clean": "\xff"}\n')
     assert run_sweep(made, tmp_path) == before
-    (row, _) = rows(before)
+    row, _ = before.rows
     run = Run.open(tmp_path / "seed=0")
     run.log("holdout", step=3, clean=0.5)
     (run.checkpoints / "best.safetensors").unlink()
-    failed, _ = rows(run_sweep(made, tmp_path))
-    assert (row["state"], failed["state"], failed["holdout"]) == ("done", "failed", None)
-    assert "best.safetensors is missing. Restore it, or delete" in str(failed["reason"])
+    failed, _ = run_sweep(made, tmp_path).rows
+    assert (row.state, failed.state, failed.holdout) == ("done", "failed", None)
+    assert "best.safetensors is missing. Restore it, or delete" in str(failed.reason)
 
 
 def test_published_numbers_stand_beside_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     axis = Axis("size", (Value("small", ("seed=1",)), Value("own", ("seed=2",))))
-    told = Published("a paper", "size", "digits-adversarial", (axis,), "linf:8/255", "PGD", {("small",): Numbers(9, 8)})
-    monkeypatch.setattr(room, "train_recipe", lambda *arguments, **more: None)
+    accuracies: dict[tuple[str, ...], PublishedAccuracy] = {("small",): PublishedAccuracy(9, 8)}
+    told = PublishedSweep("a paper", "size", "digits-adversarial", (axis,), "linf:8/255", "PGD", accuracies)
+    monkeypatch.setattr(module, "train_recipe", lambda *arguments, **more: None)
     table = run_sweep(sweep("seed=0", axes=(axis,), published=told), tmp_path)
-    assert [row["published"] for row in rows(table)] == [{"clean": 9, "robust": 8}, None]
-    assert table["published"] == {"source": "a paper", "attack": "PGD", "note": ""}
-    assert table["best"] is None
+    assert [row.published for row in table.rows] == [PublishedScores(9, 8), None]
+    assert table.published == PublishedTable("a paper", "PGD", "")
+    assert table.best is None
 
 
 @pytest.mark.parametrize("name", SWEEPS)
@@ -291,26 +303,26 @@ def test_published_tables_are_whole(name: str) -> None:
 
 
 ROWS_THAT_ARE_RECIPES = {
-    ("thesis-table1", "deit-s"): "deit-s-imagenet100",
-    ("thesis-table1", "cait-s12"): "cait-s12-imagenet100",
-    ("thesis-table1", "xcit-s12"): "xcit-s12-imagenet100",
-    ("thesis-table5", "deit-s"): "deit-s-imagenet",
-    ("thesis-table5", "+weight-decay"): "xcit-s12-imagenet",
-    ("vit-wrn-table4", "baseline: B/2, 2000 epochs"): "vit-b2-cifar10",
-    ("vit-wrn-table4", "model: L/2, 2000 epochs"): "vit-l2-cifar10",
-    ("vit-wrn-table4", "epochs: B/2, 6000 epochs"): "vit-b2-cifar10-long",
-    ("vit-wrn-table4", "both: L/2, 10000 epochs"): "vit-l2-cifar10-long",
-    ("vit-wrn-table5-vit", "lion"): "vit-b2-cifar10",
-    ("vit-wrn-table5-wrn", "lion"): "wrn-28-10-cifar10-lion",
+    ("debenedetti2022-table1", "deit-s"): "deit-s-imagenet100",
+    ("debenedetti2022-table1", "cait-s12"): "cait-s12-imagenet100",
+    ("debenedetti2022-table1", "xcit-s12"): "xcit-s12-imagenet100",
+    ("debenedetti2022-table5", "deit-s"): "deit-s-imagenet",
+    ("debenedetti2022-table5", "+weight-decay"): "xcit-s12-imagenet",
+    ("wu2025-table4", "baseline: B/2, 2000 epochs"): "vit-b2-cifar10",
+    ("wu2025-table4", "model: L/2, 2000 epochs"): "vit-l2-cifar10",
+    ("wu2025-table4", "epochs: B/2, 6000 epochs"): "vit-b2-cifar10-long",
+    ("wu2025-table4", "both: L/2, 10000 epochs"): "vit-l2-cifar10-long",
+    ("wu2025-table5-vit", "lion"): "vit-b2-cifar10",
+    ("wu2025-table5-wrn", "lion"): "wrn-28-10-cifar10-lion",
 }
 
 
 @pytest.mark.parametrize(("row", "recipe"), ROWS_THAT_ARE_RECIPES.items(), ids=lambda one: str(one))
 def test_a_row_with_a_recipe_of_its_own_is_trained_by_it(row: tuple[str, str], recipe: str) -> None:
     table, label = row
-    members = as_sweep(table).members()
+    members = as_sweep(table).combinations()
     told, own = next(one.recipe for one in members if one.labels == (label,)), RECIPES[recipe]()
-    if table == "thesis-table5" and label == "deit-s":  # how eps grows, where it does not
+    if table == "debenedetti2022-table5" and label == "deit-s":  # how eps grows, where it does not
         assert isinstance(told.objective, Adversarial)
         told = replace(told, objective=replace(told.objective, warmup_unit=ScheduleUnit.STEP))
     for part in ("model", "objective", "plan", "synthetic", "preprocess", "selection", "seed"):
@@ -319,17 +331,17 @@ def test_a_row_with_a_recipe_of_its_own_is_trained_by_it(row: tuple[str, str], r
 
 def test_some_rows_of_a_table_are_trained_as_all_of_them() -> None:
     """In this table every value comes with augmentations that its name does not speak of."""
-    some = as_sweep("thesis-table2", ["eps-warmup-epochs=20,7"])
-    every = as_sweep("thesis-table2")
-    kept, new = some.members()
-    assert kept.recipe == next(one.recipe for one in every.members() if one.labels == ("20",))
+    some = as_sweep("thesis-table2", ["eps-warmup-epochs=20,7"])  # its name in earlier versions
+    every = as_sweep("debenedetti2022-table2")
+    kept, new = some.combinations()
+    assert kept.recipe == next(one.recipe for one in every.combinations() if one.labels == ("20",))
     assert new.labels == ("7",)
     assert some.published is not None
     assert new.labels not in some.published.rows
 
 
 def test_published_differences_that_the_prose_repeats() -> None:
-    def row(table: str, label: str) -> Numbers:
+    def row(table: str, label: str) -> PublishedAccuracy:
         return SWEEPS[table].rows[(label,)]
 
     def points(table: str, one: str, other: str) -> tuple[float, float]:
@@ -337,13 +349,18 @@ def test_published_differences_that_the_prose_repeats() -> None:
         assert a.clean and a.robust and b.clean and b.robust  # noqa: PT018
         return round(a.clean - b.clean, 2), round(a.robust - b.robust, 2)
 
-    assert points("thesis-table2", "20", "0") == (7.64, 4.40)
-    assert points("thesis-table3", "erase", "rand") == (1.94, 1.58)
-    assert points("thesis-table3", "base", "mixup+cutmix+rand+erase")[1] == 3.84
-    assert points("thesis-table4", "0.5", "0.05") == (1.62, 2.72)
-    assert points("thesis-table5", "+weight-decay", "deit-s") == (6.04, 9.08)
-    assert points("thesis-table5", "+augmentation", "+eps-warmup") == (-0.28, 9.42)
+    assert points("debenedetti2022-table2", "20", "0") == (7.64, 4.40)
+    assert points("debenedetti2022-table3", "erase", "rand") == (1.94, 1.58)
+    assert points("debenedetti2022-table3", "base", "mixup+cutmix+rand+erase")[1] == 3.84
+    third = SWEEPS["debenedetti2022-table3"].rows
+    assert len(third) == 8
+    assert [one.robust for one in third.values()] == sorted((one.robust or 0 for one in third.values()), reverse=True)
+    assert row("debenedetti2022-table3", "erase").robust == row("debenedetti2022-table3", "base").robust
+    assert max(third.values(), key=lambda one: one.standard_clean or 0) == third[("rand",)]
+    assert points("debenedetti2022-table4", "0.5", "0.05") == (1.62, 2.72)
+    assert points("debenedetti2022-table5", "+weight-decay", "deit-s") == (6.04, 9.08)
+    assert points("debenedetti2022-table5", "+augmentation", "+eps-warmup") == (-0.28, 9.42)
     # one run in two halves of a table, and in three tables
-    assert row("vit-wrn-table2-smoothing", "0.4") == row("vit-wrn-table2-beta", "5")
-    assert row("vit-wrn-table2-beta", "3") == row("vit-wrn-table4", "baseline: B/2, 2000 epochs")
-    assert row("vit-wrn-table2-beta", "3") == row("vit-wrn-table5-vit", "lion")
+    assert row("wu2025-table2-smoothing", "0.4") == row("wu2025-table2-beta", "5")
+    assert row("wu2025-table2-beta", "3") == row("wu2025-table4", "baseline: B/2, 2000 epochs")
+    assert row("wu2025-table2-beta", "3") == row("wu2025-table5-vit", "lion")
