@@ -249,7 +249,7 @@ def _odd_name(place: Path, random: Random) -> None:
 
 def _odd_mode(place: Path, random: Random) -> None:
     mode = random.choice(("L", "P", "1", "RGBA", "CMYK", "I", "F", "I;16", "LA"))
-    suffix = {"CMYK": "TIFF", "F": "TIFF"}.get(mode, "PNG")
+    suffix = {"CMYK": "TIFF", "F": "TIFF", "I": "TIFF"}.get(mode, "PNG")
     size = random.choice(((9, 9), (1, 1), (1, 400), (3000, 2)))
     Image.new(mode, size).save(place / "2.png", format=suffix)
 

@@ -4,6 +4,7 @@ import argparse
 import hashlib
 import os
 import pickle
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -90,7 +91,8 @@ def read_foreign(path: Path) -> dict[str, Tensor]:
     _check_file(path)
     try:
         # argparse.Namespace is harmless and in half of all published checkpoints
-        with torch.serialization.safe_globals([argparse.Namespace]):
+        with torch.serialization.safe_globals([argparse.Namespace]), warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # torch advises the author of a file to write another format
             content = torch.load(path, map_location="cpu", weights_only=True)
     except (FileNotFoundError, PermissionError):
         _refuse_unreadable(path, "weights file")

@@ -156,6 +156,12 @@ def test_a_truncated_file_is_named(archive: Path, keep: int) -> None:
         cifar10(archive)
 
 
+def test_a_name_that_is_not_utf8_is_reported(archive: Path) -> None:
+    write(archive / "cifar-10-batches-py" / "batches.meta", {b"label_names": [b"air\xffplane", b"automobile", b"bird"]})
+    with pytest.raises(UsageError, match=r"batches.meta is not a file of CIFAR-10: the name of a class is not UTF-8"):
+        cifar10(archive)
+
+
 def test_a_meta_file_without_names_is_named(archive: Path) -> None:
     write(archive / "cifar-10-batches-py" / "batches.meta", {b"label_names": "abc"})
     with pytest.raises(

@@ -74,7 +74,10 @@ def _names(path: Path, layout: Layout) -> tuple[str, ...]:
     names = _load(path, layout).get(layout.names_key)
     if not isinstance(names, list) or not names or not all(isinstance(name, bytes) for name in names):
         raise _corrupt(path, layout, f"no list of names under {layout.names_key.decode()!r}")
-    return tuple(name.decode() for name in names)
+    try:
+        return tuple(name.decode() for name in names)
+    except UnicodeDecodeError as error:
+        raise _corrupt(path, layout, f"the name of a class is not UTF-8 ({error})") from error
 
 
 def _split(name: str, paths: list[Path], layout: Layout, num_classes: int, preprocess: Preprocess) -> Split:
