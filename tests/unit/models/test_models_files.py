@@ -134,9 +134,10 @@ def test_code_in_a_pickle_is_refused_and_never_run(state: State, tmp_path: Path,
 
 def test_bare_pickle_is_refused_and_never_run(tmp_path: Path) -> None:
     (tmp_path / "w.pth").write_bytes(pickle.dumps(Bomb(tmp_path / "executed"), protocol=4))
-    with pytest.raises(UsageError), warnings.catch_warnings():
+    with warnings.catch_warnings():
         warnings.simplefilter("error")  # torch warns of the protocol, which is more than the one line of a refusal
-        read(tmp_path / "w.pth")
+        with pytest.raises(UsageError):
+            read(tmp_path / "w.pth")
     assert not (tmp_path / "executed").exists()
 
 
