@@ -12,9 +12,6 @@ from accelerate import Accelerator, PartialState
 from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedDataParallelKwargs, convert_outputs_to_fp32
 from torch import Tensor, distributed, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 
 from vitadel.core.distributed import Ranks, set_launch_environment
@@ -98,6 +95,10 @@ def stop_on_sigterm() -> Iterator[StopSignal]:
 
 def shard(model: nn.Module, device: torch.device) -> None:
     """Shard the weights of every block, then all others: a process gathers one block at a time while it computes."""
+    # a second of imports that only sharded training needs
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
     mesh = init_device_mesh(device.type, (distributed.get_world_size(),))
     for block in _blocks(model):
         fully_shard(block, mesh=mesh)
@@ -115,17 +116,23 @@ def _blocks(model: nn.Module) -> Iterator[nn.Module]:
 
 def full_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors unsharded; all processes have to call this."""
+    from torch.distributed.tensor import DTensor
+
     return {name: value.full_tensor() if isinstance(value, DTensor) else value for name, value in tensors.items()}
 
 
 def all_finite(net: nn.Module) -> bool:
     """Whether every weight of this process is finite."""
+    from torch.distributed.tensor import DTensor
+
     local = [one.to_local() if isinstance(one, DTensor) else one for one in net.parameters()]
     return bool(torch.stack([one.detach().isfinite().all() for one in local]).all())
 
 
 def shard_like(value: Tensor, like: Tensor) -> Tensor:
     """This process's shard of a full tensor, if `like` is sharded."""
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
     if not isinstance(like, DTensor) or value.shape != like.shape:
         return value
     return distribute_tensor(value.to(like.device), like.device_mesh, like.placements)

@@ -8,7 +8,6 @@ from contextlib import closing, nullcontext
 from dataclasses import replace
 
 import torch
-from timm.utils import ModelEmaV3
 from torch import Tensor, nn
 
 from vitadel.core.cuda_graph import GraphedBackward
@@ -95,6 +94,8 @@ class Trainer:
             # of a network with adapters, the last fusion has no part in any output that is trained
             find_unused_parameters=objective.trains_subsets or isinstance(model.net, Adapted),
         )
+        from timm.utils import ModelEmaV3
+
         device, world = self.accelerator.device, self.accelerator.num_processes
         is_main = bool(self.accelerator.is_main_process)
         self.sampler = set_up(model, objective, train, config, synthetic, seed=seed, world=world)

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Protocol
 
-from timm.optim import create_optimizer_v2
 from torch import nn
 from torch.optim import Optimizer
 
@@ -102,6 +101,8 @@ def _built(name: str, net: nn.Module, choice: AdamW | Lion | SGD, **values: obje
         kept = [one for name, one in trained.items() if name in decayed]
         both = [{"params": spared, "weight_decay": 0.0}, {"params": kept, "weight_decay": choice.weight_decay}]
         return [group for group in both if group["params"]]
+
+    from timm.optim import create_optimizer_v2
 
     if name == "adamw" and all(weight.is_cuda for weight in net.parameters()):
         values["fused"] = True  # one kernel for many weights

@@ -11,8 +11,6 @@ from typing import Annotated, Any
 
 import numpy as np
 import torch
-from timm.data.auto_augment import posterize
-from timm.data.transforms_factory import transforms_imagenet_train
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
@@ -159,6 +157,9 @@ class AugmentedImages(Dataset[_Made | UsageError]):
 
 @lru_cache(maxsize=8)
 def _transform(augment: PILAugment, height: int, width: int) -> Callable[[object], Tensor]:
+    from timm.data.auto_augment import posterize
+    from timm.data.transforms_factory import transforms_imagenet_train
+
     # a crop of all the area in the picture's own shape leaves a finished picture as it is
     crop = (augment.scale, augment.ratio) if augment.resized_crop else ((1.0, 1.0), (width / height, width / height))
     transform: Any = transforms_imagenet_train(
@@ -181,6 +182,8 @@ def _transform(augment: PILAugment, height: int, width: int) -> Callable[[object
 
 def posterized(picture: Any, bits: int, **options: object) -> Any:
     """timm's step for every level: at the highest it keeps no bit, which is black, and which Pillow 13 refuses."""
+    from timm.data.auto_augment import posterize
+
     if bits < 1:
         return picture.point([0] * 256 * len(picture.getbands()))
     return posterize(picture, bits, **options)
