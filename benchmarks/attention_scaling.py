@@ -19,10 +19,10 @@ import torch
 from record import accuracy_record, clock, hardware, load, pack_bits, versions, write_record
 from torch import Tensor, nn
 
-from vitadel import threats
+from vitadel import robustness, threats
 from vitadel.attacks import FGSM, GAMA, PGD, SCALINGS, Engine, Factors, RescaledModel, Scaling, scaled, search_factors
 from vitadel.core.stats import mcnemar
-from vitadel.evaluate import Entry, robustness
+from vitadel.evaluate import NamedAttack
 from vitadel.losses import dlr, margin
 from vitadel.threats import Threat
 
@@ -31,14 +31,14 @@ READINGS = ("aas", "aas-paper", "aas-literal")
 SATURATION = (1.0, 2.0, 4.0, 16.0, 64.0, 256.0, 1e3, 1e4, 1e6)
 
 
-def attacks(steps: int) -> list[Entry]:
+def attacks(steps: int) -> list[NamedAttack]:
     return [
-        Entry("fgsm", FGSM()),
-        Entry("pgd-20", PGD(steps=20)),
-        Entry(f"pgd-{steps}", PGD(steps=steps)),
-        Entry("cw", PGD(steps=steps), margin),
-        Entry("dlr", PGD(steps=steps), dlr),
-        Entry("gama", GAMA(steps=steps), margin),
+        NamedAttack("fgsm", FGSM()),
+        NamedAttack("pgd-20", PGD(steps=20)),
+        NamedAttack(f"pgd-{steps}", PGD(steps=steps)),
+        NamedAttack("cw", PGD(steps=steps), margin),
+        NamedAttack("dlr", PGD(steps=steps), dlr),
+        NamedAttack("gama", GAMA(steps=steps), margin),
     ]
 
 
@@ -49,14 +49,14 @@ class Setup:
         self.model, self.x, self.y, self.threat = model, x, y, threat
         self.engine = Engine(precision="float32")
 
-    def robust(self, entry: Entry, model: nn.Module | None = None, seed: int = 0) -> tuple[Tensor, float, float]:
+    def robust(self, entry: NamedAttack, model: nn.Module | None = None, seed: int = 0) -> tuple[Tensor, float, float]:
         """Which images are robust, the share of zero gradients, and the seconds."""
         device = next(self.model.parameters()).device
         started = clock(device)
         result = robustness(model or self.model, self.x, self.y, self.threat, [entry], seed=seed, engine=self.engine)
-        zero = sum(float(str(one["zero_gradients"])) for one in result.attacks)
-        made = sum(float(str(one["backwards"])) for one in result.attacks)
-        return torch.tensor([to == "" for to in result.fell_to]), zero / max(1.0, made), clock(device) - started
+        zero = sum(one.zero_gradients for one in result.attacks)
+        made = sum(one.backwards for one in result.attacks)
+        return torch.tensor([to == "" for to in result.broken_by]), zero / max(1.0, made), clock(device) - started
 
     def rescaled(self, factors: Factors) -> nn.Module:
         return RescaledModel(self.model, factors.attentions, factors.logits)  # type: ignore[arg-type]
@@ -66,7 +66,7 @@ def counted(mask: Tensor) -> tuple[int, int]:
     return int(mask.sum()), len(mask)
 
 
-def compare(setup: Setup, entry: Entry, ways: dict[str, Factors]) -> dict[str, object]:
+def compare(setup: Setup, entry: NamedAttack, ways: dict[str, Factors]) -> dict[str, object]:
     """One attack: plain, restarted, and with every kind of scaling."""
     plain, zero, seconds = setup.robust(entry)
     again, _, _ = setup.robust(entry, seed=1)
@@ -81,7 +81,7 @@ def compare(setup: Setup, entry: Entry, ways: dict[str, Factors]) -> dict[str, o
         "again": {"original": accuracy_record(*counted(again)), "union": accuracy_record(*counted(plain & again))},
     }
     for name, factors in ways.items():
-        original, _, seconds = setup.robust(Entry(entry.name, scaled(entry.attack, factors), entry.loss))
+        original, _, seconds = setup.robust(NamedAttack(entry.name, scaled(entry.attack, factors), entry.loss))
         rescaled, _, _ = setup.robust(entry, setup.rescaled(factors))
         with torch.no_grad():
             device = next(setup.model.parameters()).device
@@ -131,7 +131,7 @@ def find_ways(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> tuple[d
 def saturate(setup: Setup, factor: float, steps: int) -> dict[str, object]:
     factors = Factors((factor,) * len(setup.model.taps.attentions()))  # type: ignore[operator, union-attr]
     model = setup.rescaled(factors)
-    robust, zero, _ = setup.robust(Entry("pgd", PGD(steps=steps)), model)
+    robust, zero, _ = setup.robust(NamedAttack("pgd", PGD(steps=steps)), model)
     clean = robustness(model, setup.x, setup.y, setup.threat, [], engine=setup.engine).clean
     return {
         "factor": factor,

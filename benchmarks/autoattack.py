@@ -22,9 +22,8 @@ from pyautoattack import AutoAttack
 from record import clock, hardware, load, pack_bits, versions, write_record
 from torch import Tensor, nn
 
-from vitadel import threats
+from vitadel import robustness, threats
 from vitadel.attacks import Engine
-from vitadel.evaluate import robustness
 from vitadel.threats import Linf, Threat
 
 NORMS = {"linf": "Linf", "l2": "L2", "l1": "L1"}
@@ -71,19 +70,19 @@ def run_ours(model: nn.Module, x: Tensor, y: Tensor, threat: Threat, engine: Eng
     started = clock(device)
     result = robustness(model, x, y, threat, engine=engine)
     seconds = clock(device) - started
-    robust, components = sum(to != "clean" for to in result.fell_to), []
+    robust, components = sum(to != "clean" for to in result.broken_by), []
     for attack in result.attacks:
-        robust -= int(str(attack["fell"]))
-        components.append({"name": attack["name"], "robust": robust / len(x), "seconds": attack["seconds"]})
+        robust -= attack.broken
+        components.append({"name": attack.name, "robust": robust / len(x), "seconds": attack.seconds})
     side: Side = {
         "seconds": round(seconds, 2),
         "search_seconds": round(result.seconds, 2),  # without compilation and set-up
         "components": components,
         "clean": result.clean.accuracy,
-        "flags": [flag["code"] for flag in result.flags],
+        "flags": [flag.code for flag in result.flags],
         "gpu_mib": round(torch.cuda.max_memory_allocated() / 2**20) if device.type == "cuda" else None,
     }
-    return side, torch.tensor([to == "" for to in result.fell_to])
+    return side, torch.tensor([to == "" for to in result.broken_by])
 
 
 def compare(ours: Side, our_robust: Tensor, peer: Side, their_robust: Tensor) -> dict[str, object]:

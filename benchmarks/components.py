@@ -19,9 +19,9 @@ from pyautoattack.square import SquareAttack
 from record import clock, hardware, load, versions, write_record
 from torch import Tensor, nn
 
-from vitadel import threats
+from vitadel import robustness, threats
 from vitadel.attacks import VERSIONS, Engine
-from vitadel.evaluate import Entry, robustness
+from vitadel.evaluate import NamedAttack
 from vitadel.threats import Threat
 
 NORMS = {"linf": "Linf", "l2": "L2", "l1": "L1"}
@@ -69,9 +69,9 @@ def main() -> None:
         if args.only not in (None, stage.name):
             continue
         started = clock(device)
-        entry = Entry(stage.name, stage.attack, stage.loss)
+        entry = NamedAttack(stage.name, stage.attack, stage.loss)
         result = robustness(model, x, y, threat, [entry], engine=Engine(precision="float32"))
-        ours, our_seconds = torch.tensor([to != "" for to in result.fell_to]), clock(device) - started
+        ours, our_seconds = torch.tensor([to != "" for to in result.broken_by]), clock(device) - started
         started = clock(device)
         norm = args.threat.partition(":")[0]
         theirs = broken_by_peer(model, x, y, threat, norm, stage.name, args.batch).cpu()

@@ -15,9 +15,8 @@ import torch
 from record import clock, hardware, load, versions, write_record
 from torch import Tensor, nn
 
-from vitadel import threats
+from vitadel import robustness, threats
 from vitadel.attacks import Engine
-from vitadel.evaluate import robustness
 
 
 class MoreClasses(nn.Module):
@@ -64,7 +63,7 @@ def main() -> None:
             "versions": versions("timm"),
             "seconds": round(clock(device) - started, 2),
             "robust": result.robust.accuracy,
-            "components": {str(one["name"]): one["seconds"] for one in result.attacks},
+            "components": {one.name: one.seconds for one in result.attacks},
             "gpu_mib": round(torch.cuda.max_memory_allocated() / 2**20) if device.type == "cuda" else None,
             "resident_mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
         }

@@ -16,17 +16,18 @@ import torchattacks
 from record import clock, hardware, load, versions, write_record
 from torch import Tensor, nn
 
+from vitadel import robustness
 from vitadel.attacks import PGD, Engine
-from vitadel.evaluate import Entry, robustness
+from vitadel.evaluate import NamedAttack
 from vitadel.threats import Linf
 
 EPS, STEP, STEPS = 8 / 255, 2 / 255, 100
 
 
 def ours(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    suite = (Entry("pgd-100", PGD(steps=STEPS, step_size=STEP)),)
+    suite = (NamedAttack("pgd-100", PGD(steps=STEPS, step_size=STEP)),)
     result = robustness(model, x, y, Linf(EPS), suite, engine=Engine())
-    return torch.tensor([to == "" for to in result.fell_to])
+    return torch.tensor([to == "" for to in result.broken_by])
 
 
 def with_torchattacks(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:

@@ -27,10 +27,9 @@ from record import accuracy_record, hardware, versions, write_record
 from torch import Tensor
 from training import built, images, run_ours
 
-from vitadel import data, models, recipes
+from vitadel import data, models, recipes, robustness
 from vitadel.attacks import PGD
 from vitadel.data import Squash
-from vitadel.evaluate import robustness
 from vitadel.goals import Untargeted
 from vitadel.threats import Linf
 

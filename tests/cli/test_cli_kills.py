@@ -14,7 +14,7 @@ import torch
 
 from vitadel import data
 from vitadel.data import Squash
-from vitadel.evaluate import read_found
+from vitadel.evaluate import read_adversarial_images
 from vitadel.models import read_tensors
 from vitadel.runs import Rows
 
@@ -160,7 +160,7 @@ def test_evaluation_killed_at_every_moment_and_resumed_with_another_batch(
         assert found[column] == expected[column], column
     split = data.load("digits[:300]", preprocess=Squash(8)).test
     images_whole, images_killed = (
-        read_found(tmp_path / run / "eval" / name / "found", split) for run in ("whole", "killed")
+        read_adversarial_images(tmp_path / run / "eval" / name / "found", split) for run in ("whole", "killed")
     )
     assert sorted(images_killed) == [row for row, to in enumerate(expected["fell_to"]) if to not in ("", "clean")]
     assert images_killed.keys() == images_whole.keys()

@@ -7,11 +7,11 @@ from on_record import check  # type: ignore[import-not-found]
 from small import CLASSES, IMAGES, SIDE, images, labels, network  # type: ignore[import-not-found]
 
 from vitadel.data import DataSet, InMemory, Split, Squash
-from vitadel.evaluate import SUITES, evaluate, survey
+from vitadel.evaluate import SUITES, Context, evaluate_suite, survey
 from vitadel.evaluate.suites import Corruptions, GrayLevel, NaturalAdversarial, Spatial, Transfer
 from vitadel.evaluate.suites.base import Suite, Survey
 from vitadel.models import Model, save
-from vitadel.runs import ResultFolder, Rows, Run
+from vitadel.runs import ResultFolder, Run
 from vitadel.threats import L2, Linf
 
 RECORD = Path(__file__).with_name("surveys.json")
@@ -70,6 +70,7 @@ def test_transfer(model: Model, dataset: DataSet, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("suite", "threat"), [("clean", None), ("quick", Linf(0.002)), ("curve", L2(0.1))])
 def test_suites(suite: str, threat: Linf | L2 | None, model: Model, dataset: DataSet, tmp_path: Path) -> None:
     run = claim(tmp_path / "run")
-    summaries = evaluate(model, dataset, SUITES[suite], run, threat=threat)
-    rows = {path.parent.name: Rows(path.parent).read() for path in sorted(run.folder.glob("eval/*/summary.json"))}
-    check(RECORD, suite, without({"summaries": summaries, "rows": rows}))
+    ctx = Context(model, dataset.test, dataset, threat)
+    records = evaluate_suite(SUITES[suite], ctx, run.results)
+    rows = {record.name: run.results(record.name).rows() for record in records}
+    check(RECORD, suite, without({"summaries": [record.to_json() for record in records], "rows": rows}))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from vitadel import data, models
+from vitadel import data, models, robustness
 from vitadel.attacks import (
     APGD,
     FAB,
@@ -28,7 +28,7 @@ from vitadel.attacks import (
 from vitadel.core.cuda_graph import GraphedBackward, GraphedForward
 from vitadel.core.rng import RandomStreams
 from vitadel.data import Split, Squash
-from vitadel.evaluate import SUITES, Entry, evaluate, robustness
+from vitadel.evaluate import SUITES, Context, NamedAttack, evaluate_suite
 from vitadel.goals import Untargeted, top_other_classes
 from vitadel.losses import cross_entropy, margin
 from vitadel.models import Tuning, family_of
@@ -143,8 +143,9 @@ def test_training_in_bf16_and_evaluation(tmp_path: Path) -> None:
     for one, other in zip(trained.parameters(), resumed.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=2e-3)
     evaluated = Run.claim(tmp_path / "eval", "evaluate", {}, device="cuda")
-    (summary,) = evaluate(trained, digits, SUITES["quick"], evaluated, threat=Linf(0.1), batch=50)
-    assert summary["n"] == 256
+    ctx = Context(trained, digits.test, digits, Linf(0.1), engine=Engine(batch_size=50))
+    (record,) = evaluate_suite(SUITES["quick"], ctx, evaluated.results)
+    assert record.n == 256
 
 
 def _stop_at(step: int):  # type: ignore[no-untyped-def]
@@ -203,16 +204,16 @@ def test_half_precision_only_reports_what_float32_confirms(precision: str) -> No
     x = torch.rand(64, 3, 32, 32)
     with torch.no_grad():
         y = net(x.cuda()).argmax(1).cpu()
-    entries = (Entry("apgd", APGD(steps=20)), Entry("square", Square(queries=50), margin))
+    entries = (NamedAttack("apgd", APGD(steps=20)), NamedAttack("square", Square(queries=50), margin))
     half = robustness(net, x, y, Linf(1 / 255), entries, engine=Engine(precision=precision))
     full = robustness(net, x, y, Linf(1 / 255), entries, engine=Engine(precision="float32"))
     with torch.no_grad():
-        answers = net(half.x.cuda()).argmax(1).cpu()
-    assert [int(answer) for answer in answers[[to != "" for to in half.fell_to]]] == [
-        answer for answer, to in zip(half.prediction, half.fell_to, strict=True) if to != ""
+        answers = net(half.x_adv.cuda()).argmax(1).cpu()
+    assert [int(answer) for answer in answers[[to != "" for to in half.broken_by]]] == [
+        answer for answer, to in zip(half.prediction, half.broken_by, strict=True) if to != ""
     ]
     assert abs(half.robust.correct - full.robust.correct) <= 3
-    assert float((half.x - x).abs().max()) <= 1 / 255 + 1e-7
+    assert float((half.x_adv - x).abs().max()) <= 1 / 255 + 1e-7
 
 
 def test_a_batch_that_does_not_fit_is_halved() -> None:
@@ -232,8 +233,10 @@ def test_a_batch_that_does_not_fit_is_halved() -> None:
     net = Full().cuda().requires_grad_(False)
     x = torch.rand(50, 3, 32, 32, device="cuda")
     y = torch.cat([net(part).argmax(1) for part in x.split(10)])
-    small = robustness(net, x, y, Linf(1 / 255), (Entry("apgd", APGD(steps=10)),), engine=Engine(batch_size=64))
-    large = robustness(net.net, x, y, Linf(1 / 255), (Entry("apgd", APGD(steps=10)),), engine=Engine(batch_size=64))
+    small = robustness(net, x, y, Linf(1 / 255), (NamedAttack("apgd", APGD(steps=10)),), engine=Engine(batch_size=64))
+    large = robustness(
+        net.net, x, y, Linf(1 / 255), (NamedAttack("apgd", APGD(steps=10)),), engine=Engine(batch_size=64)
+    )
     assert abs(small.robust.correct - large.robust.correct) <= 1
 
 
@@ -251,9 +254,9 @@ def test_a_model_that_asks_its_device_runs_unrecorded_and_says_so() -> None:
     x = torch.rand(8, 3, 32, 32)
     with torch.no_grad():
         y = net(x.cuda()).argmax(1).cpu()
-    result = robustness(net, x, y, Linf(1e-4), (Entry("apgd", APGD(steps=60)),))
-    assert [flag["code"] for flag in result.flags] == ["search-fell-back"]
-    assert "could not be recorded" in str(result.flags[0]["sentence"])
+    result = robustness(net, x, y, Linf(1e-4), (NamedAttack("apgd", APGD(steps=60)),))
+    assert [flag.code for flag in result.flags] == ["search-fell-back"]
+    assert "could not be recorded" in result.flags[0].sentence
     # the failed recording leaves the device's random generator as it was
     torch.cuda.manual_seed(3)
     first = torch.rand(4, device="cuda")

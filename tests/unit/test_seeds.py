@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vitadel import models
+from vitadel import models, robustness
 from vitadel.analyze import Convergence, study
 from vitadel.attacks import FGSM, Scaling, find_factors, search_factors
 from vitadel.core.errors import UsageError
 from vitadel.data import Squash, load
-from vitadel.evaluate import SUITES, evaluate, robustness, survey, validation_scores
+from vitadel.evaluate import SUITES, Context, evaluate_suite, survey, validation_scores
 from vitadel.evaluate.suites import GrayLevel
 from vitadel.goals import Untargeted
 from vitadel.objectives import Adversarial, Standard
@@ -56,7 +56,9 @@ def entries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Callable[[Any
         "craft": lambda seed: FGSM().craft(Flat(), X, Untargeted(Y), EPS, seed=seed),
         "objective": lambda seed: Adversarial(FGSM(), EPS).prepare(Flat(), X, Y, seed=seed),
         "robustness": lambda seed: robustness(Flat(), X, Y, EPS, "clean", seed=seed),
-        "evaluate": lambda seed: evaluate(Flat(), digits, SUITES["clean"], run(), seed=seed),
+        "evaluate": lambda seed: evaluate_suite(
+            SUITES["clean"], Context(Flat(), digits.test, digits, seed=seed), run().results
+        ),
         "survey": lambda seed: survey(Flat(), digits, GrayLevel(steps=1), run(), seed=seed),
         "validation_scores": lambda seed: validation_scores(Flat(), digits.test, None, None, seed=seed),
         "study": lambda seed: study(

@@ -16,7 +16,7 @@ from vitadel.analyze import STUDIES, Bench, Parts
 from vitadel.attacks import ATTACKS, PGD, SCALINGS
 from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Range, check_ranges
-from vitadel.evaluate import SURVEYS, Suite
+from vitadel.evaluate import SURVEYS, AttackSuite
 from vitadel.objectives import AWP, MART, TRADES, Adversarial, AttentionScaling, Standard, TORATraining
 from vitadel.recipes import RECIPES
 from vitadel.shifts import RotateTranslate
@@ -29,7 +29,7 @@ RECORDS = {
     "attacks": "AttackResult ContinuousBatch Factors Flag Found ImageResult KeptBuffers WorkQueue",
     "core": "Accuracy LinearFit PairedTest PowerLawFit Range Ranks",
     "data": "CheckReport Index Mapped Member Shard Spec Statistics",
-    "evaluate": "Book Cascade Context Desk Found Measure Robustness Sheet TableWriter",
+    "evaluate": "Context Desk ImageFiles Measure Search Sheet TableWriter",
     "models": "Cost Geometry Layer",
     "objectives": "TrainingTime",
     "recipes": "AugmentationSet PublishedAccuracy PublishedSweep",
@@ -135,7 +135,7 @@ def test_all_settings_of_the_registries_are_looked_at() -> None:
         SGD,
         Lion,
     } <= known
-    assert {Linf, L2, L1, RotateTranslate, Suite, Bench} <= known
+    assert {Linf, L2, L1, RotateTranslate, AttackSuite, Bench} <= known
     for recipe in (make() for make in RECIPES.values()):
         assert {type(node) for node in _tree(recipe)} <= known
     assert len(FIELDS) > 120
@@ -212,4 +212,4 @@ def test_types_without_the_ranges_are_plain() -> None:
     assert hints["steps"] is int
     assert hints["step_size"] == float | None
     assert typing.get_type_hints(AdamW)["betas"] == tuple[float, float]
-    assert typing.get_type_hints(Suite)["shares"] == tuple[float, ...]
+    assert typing.get_type_hints(AttackSuite)["eps_scales"] == tuple[float, ...]

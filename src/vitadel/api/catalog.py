@@ -208,7 +208,7 @@ def _scaling(name: str) -> Page:
 def _suites() -> list[Item]:
     from vitadel.evaluate import SUITES, SURVEYS
 
-    attacks = [Item(name, suite.about, "Cascades of attacks") for name, suite in SUITES.items()]
+    attacks = [Item(name, suite.about, "Suites of attacks") for name, suite in SUITES.items()]
     return [*attacks, *(Item(name, kind.about, "Other suites") for name, kind in SURVEYS.items())]
 
 
@@ -219,9 +219,9 @@ def _suite(name: str) -> Page:
     if name in SURVEYS:
         return _of_settings(name, SURVEYS[name](), "--suite")
     suite = SUITES[name]
-    entries = [Setting(one.name, written(one.attack), f"loss {written(one.loss)}") for one in suite.entries]
-    if suite.entries:
-        entries.append(Setting("shares", written(suite.shares), "Radii, as shares of the threat's."))
+    entries = [Setting(one.name, written(one.attack), f"loss {written(one.loss)}") for one in suite.attacks]
+    if suite.attacks:
+        entries.append(Setting("eps_scales", written(suite.eps_scales), "Radii, as multiples of the threat's."))
     return Page(f"{name}: {suite.about}", "", tuple(entries), "", "", describe(suite))
 
 

@@ -1,5 +1,6 @@
 """`vd.evaluate`: suites on a model, one row per image in a run folder."""
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
@@ -10,7 +11,7 @@ from vitadel import threats
 from vitadel.api.arguments import RENAMED, progress_of
 from vitadel.api.job import Job
 from vitadel.api.models import ModelOptions
-from vitadel.api.results import Evaluation, Summary
+from vitadel.api.results import Evaluation
 from vitadel.attacks import ATTACKS, Attack, Engine, Scaling
 from vitadel.attacks.parsing import notation, parse_attack_and_goal, parse_scaling
 from vitadel.core.errors import UsageError, unknown
@@ -21,23 +22,25 @@ from vitadel.data import DataSet, Preprocess
 from vitadel.evaluate import (
     SUITES,
     SURVEYS,
-    Entry,
+    AttackSuite,
+    Context,
+    NamedAttack,
     Referring,
     Suite,
     Survey,
+    evaluate_suite,
     refuse_suite,
-    refuse_survey,
     refuse_unwritable_names,
     survey,
 )
-from vitadel.evaluate import evaluate as evaluate_attacks
+from vitadel.runs.schema import SuiteRecord
 from vitadel.threats import Threat
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 AnySuite = Suite | Survey
-SuiteLike = str | AnySuite | Attack | Entry
+SuiteLike = str | AnySuite | Attack | NamedAttack
 DEFAULT_THREAT = "linf:8/255"
 # data whose labels are not the model's classes, and the suite that knows them
 _OWN_LABELS = {"cue-conflict": "shape-bias"}
@@ -106,13 +109,16 @@ def evaluate(
     _check(chosen, job, radius, chosen_scaling)
     kind = "attack" if all(suite.name == "attack" for suite in chosen) else "evaluate"
     claimed = job.claim(run, kind, _parts(chosen, job, radius, seed, chosen_scaling, keep_images), command)
-    summaries: list[Summary] = []
+    records: list[SuiteRecord] = []
     with progress_of(progress) as notify:
         if job.assumption:
             notify(job.assumption, 0, 0, {})
+        ctx = Context(job.model, job.images, job.data, radius, seed, engine, job.ranks, progress=notify)
         for suite in chosen:
-            if isinstance(suite, Suite):
-                summaries += evaluate_attacks(
+            if isinstance(suite, AttackSuite):
+                suite = dataclasses.replace(suite, keep_images=keep_images)
+            if hasattr(suite, "look"):
+                summary = survey(
                     job.model,
                     job.data,
                     suite,
@@ -121,27 +127,13 @@ def evaluate(
                     seed=seed,
                     split=split,
                     ranks=job.ranks,
-                    engine=engine,
-                    keep_images=keep_images,
-                    scaling=chosen_scaling,
+                    batch=batch_size,
                     notify=notify,
                 )
+                records.append(SuiteRecord.from_json(summary))
             else:
-                summaries.append(
-                    survey(
-                        job.model,
-                        job.data,
-                        suite,
-                        claimed,
-                        threat=radius,
-                        seed=seed,
-                        split=split,
-                        ranks=job.ranks,
-                        batch=batch_size,
-                        notify=notify,
-                    )
-                )
-    return Evaluation(Path(run), job.name, tuple(summaries), job.assumption)
+                records += evaluate_suite(suite, ctx, claimed.results, scaling=chosen_scaling)
+    return Evaluation(Path(run), job.name, tuple(records), job.assumption)
 
 
 def as_suites(suites: "SuiteLike | Sequence[SuiteLike]") -> list[AnySuite]:
@@ -155,7 +147,7 @@ def as_suites(suites: "SuiteLike | Sequence[SuiteLike]") -> list[AnySuite]:
     for one in several:
         if isinstance(one, str):
             chosen += [_parse_suite(text) for text in _split_suites(one)]
-        elif isinstance(one, Attack | Entry):
+        elif isinstance(one, Attack | NamedAttack):
             chosen.append(_of_attack(one))
         else:
             chosen.append(one)
@@ -165,16 +157,16 @@ def as_suites(suites: "SuiteLike | Sequence[SuiteLike]") -> list[AnySuite]:
     return chosen
 
 
-def attack_suite(text: str) -> Suite:
+def attack_suite(text: str) -> AttackSuite:
     """A suite of the one attack that `pgd:steps=40,loss=margin` names."""
-    return _of_attack(Entry(text, *parse_attack_and_goal(text)))
+    return _of_attack(NamedAttack(text, *parse_attack_and_goal(text)))
 
 
-def _of_attack(attack: Attack | Entry) -> Suite:
+def _of_attack(attack: Attack | NamedAttack) -> AttackSuite:
     if isinstance(attack, Attack):
         name = next((name for name, kind in ATTACKS.items() if type(attack) is kind), type(attack).__name__.lower())
-        attack = Entry(name, attack, type(attack).default_loss)
-    return Suite("attack", attack.name, (attack,))
+        attack = NamedAttack(name, attack, type(attack).default_loss)
+    return AttackSuite("attack", attack.name, (attack,))
 
 
 def _split_suites(text: str) -> list[str]:
@@ -207,7 +199,7 @@ def _parse_suite(text: str) -> AnySuite:
 
 
 def _refuse_without_attacks(suites: Sequence[AnySuite], option: str) -> None:
-    if not any(isinstance(suite, Suite) for suite in suites):
+    if not any(isinstance(suite, AttackSuite) for suite in suites):
         names = ", ".join(suite.name for suite in suites)
         raise UsageError(f"{option} is about cascades of attacks, and there is none among: {names}. Leave it out.")
 
@@ -222,10 +214,7 @@ def _check(suites: Sequence[AnySuite], job: Job, threat: Threat, scaling: Scalin
                 f"the labels of {job.data.spec} are not the classes of a model, so {suite.name} can say nothing of "
                 f"them. Write --suite {own}."
             )
-        if isinstance(suite, Suite):
-            refuse_suite(job.model, job.data, suite, threat=threat, split=job.split, scaling=scaling)
-        else:
-            refuse_survey(job.model, job.data, suite, threat=threat, split=job.split)
+        refuse_suite(suite, job.model, job.data, threat=threat, split=job.split, scaling=scaling)  # type: ignore[arg-type]
 
 
 def _parts(

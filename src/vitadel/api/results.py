@@ -3,9 +3,16 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-# kinds of measures that are shares, shown in percent
-_SHARES = ("accuracy", "error", "bias", "share")
+from vitadel.core.flags import Flag
+from vitadel.core.stats import Accuracy
+from vitadel.runs.schema import AttackRecord, Measure, SuiteRecord
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from vitadel.attacks import Factors
 
 Summary = Mapping[str, object]
 
@@ -30,47 +37,116 @@ class ShortTable:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What `vd.evaluate` returns: the run folder, and a summary per suite and radius.
+    """What `vd.evaluate` returns: the run folder, and a record per suite and radius.
 
     Args:
         run: The run folder, with one row per image under `eval/NAME/rows.parquet`.
         model: What records call the model.
-        summaries: As written to `eval/NAME/summary.json`.
+        records: As written to `eval/NAME/summary.json`.
         assumption: What had to be assumed of the model's normalization; empty if nothing.
     """
 
     run: Path
     model: str
-    summaries: tuple[Summary, ...]
+    records: tuple[SuiteRecord, ...]
     assumption: str = ""
 
-    def __iter__(self) -> Iterator[Summary]:
-        return iter(self.summaries)
+    def __iter__(self) -> Iterator[SuiteRecord]:
+        return iter(self.records)
 
     def __len__(self) -> int:
-        return len(self.summaries)
+        return len(self.records)
 
-    def __getitem__(self, name: str) -> Summary:
-        """The summary of this name, such as `quick-linf-8_255` or `corruptions`."""
-        return {str(summary["name"]): summary for summary in self.summaries}[name]
+    def __getitem__(self, name: str) -> SuiteRecord:
+        """The record of this name, such as `quick-linf-8_255` or `corruptions`."""
+        return {record.name: record for record in self.records}[name]
 
     def to_dict(self) -> dict[str, object]:
         """Everything but pictures as plain JSON values."""
-        return {"run": str(self.run), "evaluations": [without_bulk(summary) for summary in self.summaries]}
+        return {"run": str(self.run), "evaluations": [without_bulk(record.to_json()) for record in self.records]}
 
     def tables(self) -> list[ShortTable]:
         """Attacks in one table, then a table for every other suite."""
-        attacked = [summary for summary in self.summaries if "measures" not in summary]
-        others = [summary for summary in self.summaries if "measures" in summary]
-        return [*([_attack_table(self.model, attacked)] if attacked else []), *map(self._measures_table, others)]
+        attacked = [record for record in self.records if not record.measures]
+        others = [_measures_table(self.model, record) for record in self.records if record.measures]
+        return [*([_attack_table(self.model, attacked)] if attacked else []), *others]
 
-    def _measures_table(self, summary: Summary) -> ShortTable:
-        measures = _mappings(summary["measures"])
-        rows = [[str(one["name"]), _value(one), _interval(one), str(one["n"] or "-")] for one in measures]
-        title = f"{summary['title']}: {self.model}"
-        return ShortTable(
-            title, ["measure", "value", "95% interval", "images"], rows, [str(summary["sentence"]), *_flags(summary)]
-        )
+    def __repr__(self) -> str:
+        return "\n\n".join(map(str, self.tables()))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Robustness:
+    """What `vd.robustness` returns; accuracies are shares in [0, 1].
+
+    Args:
+        record: The numbers, as `vd.evaluate` writes them.
+        broken_by: Per image the attack that broke it first; "clean" if it was misclassified before any, "" if robust.
+        prediction: Per image the class predicted for its adversarial example, or for the image itself.
+        distance: Per image how far its adversarial example is, in the threat's norm.
+        x_adv: The adversarial examples, or the last attempts on robust images.
+        factors: The factors found for scaled attention, where it was asked for.
+        paper_protocol: The rescaled model's robust accuracy, attacked in the model's place, as its paper reports it.
+
+    Example:
+        >>> f"{result.clean_accuracy:.1%} -> {result.robust_accuracy:.1%}"
+        '93.0% -> 41.3%'
+    """
+
+    record: SuiteRecord
+    broken_by: Sequence[str]
+    prediction: Sequence[int]
+    distance: Sequence[float]
+    x_adv: "Tensor"
+    factors: "Factors | None" = None
+    paper_protocol: Accuracy | None = None
+
+    @property
+    def clean(self) -> Accuracy:
+        """Accuracy on the images as they are, with its 95% interval."""
+        assert self.record.clean is not None
+        return self.record.clean
+
+    @property
+    def robust(self) -> Accuracy:
+        """Accuracy after all attacks, with its 95% interval."""
+        return self.record.robust or self.clean
+
+    @property
+    def clean_accuracy(self) -> float:
+        return self.clean.accuracy
+
+    @property
+    def robust_accuracy(self) -> float:
+        return self.robust.accuracy
+
+    @property
+    def attacks(self) -> Sequence[AttackRecord]:
+        """What each attack did and cost."""
+        return self.record.attacks
+
+    @property
+    def flags(self) -> Sequence[Flag]:
+        """Reasons to doubt the numbers."""
+        return self.record.flags
+
+    @property
+    def seconds(self) -> float:
+        return self.record.seconds
+
+    def to_dict(self) -> dict[str, object]:
+        """The record as plain JSON values, and the results of each image."""
+        images = {"broken_by": self.broken_by, "prediction": self.prediction, "distance": self.distance}
+        return {**self.record.to_json(), **{name: list(values) for name, values in images.items()}}
+
+    def tables(self) -> list[ShortTable]:
+        """Accuracies, and what each attack did."""
+        rows = [
+            [one.name, str(one.tried), str(one.broken), str(one.forwards), str(one.backwards), f"{one.seconds:.1f}"]
+            for one in self.attacks
+        ]
+        columns = ["attack", "tried", "broken", "forwards", "backwards", "seconds"]
+        return [_attack_table("", [self.record]), *([ShortTable("", columns, rows)] if rows else [])]
 
     def __repr__(self) -> str:
         return "\n\n".join(map(str, self.tables()))
@@ -92,60 +168,48 @@ def _pruned(value: object, names: Sequence[str]) -> object:
     return [_pruned(inner, names) for inner in value] if isinstance(value, list) else value
 
 
-def _attack_table(model: str, summaries: Sequence[Summary]) -> ShortTable:
+def _attack_table(model: str, records: Sequence[SuiteRecord]) -> ShortTable:
     columns, rows, notes = ["threat", "images", "clean", "robust", "flags"], [], []
-    with_scaling = any("scaling" in summary for summary in summaries)
-    for summary in summaries:
-        threat = summary["threat"]
-        text = str(threat["text"]) if isinstance(threat, dict) else "-"
-        row = [text, str(summary["n"]), _accuracy(summary["clean"]), _accuracy(summary["robust"])]
-        row.append(str(len(_mappings(summary["flags"]))))
-        rows.append([_scored_on(summary), *row] if with_scaling else row)
-        if isinstance(scaling := summary.get("scaling"), dict):
-            notes.append(f"{summary['name']}: {_factors(scaling['factors'])}; `rescaled` is the paper's protocol")
-        notes += _flags(summary)
+    with_scaling = any(record.scaling for record in records)
+    for record in records:
+        row = [record.threat.text if record.threat else "-", str(record.n), _accuracy(record.clean)]
+        row += [_accuracy(record.robust), str(len(record.flags))]
+        scored_on = "rescaled" if any(flag.code == "rescaled-model" for flag in record.flags) else "model"
+        rows.append([scored_on, *row] if with_scaling else row)
+        if record.scaling:
+            notes.append(f"{record.name}: {_factors(record.scaling['factors'])}; `rescaled` is the paper's protocol")
+        notes += _flags(record)
     return ShortTable(model, ["scored on", *columns] if with_scaling else columns, rows, notes)
 
 
-def _scored_on(summary: Summary) -> str:
-    from vitadel.evaluate import PAPER_PROTOCOL
+def _measures_table(model: str, record: SuiteRecord) -> ShortTable:
+    rows = [[one.name, _number(one.value, one), _interval(one), str(one.n or "-")] for one in record.measures]
+    columns = ["measure", "value", "95% interval", "images"]
+    return ShortTable(f"{record.title}: {model}", columns, rows, [record.sentence, *_flags(record)])
 
-    return "rescaled" if str(summary["suite"]).endswith(PAPER_PROTOCOL) else "model"
 
-
-def _factors(factors: Mapping[str, object]) -> str:
+def _factors(factors: Any) -> str:
     each = factors["attentions"]
-    assert isinstance(each, list)
-    probe = "" if factors["felled"] is None else f"; a short attack broke {factors['felled']} of {factors['of']}"
+    broken = factors.get("broken", factors.get("felled"))
+    probe = "" if broken is None else f"; a short attack broke {broken} of {factors['of']}"
     return f"{len(each)} attentions scaled by {min(each):.2g} to {max(each):.2g}{probe}"
 
 
-def _flags(summary: Summary) -> list[str]:
-    return [f"{summary['name']}: {flag['sentence']} ({flag['code']})" for flag in _mappings(summary["flags"])]
+def _flags(record: SuiteRecord) -> list[str]:
+    return [f"{record.name}: {flag.sentence} ({flag.code})" for flag in record.flags]
 
 
-def _mappings(value: object) -> list[Summary]:
-    assert isinstance(value, list)
-    return value
+def _accuracy(value: Accuracy | None) -> str:
+    return "-" if value is None else f"{value.accuracy:.1%} ({value.low:.1%}-{value.high:.1%})"
 
 
-def _accuracy(value: object) -> str:
-    if not isinstance(value, dict):
+def _interval(measure: Measure) -> str:
+    if measure.low is None or measure.high is None:
         return "-"
-    return f"{value['accuracy']:.1%} ({value['low']:.1%}-{value['high']:.1%})"
+    return f"{_number(measure.low, measure)}-{_number(measure.high, measure)}"
 
 
-def _value(measure: Summary) -> str:
-    return _number(measure["value"], str(measure["kind"]))
-
-
-def _interval(measure: Summary) -> str:
-    if measure["low"] is None or measure["high"] is None:
+def _number(value: float | None, measure: Measure) -> str:
+    if value is None:
         return "-"
-    kind = str(measure["kind"])
-    return f"{_number(measure['low'], kind)}-{_number(measure['high'], kind)}"
-
-
-def _number(value: object, kind: str) -> str:
-    assert isinstance(value, int | float)
-    return f"{value:.1%}" if kind in _SHARES else f"{value:.1f}"
+    return f"{value:.1%}" if measure.is_share else f"{value:.1f}"

@@ -1,6 +1,7 @@
 """`vd.robustness`: how robust a model is on images at hand."""
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeGuard
 
 import torch
@@ -8,15 +9,18 @@ from torch import Tensor, nn
 
 from vitadel.api.arguments import progress_of, refuse_arguments, threat_of
 from vitadel.api.data import default_preprocess, load_data
-from vitadel.api.evaluate import as_suites
+from vitadel.api.evaluate import SuiteLike, as_suites
 from vitadel.api.models import load_model
-from vitadel.attacks import Attack, Engine, Scaling
+from vitadel.api.results import Robustness
+from vitadel.attacks import Engine, Scaling
 from vitadel.attacks.parsing import parse_scaling
 from vitadel.core.errors import UsageError
 from vitadel.core.progress import Notify
 from vitadel.data import Split
-from vitadel.evaluate import Entry, Robustness, Suite
-from vitadel.evaluate import robustness as attack_images
+from vitadel.evaluate import AttackSuite, Context, MemoryStore, TensorImages, evaluate_suite
+from vitadel.evaluate.adversarial_images import IMAGES
+from vitadel.evaluate.attention_scaling import factors_of
+from vitadel.evaluate.suites.attacks import is_randomized
 from vitadel.threats import Threat, as_threat
 
 _ELSEWHERE = {
@@ -38,7 +42,7 @@ def robustness(
     x: object,
     y: object = None,
     threat: str | Threat = "linf:8/255",
-    suite: "str | Suite | Attack | Entry | list[str | Attack | Entry]" = "autoattack",
+    suite: "SuiteLike | Sequence[SuiteLike]" = "autoattack",
     *,
     seed: int = 0,
     batch_size: int | None = None,
@@ -86,34 +90,58 @@ def robustness(
     threat = threat_of("robustness", threat, other) or threat
     refuse_arguments("robustness", other, tuple(robustness.__annotations__), _ELSEWHERE)
     net = model if isinstance(model, nn.Module) else load_model(model, keep_head=True, device=None)
-    images, labels = _tensors(net, x, y)
-    attacks = _attacks(suite)
+    images, attacks = TensorImages(*_tensors(net, x, y)), _one_suite(suite)
     chosen = engine or Engine(batch_size=batch_size, precision=precision, compile=compile)
+    wanted = parse_scaling(scaling) if isinstance(scaling, str) else scaling
+    radius = as_threat(threat)
+    stores: dict[str, MemoryStore] = defaultdict(MemoryStore)
     with progress_of(progress) as notify:
-        return attack_images(
-            net,
-            images,
-            labels,
-            threat,
-            attacks,
-            seed=seed,
-            engine=chosen,
-            scaling=parse_scaling(scaling) if isinstance(scaling, str) else scaling,
-            notify=notify,
-        )
+        ctx = Context(net, images, threat=radius, seed=seed, engine=chosen, progress=notify)
+        record, *paper = evaluate_suite(attacks, ctx, stores.__getitem__, scaling=wanted)
+    store, rows = stores[record.name], stores[record.name].checked()[1]
+    worst = rows["worst"] if is_randomized(attacks.stages(radius)) else None
+    return Robustness(
+        record,
+        rows["broken_by"],
+        rows["prediction"],
+        rows["distance"],
+        _adversarial_images(images, store.read(IMAGES), worst),
+        factors_of(record.scaling) if record.scaling else None,
+        paper[0].robust if paper else None,
+    )
 
 
-def _attacks(suite: object) -> Any:
-    """Entries of one cascade."""
+def _adversarial_images(
+    images: TensorImages, attempts: Mapping[str, Sequence[Any]], worst: Sequence[int] | None
+) -> Tensor:
+    """The last attempt on each image; for a randomized model the worst, which may be the image itself."""
+    x_adv = images.pixels.detach().float().cpu().clone()
+    of_image: dict[int, list[Tensor]] = defaultdict(list)
+    for index, x in zip(attempts.get("index", ()), attempts.get("x_adv", ()), strict=True):
+        of_image[index].append(x)
+    for index, several in of_image.items():
+        if worst is None or worst[index] >= 0:
+            x_adv[index] = several[-1 if worst is None else worst[index]]
+    return x_adv
+
+
+def _one_suite(suite: object) -> AttackSuite:
+    """A suite of all the attacks, at one radius."""
     several: Any = suite if isinstance(suite, list | tuple) else [suite]
     suites = [one for item in several for one in as_suites([item])]  # one by one: two attacks may have one name
-    if others := [one.name for one in suites if not isinstance(one, Suite)]:
+    if others := [one.name for one in suites if not isinstance(one, AttackSuite)]:
         raise UsageError(
             f"robustness attacks images, and {others[0]} is no attack. Write vd.evaluate(..., {others[0]!r})."
         )
-    if len(suites) == 1 and isinstance(suite, str) and suites[0].name != "attack":
-        return suites[0].name
-    return [entry for one in suites if isinstance(one, Suite) for entry in one.entries]
+    attacks = [one for one in suites if isinstance(one, AttackSuite)]
+    chosen = (
+        attacks[0]
+        if len(attacks) == 1
+        else AttackSuite("attacks", "", tuple(a for one in attacks for a in one.attacks))
+    )
+    if len(chosen.eps_scales) > 1:
+        raise UsageError(f"robustness is at one radius, and the suite {chosen.name!r} has several. Use `evaluate`.")
+    return chosen
 
 
 def _tensors(model: nn.Module, x: object, y: object) -> tuple[Tensor, Tensor]:

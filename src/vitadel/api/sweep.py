@@ -14,7 +14,7 @@ from vitadel.core.errors import UsageError, unknown
 from vitadel.core.progress import Notify
 from vitadel.core.settings import as_text
 from vitadel.core.stats import Accuracy
-from vitadel.evaluate import SUITES, Suite
+from vitadel.evaluate import SUITES, AttackSuite
 from vitadel.recipes import RECIPES, Recipe
 from vitadel.recipes.published_tables import FORMER_NAMES, SWEEPS
 from vitadel.recipes.sweep import Axis, Sweep, run_sweep
@@ -95,7 +95,7 @@ def sweep(
     axes: Mapping[str, Sequence[object]] | Sequence[str | Axis] = (),
     overrides: Mapping[str, object] | Sequence[str] = (),
     data: str | None = None,
-    suite: str | Suite | None = None,
+    suite: str | AttackSuite | None = None,
     threat: str | Threat | None = None,
     progress: bool | Notify | None = None,
     command: str | None = None,
@@ -138,7 +138,7 @@ def sweep(
             progress=notify,
             command=command,
         )
-        return [SuiteRecord.from_json(summary) for summary in done.summaries]
+        return done.records
 
     with progress_of(progress) as notify:
         table = run_sweep(chosen, Path(run), evaluate=evaluated, notify=notify, command=command)
@@ -151,7 +151,7 @@ def as_sweep(
     overrides: Mapping[str, object] | Sequence[str] = (),
     *,
     data: str | None = None,
-    suite: str | Suite | None = None,
+    suite: str | AttackSuite | None = None,
     threat: str | Threat | None = None,
 ) -> Sweep:
     """The sweep that these arguments of `sweep` describe; given axes replace those of a published table."""
@@ -201,8 +201,8 @@ def _replaced(known: Sequence[Axis], given: Sequence[Axis]) -> list[Axis]:
     return [*(axis for axis in known if axis.name not in names), *chosen]
 
 
-def _suite(suite: str | Suite | None) -> Suite | None:
-    if suite is None or isinstance(suite, Suite):
+def _suite(suite: str | AttackSuite | None) -> AttackSuite | None:
+    if suite is None or isinstance(suite, AttackSuite):
         return suite
     name = suite if suite in SUITES else RENAMED.get(suite, suite)
     if name not in SUITES:

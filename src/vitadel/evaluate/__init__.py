@@ -1,40 +1,45 @@
-"""Cascades over attacks and surveys of shifts, per-image rows, reliability flags, metrics with intervals."""
+"""Suites of attacks and of perturbed images: per-image rows, sanity checks, metrics with intervals.
 
-from vitadel.core.device import device_name
-from vitadel.core.distributed import Ranks, best_device
-from vitadel.core.stats import Accuracy, accuracy
-from vitadel.evaluate.adversarial_images import read_found
-from vitadel.evaluate.attack_suites import SUITES, Entry, Suite
+A suite is a frozen dataclass of settings (`SUITES`); `evaluate_suite` carries one out in a `Context`, whose store keeps
+what was computed, so that an interrupted evaluation resumes.
+"""
+
+from vitadel.evaluate.adversarial_images import read_adversarial_images
 from vitadel.evaluate.attention_scaling import PAPER_PROTOCOL
-from vitadel.evaluate.classes import refuse_other_classes, refuse_unwritable_names
-from vitadel.evaluate.robustness import Robustness, robustness
-from vitadel.evaluate.runner import evaluate, refuse_suite
+from vitadel.evaluate.context import Batch, Context
+from vitadel.evaluate.images import TensorImages, refuse_other_classes, refuse_unwritable_names
 from vitadel.evaluate.sanity_checks import sanity_flags
+from vitadel.evaluate.search import NamedAttack, Search
+from vitadel.evaluate.store import MemoryStore, ResultStore
 from vitadel.evaluate.suites import SURVEYS, Measure, Referring, Survey, refuse_survey, survey
+from vitadel.evaluate.suites.attacks import ATTACK_SUITES as SUITES
+from vitadel.evaluate.suites.attacks import AttackSuite, evaluate_suite, refuse_suite
+from vitadel.evaluate.suites.base import Suite, run_suite
 from vitadel.evaluate.validation import validation_scores
 
 __all__ = [
     "PAPER_PROTOCOL",
     "SUITES",
     "SURVEYS",
-    "Accuracy",
-    "Entry",
+    "AttackSuite",
+    "Batch",
+    "Context",
     "Measure",
-    "Ranks",
+    "MemoryStore",
+    "NamedAttack",
     "Referring",
-    "Robustness",
+    "ResultStore",
+    "Search",
     "Suite",
     "Survey",
-    "accuracy",
-    "best_device",
-    "device_name",
-    "evaluate",
-    "read_found",
+    "TensorImages",
+    "evaluate_suite",
+    "read_adversarial_images",
     "refuse_other_classes",
     "refuse_suite",
     "refuse_survey",
     "refuse_unwritable_names",
-    "robustness",
+    "run_suite",
     "sanity_flags",
     "survey",
     "validation_scores",

@@ -1,81 +1,167 @@
-"""The images that fooled a model, kept small: what was added to each, in half precision where that still fools it.
+"""Adversarial images in a run folder, kept small: what was added to each, in half precision where that still works.
 
 Shape letters: B images.
 """
 
 import shutil
-from collections.abc import Collection
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitadel.core.errors import UsageError
 from vitadel.core.files import write_whole
-from vitadel.evaluate.cascade import Images, logits
+from vitadel.evaluate.context import Context, logits
+from vitadel.evaluate.images import Images
+from vitadel.evaluate.store import ResultStore, Row
+from vitadel.models import read_tensors, write_tensors
+from vitadel.runs.schema import WRONG_BEFORE, Gallery, ThreatRecord
+from vitadel.threats import spell
 
 # float16 keeps eleven bits: shortened by this share first, rounding cannot lengthen a delta
 _SHORTER = 1 - 2**-10
 # between an evaluation's name and that of its file, in the folders of larger radii
 _OF = "--"
+# the folder of the images, and in memory their table
+_FOLDER, IMAGES = "found", "x_adv"
+# images shown in reports, the first ones: chosen before anything is known of them; and the columns shown with them
+_GALLERY, _SHOWN = 8, ("label", "clean_prediction", "prediction", "broken_by")
 
 
-@dataclass(slots=True)
-class Found:
-    """Adversarial images of one evaluation on their way to its folder, a file per flush."""
+@dataclass(frozen=True, slots=True)
+class ImageFiles:
+    """Adversarial images of one evaluation in its folder; nothing is written if there is no folder.
 
-    folder: Path
-    model: nn.Module
-    images: Images
-    waiting: dict[int, Tensor] = field(default_factory=dict)
+    Those of the first images are kept for the gallery, all of them if `everything` is asked for.
+    """
 
-    def add(self, row: int, x: Tensor) -> None:
-        self.waiting[row] = x
+    ctx: Context
+    everything: bool
 
-    def flush(self) -> None:
-        """Write down what is waiting; a rounded image that gets another answer is kept in float32."""
-        if not self.waiting:
+    def keep(self, rows: Sequence[Row]) -> None:
+        """Write the images `x_adv` of finished rows, before the rows are written."""
+        folder = self.ctx.store.folder
+        if folder is None:
+            self.ctx.store.append(IMAGES, {name: [row[name] for row in rows] for name in ("index", "x_adv")})
             return
-        rows = torch.tensor(sorted(self.waiting))
-        x0 = self.images.images(rows).cpu()
-        x = torch.stack([self.waiting[row] for row in rows.tolist()])
+        for row in rows:
+            if row["index"] < _GALLERY:
+                _write_attempt(folder, row["index"], row["x_adv"])
+        broken = {row["index"]: row["x_adv"] for row in rows if row["success"]}
+        if self.everything and broken:
+            self._write(folder / _FOLDER, broken)
+
+    def _write(self, folder: Path, images: Mapping[int, Tensor]) -> None:
+        """A rounded image that is classified otherwise is kept in float32."""
+        index = torch.tensor(sorted(images))
+        x0 = self.ctx.images.images(index).cpu()
+        x = torch.stack([images[one] for one in index.tolist()])
         delta = x - x0
         small = (delta * _SHORTER).half()
-        fools_B = logits(self.model, apply(x0, small)).argmax(1) == logits(self.model, x).argmax(1)
+        model = self.ctx.model
+        same_B = logits(model, apply(x0, small)).argmax(1) == logits(model, x).argmax(1)
         arrays = {
-            "rows": rows[fools_B].numpy(),
-            "deltas": small[fools_B].numpy(),
-            "exact_rows": rows[~fools_B].numpy(),
-            "exact_deltas": delta[~fools_B].numpy(),
+            "rows": index[same_B].numpy(),
+            "deltas": small[same_B].numpy(),
+            "exact_rows": index[~same_B].numpy(),
+            "exact_deltas": delta[~same_B].numpy(),
         }
+        _write_arrays(folder / f"{int(index[0]):09d}.npz", arrays)
 
-        def write(beside: Path) -> None:
-            with beside.open("wb") as handle:
-                np.savez_compressed(handle, **arrays)  # type: ignore[arg-type]
 
-        write_whole(self.folder / f"{int(rows[0]):09d}.npz", write)
-        self.waiting = {}
+def copy_from(smaller: ResultStore | None, store: ResultStore) -> None:
+    """What was broken within a smaller radius is broken within this one: its files are linked, not written again."""
+    folder = store.folder
+    assert folder is not None
+    for file in () if smaller is None or smaller.folder is None else (smaller.folder / _FOLDER).glob("*.npz"):
+        # of a radius smaller still, if the name says so
+        name = file.name if _OF in file.name else f"{file.parents[1].name}{_OF}{file.name}"
+        (folder / _FOLDER).mkdir(parents=True, exist_ok=True)
+        if not (folder / _FOLDER / name).exists():
+            _link(file, folder / _FOLDER / name)
 
-    def take_over(self, smaller: Path) -> None:
-        """What fell inside a smaller radius has fallen inside this one: its files are linked, not written again."""
-        for file in smaller.glob("*.npz"):
-            # of a radius smaller still, if the name says so
-            name = file.name if _OF in file.name else f"{smaller.parent.name}{_OF}{file.name}"
-            self.folder.mkdir(parents=True, exist_ok=True)
-            if not (self.folder / name).exists():
-                _link(file, self.folder / name)
 
-    def refuse_gaps(self, fallen: Collection[int]) -> None:
-        """Raise if an image that fell is in none of the files: one of them was deleted, or was never written."""
-        lost = set(fallen).difference(*map(_rows, self.folder.glob("*.npz")))
-        if lost:
-            raise UsageError(
-                f"{self.folder} has lost {len(lost)} of the images that fell, such as that of row {min(lost)}. "
-                f"Restore its files, or delete {self.folder.parent} and run the same command again."
-            )
+def refuse_missing(store: ResultStore, broken: Collection[int]) -> None:
+    """Raise if an adversarial image is in none of the files: one of them was deleted, or was never written."""
+    assert store.folder is not None
+    lost = set(broken).difference(*map(_indices, (store.folder / _FOLDER).glob("*.npz")))
+    if lost:
+        raise UsageError(
+            f"{store.folder / _FOLDER} has lost {len(lost)} of the adversarial images, such as that of image "
+            f"{min(lost)}. Restore its files, or delete {store.folder} and run the same command again."
+        )
+
+
+def write_gallery(ctx: Context, rows: Mapping[str, Sequence[Any]], *, broken_before: Collection[int]) -> None:
+    """The first images before and after, for reports; one whose attacked pixels are lost is left out.
+
+    Args:
+        ctx: The evaluation.
+        rows: Its rows.
+        broken_before: The images that were broken within the smaller radius, whose attempts are there.
+    """
+    folder, threat = ctx.store.folder, ctx.threat
+    if folder is None or threat is None or (folder / "gallery.npz").exists():
+        return
+    clean = ctx.images.images(torch.arange(min(_GALLERY, len(ctx.images))))
+    after = clean.clone()
+    kept: list[int] = []
+    for index in range(len(clean)):
+        x_adv = _read_attempt(folder, index, clean[index])
+        if x_adv is None and ctx.smaller is not None and ctx.smaller.folder is not None and index in broken_before:
+            x_adv = _read_attempt(ctx.smaller.folder, index, clean[index])
+            if x_adv is not None:
+                _write_attempt(folder, index, x_adv)  # for the next radius
+        if x_adv is not None:
+            after[index] = x_adv
+        if x_adv is not None or rows["broken_by"][index] == WRONG_BEFORE:  # which no attack has touched
+            kept.append(index)
+    if not kept:
+        return
+    Gallery(
+        clean=clean[kept].permute(0, 2, 3, 1).mul(255).round().byte().numpy(),
+        adversarial=after[kept].permute(0, 2, 3, 1).contiguous().numpy(),
+        classes=() if ctx.data is None else ctx.data.classes,
+        eps=threat.eps,
+        norm=ThreatRecord.of(spell(threat), threat.eps).norm,
+        **{name: [rows[name][index] for index in kept] for name in _SHOWN},
+    ).write(folder / "gallery.npz")
+
+
+def _attempt(folder: Path, index: int) -> Path:
+    return folder / "shown" / f"{index}.safetensors"
+
+
+def _write_attempt(folder: Path, index: int, x_adv: Tensor) -> None:
+    write_whole(_attempt(folder, index), lambda beside: write_tensors(beside, {"x": x_adv.float()}, {}))
+
+
+def _read_attempt(folder: Path, index: int, like: Tensor) -> Tensor | None:
+    """What an attack left of one of the first images; None if it was never attacked."""
+    path = _attempt(folder, index)
+    if not path.exists():
+        return None
+    remedy = "Delete it: the gallery then leaves that image out."
+    try:
+        x = read_tensors(path)[0].get("x")
+    except UsageError as error:
+        raise UsageError(f"{error} {remedy}") from error
+    if x is None or x.shape != like.shape:
+        raise UsageError(f"{path} holds no image of these data. {remedy}")
+    return x
+
+
+def _write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    def write(beside: Path) -> None:
+        with beside.open("wb") as handle:
+            np.savez_compressed(handle, **arrays)  # type: ignore[arg-type]
+
+    write_whole(path, write)
 
 
 def _link(file: Path, name: Path) -> None:
@@ -90,12 +176,20 @@ def _link(file: Path, name: Path) -> None:
 
 
 def apply(x0: Tensor, delta: Tensor) -> Tensor:
-    """The image that a delta stands for."""
+    """The image with a perturbation added."""
     return (x0 + delta.to(x0.dtype)).clamp(0, 1)
 
 
-def read_found(folder: Path | str, images: Images) -> dict[int, Tensor]:
-    """Row to adversarial image for every image that fell, from the folder `found` of an evaluation."""
+def read_adversarial_images(folder: Path | str, images: Images) -> dict[int, Tensor]:
+    """The adversarial images of an evaluation with `keep_images`.
+
+    Args:
+        folder: The folder `found` of the evaluation.
+        images: The clean images, such as the split that was evaluated.
+
+    Returns:
+        Image index to adversarial image [3, H, W], for every image that an attack broke.
+    """
     paths = sorted(Path(folder).glob("*.npz"))
     if not paths:
         raise UsageError(f"there are no images in {folder}. Evaluate with --keep-images to have them kept.")
@@ -103,23 +197,21 @@ def read_found(folder: Path | str, images: Images) -> dict[int, Tensor]:
     for path in paths:
         deltas = _deltas(path)
         if deltas:
-            rows = torch.tensor([row for row, _ in deltas])
-            x0 = images.images(rows).cpu()
-            found.update((row, apply(x, delta)) for x, (row, delta) in zip(x0, deltas, strict=True))
+            x0 = images.images(torch.tensor(list(deltas))).cpu()
+            found.update((index, apply(x, delta)) for x, (index, delta) in zip(x0, deltas.items(), strict=True))
     return found
 
 
-def _deltas(path: Path) -> list[tuple[int, Tensor]]:
-    """What a file says was added to which rows."""
-    deltas: list[tuple[int, Tensor]] = []
-    for rows, added in (("rows", "deltas"), ("exact_rows", "exact_deltas")):
-        pairs = zip(*_arrays(path, rows, added), strict=True)
-        deltas += [(int(row), torch.from_numpy(delta)) for row, delta in pairs]
+def _deltas(path: Path) -> dict[int, Tensor]:
+    """What a file says was added to which images."""
+    deltas: dict[int, Tensor] = {}
+    for names in (("rows", "deltas"), ("exact_rows", "exact_deltas")):
+        deltas |= {int(index): torch.from_numpy(delta) for index, delta in zip(*_arrays(path, *names), strict=True)}
     return deltas
 
 
-def _rows(path: Path) -> set[int]:
-    return {int(row) for rows in _arrays(path, "rows", "exact_rows") for row in rows}
+def _indices(path: Path) -> set[int]:
+    return {int(index) for some in _arrays(path, "rows", "exact_rows") for index in some}
 
 
 def _arrays(path: Path, *names: str) -> list[NDArray[np.generic]]:

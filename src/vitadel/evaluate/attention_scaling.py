@@ -1,33 +1,32 @@
-"""Attacks that learn from a rescaled model, in a cascade: factors found once, every attack plain and then scaled."""
+"""Suites of attacks with scaled attention: factors found once, then every attack plain and once more scaled."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from pathlib import Path
+from typing import Any
 
 import torch
 
-from vitadel.attacks import Engine, Factors, Flag, Found, Scaling, scaled, search_factors
-from vitadel.core.device import device_of
-from vitadel.core.distributed import Ranks
+from vitadel.attacks import Engine, Factors, Flag, Scaling, scaled, search_factors
 from vitadel.core.errors import UsageError
-from vitadel.core.files import read_json, write_json
-from vitadel.evaluate.attack_suites import SCALED, Entry
-from vitadel.evaluate.cascade import Images
-from vitadel.threats import Threat
+from vitadel.evaluate.context import Context
+from vitadel.evaluate.search import NamedAttack
 
+# how the name of an attack ends that learned from the rescaled model
+SCALED = "+scaled"
 # what the paper reports: the rescaled model, attacked and scored in the place of the model itself
 PAPER_PROTOCOL = "paper-protocol"
-ANOTHER_NETWORK = Flag(
+RESCALED = Flag(
     "rescaled-model",
     "these are the numbers of the rescaled model, which nobody deploys: the paper's protocol, not the model's accuracy",
     {},
 )
+_FACTORS = "factors"
 
 
-def with_scaled(entries: tuple[Entry, ...], factors: Factors) -> tuple[Entry, ...]:
-    """Every attack as it is; then, on what is left, every attack once more, learning from the rescaled model."""
-    again = (replace(entry, name=entry.name + SCALED, attack=scaled(entry.attack, factors)) for entry in entries)
-    return (*entries, *again)
+def with_scaled(attacks: tuple[NamedAttack, ...], factors: Factors) -> tuple[NamedAttack, ...]:
+    """Every attack as it is; then every attack once more, learning from the rescaled model."""
+    again = (replace(one, name=one.name + SCALED, attack=scaled(one.attack, factors)) for one in attacks)
+    return (*attacks, *again)
 
 
 def in_float32(engine: Engine) -> Engine:
@@ -39,38 +38,30 @@ def in_float32(engine: Engine) -> Engine:
     return replace(engine, precision="float32")
 
 
-def find(model: torch.nn.Module, images: Images, threat: Threat, scaling: Scaling, seed: int) -> Found:
-    """Factors from the first images of the split, whose order is pinned."""
-    rows = torch.arange(min(len(images), max(scaling.batches * scaling.batch, scaling.held)))
-    device = device_of(model)
-    x, y = images.images(rows).to(device), images.labels[rows].to(device)
-    return search_factors(model, x, y, threat, scaling, seed=seed)
+def find_factors_once(ctx: Context, scaling: Scaling) -> dict[str, Any]:
+    """The record of a search for factors on the first images, whose order is fixed; searched once, then read."""
 
+    def search() -> dict[str, object]:
+        assert ctx.threat is not None
+        count = min(len(ctx.images), max(scaling.batches * scaling.batch, scaling.held))
+        batch = ctx.batch(torch.arange(count))
+        found = search_factors(ctx.model, batch.x, batch.y, ctx.threat, scaling, seed=ctx.seed)
+        tried = [asdict(one) for one in found.tried]
+        return {_FACTORS: asdict(found.best), "tried": tried, "forwards": found.forwards, "backwards": found.backwards}
 
-def find_once(
-    model: torch.nn.Module, images: Images, threat: Threat, scaling: Scaling, seed: int, file: Path, ranks: Ranks
-) -> Mapping[str, object]:
-    """What `told` says of the factors; found by one process, read by all, and read again after a restart."""
-    if ranks.rank == 0 and not file.exists():
-        write_json(file, told(find(model, images, threat, scaling, seed)))
-    ranks.wait()
-    words = read_json(file)
+    record = ctx.once(_FACTORS, search)
     try:
-        factors_of(words)
+        factors_of(record)
     except (AssertionError, KeyError, TypeError, ValueError) as error:
         raise UsageError(
-            f"{file} does not hold factors as a search writes them ({error!r}). Delete it to have them searched again."
+            f"{_FACTORS} in {ctx.store.folder} are not as a search writes them ({error!r}). "
+            "Delete the folder to have them searched again."
         ) from error
-    return words
+    return record
 
 
-def told(found: Found) -> dict[str, object]:
-    """What is written down of a search for factors."""
-    cost = {"forwards": found.forwards, "backwards": found.backwards, "seconds": round(found.seconds, 3)}
-    return {"factors": asdict(found.best), "tried": [asdict(one) for one in found.tried], **cost}
-
-
-def factors_of(words: Mapping[str, object]) -> Factors:
-    kept = words["factors"]
-    assert isinstance(kept, dict)
-    return Factors(**{**kept, "attentions": tuple(kept["attentions"])})
+def factors_of(record: Mapping[str, Any]) -> Factors:
+    """The factors that were found."""
+    found = record[_FACTORS]
+    assert isinstance(found, dict)
+    return Factors(**{**found, "attentions": tuple(found["attentions"])})

@@ -77,6 +77,7 @@ class Context:
         store: Where the results are kept.
         progress: Told how far the work is.
         name: What progress reports call the work.
+        smaller: The results within a smaller radius, if there are some.
     """
 
     model: nn.Module
@@ -89,6 +90,7 @@ class Context:
     store: ResultStore = field(default_factory=MemoryStore)
     progress: Notify = silent
     name: str = ""
+    smaller: ResultStore | None = None
 
     def __post_init__(self) -> None:
         check_seed(self.seed)

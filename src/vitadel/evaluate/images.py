@@ -1,12 +1,17 @@
-"""Images with labels, in a fixed order: a split of a data set, or tensors that a caller has."""
+"""Images with labels, in a fixed order, and whether they go with a model."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitadel.core.errors import UsageError
+from vitadel.core.flags import Flag
+from vitadel.data import SHAPES, DataSet
+
+# skipped images that a flag names
+_NAMED = 5
 
 
 class Images(Protocol):
@@ -69,3 +74,48 @@ class TensorImages:
 
     def images(self, index: Tensor, /) -> Tensor:
         return self.pixels[index.to(self.pixels.device)].float()
+
+
+def skipped_flags(images: object) -> list[Flag]:
+    """A flag if images were left out because somebody asked for it."""
+    left_out = tuple(getattr(images, "skipped", ()))
+    if not left_out:
+        return []
+    named = "; ".join(left_out[:_NAMED]) + ("; ..." if len(left_out) > _NAMED else "")
+    sentence = f"{len(left_out)} images were skipped on request: {named}"
+    return [Flag("images-skipped", sentence, {"images": len(left_out)})]
+
+
+def refuse_other_classes(model: nn.Module, data: DataSet) -> None:
+    """Raise if the model is known to choose among more or fewer classes than the data has.
+
+    A label numbers the classes of the data; to a model of others that number means another class. The shapes of
+    cue-conflict images are classes of no model: the suite that evaluates them maps them.
+    """
+    known = getattr(getattr(model, "spec", None), "output_classes", None)
+    if known is None or known == data.num_classes or data.classes == SHAPES:
+        return
+    raise UsageError(
+        f"the model answers with {known} classes and {data.spec} has {data.num_classes}, so a label is not the number "
+        f"of an answer. Is it the model for this data set? Choose one with {data.num_classes} classes, or data with "
+        f"all {known}: ImageNet's are read by imagenet:DIR, whichever of them have images."
+    )
+
+
+def refuse_unwritable_names(data: DataSet, split: str) -> None:
+    """Raise if the name of an image or of a class is not UTF-8, as the files of an evaluation are."""
+    for what, names in (("class", data.classes), ("image", data.split(split).ids)):
+        if (name := _not_utf8(names)) is not None:
+            raise UsageError(
+                f"the {what} {name!a} of {data.spec} has a name that is not UTF-8, and no row can hold it. "
+                "Rename its file or folder."
+            )
+
+
+def _not_utf8(names: Iterable[str]) -> str | None:
+    for name in names:
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            return name
+    return None

@@ -27,7 +27,7 @@ from vitadel.core.files import write_json
 from vitadel.core.progress import Notify, prefixed, silent
 from vitadel.core.settings import split_assignment
 from vitadel.core.stats import Accuracy
-from vitadel.evaluate import Suite
+from vitadel.evaluate import AttackSuite
 from vitadel.recipes.augmentation_sets import AUGMENTATION_SETS
 from vitadel.recipes.overrides import override
 from vitadel.recipes.recipe import Recipe
@@ -197,7 +197,7 @@ class Sweep:
     axes: tuple[Axis, ...]
     settings: tuple[str, ...] = ()
     data: str | None = None
-    suite: Suite | None = None
+    suite: AttackSuite | None = None
     threat: Threat | None = None
     published: PublishedSweep | None = field(default=None, repr=False)
 
@@ -206,7 +206,7 @@ class Sweep:
             raise UsageError("a sweep needs something to vary, got no axis. Write --axis path=value,value.")
         if twice := [name for name, times in Counter(axis.name for axis in self.axes).items() if times > 1]:
             raise UsageError(f"the axis {twice[0]!r} is given twice. Write all its values with commas, once.")
-        if self.suite is not None and self.suite.entries and self.threat is None:
+        if self.suite is not None and self.suite.attacks and self.threat is None:
             raise UsageError(f"suite {self.suite.name!r} attacks, so it needs a threat. Write --threat linf:8/255.")
 
     def combinations(self, notify: Notify = silent) -> tuple[Combination, ...]:
@@ -261,7 +261,7 @@ class Sweep:
             recipe=self.recipe.name,
             axes=[axis.name for axis in self.axes],
             suite=self.suite.name if self.suite else None,
-            threat=spell(self.threat) if self.suite and self.suite.entries and self.threat else None,
+            threat=spell(self.threat) if self.suite and self.suite.attacks and self.threat else None,
             published=PublishedTable(published.source, published.attack, published.note) if published else None,
             best=best_combinations(rows),
             rows=rows,

@@ -297,7 +297,10 @@ def _threat(value: object) -> Threat | None:
 
 
 def _attack(told: Mapping[str, object]) -> AttackCost:
-    tried, fell, forwards, backwards = (_count(told.get(key)) for key in ("tried", "fell", "forwards", "backwards"))
+    tried, fell, forwards, backwards = (
+        _count(told.get(key, told.get("fell") if key == "broken" else None))
+        for key in ("tried", "broken", "forwards", "backwards")
+    )
     seconds = _number(told.get("seconds"))
     known = seconds if math.isfinite(seconds) else None
     rejected = _count(told.get("rejected", told.get("denied")))

@@ -81,7 +81,7 @@ class AttackRecord:
 
     name: str
     tried: int
-    broken: int = field(metadata={"key": "fell"})
+    broken: int = field(metadata={"was": ("fell",)})
     forwards: int
     backwards: int
     seconds: float

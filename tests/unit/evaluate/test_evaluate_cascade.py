@@ -8,20 +8,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from evaluations import evaluate  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
 from vitadel import data, models
-from vitadel.attacks import FGSM, PGD
+from vitadel.attacks import FGSM, PGD, Flag
 from vitadel.core.errors import UsageError
 from vitadel.data import DataSet, InMemory, Split, Squash
-from vitadel.evaluate import SUITES, Entry, Suite, evaluate, sanity_flags, validation_scores
-from vitadel.evaluate.cascade import _evidence
+from vitadel.evaluate import SUITES, AttackSuite, Context, NamedAttack, TensorImages, sanity_flags, validation_scores
 from vitadel.goals import Untargeted, runner_up
 from vitadel.losses import margin
 from vitadel.runs import Run
 from vitadel.threats import L2, Linf
 
-SUITE = Suite("two", "for the tests", (Entry("fgsm", FGSM()), Entry("pgd", PGD(steps=5), margin)))
+SUITE = AttackSuite("two", "for the tests", (NamedAttack("fgsm", FGSM()), NamedAttack("pgd", PGD(steps=5), margin)))
 
 
 class Ink(nn.Module):
@@ -78,16 +78,16 @@ def test_verdicts_follow_the_known_radius(relabeled: tuple[Ink, DataSet], tmp_pa
     model, dataset = relabeled
     run, eps = claim(tmp_path / "run"), 0.05
     (summary,) = evaluate(model, dataset, SUITE, run, threat=Linf(eps), batch=16)
-    rows = run.rows(str(summary["name"])).read()
+    rows = run.results(str(summary["name"])).rows()
     radii = linf_radius(dataset.test.images(torch.arange(60)), 0.31)
     safe = [abs(radius - eps) > 1e-4 for radius in radii]
     assert sum(safe) > 50
     expected = ["" if radius > eps else "fgsm" for radius in radii]
-    assert [to for to, sure in zip(rows["fell_to"], safe, strict=True) if sure] == [
+    assert [to for to, sure in zip(rows["broken_by"], safe, strict=True) if sure] == [
         to for to, sure in zip(expected, safe, strict=True) if sure
     ]
     assert 5 < expected.count("fgsm") < 55
-    assert max(float(str(size)) for size in rows["size"]) <= eps * (1 + 1e-5)
+    assert max(float(str(size)) for size in rows["distance"]) <= eps * (1 + 1e-5)
     assert rows["id"] == list(dataset.test.ids)
 
 
@@ -98,7 +98,7 @@ def test_an_image_that_fell_is_not_attacked_again(relabeled: tuple[Ink, DataSet]
     assert isinstance(attacks, list)
     fgsm, pgd = attacks
     assert fgsm["tried"] == 60
-    assert pgd["tried"] == 60 - fgsm["fell"]
+    assert pgd["tried"] == 60 - fgsm["broken"]
     assert (fgsm["forwards"], fgsm["backwards"]) == (2 * 60, 60)
     assert (pgd["forwards"], pgd["backwards"]) == (6 * pgd["tried"], 6 * pgd["tried"])
 
@@ -110,8 +110,8 @@ def test_no_verdict_depends_on_the_batch(relabeled: tuple[Ink, DataSet], tmp_pat
     for name, size in (("one", 16), ("other", batch)):
         run = claim(tmp_path / name)
         evaluate(model, dataset, SUITE, run, threat=Linf(0.05), batch=size, seed=4)
-        tables.append(run.rows("two-linf-0.05").read())
-    for column in ("row", "fell_to", "prediction", "size"):
+        tables.append(run.results("two-linf-0.05").rows())
+    for column in ("row", "broken_by", "prediction", "size"):
         assert tables[0][column] == tables[1][column]
 
 
@@ -127,9 +127,9 @@ def test_stopped_and_started_again_no_finished_row_is_redone(relabeled: tuple[In
     broken = claim(tmp_path / "broken")
     with pytest.raises(KeyboardInterrupt):
         evaluate(model, dataset, SUITE, broken, threat=Linf(0.05), batch=8, notify=kill)
-    pages = broken.rows("two-linf-0.05")
-    assert pages.page("clean").finished() == pages.page("fgsm").finished() == set(range(60))
-    assert len(pages.page("pgd").finished()) == 10
+    tables = broken.results("two-linf-0.05")
+    assert tables.read("clean")["index"] == tables.read("fgsm")["index"] == list(range(60))
+    assert len(tables.read("pgd")["index"]) == 10
     progress: list[tuple[str, int]] = []
     evaluate(
         model,
@@ -140,14 +140,14 @@ def test_stopped_and_started_again_no_finished_row_is_redone(relabeled: tuple[In
         batch=10,
         notify=lambda w, done, t, n: progress.append((w, done)),
     )
-    standing = 60 - sum(to == "fgsm" for to in whole.rows("two-linf-0.05").read()["fell_to"])
+    standing = 60 - sum(to == "fgsm" for to in whole.results("two-linf-0.05").rows()["broken_by"])
     assert progress == [("two-linf-0.05 pgd", done) for done in range(11, standing + 1)]
-    before, after = (run.rows("two-linf-0.05") for run in (whole, broken))
+    before, after = (run.results("two-linf-0.05") for run in (whole, broken))
     costs = {"seconds"}
-    assert {k: v for k, v in before.read().items() if k not in costs} == {
-        k: v for k, v in after.read().items() if k not in costs
+    assert {k: v for k, v in before.rows().items() if k not in costs} == {
+        k: v for k, v in after.rows().items() if k not in costs
     }
-    assert before.summary["robust"] == after.summary["robust"]
+    assert before.checked()[0]["robust"] == after.checked()[0]["robust"]
     model.seen = 0
     evaluate(model, dataset, SUITE, broken, threat=Linf(0.05), batch=10)
     assert model.seen == 0
@@ -156,17 +156,17 @@ def test_stopped_and_started_again_no_finished_row_is_redone(relabeled: tuple[In
 def test_a_curve_never_rises_and_keeps_what_fell(relabeled: tuple[Ink, DataSet], tmp_path: Path) -> None:
     model, dataset = relabeled
     run = claim(tmp_path / "run")
-    suite = Suite("steps", "", SUITE.entries, (0.5, 1.0, 2.0))
+    suite = AttackSuite("steps", "", SUITE.attacks, (0.5, 1.0, 2.0))
     summaries = evaluate(model, dataset, suite, run, threat=Linf(0.04), batch=60)
     assert [summary["name"] for summary in summaries] == ["steps-linf-0.02", "steps-linf-0.04", "steps-linf-0.08"]
-    small, large = run.rows("steps-linf-0.02").read(), run.rows("steps-linf-0.04").read()
-    for before, after, size in zip(small["fell_to"], large["fell_to"], small["size"], strict=True):
+    small, large = run.results("steps-linf-0.02").rows(), run.results("steps-linf-0.04").rows()
+    for before, after, size in zip(small["broken_by"], large["broken_by"], small["distance"], strict=True):
         if before:
             assert after == before
             assert float(str(size)) <= 0.02 * (1 + 1e-5)
     attacks = summaries[1]["attacks"]
     assert isinstance(attacks, list)
-    assert attacks[0]["tried"] == small["fell_to"].count("")
+    assert attacks[0]["tried"] == small["broken_by"].count("")
 
 
 def test_wrong_images_count_against_both_accuracies(digits: DataSet, tmp_path: Path) -> None:
@@ -187,11 +187,11 @@ def test_a_clean_suite_needs_no_threat(digits: DataSet, tmp_path: Path) -> None:
 
 def test_a_target_must_be_hit(relabeled: tuple[Ink, DataSet], tmp_path: Path) -> None:
     model, dataset = relabeled
-    suite = Suite("aimed", "", (Entry("pgd", PGD(steps=5), target=runner_up),))
+    suite = AttackSuite("aimed", "", (NamedAttack("pgd", PGD(steps=5), target=runner_up),))
     run = claim(tmp_path / "run")
     evaluate(model, dataset, suite, run, threat=Linf(0.05), batch=60)
-    rows = run.rows("aimed-linf-0.05").read()
-    for label, prediction, to in zip(rows["label"], rows["prediction"], rows["fell_to"], strict=True):
+    rows = run.results("aimed-linf-0.05").rows()
+    for label, prediction, to in zip(rows["label"], rows["prediction"], rows["broken_by"], strict=True):
         assert (prediction == 1 - int(str(label))) == (to == "pgd")
 
 
@@ -199,24 +199,26 @@ def test_the_gallery_shows_the_first_images_survivors_included(relabeled: tuple[
     model, dataset = relabeled
     run = claim(tmp_path / "run")
     evaluate(model, dataset, SUITE, run, threat=Linf(0.05), batch=60)
-    rows = run.rows("two-linf-0.05")
+    rows = run.results("two-linf-0.05")
     shown = np.load(rows.folder / "gallery.npz")
     first = dataset.test.images(torch.arange(8)).permute(0, 2, 3, 1).numpy()
     np.testing.assert_array_equal(shown["clean"], np.round(first * 255).astype(np.uint8))
-    assert shown["fell_to"].tolist() == rows.read()["fell_to"][:8]
+    assert shown["broken_by"].tolist() == rows.rows()["broken_by"][:8]
     assert 0 < np.abs(shown["adversarial"] - first).max() <= 0.05 + 1e-6
 
 
-@pytest.mark.parametrize("entry", [Entry("fgsm", FGSM()), Entry("pgd", PGD(steps=2))], ids=lambda entry: entry.name)
+@pytest.mark.parametrize(
+    "entry", [NamedAttack("fgsm", FGSM()), NamedAttack("pgd", PGD(steps=2))], ids=lambda entry: entry.name
+)
 def test_what_is_kept_of_an_image_is_not_its_batch(
-    relabeled: tuple[Ink, DataSet], tmp_path: Path, entry: Entry
+    relabeled: tuple[Ink, DataSet], tmp_path: Path, entry: NamedAttack
 ) -> None:
     """A view of one image is saved with all the memory it looks into."""
     model, digits = relabeled
     run = Run.claim(tmp_path / "run", "evaluate", {}, device="cpu")
-    suite = Suite("one", "", (entry,), shares=(0.5, 1.0))
+    suite = AttackSuite("one", "", (entry,), eps_scales=(0.5, 1.0))
     summaries = evaluate(model, digits, suite, run, threat=Linf(0.04))
-    files = [file for one in summaries for file in (run.rows(str(one["name"])).folder / "shown").glob("*")]
+    files = [file for one in summaries for file in (run.results(str(one["name"])).folder / "shown").glob("*")]
     assert files
     pixels = digits.test.images(torch.tensor([0])).nbytes
     assert max(file.stat().st_size for file in files) < pixels + 2000
@@ -225,7 +227,7 @@ def test_what_is_kept_of_an_image_is_not_its_batch(
 def test_a_file_that_was_deleted_is_made_again(relabeled: tuple[Ink, DataSet], tmp_path: Path) -> None:
     model, dataset = relabeled
     run = claim(tmp_path / "run")
-    suite = Suite("steps", "", SUITE.entries, (1.0, 2.0))
+    suite = AttackSuite("steps", "", SUITE.attacks, (1.0, 2.0))
     before = evaluate(model, dataset, suite, run, threat=Linf(0.05), batch=60)
     files = [path for path in (run.folder / "eval").rglob("*") if path.is_file()]
     assert {path.name for path in files} >= {"rows.parquet", "summary.json", "gallery.npz", "0.safetensors"}
@@ -243,7 +245,7 @@ def test_a_damaged_summary_is_named_by_who_goes_on(relabeled: tuple[Ink, DataSet
     model, dataset = relabeled
     run = claim(tmp_path / "run")
     evaluate(model, dataset, SUITE, run, threat=Linf(0.05), batch=60)
-    path = run.rows("two-linf-0.05").folder / "summary.json"
+    path = run.results("two-linf-0.05").folder / "summary.json"
     path.write_text("{}")
     with pytest.raises(UsageError, match=r"summary\.json says nothing of name, .* Delete .*summary\.json and run"):
         evaluate(model, dataset, SUITE, run, threat=Linf(0.05), batch=60)
@@ -256,10 +258,10 @@ def test_an_image_whose_attacked_pixels_are_lost_is_left_out_of_the_gallery(
 ) -> None:
     model, dataset = relabeled
     run = claim(tmp_path / "run")
-    suite = Suite("steps", "", SUITE.entries, (1.0, 2.0))
+    suite = AttackSuite("steps", "", SUITE.attacks, (1.0, 2.0))
     evaluate(model, dataset, suite, run, threat=Linf(0.05), batch=60)
-    small, large = (run.rows(f"steps-linf-{eps}") for eps in ("0.05", "0.1"))
-    fell = [row for row, to in enumerate(small.read()["fell_to"][:8]) if to]
+    small, large = (run.results(f"steps-linf-{eps}") for eps in ("0.05", "0.1"))
+    fell = [row for row, to in enumerate(small.rows()["broken_by"][:8]) if to]
     (small.folder / "shown" / f"{fell[0]}.safetensors").unlink()
     (small.folder / "shown" / f"{fell[1]}.safetensors").write_bytes(b"damaged")
     shutil.rmtree(large.folder)
@@ -269,7 +271,7 @@ def test_an_image_whose_attacked_pixels_are_lost_is_left_out_of_the_gallery(
     evaluate(model, dataset, suite, run, threat=Linf(0.05), batch=60)
     shown = np.load(large.folder / "gallery.npz")
     kept = [row for row in range(8) if row not in fell[:2]]
-    assert shown["fell_to"].tolist() == [large.read()["fell_to"][row] for row in kept]
+    assert shown["broken_by"].tolist() == [large.rows()["broken_by"][row] for row in kept]
     assert len(shown["clean"]) == len(shown["adversarial"]) == len(shown["label"]) == 6
 
 
@@ -278,10 +280,10 @@ def test_a_gallery_shows_what_felled_an_image_inside_a_smaller_ball(
 ) -> None:
     model, dataset = relabeled
     run = claim(tmp_path / "run")
-    suite = Suite("steps", "", SUITE.entries, (1.0, 2.0))
+    suite = AttackSuite("steps", "", SUITE.attacks, (1.0, 2.0))
     evaluate(model, dataset, suite, run, threat=Linf(0.05), batch=60)
-    small, large = (np.load(run.rows(f"steps-linf-{eps}").folder / "gallery.npz") for eps in ("0.05", "0.1"))
-    fell = small["fell_to"] != ""
+    small, large = (np.load(run.results(f"steps-linf-{eps}").folder / "gallery.npz") for eps in ("0.05", "0.1"))
+    fell = small["broken_by"] != ""
     assert fell.any()
     np.testing.assert_array_equal(small["adversarial"][fell], large["adversarial"][fell])
     assert (np.abs(large["adversarial"] - large["clean"] / 255).max((1, 2, 3)) > 0.04).all()
@@ -354,9 +356,9 @@ def test_planted_faults_raise_their_flags(relabeled: tuple[Ink, DataSet], tmp_pa
     # one gradient per image for FGSM, six for PGD unless the start already fools, over all batches
     attacks = summary["attacks"]
     assert isinstance(attacks, list)
-    gradients = 6 * 60 - 5 * attacks[1]["fell"]
+    gradients = 6 * 60 - 5 * attacks[1]["broken"]
     assert flags[0]["evidence"] == {"zero": 60, "gradients": 60}
-    assert flags[1]["evidence"] == {"zero": gradients - attacks[1]["fell"], "gradients": gradients}
+    assert flags[1]["evidence"] == {"zero": gradients - attacks[1]["broken"], "gradients": gradients}
     (clean,) = evaluate(model, dataset, SUITE, claim(tmp_path / "other"), threat=Linf(0.05), batch=16)
     assert clean["flags"] == []
 
@@ -442,6 +444,10 @@ def test_the_clean_pass_is_part_of_the_seconds(digits: DataSet, tmp_path: Path) 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "{", "[1]", "7"])
 def test_damaged_evidence_of_a_flag_is_one_line(text: str) -> None:
-    assert _evidence('{"zero": 60}') == {"zero": 60}
+    ctx = Context(Ink(0.3), TensorImages(torch.rand(1, 3, 8, 8), torch.zeros(1, dtype=torch.int64)))
+    ctx.add_flags([Flag("zero-gradients", "there were none", {"zero": 60})])
+    assert [dict(flag.evidence) for flag in ctx.flags()] == [{"zero": 60}]
+    row = {"index": 1, "order": 1, "code": "stateful", "sentence": "it has state", "evidence": text}
+    ctx.store.append("flags", {name: [value] for name, value in row.items()})
     with pytest.raises(UsageError, match=r"the flags in the run folder are damaged .* Evaluate into a new --run\."):
-        _evidence(text)
+        ctx.flags()

@@ -8,14 +8,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from vitadel import robustness
 from vitadel.attacks import PGD
 from vitadel.core.errors import UsageError
-from vitadel.evaluate import Entry, Suite, robustness
+from vitadel.evaluate import AttackSuite, NamedAttack
 from vitadel.losses import margin
 from vitadel.runs import Rows
 from vitadel.threats import Linf
 
-ENTRIES = [Entry("pgd", PGD(steps=3), margin)]
+ENTRIES = [NamedAttack("pgd", PGD(steps=3), margin)]
 
 
 class Plane(nn.Module):
@@ -44,8 +45,8 @@ def test_the_callers_gradient_mode_changes_nothing(mode: Callable[[], AbstractCo
         x, y = pixels()
         inside = robustness(Plane(), x, y, "linf:0.02", ENTRIES)
     assert 0 < plain.robust.correct < 20
-    assert inside.fell_to == plain.fell_to
-    assert torch.equal(inside.x, plain.x)
+    assert inside.broken_by == plain.broken_by
+    assert torch.equal(inside.x_adv, plain.x_adv)
 
 
 def test_a_noisy_model_leaves_the_callers_random_state_alone() -> None:
@@ -53,7 +54,7 @@ def test_a_noisy_model_leaves_the_callers_random_state_alone() -> None:
     before = torch.get_rng_state()
     result = robustness(Plane(noise=0.1), x, y, "linf:0.02", ENTRIES)
     assert torch.equal(torch.get_rng_state(), before)
-    assert [flag["code"] for flag in result.flags] == ["randomized"]
+    assert [flag.code for flag in result.flags] == ["randomized"]
 
 
 def test_names_that_look_alike_on_disk_have_pages_of_their_own(tmp_path: Path) -> None:
@@ -83,15 +84,15 @@ def test_a_suite_of_several_radii_is_refused() -> None:
 
 def test_a_suite_without_any_radius_is_refused() -> None:
     with pytest.raises(UsageError, match="Suite.shares is empty, so no radius is attacked"):
-        Suite("own", "", tuple(ENTRIES), shares=())
+        AttackSuite("own", "", tuple(ENTRIES), eps_scales=())
     with pytest.raises(UsageError, match=r"suite 'own' has no radius up to 1 at 0.5, got shares \(4.0,\)"):
-        Suite("own", "", tuple(ENTRIES), shares=(4.0,)).radii(Linf(0.5))
+        AttackSuite("own", "", tuple(ENTRIES), eps_scales=(4.0,)).radii(Linf(0.5))
 
 
 @pytest.mark.parametrize("name", ["clean", "flags"])
 def test_names_of_other_pages_are_refused(name: str) -> None:
     with pytest.raises(UsageError, match=f"got '{name}'"):
-        robustness(Plane(), *pixels(), "linf:0.02", [Entry(name, PGD())])
+        robustness(Plane(), *pixels(), "linf:0.02", [NamedAttack(name, PGD())])
 
 
 @pytest.mark.parametrize("wrong", [lambda z: z[:-1], lambda z: z[:1], lambda z: z[0]])

@@ -1,6 +1,6 @@
 """Faults planted in a model, each with the flag it must raise and the numbers that go with it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import grad as slope_of
 
+from vitadel import robustness
+from vitadel.api.results import Robustness
 from vitadel.attacks import APGD, FAB, FGSM, PGD, Attack, AutoAttack, Engine, Flag, Square, searcher
-from vitadel.evaluate import Entry, Robustness, robustness, sanity_flags
-from vitadel.evaluate.cascade import Cascade
-from vitadel.evaluate.journal import Notebook
-from vitadel.evaluate.robustness import InHand
-from vitadel.evaluate.runner import ready
+from vitadel.evaluate import AttackSuite, Context, NamedAttack, Search, TensorImages, sanity_flags
 from vitadel.losses import cross_entropy, dlr, margin
-from vitadel.runs import Rows
+from vitadel.runs import ResultFolder
+from vitadel.runs.schema import AttackRecord
 from vitadel.threats import Linf
 
 IMAGES = 24
@@ -72,25 +71,31 @@ def codes(flags: "list[Flag] | tuple[Flag, ...]") -> list[str]:
     return [flag.code for flag in flags]
 
 
-def told(found: Robustness) -> dict[str, list[Mapping[str, Any]]]:
+def by_code(found: Robustness) -> dict[str, list[Flag]]:
     """The flags of an evaluation by their code."""
-    by_code: dict[str, list[Mapping[str, Any]]] = {}
+    flags: dict[str, list[Flag]] = {}
     for flag in found.flags:
-        by_code.setdefault(str(flag["code"]), []).append(flag)
-    return by_code
+        flags.setdefault(flag.code, []).append(flag)
+    return flags
 
 
-def costs(found: Robustness) -> dict[str, Mapping[str, Any]]:
-    return {str(attack["name"]): attack for attack in found.attacks}
+def costs(found: Robustness) -> dict[str, AttackRecord]:
+    return {attack.name: attack for attack in found.attacks}
+
+
+def choose(model: nn.Module, engine: Engine) -> Search:
+    """How the attacks of GRADIENTS compute a model."""
+    x, y = images()
+    return Search.choose(Context(model, TensorImages(x, y), threat=Linf(0.01), engine=engine), GRADIENTS)
 
 
 GRADIENTS = (
-    Entry("fgsm", FGSM()),
-    Entry("pgd", PGD(steps=4)),
-    Entry("apgd-t", APGD(steps=5, targets=3)),
-    Entry("fab-t", FAB(steps=3, targets=2)),
+    NamedAttack("fgsm", FGSM()),
+    NamedAttack("pgd", PGD(steps=4)),
+    NamedAttack("apgd-t", APGD(steps=5, targets=3)),
+    NamedAttack("fab-t", FAB(steps=3, targets=2)),
 )
-BLIND = Entry("square", Square(queries=40), margin)
+BLIND = NamedAttack("square", Square(queries=40), margin)
 
 
 # ------------------------------------------------------------------- healthy
@@ -99,13 +104,13 @@ BLIND = Entry("square", Square(queries=40), margin)
 def test_a_healthy_model_raises_none_and_falls_where_its_radius_says() -> None:
     x, y = images()
     eps = float(radii(x, y).median())
-    found = robustness(Planes(), x, y, Linf(eps), (Entry("pgd", PGD(steps=20), margin), *GRADIENTS[2:], BLIND))
+    found = robustness(Planes(), x, y, Linf(eps), (NamedAttack("pgd", PGD(steps=20), margin), *GRADIENTS[2:], BLIND))
     assert list(found.flags) == []
     # a linear model is done after one step along the sign
     near = [float(radius) < eps * 0.999 for radius in radii(x, y)]
     sure = [abs(float(radius) / eps - 1) > 1e-3 for radius in radii(x, y)]
     assert sum(sure) >= IMAGES - 2
-    assert [to != "" for to, known in zip(found.fell_to, sure, strict=True) if known] == [
+    assert [to != "" for to, known in zip(found.broken_by, sure, strict=True) if known] == [
         one for one, known in zip(near, sure, strict=True) if known
     ]
 
@@ -122,18 +127,18 @@ def test_no_gradient_at_all_is_counted_attack_by_attack(fault: str, interval: in
     found = robustness(
         model, x, y, Linf(2 / 255), (*GRADIENTS, BLIND), engine=Engine(batch_size=10, sync_interval=interval)
     )
-    flags = told(found)
+    flags = by_code(found)
     assert set(flags) <= {"zero-gradients", "square-stronger"}
     # every gradient of every attack that asks for one, and the square attack asks for none
-    assert [flag["evidence"] for flag in flags["zero-gradients"]] == [
-        {"zero": costs(found)[entry.name]["backwards"], "gradients": costs(found)[entry.name]["backwards"]}
+    assert [flag.evidence for flag in flags["zero-gradients"]] == [
+        {"zero": costs(found)[entry.name].backwards, "gradients": costs(found)[entry.name].backwards}
         for entry in GRADIENTS
     ]
-    assert [flag["sentence"].partition(":")[0] for flag in flags["zero-gradients"]] == [e.name for e in GRADIENTS]
-    assert costs(found)["fgsm"]["backwards"] == IMAGES
+    assert [flag.sentence.partition(":")[0] for flag in flags["zero-gradients"]] == [e.name for e in GRADIENTS]
+    assert costs(found)["fgsm"].backwards == IMAGES
 
 
-def test_the_share_of_images_without_gradient_is_the_share_that_is_told() -> None:
+def test_the_share_of_images_without_gradient_is_the_share_that_is_by_code() -> None:
     x, y = images()
     eighth = set(range(0, IMAGES, 8))
     marks = x[sorted(eighth), 0, 0, 0]
@@ -144,7 +149,7 @@ def test_the_share_of_images_without_gradient_is_the_share_that_is_told() -> Non
 
     found = robustness(Altered(before=some), x, y, Linf(1e-7), GRADIENTS[:1])
     assert found.robust.correct == IMAGES
-    assert [flag["evidence"] for flag in told(found)["zero-gradients"]] == [{"zero": len(eighth), "gradients": IMAGES}]
+    assert [flag.evidence for flag in by_code(found)["zero-gradients"]] == [{"zero": len(eighth), "gradients": IMAGES}]
 
 
 def test_a_saturated_softmax_kills_cross_entropy_and_leaves_dlr_as_it_was() -> None:
@@ -156,22 +161,22 @@ def test_a_saturated_softmax_kills_cross_entropy_and_leaves_dlr_as_it_was() -> N
     assert float(gap.detach()) > 104
     eps = float(radii(x, y).min()) / 2  # nobody falls and nobody comes near saturation's end
     for loss in (cross_entropy, dlr, margin):
-        entry = Entry("apgd", APGD(steps=10), loss)
+        entry = NamedAttack("apgd", APGD(steps=10), loss)
         found, plain = (robustness(model, x, y, Linf(eps), [entry]) for model in (steep, Altered()))
         assert found.robust.correct == IMAGES
         assert list(plain.flags) == []
-        backwards = costs(found)["apgd"]["backwards"]
+        backwards = costs(found)["apgd"].backwards
         assert backwards == IMAGES * 11
         if loss is cross_entropy:
-            evidence = [flag["evidence"] for flag in told(found)["zero-gradients"]]
+            evidence = [flag.evidence for flag in by_code(found)["zero-gradients"]]
             assert evidence == [{"zero": backwards, "gradients": backwards}]
         else:
             assert list(found.flags) == []
-            assert torch.equal(found.x, plain.x)
+            assert torch.equal(found.x_adv, plain.x_adv)
     # at twice the radius of the nearest image DLR finds it, cross-entropy only what its random start meets
     eps = float(radii(x, y).median()) * 1.01
     felled = [
-        sum(to == "a" for to in robustness(steep, x, y, Linf(eps), [Entry("a", APGD(steps=10), loss)]).fell_to)
+        sum(to == "a" for to in robustness(steep, x, y, Linf(eps), [NamedAttack("a", APGD(steps=10), loss)]).broken_by)
         for loss in (dlr, cross_entropy)
     ]
     assert felled[0] >= IMAGES // 2
@@ -189,10 +194,10 @@ def test_the_share_of_cut_gradients_is_that_of_cut_images(attack: Attack) -> Non
     x[:, 0, 0, 0], x[::4, 0, 0, 0] = 0.0, 1.0
     y = Planes()(x).argmax(1)
     cut = Altered(before=lambda x: torch.where(x[:, :1, :1, :1] > 0.5, x.detach(), x))
-    found = robustness(cut, x, y, Linf(1e-5), [Entry("one", attack, margin)])
+    found = robustness(cut, x, y, Linf(1e-5), [NamedAttack("one", attack, margin)])
     assert found.robust.correct == IMAGES
     cost = costs(found)["one"]
-    assert cost["zero_gradients"] * 4 == cost["backwards"]
+    assert cost.zero_gradients * 4 == cost.backwards
 
 
 def test_a_loss_that_is_flat_beyond_the_goal_hides_nothing() -> None:
@@ -202,10 +207,10 @@ def test_a_loss_that_is_flat_beyond_the_goal_hides_nothing() -> None:
     def noisy(z: Tensor) -> Tensor:
         return z + 0.01 * torch.randn_like(z)
 
-    entries = [Entry("apgd", APGD(steps=20, draws=5), dlr)]
+    entries = [NamedAttack("apgd", APGD(steps=20, draws=5), dlr)]
     found = robustness(Altered(after=noisy), x, y, Linf(4 * float(radii(x, y).max())), entries)
     assert found.robust.correct == 0
-    assert set(told(found)) == {"randomized"}
+    assert set(by_code(found)) == {"randomized"}
 
 
 # ------------------------------------------------------------- probabilities
@@ -233,18 +238,16 @@ def test_probabilities_are_noticed_in_every_precision(dtype: torch.dtype) -> Non
 def test_a_random_model_is_told_and_computed_as_it_is(engine: Engine) -> None:
     model = Altered(after=lambda z: z + 0.01 * torch.randn(z.shape).to(z))
     x, y = images()
-    held = Cascade(model, InHand(x, y), GRADIENTS, Linf(0.01), Notebook(), 0, engine)
-    ready(held, x)
-    assert codes(held.find_flags()) == ["randomized"]
-    assert held.find_flags()[0].evidence == {"changed": IMAGES, "images": IMAGES}
-    assert held.search is None
-    assert (held.engine.precision, held.engine.compile, held.engine.cuda_graph) == ("float32", False, False)
-    still = Cascade(Altered(), InHand(x, y), GRADIENTS, Linf(0.01), Notebook(), 0, Engine(precision="fp16"))
-    ready(still, x)
-    assert still.find_flags() == []
-    assert still.search is not None
+    search = choose(model, engine)
+    assert codes(search.ctx.flags()) == ["randomized"]
+    assert search.ctx.flags()[0].evidence == {"changed": IMAGES, "images": IMAGES}
+    assert search.copy is None
+    assert (search.engine.precision, search.engine.compile, search.engine.cuda_graph) == ("float32", False, False)
+    deterministic = choose(Altered(), Engine(precision="fp16"))
+    assert deterministic.ctx.flags() == []
+    assert deterministic.copy is not None
     found = robustness(model, x, y, Linf(1e-6), GRADIENTS[:2], engine=engine)
-    assert [flag["code"] for flag in found.flags] == ["randomized"]
+    assert [flag.code for flag in found.flags] == ["randomized"]
 
 
 def test_noise_far_below_the_logits_is_not_randomness() -> None:
@@ -284,7 +287,7 @@ def test_backward_passes_inside_the_forward_pass_are_counted(way: str) -> None:
     assert codes(flags) == ["gradient-path"]
     assert flags[0].evidence == {"backward_passes": 2}
     found = robustness(Altered(before=_purified(way)), x, y, Linf(1e-6), GRADIENTS[:1])
-    assert [flag["evidence"] for flag in told(found)["gradient-path"]] == [{"backward_passes": 2}]
+    assert [flag.evidence for flag in by_code(found)["gradient-path"]] == [{"backward_passes": 2}]
     # the door is closed again: nothing of torch stays replaced
     assert torch.autograd._engine_run_backward.__name__ == "_engine_run_backward"  # type: ignore[attr-defined]
 
@@ -341,18 +344,21 @@ def test_answers_that_bend_are_believed_where_a_shorter_step_agrees(monkeypatch:
 def test_square_is_told_to_be_stronger_where_gradients_mislead() -> None:
     x, y = images()
     eps = float(radii(x, y).median()) * 1.5
-    entries = (Entry("pgd", PGD(steps=10, random_start=False)), Entry("square", Square(queries=200), margin))
+    entries = (
+        NamedAttack("pgd", PGD(steps=10, random_start=False)),
+        NamedAttack("square", Square(queries=200), margin),
+    )
     found = robustness(Altered(before=_times(-1.0)), x, y, Linf(eps), entries)
     # uphill is downhill: no image falls to the gradient
-    assert costs(found)["pgd"]["fell"] == 0
-    fell = costs(found)["square"]["fell"]
+    assert costs(found)["pgd"].broken == 0
+    fell = costs(found)["square"].broken
     assert fell > IMAGES // 4
-    assert [flag["evidence"] for flag in told(found)["square-stronger"]] == [{"images": fell, "of": IMAGES}]
-    assert set(told(found)) == {"gradient-path", "square-stronger"}
+    assert [flag.evidence for flag in by_code(found)["square-stronger"]] == [{"images": fell, "of": IMAGES}]
+    assert set(by_code(found)) == {"gradient-path", "square-stronger"}
     honest = robustness(Altered(), x, y, Linf(eps), entries)
     assert list(honest.flags) == []
     alone = robustness(Altered(before=_times(-1.0)), x, y, Linf(eps), entries[::-1])
-    assert "square-stronger" not in told(alone)  # it came first, so nothing had been left
+    assert "square-stronger" not in by_code(alone)  # it came first, so nothing had been left
 
 
 # ---------------------------------------------------------------- few classes
@@ -362,37 +368,38 @@ def test_square_is_told_to_be_stronger_where_gradients_mislead() -> None:
 def test_autoattack_runs_through_with_few_classes(classes: int, expected: int) -> None:
     x, y = images(classes)
     eps = float(radii(x, y, classes).max()) * 1.05
-    found = robustness(Altered(classes=classes), x[:4], y[:4], Linf(eps), [Entry("aa", AutoAttack())])
+    found = robustness(Altered(classes=classes), x[:4], y[:4], Linf(eps), [NamedAttack("aa", AutoAttack())])
     assert found.robust.correct == 0
-    flags = told(found)
+    flags = by_code(found)
     assert set(flags) == ({"few-classes"} if expected else set())
-    said = [(str(flag["sentence"]).partition(":")[0], flag["evidence"]) for flag in flags.get("few-classes", [])]
+    said = [(flag.sentence.partition(":")[0], flag.evidence) for flag in flags.get("few-classes", [])]
     fewer = {"classes": classes, "targets": classes - 1}
     # APGD-T and FAB-T have fewer targets; with less than four classes APGD-T climbs the lead instead of its ratio
     told_of = [("apgd-t", {"classes": classes, "needed": 4}), ("apgd-t", fewer), ("fab-t", fewer)]
     assert [one for one in told_of if one in said] == told_of[3 - expected :]
     assert len(said) == expected
     # and with an image that stands, every stage: each rival is a target, and there are no more
-    stages = [Entry("apgd-dlr", APGD(steps=4), dlr), Entry("apgd-t", APGD(steps=4, targets=9))]
-    stages += [Entry("fab-t", FAB(steps=4, targets=9)), Entry("fab", FAB(steps=4)), BLIND]
+    stages = [NamedAttack("apgd-dlr", APGD(steps=4), dlr), NamedAttack("apgd-t", APGD(steps=4, targets=9))]
+    stages += [NamedAttack("fab-t", FAB(steps=4, targets=9)), NamedAttack("fab", FAB(steps=4)), BLIND]
     stood = costs(robustness(Altered(classes=classes), x[:4], y[:4], Linf(1e-7), stages))
     top_other_classes = min(9, classes - 1)
-    assert {name: (cost["tried"], cost["fell"]) for name, cost in stood.items()} == dict.fromkeys(stood, (4, 0))
-    assert stood["apgd-dlr"]["backwards"] == 4 * 5
-    assert stood["apgd-t"]["backwards"] == stood["fab-t"]["backwards"] == 4 * 5 * top_other_classes
-    assert stood["fab"]["backwards"] == 4 * 5 * (classes - 1)
+    assert {name: (cost.tried, cost.broken) for name, cost in stood.items()} == dict.fromkeys(stood, (4, 0))
+    assert stood["apgd-dlr"].backwards == 4 * 5
+    assert stood["apgd-t"].backwards == stood["fab-t"].backwards == 4 * 5 * top_other_classes
+    assert stood["fab"].backwards == 4 * 5 * (classes - 1)
 
 
 def test_dlr_with_two_classes_is_the_margin() -> None:
     x, y = images(2)
     eps = float(radii(x, y, 2).median())
     one, other = (
-        robustness(Altered(classes=2), x, y, Linf(eps), [Entry("apgd", APGD(steps=10), loss)]) for loss in (dlr, margin)
+        robustness(Altered(classes=2), x, y, Linf(eps), [NamedAttack("apgd", APGD(steps=10), loss)])
+        for loss in (dlr, margin)
     )
-    assert [flag["evidence"] for flag in one.flags] == [{"classes": 2, "needed": 3}]
+    assert [flag.evidence for flag in one.flags] == [{"classes": 2, "needed": 3}]
     assert list(other.flags) == []
-    assert torch.equal(one.x, other.x)
-    assert one.fell_to == other.fell_to
+    assert torch.equal(one.x_adv, other.x_adv)
+    assert one.broken_by == other.broken_by
 
 
 # ------------------------------------------------- searches that cannot be had
@@ -401,31 +408,29 @@ def test_dlr_with_two_classes_is_the_margin() -> None:
 def _two_ways(model: nn.Module, engine: Engine) -> tuple[Robustness, Robustness]:
     x, y = images()
     eps = float(radii(x, y).median()) * 1.01
-    entries = (Entry("pgd", PGD(steps=10), margin), Entry("square", Square(queries=30), margin))
+    entries = (NamedAttack("pgd", PGD(steps=10), margin), NamedAttack("square", Square(queries=30), margin))
     return robustness(model, x, y, Linf(eps), entries), robustness(model, x, y, Linf(eps), entries, engine=engine)
 
 
 def same_verdicts(one: Robustness, other: Robustness) -> None:
-    assert one.fell_to == other.fell_to
+    assert one.broken_by == other.broken_by
     assert one.prediction == other.prediction
-    assert one.size == other.size
-    assert torch.equal(one.x, other.x)
+    assert one.distance == other.distance
+    assert torch.equal(one.x_adv, other.x_adv)
     assert 0 < one.robust.correct < IMAGES
 
 
 def test_logits_beyond_the_range_of_half_precision() -> None:
     steep = Altered(after=lambda z: 1e6 * z)
     plain, half = _two_ways(steep, Engine(precision="fp16"))
-    assert [flag["code"] for flag in half.flags] == ["search-fell-back"]
-    assert "could not run as fp16: logits beyond the range" in str(half.flags[0]["sentence"])
+    assert [flag.code for flag in half.flags] == ["search-fell-back"]
+    assert "could not run as fp16: logits beyond the range" in str(half.flags[0].sentence)
     assert list(plain.flags) == []
-    x, y = images()
+    x, _ = images()
     found, precision, _ = searcher(steep, x, "fp16")
     assert precision == "bf16"  # which has the range
     assert found(x).dtype == torch.bfloat16
-    cascade = Cascade(steep, InHand(x, y), GRADIENTS, Linf(0.01), Notebook(), 0, Engine(precision="fp16"))
-    ready(cascade, x)
-    assert cascade.precision == "bf16"
+    assert choose(steep, Engine(precision="fp16")).precision == "bf16"
 
 
 def test_a_model_that_cannot_be_cast() -> None:
@@ -436,9 +441,9 @@ def test_a_model_that_cannot_be_cast() -> None:
             return z @ fixed
 
     plain, half = _two_ways(Altered(after=strict), Engine(precision="fp16"))
-    assert [flag["code"] for flag in half.flags] == ["search-fell-back", "search-fell-back"]
+    assert [flag.code for flag in half.flags] == ["search-fell-back", "search-fell-back"]
     for flag, precision in zip(half.flags, ("fp16", "bf16"), strict=True):
-        assert f"could not run as {precision}: expected m" in str(flag["sentence"])
+        assert f"could not run as {precision}: expected m" in flag.sentence
     same_verdicts(plain, half)
 
 
@@ -447,13 +452,13 @@ def test_numbers_beyond_the_range_only_on_the_way() -> None:
     x, y = images()
 
     eps = float(radii(x, y).median()) * 1.01
-    entries = (Entry("pgd", PGD(steps=10), margin), Entry("apgd", APGD(steps=5), dlr))
+    entries = (NamedAttack("pgd", PGD(steps=10), margin), NamedAttack("apgd", APGD(steps=5), dlr))
     plain = robustness(Beyond(), x, y, Linf(eps), entries)
     half = robustness(Beyond(), x, y, Linf(eps), entries, engine=Engine(precision="fp16"))
-    assert [flag["code"] for flag in half.flags] == ["search-fell-back"]
-    assert half.flags[0]["sentence"] == "the search met numbers beyond the range of fp16 and went on in bf16"
+    assert [flag.code for flag in half.flags] == ["search-fell-back"]
+    assert half.flags[0].sentence == "the search met numbers beyond the range of fp16 and went on in bf16"
     near = [abs(float(radius) / eps - 1) < 0.05 for radius in radii(x, y)]
-    for one, other, close in zip(plain.fell_to, half.fell_to, near, strict=True):
+    for one, other, close in zip(plain.broken_by, half.broken_by, near, strict=True):
         assert close or one == other
 
 
@@ -469,23 +474,19 @@ class Beyond(Altered):
 def test_what_was_said_before_a_stop_is_said_after_it(tmp_path: Path) -> None:
     """The first attack falls back and the second does not run any more: resumed, the flag is still there, once."""
     x, y = images()
-    entries = (Entry("pgd", PGD(steps=10), margin), Entry("square", Square(queries=3), margin))
-    journal = Rows(tmp_path / "rows")
+    entries = (NamedAttack("pgd", PGD(steps=10), margin), NamedAttack("square", Square(queries=3), margin))
+    store = ResultFolder(tmp_path / "results")
 
-    def cascade(precision: str, entries: tuple[Entry, ...]) -> Cascade:
-        held = Cascade(Beyond(), InHand(x, y), entries, Linf(0.05), journal, 0, Engine(precision=precision))
-        standing = held.classify()
-        ready(held, x)
-        held.attack(standing)
-        return held
+    def flags_of(precision: str, attacks: tuple[NamedAttack, ...]) -> list[Flag]:
+        engine = Engine(precision=precision)
+        ctx = Context(Beyond(), TensorImages(x, y), threat=Linf(0.05), engine=engine, store=store)
+        AttackSuite("own", "", attacks).run(ctx)
+        return ctx.flags()
 
-    first = cascade("fp16", entries[:1])
-    assert "search-fell-back" in codes(first.find_flags())
-    before = sorted(flag.sentence for flag in first.find_flags())
-    again = cascade("float32", entries)
-    assert sorted(flag.sentence for flag in again.find_flags()) == before
-    assert [dict(flag.evidence) for flag in again.find_flags()] == [dict(flag.evidence) for flag in first.find_flags()]
-    assert len(journal.page("pgd").finished()) == IMAGES
+    before = flags_of("fp16", entries[:1])
+    assert "search-fell-back" in codes(before)
+    assert flags_of("float32", entries) == before
+    assert len(store.read("pgd")["index"]) == IMAGES
 
 
 def test_a_model_that_cannot_be_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -494,18 +495,18 @@ def test_a_model_that_cannot_be_compiled(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(torch, "compile", refuse)
     plain, other = _two_ways(Altered(), Engine(compile=True))
-    assert [flag["sentence"] for flag in other.flags] == [
+    assert [flag.sentence for flag in other.flags] == [
         "the search could not run as float32, compiled: no compiler here"
     ]
-    assert other.flags[0]["code"] == "search-fell-back"
+    assert other.flags[0].code == "search-fell-back"
     same_verdicts(plain, other)
     x, y = images()
     half = robustness(Altered(), x, y, Linf(0.01), GRADIENTS[:1], engine=Engine(compile=True, precision="fp16"))
-    assert [flag["sentence"] for flag in half.flags] == ["the search could not run as fp16, compiled: no compiler here"]
+    assert [flag.sentence for flag in half.flags] == ["the search could not run as fp16, compiled: no compiler here"]
     steep = Altered(after=lambda z: 1e6 * z)
-    climb = [Entry("pgd", PGD(steps=2), margin)]
+    climb = [NamedAttack("pgd", PGD(steps=2), margin)]
     both = robustness(steep, x, y, Linf(0.01), climb, engine=Engine(compile=True, precision="fp16"))
-    assert {str(flag["sentence"]).partition(":")[0] for flag in both.flags} == {
+    assert {flag.sentence.partition(":")[0] for flag in both.flags} == {
         "the search could not run as fp16, compiled",
         "the search could not run as fp16",
     }
@@ -529,8 +530,8 @@ def test_a_compiled_model_is_what_the_search_asks(monkeypatch: pytest.MonkeyPatc
     same_verdicts(plain, other)
     # three tries on the first images and three on three rows, then every forward of the search; successes are judged
     # by the model itself
-    forwards = sum(int(str(attack["forwards"])) for attack in other.attacks)
-    judged = sum(int(str(attack["fell"])) + int(str(attack["rejected"])) for attack in other.attacks)
+    forwards = sum(attack.forwards for attack in other.attacks)
+    judged = sum(attack.broken + attack.rejected for attack in other.attacks)
     assert sum(asked) == 2 * (IMAGES + 3) + forwards - judged
 
 
@@ -548,11 +549,11 @@ def test_a_model_that_trains_its_normalization_is_flagged_and_has_its_statistics
     model = TORAFamily().eval()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     assert [flag.code for flag in sanity_flags(model, x)] == ["stateful"]
-    found = robustness(model, x, torch.zeros(IMAGES, dtype=torch.int64), Linf(0.01), [Entry("fgsm", FGSM())])
+    found = robustness(model, x, torch.zeros(IMAGES, dtype=torch.int64), Linf(0.01), [NamedAttack("fgsm", FGSM())])
     (flag,) = found.flags
-    assert flag["code"] == "stateful"
-    assert "BatchNorm2d.running_mean, BatchNorm2d.running_var, BatchNorm2d.num_batches_tracked" in str(flag["sentence"])
-    assert flag["evidence"] == {"buffers": 3}
+    assert flag.code == "stateful"
+    assert "BatchNorm2d.running_mean, BatchNorm2d.running_var, BatchNorm2d.num_batches_tracked" in flag.sentence
+    assert flag.evidence == {"buffers": 3}
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert not model.training
     assert not model.norm.training

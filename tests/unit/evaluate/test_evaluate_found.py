@@ -6,17 +6,19 @@ from pathlib import Path
 
 import pytest
 import torch
+from evaluations import evaluate  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
 from vitadel import data
 from vitadel.attacks import FGSM, PGD, Engine
 from vitadel.core.errors import UsageError
 from vitadel.data import DataSet, Squash
-from vitadel.evaluate import Entry, Suite, evaluate, read_found
-from vitadel.runs import Run
+from vitadel.evaluate import AttackSuite, Context, NamedAttack, read_adversarial_images
+from vitadel.evaluate.adversarial_images import ImageFiles
+from vitadel.runs import ResultFolder, Run
 from vitadel.threats import L2, Linf, Threat
 
-SUITE = Suite("two", "for the tests", (Entry("fgsm", FGSM()), Entry("pgd", PGD(steps=5))))
+SUITE = AttackSuite("two", "for the tests", (NamedAttack("fgsm", FGSM()), NamedAttack("pgd", PGD(steps=5))))
 
 
 class Steep(nn.Module):
@@ -45,9 +47,9 @@ def test_every_image_that_fell_is_there_inside_and_fools(
     model, dataset = subject
     run = Run.claim(tmp_path / "run", "evaluate", {"seed": 0}, device="cpu")
     (summary,) = evaluate(model, dataset, SUITE, run, threat=threat, keep_images=True)
-    rows = run.rows(str(summary["name"])).read()
-    fell = [int(str(row)) for row, to in zip(rows["row"], rows["fell_to"], strict=True) if to]
-    found = read_found(run.rows(str(summary["name"])).folder / "found", dataset.test)
+    rows = run.results(str(summary["name"])).rows()
+    fell = [int(str(row)) for row, to in zip(rows["index"], rows["broken_by"], strict=True) if to]
+    found = read_adversarial_images(run.results(str(summary["name"])).folder / "found", dataset.test)
     assert 0 < len(fell) < 40
     assert sorted(found) == fell
     x0, x = dataset.test.images(torch.tensor(fell)), torch.stack([found[row] for row in fell])
@@ -59,12 +61,12 @@ def test_every_image_that_fell_is_there_inside_and_fools(
 
 def test_a_larger_radius_has_what_fell_inside_smaller_ones(subject: tuple[Steep, DataSet], tmp_path: Path) -> None:
     model, dataset = subject
-    suite, run = replace(SUITE, shares=(0.2, 0.5, 1.0)), Run.claim(tmp_path / "run", "evaluate", {}, device="cpu")
+    suite, run = replace(SUITE, eps_scales=(0.2, 0.5, 1.0)), Run.claim(tmp_path / "run", "evaluate", {}, device="cpu")
     fallen = []
     for summary in evaluate(model, dataset, suite, run, threat=Linf(0.1), keep_images=True):
-        rows = run.rows(str(summary["name"])).read()
-        fell = [int(str(row)) for row, to in zip(rows["row"], rows["fell_to"], strict=True) if to]
-        found = read_found(run.rows(str(summary["name"])).folder / "found", dataset.test)
+        rows = run.results(str(summary["name"])).rows()
+        fell = [int(str(row)) for row, to in zip(rows["index"], rows["broken_by"], strict=True) if to]
+        found = read_adversarial_images(run.results(str(summary["name"])).folder / "found", dataset.test)
         assert sorted(found) == fell
         x = torch.stack([found[row] for row in fell])
         assert bool((model(x).argmax(1) != dataset.test.labels[torch.tensor(fell)]).all())
@@ -74,40 +76,37 @@ def test_a_larger_radius_has_what_fell_inside_smaller_ones(subject: tuple[Steep,
 
 def test_an_image_that_rounding_would_save_is_kept_exactly(tmp_path: Path) -> None:
     """The threshold lies between the image found and its rounded twin."""
-    from vitadel.evaluate.adversarial_images import Found
-
     digits = data.load("digits[:4]", preprocess=Squash(8))
     x0 = digits.test.images(torch.arange(4))
     x = (x0 + 0.01).clamp(0, 1)
     model = Steep(float(x[0].mean()) - 1e-7)
     labels = torch.tensor([0, 1, 1, 1])
     split = replace(digits.test, labels=labels)
-    keeper = Found(tmp_path, model, split)
-    keeper.add(0, x[0])
-    keeper.flush()
-    assert torch.equal(read_found(tmp_path, split)[0], x[0])
+    ctx = Context(model, split, store=ResultFolder(tmp_path))
+    ImageFiles(ctx, everything=True).keep([{"index": 0, "success": True, "x_adv": x[0]}])
+    assert torch.equal(read_adversarial_images(tmp_path / "found", split)[0], x[0])
 
 
 def test_a_lost_or_damaged_file_of_images_is_named(subject: tuple[Steep, DataSet], tmp_path: Path) -> None:
     model, dataset = subject
     run = Run.claim(tmp_path / "run", "evaluate", {}, device="cpu")
     (summary,) = evaluate(model, dataset, SUITE, run, threat=Linf(0.05), keep_images=True)
-    folder = run.rows(str(summary["name"])).folder / "found"
+    folder = run.results(str(summary["name"])).folder / "found"
     file = min(folder.glob("*.npz"))
     content = file.read_bytes()
     for place in range(0, len(content), 29):
         file.write_bytes(content[:place] + bytes([content[place] ^ 1 << place % 8]) + content[place + 1 :])
         try:
-            found = read_found(folder, dataset.test)
+            found = read_adversarial_images(folder, dataset.test)
         except UsageError as error:
             assert_named(error, file)
         else:
             file.write_bytes(content)
-            intact = read_found(folder, dataset.test)
+            intact = read_adversarial_images(folder, dataset.test)
             assert found.keys() == intact.keys()
             assert all(torch.equal(found[row], intact[row]) for row in intact)
     file.unlink()
-    with pytest.raises(UsageError, match=r"found has lost \d+ of the images that fell, .* or delete .*two-linf"):
+    with pytest.raises(UsageError, match=r"found has lost \d+ of the adversarial images, .* or delete .*two-linf"):
         evaluate(model, dataset, SUITE, run, threat=Linf(0.05), keep_images=True)
     shutil.rmtree(folder.parent)  # what the error says
     assert evaluate(model, dataset, SUITE, run, threat=Linf(0.05), keep_images=True)[0]["robust"] == summary["robust"]
@@ -120,13 +119,13 @@ def assert_named(error: UsageError, file: Path) -> None:
 def test_nothing_kept_is_said_so(subject: tuple[Steep, DataSet], tmp_path: Path) -> None:
     _, dataset = subject
     with pytest.raises(UsageError, match="Evaluate with --keep-images"):
-        read_found(tmp_path, dataset.test)
+        read_adversarial_images(tmp_path, dataset.test)
 
 
 def test_attacks_of_one_name_are_refused() -> None:
-    twice = Suite("twice", "", (Entry("pgd", PGD()), Entry("pgd", PGD(steps=3))))
+    twice = AttackSuite("twice", "", (NamedAttack("pgd", PGD()), NamedAttack("pgd", PGD(steps=3))))
     with pytest.raises(UsageError, match="needs a name of its own, got 'pgd'"):
-        twice.cascade(Linf(0.1))
+        twice.stages(Linf(0.1))
 
 
 @pytest.mark.parametrize("precision", ["float32", "fp16"])

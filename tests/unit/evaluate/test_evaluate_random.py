@@ -6,13 +6,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from vitadel import robustness
 from vitadel.attacks import APGD, Engine
 from vitadel.core.stats import expected_accuracy
-from vitadel.evaluate import Entry, robustness
-from vitadel.evaluate.cascade import Cascade
-from vitadel.evaluate.journal import Notebook
-from vitadel.evaluate.robustness import InHand
-from vitadel.evaluate.verdicts import verdicts
+from vitadel.evaluate import AttackSuite, Context, NamedAttack, TensorImages
+from vitadel.evaluate.suites.attacks import classify, is_randomized
 from vitadel.losses import cross_entropy, dlr
 from vitadel.threats import Linf
 
@@ -46,11 +44,11 @@ def pictures(mean: float) -> tuple[Tensor, Tensor]:
     return torch.full((IMAGES, 3, 2, 2), mean), torch.ones(IMAGES, dtype=torch.int64)
 
 
-def rand(steps: int, draws: int = 4) -> tuple[Entry, ...]:
+def rand(steps: int, draws: int = 4) -> tuple[NamedAttack, ...]:
     """AutoAttack's two attacks for random models, cut short."""
     return (
-        Entry("apgd-ce", APGD(steps=steps, draws=draws), cross_entropy),
-        Entry("apgd-dlr", APGD(steps=steps, draws=draws), dlr),
+        NamedAttack("apgd-ce", APGD(steps=steps, draws=draws), cross_entropy),
+        NamedAttack("apgd-dlr", APGD(steps=steps, draws=draws), dlr),
     )
 
 
@@ -67,7 +65,7 @@ def test_where_no_attack_is_possible_the_expected_accuracy_is_that_of_clean_imag
     # the interval is that of 20 answers per image
     assert found.robust.high - found.robust.low == pytest.approx(2 * 1.96 * spread, rel=0.2)
     # and the noise is no excuse to doubt the gradient
-    assert [flag["code"] for flag in found.flags] == ["randomized"]
+    assert [flag.code for flag in found.flags] == ["randomized"]
 
 
 def test_a_large_radius_leaves_nothing() -> None:
@@ -76,7 +74,7 @@ def test_a_large_radius_leaves_nothing() -> None:
     assert found.clean.accuracy == pytest.approx(chance(2), abs=0.02)
     # the worst point has mean 0.2: right with a chance of P(-6)
     assert found.robust.accuracy == 0
-    assert set(found.fell_to) == {"apgd-ce", "apgd-dlr"} or set(found.fell_to) == {"apgd-ce"}
+    assert set(found.broken_by) == {"apgd-ce", "apgd-dlr"} or set(found.broken_by) == {"apgd-ce"}
 
 
 def test_a_radius_in_between_gives_the_chance_at_the_edge_of_the_ball() -> None:
@@ -96,20 +94,20 @@ def test_a_model_that_never_changes_its_mind_gets_the_usual_accuracy() -> None:
     assert found.robust.correct == 200
     assert found.robust.accuracy == pytest.approx(2 / 3)
     assert found.clean.correct == IMAGES
-    assert [to != "" for to in found.fell_to] == [row % 3 == 0 for row in range(IMAGES)]
+    assert [to != "" for to in found.broken_by] == [row % 3 == 0 for row in range(IMAGES)]
 
 
 def test_choosing_and_scoring_use_other_draws() -> None:
     x, y = pictures(0.55)
-    model = Coin(0.1)
-    cascade = Cascade(model, InHand(x, y), rand(2), Linf(1e-6), Notebook(), 0, Engine(batch_size=100))
-    assert cascade.is_random
-    standing = cascade.classify()
-    lines = cascade.journal.page("clean").read()
+    model, attacks = Coin(0.1), rand(2)
+    ctx = Context(model, TensorImages(x, y), threat=Linf(1e-6), engine=Engine(batch_size=100))
+    assert is_randomized(attacks)
+    robust = classify(ctx, attacks)
+    clean = ctx.table("clean")
     # one answer to speak of, then 40 about every part of the images, no two with the same seed
     assert len(model.seeds) == IMAGES // 100 * (1 + 2 * DRAWS)
     assert len(set(model.seeds)) == 2 * DRAWS
-    chosen, scored = (torch.tensor([float(str(v)) for v in lines[name]]) for name in ("right_chosen", "right_scored"))
+    chosen, scored = (torch.tensor(clean[name]) for name in ("correct_selected", "correct_scored"))
     for shares in (chosen, scored):
         assert torch.allclose(shares * DRAWS, (shares * DRAWS).round(), atol=1e-4)
         assert float(shares.mean()) == pytest.approx(chance(0.5), abs=0.03)
@@ -117,32 +115,33 @@ def test_choosing_and_scoring_use_other_draws() -> None:
     # independent: their correlation is that of chance
     both = torch.corrcoef(torch.stack([chosen, scored]))[0, 1]
     assert abs(float(both)) < 4 / math.sqrt(IMAGES)
-    assert standing == [row for row, share in enumerate(chosen.tolist()) if share > 0]
+    assert robust == [image for image, share in enumerate(chosen.tolist()) if share > 0]
 
-    cascade.attack(standing)
-    rows = verdicts(cascade.journal, InHand(x, y), [str(row) for row in range(IMAGES)], rand(2), {})
-    assert rows["clean_right"] == lines["right_scored"]
-    pages = [cascade.journal.page(entry.name).read() for entry in rand(2)]
-    for row, right in enumerate(rows["right"]):
-        options = [(float(chosen[row]), lines["right_scored"][row])]
-        options += [(page["right_chosen"][row], page["right_scored"][row]) for page in pages]  # type: ignore[misc]
+    suite = AttackSuite("rand", "", attacks)
+    suite.run(ctx)
+    rows = suite.rows(ctx)
+    assert rows["clean_correct"] == clean["correct_scored"]
+    tables = [ctx.table(attack.name) for attack in attacks]
+    for row, right in enumerate(rows["robust"]):
+        options = [(float(chosen[row]), clean["correct_scored"][row])]
+        options += [(table["correct_selected"][row], table["correct_scored"][row]) for table in tables]
         least = min(options, key=lambda option: option[0])[0]
         # the point was chosen by the first draws, and its score is that of the others
         assert right == next(score for choice, score in options if choice == least)
-    assert any(right not in (0.0, 1.0) for right in rows["right"])
+    assert any(right not in (0.0, 1.0) for right in rows["robust"])
     # choosing the least of three by the scores themselves would be lower by far more than chance explains
     flattered = sum(
-        min(float(str(values[row])) for values in (lines["right_scored"], *(page["right_scored"] for page in pages)))
+        min(values[row] for values in (clean["correct_scored"], *(table["correct_scored"] for table in tables)))
         for row in range(IMAGES)
     )
-    assert sum(float(str(right)) for right in rows["right"]) > flattered + 5
+    assert sum(rows["robust"]) > flattered + 5
 
 
 def test_every_step_averages_its_draws_and_no_success_ends_the_search() -> None:
     x, y = pictures(0.6)
     found = robustness(Coin(0.1), x[:10], y[:10], Linf(0.3), rand(5, draws=7))
     for attack in found.attacks:
-        assert (attack["tried"], attack["forwards"], attack["backwards"]) == (10, 10 * 6 * 7, 10 * 6 * 7)
+        assert (attack.tried, attack.forwards, attack.backwards) == (10, 10 * 6 * 7, 10 * 6 * 7)
 
 
 @pytest.mark.parametrize(

@@ -9,42 +9,42 @@ from typing import Any
 
 import pytest
 import torch
+from evaluations import evaluate  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
-from vitadel import data, models
+from vitadel import data, models, robustness
 from vitadel.attacks import APGD, FAB, FGSM, PGD, AutoAttack, Engine, Square
 from vitadel.core.distributed import Ranks, best_device
 from vitadel.core.errors import UsageError
 from vitadel.data import DataSet, Squash
 from vitadel.evaluate import (
     SUITES,
-    Entry,
-    Suite,
-    evaluate,
+    AttackSuite,
+    Context,
+    NamedAttack,
+    Search,
     refuse_other_classes,
     refuse_unwritable_names,
-    robustness,
     survey,
 )
-from vitadel.evaluate.cascade import Cascade
-from vitadel.evaluate.journal import Notebook
-from vitadel.evaluate.skipped import skipped_flags
+from vitadel.evaluate.images import skipped_flags
 from vitadel.evaluate.suites import GrayLevel
+from vitadel.evaluate.suites.attacks import classify, run_attack
 from vitadel.goals import least_likely
 from vitadel.losses import dlr, kl_divergence, margin
-from vitadel.runs import Rows, Run
+from vitadel.runs import Run
 from vitadel.threats import Linf
 
 IMAGES = 40
 ENTRIES = {
-    "fgsm": Entry("bad", FGSM()),
-    "pgd": Entry("bad", PGD(steps=3)),
-    "last": Entry("bad", PGD(steps=3, keep_best=False)),
-    "apgd": Entry("bad", APGD(steps=3), dlr),
-    "apgd-t": Entry("bad", APGD(steps=3, targets=4)),
-    "fab": Entry("bad", FAB(steps=3)),
-    "fab-t": Entry("bad", FAB(steps=3, targets=4)),
-    "square": Entry("bad", Square(queries=5), margin),
+    "fgsm": NamedAttack("bad", FGSM()),
+    "pgd": NamedAttack("bad", PGD(steps=3)),
+    "last": NamedAttack("bad", PGD(steps=3, keep_best=False)),
+    "apgd": NamedAttack("bad", APGD(steps=3), dlr),
+    "apgd-t": NamedAttack("bad", APGD(steps=3, targets=4)),
+    "fab": NamedAttack("bad", FAB(steps=3)),
+    "fab-t": NamedAttack("bad", FAB(steps=3, targets=4)),
+    "square": NamedAttack("bad", Square(queries=5), margin),
 }
 
 
@@ -101,7 +101,7 @@ def test_a_fault_under_attack_is_named_and_nothing_found_is_lost(
 ) -> None:
     wrong, message = WRONG[fault]
     model = Turning(wrong, dataset.test.images(torch.arange(IMAGES)))
-    suite = Suite("s", "", (Entry("first", PGD(steps=2), margin), ENTRIES[attack]))
+    suite = AttackSuite("s", "", (NamedAttack("first", PGD(steps=2), margin), ENTRIES[attack]))
 
     def arm(what: str, done: int, total: int, numbers: object) -> None:
         # the first attack is over: from now on the model goes wrong
@@ -111,15 +111,15 @@ def test_a_fault_under_attack_is_named_and_nothing_found_is_lost(
     with pytest.raises(UsageError, match=message) as raised:
         evaluate(model, dataset, suite, run, threat=Linf(0.01), batch=16, notify=arm)
     assert "\n" not in str(raised.value)
-    rows = run.rows("s-linf-0.01")
-    assert not rows.done
-    assert rows.page("clean").finished() == rows.page("first").finished() == set(range(IMAGES))
-    first = rows.page("first").read()
+    rows = run.results("s-linf-0.01")
+    assert not rows.finished
+    first = rows.read("first")
+    assert rows.read("clean")["index"] == first["index"] == list(range(IMAGES))
     assert 0 < sum(map(bool, first["success"])) < IMAGES
     # mended, the same call goes on from there
     model.armed = False
     (summary,) = evaluate(model, dataset, suite, run, threat=Linf(0.01), batch=16)
-    seconds = [costs[0] for costs in rows.read()["seconds"]]  # type: ignore[index]
+    seconds = [costs[0] for costs in rows.rows()["seconds"]]
     assert seconds == first["seconds"]
     assert summary["n"] == IMAGES
 
@@ -136,9 +136,9 @@ def test_what_the_same_attack_found_before_the_fault_is_kept_too(dataset: DataSe
 
     run = claim(tmp_path / "run")
     with pytest.raises(UsageError, match="NaN or infinite"):
-        evaluate(model, dataset, Suite("s", "", (ENTRIES[attack],)), run, threat=Linf(1e-4), batch=5, notify=arm)
+        evaluate(model, dataset, AttackSuite("s", "", (ENTRIES[attack],)), run, threat=Linf(1e-4), batch=5, notify=arm)
     assert 10 <= counted < IMAGES
-    assert len(run.rows("s-linf-0.0001").page("bad").finished()) == counted
+    assert len(run.results("s-linf-0.0001").read("bad")["index"]) == counted
 
 
 def test_labels_beyond_the_classes(dataset: DataSet, tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_labels_beyond_the_classes(dataset: DataSet, tmp_path: Path) -> None:
             evaluate(
                 Turning(lambda z: z, x),
                 other,
-                Suite("s", "", (ENTRIES["pgd"],)),
+                AttackSuite("s", "", (ENTRIES["pgd"],)),
                 claim(tmp_path / str(shift)),
                 threat=Linf(0.1),
             )
@@ -168,9 +168,9 @@ def test_nan_on_clean_images_is_counted_per_batch(dataset: DataSet, tmp_path: Pa
             return z
 
     run = claim(tmp_path / "run")
-    with pytest.raises(UsageError, match="NaN or infinite logits for 3 of 8 clean images"):
-        evaluate(Spotty(), dataset, Suite("s", "", (ENTRIES["pgd"],)), run, threat=Linf(0.1), batch=16)
-    assert run.rows("s-linf-0.1").page("clean").finished() == set(range(32))
+    with pytest.raises(UsageError, match="NaN or infinite logits for 3 of 8 images"):
+        evaluate(Spotty(), dataset, AttackSuite("s", "", (ENTRIES["pgd"],)), run, threat=Linf(0.1), batch=16)
+    assert run.results("s-linf-0.1").read("clean")["index"] == list(range(32))
 
 
 def test_a_model_left_in_training_mode_is_judged_in_evaluation_mode(dataset: DataSet, tmp_path: Path) -> None:
@@ -185,14 +185,14 @@ def test_a_model_left_in_training_mode_is_judged_in_evaluation_mode(dataset: Dat
         labels = evaluating(x).argmax(1)
     own = replace(dataset, test=replace(dataset.test, labels=labels))
     tables = []
-    suite = Suite("s", "", (Entry("fgsm", FGSM()), Entry("pgd", PGD(steps=3), margin)))
+    suite = AttackSuite("s", "", (NamedAttack("fgsm", FGSM()), NamedAttack("pgd", PGD(steps=3), margin)))
     for name, model in (("t", training), ("e", evaluating)):
         run = claim(tmp_path / name)
         (summary,) = evaluate(model, own, suite, run, threat=Linf(0.01))
-        assert summary["clean"]["correct"] == IMAGES  # type: ignore[index]
+        assert summary["clean"]["correct"] == IMAGES
         assert summary["flags"] == []
-        tables.append(Rows(run.folder / "eval" / "s-linf-0.01").read())
-    for column in ("clean_prediction", "prediction", "fell_to", "size"):
+        tables.append(run.results("s-linf-0.01").rows())
+    for column in ("clean_prediction", "prediction", "broken_by", "distance"):
         assert tables[0][column] == tables[1][column]
     assert all(module.training for module in training.modules())
     assert not any(module.training for module in evaluating.modules())
@@ -201,24 +201,28 @@ def test_a_model_left_in_training_mode_is_judged_in_evaluation_mode(dataset: Dat
     assert statistics.num_batches_tracked == torch.tensor(0)
 
 
-def test_attacks_that_would_share_a_page_are_refused(dataset: DataSet, tmp_path: Path) -> None:
-    """A page says what was tried, so the second of two attacks of one name would never run."""
+def test_attacks_that_would_share_a_table_are_refused(dataset: DataSet, tmp_path: Path) -> None:
+    """A table says what was tried, so the second of two attacks of one name would never run."""
     x = dataset.test.images(torch.arange(IMAGES))
-    same = (Entry("pgd", PGD(steps=1)), Entry("pgd", PGD(steps=50), margin))
-    inside = (Entry("apgd-ce", APGD(steps=1)), Entry("aa", AutoAttack()))
-    for entries, name in ((same, "pgd"), (inside, "apgd-ce"), ((Entry("clean", FGSM()),), "clean")):
+    same = (NamedAttack("pgd", PGD(steps=1)), NamedAttack("pgd", PGD(steps=50), margin))
+    inside = (NamedAttack("apgd-ce", APGD(steps=1)), NamedAttack("aa", AutoAttack()))
+    for entries, name in ((same, "pgd"), (inside, "apgd-ce"), ((NamedAttack("clean", FGSM()),), "clean")):
         with pytest.raises(UsageError, match=f"needs a name of its own, got '{name}'"):
             evaluate(
-                Turning(lambda z: z, x), dataset, Suite("s", "", entries), claim(tmp_path / name), threat=Linf(0.1)
+                Turning(lambda z: z, x),
+                dataset,
+                AttackSuite("s", "", entries),
+                claim(tmp_path / name),
+                threat=Linf(0.1),
             )
 
 
 def test_a_process_with_more_companions_than_images_has_nothing_to_do(dataset: DataSet) -> None:
     model = Turning(lambda z: z, dataset.test.images(torch.arange(IMAGES)))
     entries = (ENTRIES["pgd"], ENTRIES["fgsm"])
-    idle = Cascade(model, dataset.test, entries, Linf(0.1), Notebook(), 0, Engine(), ranks=Ranks(50, 60))
-    assert idle.classify() == []
-    idle.attack([])
+    idle = Context(model, dataset.test, threat=Linf(0.1), ranks=Ranks(50, 60))
+    assert classify(idle, entries) == []
+    assert [run_attack(Search(idle, Engine()), attack, []) for attack in entries] == [[], []]
     shares = [Ranks(rank, 7).share(list(range(IMAGES))) for rank in range(7)]
     assert sorted(row for share in shares for row in share) == list(range(IMAGES))
     assert {len(share) for share in shares} == {IMAGES // 7, IMAGES // 7 + 1}
@@ -275,10 +279,10 @@ def test_the_kept_head_of_a_frozen_network_has_classes_of_its_own() -> None:
 
 def test_the_kl_divergence_takes_no_target() -> None:
     with pytest.raises(UsageError, match="leads away from the clean answer and has no target. Leave one out"):
-        Entry("kl", PGD(steps=1), kl_divergence, least_likely)
-    assert Entry("kl", PGD(steps=1), kl_divergence).target is None
-    assert Entry("ce", PGD(steps=1), target=least_likely).target is least_likely
-    assert Entry("ce", PGD(steps=1)).target is None
+        NamedAttack("kl", PGD(steps=1), kl_divergence, least_likely)
+    assert NamedAttack("kl", PGD(steps=1), kl_divergence).target is None
+    assert NamedAttack("ce", PGD(steps=1), target=least_likely).target is least_likely
+    assert NamedAttack("ce", PGD(steps=1)).target is None
 
 
 @pytest.mark.parametrize(("count", "end"), [(1, "a0"), (5, "a0; a1; a2; a3; a4"), (6, "a0; a1; a2; a3; a4; ...")])

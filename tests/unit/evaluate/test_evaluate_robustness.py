@@ -5,24 +5,27 @@ from pathlib import Path
 
 import pytest
 import torch
+from evaluations import evaluate  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
-from vitadel import data
+from vitadel import data, robustness
+from vitadel.api.results import Robustness
 from vitadel.attacks import APGD, FAB, FGSM, PGD, Attack, AutoAttack, Engine, Square
 from vitadel.core.errors import UsageError
+from vitadel.core.stats import accuracy
 from vitadel.data import DataSet, Squash
-from vitadel.evaluate import SUITES, Entry, Robustness, Suite, accuracy, evaluate, robustness
+from vitadel.evaluate import SUITES, AttackSuite, NamedAttack
 from vitadel.goals import Untargeted
 from vitadel.losses import margin
 from vitadel.runs import Run
 from vitadel.threats import L1, L2, Linf, Threat
 
 SMALL = (
-    Entry("fgsm", FGSM()),
-    Entry("pgd", PGD(steps=5), margin),
-    Entry("apgd-t", APGD(steps=10, targets=3)),
-    Entry("fab", FAB(steps=5)),
-    Entry("square", Square(queries=30), margin),
+    NamedAttack("fgsm", FGSM()),
+    NamedAttack("pgd", PGD(steps=5), margin),
+    NamedAttack("apgd-t", APGD(steps=10, targets=3)),
+    NamedAttack("fab", FAB(steps=5)),
+    NamedAttack("square", Square(queries=30), margin),
 )
 
 
@@ -66,16 +69,16 @@ def test_a_named_suite_gives_what_an_evaluation_gives(digits: DataSet, tmp_path:
     found = robustness(model, x, y, "linf:16/255", suite, seed=5, engine=Engine(batch_size=7))
     run = Run.claim(tmp_path / "run", "evaluate", {"seed": 5}, device="cpu")
     (summary,) = evaluate(model, digits, SUITES[suite], run, threat=Linf(16 / 255), seed=5, batch=11)
-    rows = run.rows(str(summary["name"])).read()
-    assert list(found.fell_to) == rows["fell_to"]
+    rows = run.results(str(summary["name"])).rows()
+    assert list(found.broken_by) == rows["broken_by"]
     assert list(found.prediction) == rows["prediction"]
-    assert list(found.size) == rows["size"]
-    assert found.clean.correct == summary["clean"]["correct"] == 36  # type: ignore[index]
-    assert found.robust == accuracy(found.fell_to.count(""), 48)
+    assert list(found.distance) == rows["distance"]
+    assert found.clean.correct == summary["clean"]["correct"] == 36
+    assert found.robust == accuracy(found.broken_by.count(""), 48)
     if suite == "quick":
-        assert found.robust.accuracy == summary["robust"]["accuracy"]  # type: ignore[index]
+        assert found.robust.accuracy == summary["robust"]["accuracy"]
         assert 0 < found.robust.correct < 36
-    costs = [{k: v for k, v in attack.items() if k != "seconds"} for attack in found.attacks]
+    costs = [{k: v for k, v in attack.items() if k != "seconds"} for attack in found.record.to_json()["attacks"]]  # type: ignore[attr-defined]
     told = summary["attacks"]
     assert isinstance(told, list)
     assert costs == [{k: v for k, v in attack.items() if k != "seconds"} for attack in told]
@@ -83,25 +86,25 @@ def test_a_named_suite_gives_what_an_evaluation_gives(digits: DataSet, tmp_path:
 
 def check(found: Robustness, model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> None:
     """What is said of every image is true of the image that came back."""
-    assert found.x.dtype == torch.float32
-    assert found.x.shape == x.shape
-    assert float(found.x.min()) >= 0
-    assert float(found.x.max()) <= 1
-    sizes = threat.distance(found.x, x)
+    assert found.x_adv.dtype == torch.float32
+    assert found.x_adv.shape == x.shape
+    assert float(found.x_adv.min()) >= 0
+    assert float(found.x_adv.max()) <= 1
+    sizes = threat.distance(found.x_adv, x)
     assert float(sizes.max()) <= threat.eps * (1 + 1e-6)
     with torch.no_grad():
-        answers, clean = model(found.x).argmax(1), model(x).argmax(1)
-    for row, to in enumerate(found.fell_to):
+        answers, clean = model(found.x_adv).argmax(1), model(x).argmax(1)
+    for row, to in enumerate(found.broken_by):
         if to == "clean":
             assert clean[row] != y[row]
             assert found.prediction[row] == clean[row]
-            assert torch.equal(found.x[row], x[row])
+            assert torch.equal(found.x_adv[row], x[row])
         elif to == "":
             assert answers[row] == clean[row] == y[row] == found.prediction[row]
-            assert not torch.equal(found.x[row], x[row])
+            assert not torch.equal(found.x_adv[row], x[row])
         else:
             assert answers[row] == found.prediction[row] != y[row]
-            assert found.size[row] == pytest.approx(float(sizes[row]), rel=1e-5)
+            assert found.distance[row] == pytest.approx(float(sizes[row]), rel=1e-5)
 
 
 @pytest.mark.parametrize("threat", [Linf(6 / 255), L2(0.4), L1(2.0)], ids=["linf", "l2", "l1"])
@@ -109,10 +112,10 @@ def check(found: Robustness, model: nn.Module, x: Tensor, y: Tensor, threat: Thr
 def test_the_images_that_come_back_do_what_is_said(digits: DataSet, threat: Threat, precision: str) -> None:
     model, (x, y) = Bent().eval(), in_hand(digits)
     # FGSM and PGD are weak here, so that the others have something to find
-    own = (Entry("fgsm", FGSM(step_size=threat.eps / 3)), *SMALL[2:])
+    own = (NamedAttack("fgsm", FGSM(step_size=threat.eps / 3)), *SMALL[2:])
     found = robustness(model, x, y, threat, own, engine=Engine(precision=precision))
     check(found, model, x, y, threat)
-    kinds = set(found.fell_to)
+    kinds = set(found.broken_by)
     assert {"clean", "", "fgsm", "apgd-t"} <= kinds
     assert list(found.flags) == []
 
@@ -120,13 +123,13 @@ def test_the_images_that_come_back_do_what_is_said(digits: DataSet, threat: Thre
 @pytest.mark.parametrize("threat", [Linf(2 / 255), L2(0.1), L1(0.5)], ids=["linf", "l2", "l1"])
 def test_the_last_attempt_of_an_attack_that_leaves_the_ball_is_brought_back(digits: DataSet, threat: Threat) -> None:
     model, (x, y) = Bent().eval(), in_hand(digits)
-    found = robustness(model, x, y, threat, [Entry("fab", FAB(steps=10))])
-    sizes = threat.distance(found.x, x)
+    found = robustness(model, x, y, threat, [NamedAttack("fab", FAB(steps=10))])
+    sizes = threat.distance(found.x_adv, x)
     assert float(sizes.max()) <= threat.eps * (1 + 1e-6)
-    assert float(found.x.min()) >= 0
-    assert float(found.x.max()) <= 1
+    assert float(found.x_adv.min()) >= 0
+    assert float(found.x_adv.max()) <= 1
     # FAB fooled the model outside and came no nearer: such images end on the edge
-    standing = [row for row, to in enumerate(found.fell_to) if to == ""]
+    standing = [row for row, to in enumerate(found.broken_by) if to == ""]
     assert sum(float(sizes[row]) > 0.999 * threat.eps for row in standing) > 5
 
 
@@ -134,17 +137,17 @@ def test_a_chain_of_attacks_loses_nothing_to_any_of_them(digits: DataSet) -> Non
     model, (x, y) = Bent().eval(), in_hand(digits)
     chain = robustness(model, x, y, "linf:6/255", SMALL, seed=2)
     alone = [robustness(model, x, y, "linf:6/255", [entry], seed=2) for entry in SMALL]
-    for row, to in enumerate(chain.fell_to):
-        felling = [entry.name for entry, one in zip(SMALL, alone, strict=True) if one.fell_to[row] == entry.name]
+    for row, to in enumerate(chain.broken_by):
+        felling = [entry.name for entry, one in zip(SMALL, alone, strict=True) if one.broken_by[row] == entry.name]
         if to not in ("", "clean"):
             assert felling[0] == to
         else:
             assert felling == []
-    assert [attack["name"] for attack in chain.attacks] == [entry.name for entry in SMALL]
-    fell = [attack["fell"] for attack in chain.attacks]
-    tried = [attack["tried"] for attack in chain.attacks]
-    assert tried == [36 - sum(fell[:i]) for i in range(len(SMALL))]  # type: ignore[arg-type]
-    assert chain.robust.correct == 36 - sum(fell)  # type: ignore[arg-type]
+    assert [attack.name for attack in chain.attacks] == [entry.name for entry in SMALL]
+    fell = [attack.broken for attack in chain.attacks]
+    tried = [attack.tried for attack in chain.attacks]
+    assert tried == [36 - sum(fell[:i]) for i in range(len(SMALL))]
+    assert chain.robust.correct == 36 - sum(fell)
     assert chain.seconds > 0
 
 
@@ -152,9 +155,9 @@ def test_autoattack_in_a_list_of_ones_own_is_expanded(digits: DataSet) -> None:
     model, (x, y) = Bent().eval(), in_hand(digits)
     told: list[str] = []
     found = robustness(
-        model, x[:8], y[:8], Linf(0.5), [Entry("aa", AutoAttack())], notify=lambda what, *_: told.append(what)
+        model, x[:8], y[:8], Linf(0.5), [NamedAttack("aa", AutoAttack())], notify=lambda what, *_: told.append(what)
     )
-    assert [attack["name"] for attack in found.attacks] == ["apgd-ce", "apgd-t", "fab-t", "square"]
+    assert [attack.name for attack in found.attacks] == ["apgd-ce", "apgd-t", "fab-t", "square"]
     assert found.robust.correct == 0
     assert told.count("own clean") == 1
     assert told.count("own apgd-ce") == found.clean.correct == 6
@@ -182,29 +185,31 @@ def test_nothing_of_the_callers_is_touched(digits: DataSet) -> None:
         assert torch.equal(value, weights[name]), name
     # and it was judged in evaluation mode: dropout would have changed answers
     still = robustness(Bent().eval(), x, y, "linf:6/255", SMALL, engine=Engine(precision="fp16"))
-    assert found.fell_to == still.fell_to
-    assert torch.equal(found.x, still.x)
-    found.x.zero_()
+    assert found.broken_by == still.broken_by
+    assert torch.equal(found.x_adv, still.x_adv)
+    found.x_adv.zero_()
     assert torch.equal(x, x_before)
 
 
 def test_the_seed_and_nothing_else_decides(digits: DataSet) -> None:
     model, (x, y) = Bent().eval(), in_hand(digits)
     one, same, other = (
-        robustness(model, x, y, "linf:6/255", [Entry("pgd", PGD(steps=3))], seed=seed, engine=Engine(batch_size=rows))
+        robustness(
+            model, x, y, "linf:6/255", [NamedAttack("pgd", PGD(steps=3))], seed=seed, engine=Engine(batch_size=rows)
+        )
         for seed, rows in ((1, 5), (1, 48), (2, 48))
     )
-    assert one.fell_to == same.fell_to
-    torch.testing.assert_close(one.x, same.x, rtol=0, atol=1e-6)
-    assert not torch.allclose(one.x, other.x, atol=1e-3)
+    assert one.broken_by == same.broken_by
+    torch.testing.assert_close(one.x_adv, same.x_adv, rtol=0, atol=1e-6)
+    assert not torch.allclose(one.x_adv, other.x_adv, atol=1e-3)
 
 
 def test_other_kinds_of_floats_are_taken(digits: DataSet) -> None:
     model, (x, y) = Bent().eval(), in_hand(digits)
     plain = robustness(model, x, y, "linf:6/255", SMALL[:2])
     double = robustness(model, x.double(), y.to(torch.uint8), "linf:6/255", SMALL[:2])
-    assert plain.fell_to == double.fell_to
-    assert torch.equal(plain.x, double.x)
+    assert plain.broken_by == double.broken_by
+    assert torch.equal(plain.x_adv, double.x_adv)
 
 
 def test_mistakes_are_one_sentence() -> None:
@@ -236,8 +241,8 @@ def test_mistakes_are_one_sentence() -> None:
 
 
 def test_a_suite_of_ones_own_needs_no_name() -> None:
-    suite = Suite("mine", "", SMALL)
-    assert suite.cascade(Linf(0.1)) == SMALL
+    suite = AttackSuite("mine", "", SMALL)
+    assert suite.stages(Linf(0.1)) == SMALL
     found = robustness(Bent().eval(), torch.rand(2, 3, 8, 8), torch.zeros(2, dtype=torch.int64), Linf(0.1), ())
     assert found.robust == found.clean
     assert list(found.attacks) == []
@@ -260,9 +265,11 @@ class Full(nn.Module):
 @pytest.mark.parametrize("attack", [APGD(steps=5), FGSM(), PGD(steps=2, keep_best=False)], ids=["apgd", "fgsm", "pgd"])
 def test_a_model_that_holds_few_images_is_looked_at_with_few(digits: DataSet, attack: Attack) -> None:
     x, y = in_hand(digits)
-    entries = (Entry("one", attack),)
+    entries = (NamedAttack("one", attack),)
     model, few = Bent().eval(), Full(Bent().eval())
-    assert robustness(few, x, y, Linf(0.02), entries).fell_to == robustness(model, x, y, Linf(0.02), entries).fell_to
+    assert (
+        robustness(few, x, y, Linf(0.02), entries).broken_by == robustness(model, x, y, Linf(0.02), entries).broken_by
+    )
     with pytest.raises(UsageError, match="out of memory with a single image"):
         robustness(nn.Sequential(Full(model), Fails()), x, y, Linf(0.02), entries)
 
@@ -295,8 +302,8 @@ def test_mixed_precision_around_the_call_reaches_no_verdict(digits: DataSet) -> 
         found = robustness(model, x, y, Linf(0.02), SMALL)
         assert torch.is_autocast_enabled("cpu")
     assert model.precisions == {torch.float32}
-    assert found.fell_to == plain.fell_to
-    assert torch.equal(found.x, plain.x)
+    assert found.broken_by == plain.broken_by
+    assert torch.equal(found.x_adv, plain.x_adv)
 
 
 def test_no_more_images_at_once_than_asked_for(digits: DataSet) -> None:
@@ -304,7 +311,12 @@ def test_no_more_images_at_once_than_asked_for(digits: DataSet) -> None:
     x, y = in_hand(digits)
     model = Watched(Bent().eval())
     robustness(
-        model, x, y, Linf(0.02), (Entry("apgd", APGD(steps=2)), Entry("fgsm", FGSM())), engine=Engine(batch_size=5)
+        model,
+        x,
+        y,
+        Linf(0.02),
+        (NamedAttack("apgd", APGD(steps=2)), NamedAttack("fgsm", FGSM())),
+        engine=Engine(batch_size=5),
     )
     assert model.most == 5
 
@@ -336,20 +348,20 @@ def test_answers_inside_something_else_are_refused() -> None:
 def test_a_model_is_judged_in_the_precision_of_its_weights(digits: DataSet, precision: torch.dtype) -> None:
     model, (x, y) = Bent().to(precision).eval(), in_hand(digits)
     found = robustness(model, x, y, Linf(6 / 255), SMALL)
-    assert {attack["name"] for attack in found.attacks} == {entry.name for entry in SMALL}
+    assert {attack.name for attack in found.attacks} == {entry.name for entry in SMALL}
     assert list(found.flags) == []
     with torch.no_grad():
-        clean, answers = model(x.to(precision)).argmax(1), model(found.x.to(precision)).argmax(1)
+        clean, answers = model(x.to(precision)).argmax(1), model(found.x_adv.to(precision)).argmax(1)
     assert found.clean.correct == int((clean == y).sum())
-    assert found.robust.correct == found.fell_to.count("")
-    assert {"clean", ""} < set(found.fell_to)
-    for row, to in enumerate(found.fell_to):
+    assert found.robust.correct == found.broken_by.count("")
+    assert {"clean", ""} < set(found.broken_by)
+    for row, to in enumerate(found.broken_by):
         assert (answers[row] == y[row]) == (to == ""), row
     own = robustness(model, x.to(precision), y.int(), Linf(6 / 255), SMALL)  # pixels of its own precision, too
-    assert own.x.dtype == torch.float32
+    assert own.x_adv.dtype == torch.float32
     assert abs(own.robust.correct - found.robust.correct) <= 2
     if precision == torch.float64:
-        assert list(found.fell_to) == list(robustness(Bent().eval(), x, y, Linf(6 / 255), SMALL).fell_to)
+        assert list(found.broken_by) == list(robustness(Bent().eval(), x, y, Linf(6 / 255), SMALL).broken_by)
 
 
 def test_an_evaluation_names_the_precision_of_the_model(digits: DataSet, tmp_path: Path) -> None:

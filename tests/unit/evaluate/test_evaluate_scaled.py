@@ -1,25 +1,28 @@
 """Scaled attacks in a cascade: factors found once, plain attacks first, the paper's protocol beside."""
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 import torch
+from evaluations import evaluate  # type: ignore[import-not-found]
 from torch import Tensor
 
-from vitadel import data
-from vitadel.attacks import PGD, Engine, Factors, Found, RescaledModel, Scaling, Square
+from vitadel import data, robustness
+from vitadel.attacks import PGD, Engine, Factors, RescaledModel, Scaling, Square
 from vitadel.core.errors import UsageError
 from vitadel.core.files import read_json, write_json
-from vitadel.evaluate import SUITES, Entry, Suite, attention_scaling, evaluate, robustness
+from vitadel.evaluate import SUITES, AttackSuite, NamedAttack, attention_scaling
 from vitadel.losses import margin
 from vitadel.models import Model, load
 from vitadel.runs import Run
 from vitadel.threats import Linf
 
 THREAT = "linf:48/255"
+FACTORS = "eval/factors/parts/factors.json"
 SMALL = Scaling(batches=6, batch=16, held=16, probe=PGD(steps=5))
-PLAIN = Entry("pgd", PGD(steps=10, random_start=False))
+PLAIN = NamedAttack("pgd", PGD(steps=10, random_start=False))
 
 
 @pytest.fixture(scope="module")
@@ -42,15 +45,15 @@ def y(model: Model, x: Tensor) -> Tensor:
 
 def test_what_stands_is_attacked_again_and_scored_on_the_model_itself(model: Model, x: Tensor, y: Tensor) -> None:
     result = robustness(model, x, y, THREAT, [PLAIN], scaling=SMALL)
-    assert result.fell_to[3] == "clean"
-    assert "pgd" not in result.fell_to  # its gradient is zero, and it starts where the image is
-    fell = [row for row, to in enumerate(result.fell_to) if to == "pgd+scaled"]
+    assert result.broken_by[3] == "clean"
+    assert "pgd" not in result.broken_by  # its gradient is zero, and it starts where the image is
+    fell = [row for row, to in enumerate(result.broken_by) if to == "pgd+scaled"]
     assert fell
-    assert bool((model(result.x[fell]).argmax(1) != y[fell]).all())
-    assert (model(result.x).argmax(1) != y).tolist() == [to != "" for to in result.fell_to]
-    assert {flag["code"] for flag in result.flags} >= {"zero-gradients", "scaled-stronger"}
-    (told,) = [flag for flag in result.flags if flag["code"] == "scaled-stronger"]
-    assert told["evidence"] == {"images": len(fell), "of": 24}
+    assert bool((model(result.x_adv[fell]).argmax(1) != y[fell]).all())
+    assert (model(result.x_adv).argmax(1) != y).tolist() == [to != "" for to in result.broken_by]
+    assert {flag.code for flag in result.flags} >= {"zero-gradients", "scaled-stronger"}
+    (told,) = [flag for flag in result.flags if flag.code == "scaled-stronger"]
+    assert told.evidence == {"images": len(fell), "of": 24}
 
 
 def test_the_papers_protocol_is_the_rescaled_model_in_the_models_place(model: Model, x: Tensor, y: Tensor) -> None:
@@ -63,10 +66,10 @@ def test_the_papers_protocol_is_the_rescaled_model_in_the_models_place(model: Mo
 
 
 def test_a_scaled_square_is_no_evidence_against_gradients(model: Model, x: Tensor, y: Tensor) -> None:
-    suite = [PLAIN, Entry("square", Square(queries=1), margin)]
+    suite = [PLAIN, NamedAttack("square", Square(queries=1), margin)]
     result = robustness(model, x, y, THREAT, suite, scaling=SMALL)
-    assert [attack["name"] for attack in result.attacks] == ["pgd", "square", "pgd+scaled", "square+scaled"]
-    about_square = [str(flag["sentence"]) for flag in result.flags if flag["code"] == "square-stronger"]
+    assert [attack.name for attack in result.attacks] == ["pgd", "square", "pgd+scaled", "square+scaled"]
+    about_square = [flag.sentence for flag in result.flags if flag.code == "square-stronger"]
     assert not any("square+scaled" in sentence for sentence in about_square)
 
 
@@ -93,18 +96,18 @@ def claimed(folder: Path) -> Run:
 def test_factors_are_written_down_and_not_searched_for_again(
     model: Model, digits: data.DataSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    suite, threat = Suite("own", "", (PLAIN,)), Linf(48 / 255)
+    suite, threat = AttackSuite("own", "", (PLAIN,)), Linf(48 / 255)
     whole = evaluate(model, digits, suite, claimed(tmp_path / "a"), threat=threat, scaling=SMALL)
-    kept = read_json(tmp_path / "a" / "factors.json")
+    kept = read_json(tmp_path / "a" / FACTORS)
     assert [summary["name"] for summary in whole] == ["own-linf-48_255", "own-linf-48_255-paper-protocol"]
     assert whole[0]["scaling"] == kept
     assert "scaling" not in whole[1]
     assert [summary["suite"] for summary in whole] == ["own", "own-paper-protocol"]
-    assert "rescaled-model" in {flag["code"] for flag in whole[1]["flags"]}  # type: ignore[attr-defined]
-    assert "rescaled-model" not in {flag["code"] for flag in whole[0]["flags"]}  # type: ignore[attr-defined]
+    assert "rescaled-model" in {flag.code for flag in whole[1]["flags"]}
+    assert "rescaled-model" not in {flag.code for flag in whole[0]["flags"]}
 
     other_run = claimed(tmp_path / "b")
-    (tmp_path / "b" / "factors.json").write_bytes((tmp_path / "a" / "factors.json").read_bytes())
+    (tmp_path / "b" / FACTORS).write_bytes((tmp_path / "a" / FACTORS).read_bytes())
     monkeypatch.setattr(attention_scaling, "search_factors", lambda *args, **kwargs: pytest.fail("searched again"))
     again = evaluate(model, digits, suite, other_run, threat=threat, scaling=SMALL)
     for one, other in zip(whole, again, strict=True):
@@ -112,18 +115,18 @@ def test_factors_are_written_down_and_not_searched_for_again(
 
 
 def test_damaged_factors_are_named(model: Model, digits: data.DataSet, tmp_path: Path) -> None:
-    run, suite = claimed(tmp_path / "a"), Suite("own", "", (PLAIN,))
+    run, suite = claimed(tmp_path / "a"), AttackSuite("own", "", (PLAIN,))
     damaged: tuple[dict[str, object], ...] = ({}, {"factors": {}}, {"factors": {"attentions": 3}})
     for content in damaged:
-        write_json(tmp_path / "a" / "factors.json", content)
-        with pytest.raises(UsageError, match=r"factors\.json does not hold factors as a search writes .* Delete it"):
+        write_json(tmp_path / "a" / FACTORS, content)
+        with pytest.raises(UsageError, match="factors in .* are not as a search writes .* Delete the folder"):
             evaluate(model, digits, suite, run, threat=Linf(48 / 255), scaling=SMALL)
 
 
 def test_all_radii_of_a_curve_share_the_factors_of_the_threat(
     model: Model, digits: data.DataSet, tmp_path: Path
 ) -> None:
-    suite = Suite("own", "", (PLAIN,), (0.5, 1.0))
+    suite = AttackSuite("own", "", (PLAIN,), (0.5, 1.0))
     told = evaluate(model, digits, suite, claimed(tmp_path / "a"), threat=Linf(48 / 255), scaling=SMALL)
     assert len(told) == 4
     assert told[0]["scaling"] == told[1]["scaling"]
@@ -132,12 +135,12 @@ def test_all_radii_of_a_curve_share_the_factors_of_the_threat(
 def test_a_suite_without_attacks_needs_no_factors(model: Model, digits: data.DataSet, tmp_path: Path) -> None:
     (told,) = evaluate(model, digits, SUITES["clean"], claimed(tmp_path / "a"), scaling=SMALL)
     assert told["robust"] is None
-    assert not (tmp_path / "a" / "factors.json").exists()
+    assert not (tmp_path / "a" / FACTORS).exists()
 
 
 def test_factors_survive_being_written_down() -> None:
     factors = Factors((1e-7, 0.3333333333333333), 0.5, 1.25, 3, 7)
-    found = attention_scaling.told(Found(factors, (factors,), 1, 2, 0.5))
-    assert attention_scaling.factors_of(found) == factors
+    written = json.loads(json.dumps({"factors": asdict(factors)}))
+    assert attention_scaling.factors_of(written) == factors
     assert attention_scaling.with_scaled((PLAIN,), factors)[0] is PLAIN
     assert replace(PLAIN, name="pgd+scaled").name == attention_scaling.with_scaled((PLAIN,), factors)[1].name

@@ -15,7 +15,7 @@ from vitadel.attacks import FGSM
 from vitadel.core.errors import UsageError
 from vitadel.core.progress import Notify, silent
 from vitadel.core.stats import accuracy
-from vitadel.evaluate import SUITES, Entry, Suite
+from vitadel.evaluate import SUITES, AttackSuite, NamedAttack
 from vitadel.objectives import Adversarial, ScheduleUnit
 from vitadel.recipes import RECIPES, Recipe, override, train_recipe
 from vitadel.recipes.augmentation_sets import AUGMENTATION_SETS
@@ -149,7 +149,7 @@ def test_all_sixteen_sets_of_augmentations_can_be_swept() -> None:
 
 
 def test_the_table_says_what_the_run_folders_say(tmp_path: Path) -> None:
-    radii = Suite("radii", "", (Entry("fgsm", FGSM()),), (0.5, 1.0, 2.0))
+    radii = AttackSuite("radii", "", (NamedAttack("fgsm", FGSM()),), (0.5, 1.0, 2.0))
     made = sweep("plan.optimizer.lr=1e-4,3e-3", suite=radii, threat=Linf(0.05))
     table = run_sweep(made, tmp_path)
     assert read_sweep(tmp_path / "table.json").to_json() == table.to_json()

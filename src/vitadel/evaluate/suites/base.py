@@ -9,7 +9,7 @@ draws the conclusion: one row per image, and the summary.
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -22,12 +22,9 @@ from vitadel.core.numeric import Count, check_number, check_seed
 from vitadel.core.progress import Notify, silent
 from vitadel.core.stats import Accuracy, accuracy, expected_accuracy
 from vitadel.data import DataSet, Split, batches
-from vitadel.evaluate.cascade import logits
-from vitadel.evaluate.classes import refuse_other_classes, refuse_unwritable_names
-from vitadel.evaluate.context import Context
-from vitadel.evaluate.journal import Columns, Page
+from vitadel.evaluate.context import Context, logits
+from vitadel.evaluate.images import refuse_other_classes, refuse_unwritable_names, skipped_flags
 from vitadel.evaluate.sanity_checks import sanity_flags
-from vitadel.evaluate.skipped import skipped_flags
 from vitadel.runs import Rows, Run
 from vitadel.runs.exhibits import Exhibit
 from vitadel.runs.schema import Measure, SuiteRecord, ThreatRecord
@@ -40,6 +37,7 @@ _VALUES, _MOST = 40_000_000, 4096
 # images that are asked about a model's habits
 _ASKED = 16
 
+Columns = Mapping[str, Sequence[object]]
 Lines = Mapping[int, Mapping[str, object]]
 Work = Callable[[Tensor, Tensor], Mapping[str, Sequence[object]]]
 
@@ -91,7 +89,7 @@ class Suite(Protocol):
     def run(self, ctx: Context) -> None:
         """Fill the tables, with `ctx.map` and `ctx.stream`; every process runs it, for its share of the images."""
 
-    def rows(self, ctx: Context) -> Mapping[str, Sequence[object]]:
+    def rows(self, ctx: Context) -> Mapping[str, Sequence[Any]]:
         """From full tables to columns with one value per image, beside `index`, `id` and `label`; one process."""
 
     def summarize(self, ctx: Context) -> SuiteRecord:
@@ -205,11 +203,11 @@ class Outcome:
 class Sheet:
     """The lines of one cell: those of before, read once, and those to come."""
 
-    page: Page
+    page: Rows
     known: dict[int, dict[str, object]]
 
     @classmethod
-    def open(cls, page: Page) -> "Sheet":
+    def open(cls, page: Rows) -> "Sheet":
         return cls(page, _by_row(page.read()))
 
     def missing(self, rows: Sequence[int]) -> list[int]:

@@ -1,0 +1,214 @@
+"""Attacks on the images of a context: which copy of the model they search on, and their results image by image.
+
+Shape letters: B images, K classes, T targets.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from vitadel.attacks import (
+    FALLBACK,
+    Attack,
+    AttackResult,
+    Engine,
+    Flag,
+    ImageResult,
+    IterativeAttack,
+    Model,
+    NonFiniteError,
+    Oracle,
+    WorkQueue,
+    in_own_precision,
+    in_precision,
+    isolated,
+    searcher,
+)
+from vitadel.core.errors import UsageError
+from vitadel.core.oom import in_batches
+from vitadel.core.rng import RandomStreams, fold_seed
+from vitadel.evaluate.context import Batch, Context, logits
+from vitadel.evaluate.sanity_checks import sanity_flags
+from vitadel.goals import Diverge, Goal, Target, Targeted, Untargeted, top_other_classes
+from vitadel.losses import Loss, cross_entropy, kl_divergence
+
+# images that sanity checks look at
+_CHECKED = 64
+_NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float64: "float64"}
+
+
+@dataclass(frozen=True, slots=True)
+class NamedAttack:
+    """An attack of a suite.
+
+    Args:
+        name: What tables and records call it; it also seeds the random numbers.
+        attack: The attack.
+        loss: The loss that it maximizes. With `kl_divergence`, the reference is the prediction on the clean image.
+        target: Chooses the class that it aims for from the clean logits; untargeted if not given.
+    """
+
+    name: str
+    attack: Attack
+    loss: Loss = cross_entropy
+    target: Target | None = None
+
+    def __post_init__(self) -> None:
+        if self.loss is kl_divergence and self.target is not None:
+            raise UsageError("the KL divergence leads away from the clean answer and has no target. Leave one out.")
+
+    def goal(self, ctx: Context, batch: Batch) -> Goal:
+        """What the attack wants of some images."""
+        if self.loss is kl_divergence:
+            return Diverge(logits(ctx.model, batch.x).to(ctx.device))
+        if self.target is None:
+            return Untargeted(batch.y, self.loss)
+        return Targeted(self.target(logits(ctx.model, batch.x)).to(ctx.device), self.loss)
+
+
+@dataclass(slots=True)
+class Search:
+    """How attacks compute the model: as it is, or a copy in reduced precision, compiled.
+
+    A search in reduced precision that meets numbers beyond its range continues in a wider one. A success counts only if
+    the model itself agrees.
+
+    Args:
+        ctx: The model and the images.
+        engine: How attacks are executed.
+        copy: The copy of the model that attacks search on; the model itself if not given.
+    """
+
+    ctx: Context
+    engine: Engine
+    copy: Model | None = None
+
+    @classmethod
+    def choose(cls, ctx: Context, attacks: Sequence[NamedAttack]) -> "Search":
+        """Check the model on a few images and choose the copy that attacks search on; flags go into the context."""
+        count = min(_CHECKED, ctx.batch_size, len(ctx.images))
+        check: Callable[[Tensor], tuple[Search, tuple[Flag, ...]]] = lambda index: _checked(ctx, index, bool(attacks))  # noqa: E731
+        _, (search, flags) = next(in_batches(torch.arange(count), count, check))  # as many as fit into memory
+        ctx.add_flags(flags)
+        num_classes = ctx.logits(ctx.batch([0]).x).shape[1]
+        for one in attacks:
+            if isinstance(one.attack, IterativeAttack):
+                flags = one.attack.find_flags(Untargeted(torch.zeros(1, dtype=torch.int64), one.loss), num_classes)
+                ctx.add_flags(replace(flag, sentence=f"{one.name}: {flag.sentence}") for flag in flags)
+        return search
+
+    @property
+    def precision(self) -> str:
+        """What searches are computed in: reduced if there is such a copy, or if the model itself is."""
+        if self.copy is not None:
+            return str(self.engine.on(self.ctx.device).precision)
+        return _NAMES.get(in_own_precision(self.ctx.model, torch.empty(0)).dtype, "float32")
+
+    def results(self, attack: NamedAttack, index: Sequence[int]) -> Iterator[tuple[int, ImageResult]]:
+        """Attack the images in `index`; each result is yielded with its image's index as soon as it is known."""
+        # random numbers are drawn per image, so another batch size draws the same ones
+        seed = fold_seed(self.ctx.seed, *attack.name.encode())
+        if not isinstance(attack.attack, IterativeAttack) or not getattr(attack.attack, "keep_best", True):
+            yield from self._in_batches(attack, index, seed)
+            return
+        done: set[int] = set()
+        while True:
+            try:
+                todo = [image for image in index if image not in done]
+                for image, result in self._continuously(attack, attack.attack, todo, seed):
+                    done.add(image)
+                    yield image, result
+            except NonFiniteError:
+                self._widen()
+            else:
+                return
+
+    def _widen(self) -> None:
+        """Continue in a wider precision; called while the error is handled."""
+        precision = self.precision
+        if self.copy is None or precision not in FALLBACK:
+            raise
+        wider = FALLBACK[precision]
+        sentence = f"the search met numbers beyond the range of {precision} and went on in {wider}"
+        self.ctx.add_flags([Flag("search-fell-back", sentence, {})])
+        self.engine = replace(self.engine, precision=wider)
+        self.copy = in_precision(self.ctx.model, wider) if wider != "float32" else None
+
+    def _continuously(
+        self, named: NamedAttack, attack: IterativeAttack, index: Sequence[int], seed: int
+    ) -> Iterator[tuple[int, ImageResult]]:
+        """A batch that stays full: images enter as others finish."""
+        ctx = self.ctx
+        assert ctx.threat is not None
+        images, clean = torch.tensor(index), ctx.store.read("clean")
+        top_other = dict(zip(clean["index"], clean["top_other_classes"], strict=True))
+        num_classes = clean["num_classes"][0]
+
+        def fetch(places: Tensor) -> tuple[Tensor, Goal, Tensor]:
+            batch = ctx.batch(images[places])
+            others_BT = torch.tensor([top_other[image] for image in batch.index.tolist()], device=ctx.device)
+            return batch.x, named.goal(ctx, batch), others_BT[:, : attack.num_branches(num_classes)]
+
+        highest = int(ctx.images.labels[images].max())
+        model, judge = Oracle(self.copy or ctx.model, highest), Oracle(ctx.model, highest)
+        queue = WorkQueue(RandomStreams.of(seed, images.to(ctx.device)), num_classes, fetch)
+        engine = self.engine.on(ctx.device, 3 * ctx.image_size[0] * ctx.image_size[1])
+        flags: list[Flag] = []
+        with isolated(ctx.model, seed, ctx.device):
+            for results in engine.run(attack, model, queue, ctx.threat, judge, flags):
+                for result in results:
+                    yield index[result.index], result
+        ctx.add_flags(flags)
+
+    def _in_batches(self, named: NamedAttack, index: Sequence[int], seed: int) -> Iterator[tuple[int, ImageResult]]:
+        """For attacks that are not iterative: batch by batch, with costs shared out evenly."""
+        ctx = self.ctx
+        assert ctx.threat is not None
+        threat = ctx.threat
+
+        def attack(some: Tensor) -> AttackResult:
+            batch = ctx.batch(some)
+            return named.attack(ctx.model, batch.x, named.goal(ctx, batch), threat, seed=seed, index_B=some)
+
+        for some, result in in_batches(index, ctx.batch_size, attack):
+            for place, image in enumerate(some.tolist()):
+                yield (
+                    image,
+                    ImageResult(
+                        index=place,
+                        success=bool(result.success[place]),
+                        x_adv=result.x_adv[place].cpu().clone(),  # a view would keep the batch alive
+                        prediction=int(result.prediction[place]),
+                        distance=float(result.distance[place]),
+                        forwards=result.forwards / len(some),
+                        backwards=result.backwards / len(some),
+                        zero_gradients=result.zero_gradients / len(some),
+                        rejected=0,
+                        seconds=result.seconds / len(some),
+                    ),
+                )
+
+
+def top_others(z_BK: Tensor, label_B: Tensor, attacks: Sequence[NamedAttack]) -> Tensor:
+    """[B, T] the classes beside the label with the highest logits, as many as the attacks have targets."""
+    most = max((one.attack.targets for one in attacks if isinstance(one.attack, IterativeAttack)), default=0)
+    return top_other_classes(z_BK, label_B, min(most, z_BK.shape[1] - 1))
+
+
+def _checked(ctx: Context, index: Tensor, with_attacks: bool) -> tuple[Search, tuple[Flag, ...]]:
+    """The copy of the model to search on, and flags for what was found on the way."""
+    x, engine = ctx.batch(index).x, ctx.engine.on(ctx.device)
+    flags = sanity_flags(ctx.model, x)
+    if not with_attacks:
+        return Search(ctx, ctx.engine), flags
+    if any(flag.code == "randomized" for flag in flags):
+        # a captured or compiled model may repeat the random numbers it was captured with
+        return Search(ctx, replace(ctx.engine, cuda_graph=False, precision="float32", compile=False)), flags
+    if engine.precision == "float32" and not engine.compile:
+        return Search(ctx, ctx.engine), flags
+    with isolated(ctx.model, ctx.seed, ctx.device):
+        copy, precision, failed = searcher(ctx.model, x, str(engine.precision), compile=engine.compile)
+    engine = replace(ctx.engine, precision=precision)
+    return Search(ctx, engine, None if copy is ctx.model else copy), (*flags, *failed)

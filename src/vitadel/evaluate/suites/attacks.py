@@ -1,0 +1,499 @@
+"""Suites of attacks: each attacks the images that are still robust, one row per image.
+
+Robust accuracy counts an image only if it is classified correctly and no attack of the suite changed that: an upper
+bound on the true one. The tables of a suite are `clean` and its attacks. A model that answers at random is judged, per
+image, by the attempt on which it is correct least often, with fresh random numbers.
+
+Shape letters: B images, K classes.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from vitadel.attacks import (
+    FGSM,
+    PGD,
+    AutoAttack,
+    AutoAttackPlus,
+    AutoAttackRand,
+    Flag,
+    IterativeAttack,
+    RescaledModel,
+    Scaling,
+    rescaled,
+    tapped,
+    zero_gradient_flags,
+)
+from vitadel.core.errors import UsageError
+from vitadel.core.numeric import Positive, check_ranges
+from vitadel.core.stats import accuracy_of
+from vitadel.data import DataSet
+from vitadel.evaluate.adversarial_images import ImageFiles, copy_from, refuse_missing, write_gallery
+from vitadel.evaluate.attention_scaling import (
+    PAPER_PROTOCOL,
+    RESCALED,
+    SCALED,
+    factors_of,
+    find_factors_once,
+    in_float32,
+    with_scaled,
+)
+from vitadel.evaluate.context import Batch, Context, callers_modes_off, logits
+from vitadel.evaluate.images import refuse_other_classes, refuse_unwritable_names, skipped_flags
+from vitadel.evaluate.search import NamedAttack, Search, top_others
+from vitadel.evaluate.store import ResultStore, Row, TableRows
+from vitadel.evaluate.suites.base import Suite, run_suite
+from vitadel.losses import margin
+from vitadel.runs.schema import ROBUST, WRONG_BEFORE, AttackRecord, SuiteRecord, ThreatRecord
+from vitadel.threats import Linf, Threat, check_size, spell, with_eps
+
+# what every attack costs per image
+COSTS = ("forwards", "backwards", "seconds", "zero_gradients", "rejected")
+# the table of the images as they are, and tables that are no attack's
+CLEAN = "clean"
+_TABLES = (CLEAN, "flags")
+# predictions of a randomized model per image: so many to select the worst attempt by, and as many fresh ones to score
+_SAMPLES = 20
+# share of the images by which an attack without gradients may beat those with them before they are doubted
+_SQUARE_MARGIN = 0.002
+
+# opens the store of an evaluation by its name
+OpenStore = Callable[[str], ResultStore]
+
+
+@dataclass(frozen=True, slots=True)
+class AttackSuite:
+    """Attacks, one after the other, each on the images that are still robust; none means clean accuracy.
+
+    Args:
+        name: What it is called.
+        about: What it is, in a line.
+        attacks: The attacks.
+        eps_scales: Radii to evaluate at, as multiples of the threat's.
+        keep_images: Whether the adversarial images are kept in the run folder.
+        scaling: The factors found for scaled attention: every attack is run once more, on the rescaled model.
+
+    Example:
+        >>> AttackSuite("twice", "FGSM, then PGD", (NamedAttack("fgsm", FGSM()), NamedAttack("pgd", PGD(steps=50))))
+    """
+
+    title: ClassVar[str] = "Attacks"
+
+    name: str
+    about: str
+    attacks: tuple[NamedAttack, ...] = ()
+    eps_scales: tuple[Positive, ...] = (1.0,)
+    keep_images: bool = False
+    scaling: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        if self.attacks and not self.eps_scales:
+            raise UsageError("AttackSuite.eps_scales is empty, so no radius is attacked. Write for example (1.0,).")
+
+    @property
+    def needs_threat(self) -> bool:
+        return bool(self.attacks)
+
+    def radii(self, threat: Threat | None) -> list[Threat | None]:
+        """The threats to evaluate within, smallest first; None for a suite without attacks."""
+        if not self.attacks:
+            return [None]
+        if threat is None:
+            raise UsageError(
+                f"suite {self.name!r} attacks, so it needs a threat. Write for example --threat linf:8/255."
+            )
+        radii = sorted({threat.eps * scale for scale in self.eps_scales})
+        kept: list[Threat | None] = [with_eps(threat, eps) for eps in radii if eps <= 1 or not isinstance(threat, Linf)]
+        if not kept:
+            raise UsageError(
+                f"suite {self.name!r} has no radius up to 1 at {threat.eps:g}, got eps_scales {self.eps_scales}. "
+                "Write a smaller threat."
+            )
+        return kept
+
+    def stages(self, threat: Threat | None) -> tuple[NamedAttack, ...]:
+        """The attacks one by one; those that AutoAttack consists of depend on the norm."""
+        if threat is None:
+            return ()
+        stages = tuple(one for attack in self.attacks for one in _stages(attack, threat))
+        names = [stage.name for stage in stages]
+        if twice := next((name for name in names if names.count(name) > 1 or name in _TABLES), None):
+            raise UsageError(f"an attack of a suite needs a name of its own, got {twice!r}. Name each differently.")
+        return stages if self.scaling is None else with_scaled(stages, factors_of(self.scaling))
+
+    # ------------------------------------------------------------ the protocol
+
+    def refuse(self, model: nn.Module, data: DataSet, split: str) -> None:
+        """Whether attacks and threat go together is checked where the threat is known, by `stages`."""
+
+    def run(self, ctx: Context) -> None:
+        attacks, broken = self.stages(ctx.threat), _broken_within(ctx.smaller)
+        robust = [image for image in classify(ctx, attacks) if image not in broken]
+        search = Search.choose(ctx, attacks)
+        ctx.add_flags(skipped_flags(ctx.images))
+        if isinstance(ctx.model, RescaledModel):
+            ctx.add_flags([RESCALED])
+        files = ImageFiles(ctx, everything=self.keep_images)
+        for attack in attacks:
+            robust = run_attack(search, attack, robust, randomized=is_randomized(attacks), keep=files.keep)
+        ctx.once("search", lambda: {"precision": search.precision})
+
+    def rows(self, ctx: Context) -> Mapping[str, Sequence[Any]]:
+        attacks, broken = self.stages(ctx.threat), _broken_within(ctx.smaller)
+        tables = [ctx.table(attack.name).by_index() for attack in attacks]
+        rows = []
+        for image, clean in ctx.table(CLEAN).by_index().items():
+            tried = [table.get(image, {}) for table in tables]
+            is_random = any("correct_selected" in row for row in tried) or 0 < clean["correct_scored"] < 1
+            correct = clean["prediction"] == int(ctx.images.labels[image])
+            judged = _judged_randomized(clean, tried, attacks) if is_random else None
+            judged = judged or _judged(clean, tried, attacks, correct=correct, before=broken.get(image))
+            rows.append(
+                {
+                    "clean_prediction": clean["prediction"],
+                    "clean_correct": clean["correct_scored"],
+                    **judged,
+                    **{cost: [float(row.get(cost, 0)) for row in tried] for cost in COSTS},
+                }
+            )
+        return {name: [row[name] for row in rows] for name in rows[0]}
+
+    def summarize(self, ctx: Context) -> SuiteRecord:
+        rows, attacks = self.rows(ctx), self.stages(ctx.threat)
+        records = [_attack_record(attack, place, rows) for place, attack in enumerate(attacks)]
+        seconds = sum(ctx.table(CLEAN)["seconds"]) + sum(record.seconds for record in records)
+        threat = ctx.threat
+        return SuiteRecord(
+            ctx.name or self.name,
+            self.name,
+            len(ctx.images),
+            clean=accuracy_of(rows["clean_correct"]),
+            threat=None if threat is None else ThreatRecord.of(spell(threat), threat.eps),
+            robust=None if threat is None else accuracy_of(rows["robust"]),
+            attacks=records,
+            flags=(*ctx.flags(), *_attack_flags(records, len(ctx.images))),
+            seconds=round(seconds, 3),
+            search_precision=ctx.once("search", dict)["precision"] if records else None,
+            scaling=self.scaling,
+        )
+
+
+# --------------------------------------------------------------------- attacks
+
+
+def classify(ctx: Context, attacks: Sequence[NamedAttack] = ()) -> list[int]:
+    """Fill the table `clean`; the images of this process that are classified correctly."""
+    randomized = is_randomized(attacks)
+
+    def work(batch: Batch) -> dict[str, Any]:
+        label_B, z_BK = batch.y.cpu(), ctx.logits(batch.x)
+        prediction_B = ctx.predicted(z_BK)
+        correct_B = (prediction_B == label_B).float()
+        selected_B, scored_B = _correct_shares(ctx.model, batch.x, label_B) if randomized else (correct_B, correct_B)
+        return {
+            "prediction": prediction_B,
+            "correct_selected": selected_B,
+            "correct_scored": scored_B,
+            "num_classes": [z_BK.shape[1]] * len(batch),
+            "top_other_classes": top_others(z_BK, label_B, attacks),
+        }
+
+    ctx.map(CLEAN, work)
+    table = TableRows(ctx.store.read(CLEAN))
+    correct = {image for image, share in zip(table.index, table["correct_selected"], strict=True) if share}
+    return [image for image in ctx.share() if image in correct]
+
+
+def run_attack(
+    search: Search,
+    attack: NamedAttack,
+    index: Sequence[int],
+    *,
+    randomized: bool = False,
+    keep: Callable[[list[Row]], None] = lambda rows: None,
+) -> list[int]:
+    """Fill the table of an attack.
+
+    Args:
+        search: The model and the images.
+        attack: The attack.
+        index: The images to attack, of this process.
+        randomized: Whether the model answers at random, and attempts are scored.
+        keep: Called with finished rows, with `x_adv` in them, before they are written.
+
+    Returns:
+        The images that it did not break.
+    """
+    ctx = search.ctx
+
+    def results(missing: list[int]) -> Iterator[tuple[int, Row]]:
+        for image, result in search.results(attack, missing):
+            names = ("success", "prediction", "distance", *COSTS, "x_adv")
+            yield image, {name: getattr(result, name) for name in names}
+
+    def before_write(rows: list[Row]) -> None:
+        keep(rows)
+        x_adv = torch.stack([row.pop("x_adv") for row in rows])
+        if randomized:
+            shares = _correct_shares(ctx.model, x_adv, ctx.images.labels[[row["index"] for row in rows]])
+            for row, selected, scored in zip(rows, *(share.tolist() for share in shares), strict=True):
+                row.update(correct_selected=selected, correct_scored=scored)
+
+    ctx.stream(
+        attack.name,
+        results,
+        index=index,
+        before_write=before_write,
+        counts=lambda row: {"broken": bool(row["success"])},
+    )
+    table = TableRows(ctx.store.read(attack.name))
+    broken = {image for image, success in zip(table.index, table["success"], strict=True) if success}
+    return [image for image in index if image not in broken]
+
+
+def is_randomized(attacks: Sequence[NamedAttack]) -> bool:
+    """Whether the attacks are those for models that answer at random, which know no success."""
+    return any(isinstance(one.attack, IterativeAttack) and not one.attack.stops_at_success for one in attacks)
+
+
+def _correct_shares(model: nn.Module, x: Tensor, label_B: Tensor) -> tuple[Tensor, Tensor]:
+    """How often a randomized model is correct, twice: to select by and score by the same samples would flatter."""
+    samples = torch.stack([logits(model, x, seed=seed).argmax(1) == label_B for seed in range(2 * _SAMPLES)])
+    selected, scored = samples.float().view(2, _SAMPLES, -1).mean(1)
+    return selected, scored
+
+
+def _stages(attack: NamedAttack, threat: Threat) -> tuple[NamedAttack, ...]:
+    if not isinstance(attack.attack, AutoAttack):
+        return (attack,)
+    if attack.target is not None:
+        raise UsageError("AutoAttack chooses its targets itself. Leave `target` out.")
+    return tuple(NamedAttack(stage.name, stage.attack, stage.loss) for stage in attack.attack.stages(threat))
+
+
+# ------------------------------------------------------------------------ rows
+
+
+def _judged(
+    clean: Row, tried: Sequence[Row], attacks: Sequence[NamedAttack], *, correct: bool, before: Row | None
+) -> Row:
+    """What broke an image first, as which class, at which distance; `before` if that was within a smaller radius."""
+    broken_by, prediction, distance = ROBUST, clean["prediction"], 0.0
+    if not correct:
+        broken_by = WRONG_BEFORE
+    elif before is not None:
+        return {**before, "robust": 0.0, "worst": -1}
+    else:
+        for attack, row in zip(attacks, tried, strict=True):
+            distance = row.get("distance", distance)
+            if row.get("success"):
+                broken_by, prediction = attack.name, row["prediction"]
+                break
+    robust = float(broken_by == ROBUST)
+    return {"prediction": prediction, "broken_by": broken_by, "distance": distance, "robust": robust, "worst": -1}
+
+
+def _judged_randomized(clean: Row, tried: Sequence[Row], attacks: Sequence[NamedAttack]) -> Row:
+    """The attempt on which a randomized model is correct least often, and how often on fresh samples; -1 is clean."""
+    attempts: list[tuple[int, Row]] = [(-1, clean), *((place, row) for place, row in enumerate(tried) if row)]
+    worst, row = min(attempts, key=lambda attempt: attempt[1]["correct_selected"])
+    robust = row["correct_scored"]
+    name, distance = (WRONG_BEFORE, 0.0) if worst == -1 else (attacks[worst].name, row["distance"])
+    return {
+        "prediction": clean["prediction"],
+        "broken_by": ROBUST if robust >= 0.5 else name,
+        "distance": distance,
+        "robust": robust,
+        "worst": worst,
+    }
+
+
+def _broken_within(store: ResultStore | None) -> dict[int, Row]:
+    """The images that were broken within a smaller radius, and how."""
+    if store is None:
+        return {}
+    _, rows = store.checked()
+    names = ("prediction", "broken_by", "distance")
+    found = {
+        image: dict(zip(names, values, strict=True))
+        for image, *values in zip(rows["index"], *(rows[name] for name in names), strict=True)
+    }
+    return {image: row for image, row in found.items() if row["broken_by"] not in (ROBUST, WRONG_BEFORE)}
+
+
+# --------------------------------------------------------------------- records
+
+
+def _attack_record(attack: NamedAttack, place: int, rows: Mapping[str, Sequence[Any]]) -> AttackRecord:
+    costs = {cost: [of_image[place] for of_image in rows[cost]] for cost in COSTS}
+    seconds = round(sum(costs.pop("seconds")), 3)
+    # images broken by it within a smaller radius were not tried again
+    broken = zip(rows["broken_by"], costs["forwards"], strict=True)
+    return AttackRecord(
+        attack.name,
+        tried=sum(forwards > 0 for forwards in costs["forwards"]),
+        broken=sum(name == attack.name and forwards > 0 for name, forwards in broken),
+        seconds=seconds,
+        **{cost: round(sum(values)) for cost, values in costs.items()},
+    )
+
+
+def _attack_flags(attacks: Sequence[AttackRecord], n: int) -> list[Flag]:
+    """What the costs of all images and the order of the attacks give reason to doubt."""
+    flags = [
+        replace(flag, sentence=f"{attack.name}: {flag.sentence}")
+        for attack in attacks
+        for flag in zero_gradient_flags(attack.zero_gradients, attack.backwards)
+    ]
+    plain = [attack for attack in attacks if not attack.name.endswith(SCALED)]
+    for attack in plain:
+        without_gradients = attack.backwards == 0 and attack.forwards
+        had_gradients = any(other.backwards for other in attacks[: attacks.index(attack)])
+        if without_gradients and attack.broken > _SQUARE_MARGIN * n and had_gradients:
+            sentence = (
+                f"{attack.name} broke {attack.broken} images that every gradient attack had left: the gradients mislead"
+            )
+            flags.append(Flag("square-stronger", sentence, {"images": attack.broken, "of": n}))
+    broken = sum(attack.broken for attack in attacks if attack not in plain)
+    if broken > _SQUARE_MARGIN * n:
+        sentence = (
+            f"attacks that learned from the rescaled model broke {broken} images that all others had left: "
+            "its attention hides gradients, or a second try was all it took"
+        )
+        flags.append(Flag("scaled-stronger", sentence, {"images": broken, "of": n}))
+    return flags
+
+
+# ------------------------------------------------------------------ evaluations
+
+
+def evaluate_suite(
+    suite: Suite, ctx: Context, open_store: OpenStore, *, scaling: Scaling | None = None
+) -> list[SuiteRecord]:
+    """Carry out a suite, once or at each of its radii; what is finished is only read.
+
+    Args:
+        suite: The suite.
+        ctx: The model, the images and the threat.
+        open_store: Opens the store of an evaluation by its name, such as `Run.results`.
+        scaling: Attack robust images once more, learning from a rescaled model; beside it, as evaluations of their own,
+            the rescaled model takes the model's place, which is how the paper scores.
+
+    Returns:
+        The records, smallest radius first.
+    """
+    with callers_modes_off(ctx.model):
+        if not isinstance(suite, AttackSuite):
+            return [run_suite(suite, replace(ctx, store=open_store(suite.name), name=suite.name))]
+        if scaling is None or not suite.attacks:
+            return _at_radii(suite, ctx, open_store)
+        ctx = replace(ctx, engine=in_float32(ctx.engine))
+        found = find_factors_once(replace(ctx, store=open_store("factors")), scaling)
+        paper = replace(ctx, model=rescaled(ctx.model, factors_of(found)))
+        return [
+            *_at_radii(replace(suite, scaling=found), ctx, open_store),
+            *_at_radii(replace(suite, keep_images=False), paper, open_store, f"-{PAPER_PROTOCOL}"),
+        ]
+
+
+def refuse_suite(
+    suite: Suite,
+    model: nn.Module,
+    data: DataSet,
+    *,
+    threat: Threat | None,
+    split: str = "test",
+    scaling: Scaling | None = None,
+) -> None:
+    """Raise a UsageError if these do not go together; for callers that have not claimed a run folder yet."""
+    images, radii = data.split(split), [threat]
+    if len(images) == 0:
+        raise UsageError(f"the {split} split of {data.spec} is empty, so there is nothing to evaluate.")
+    if suite.needs_threat and threat is None:
+        raise UsageError(f"suite {suite.name!r} attacks, so it needs a threat. Write for example --threat linf:8/255.")
+    refuse_other_classes(model, data)
+    refuse_unwritable_names(data, split)
+    if isinstance(suite, AttackSuite):
+        radii = suite.radii(threat)
+        for radius in radii:
+            suite.stages(radius)
+        if scaling is not None and suite.attacks:
+            tapped(model)
+    for radius in radii if suite.needs_threat else ():
+        assert radius is not None
+        check_size(radius, (3, *images.pixels.image_size))
+    suite.refuse(model, data, split)
+
+
+def _at_radii(suite: AttackSuite, ctx: Context, open_store: OpenStore, suffix: str = "") -> list[SuiteRecord]:
+    """One evaluation per radius, smallest first; images broken within one are not attacked within the next.
+
+    With a `suffix` in their names, or the numbers of another model would join the model's curve.
+    """
+    records: list[SuiteRecord] = []
+    smaller: ResultStore | None = None
+    for threat in suite.radii(ctx.threat):
+        name = evaluation_name(suite.name, threat) + suffix
+        at = replace(ctx, threat=threat, store=open_store(name), name=name, smaller=smaller)
+        records.append(run_suite(replace(suite, name=suite.name + suffix), at))
+        if at.store.folder is not None and threat is not None:
+            _finish_images(suite, at)
+        smaller = at.store
+    return records
+
+
+def _finish_images(suite: AttackSuite, ctx: Context) -> None:
+    """Complete the adversarial images of an evaluation and its gallery, from those of the smaller radius."""
+    rows = ctx.store.checked()[1]
+    if ctx.ranks.rank == 0:
+        if suite.keep_images:
+            copy_from(ctx.smaller, ctx.store)
+        write_gallery(ctx, rows, broken_before=set(_broken_within(ctx.smaller)))
+    ctx.ranks.wait()
+    if suite.keep_images:
+        refuse_missing(ctx.store, _broken_within(ctx.store))
+
+
+def evaluation_name(suite: str, threat: Threat | None) -> str:
+    """What the evaluation of a suite within a threat is called: `quick-linf-8_255`."""
+    return suite if threat is None else f"{suite}-{spell(threat).replace(':', '-').replace('/', '_')}"
+
+
+_QUICK = (
+    NamedAttack("fgsm", FGSM()),
+    NamedAttack("pgd-ce", PGD(steps=20)),
+    NamedAttack("pgd-margin", PGD(steps=20), margin),
+)
+
+ATTACK_SUITES = {
+    suite.name: suite
+    for suite in (
+        AttackSuite("clean", "accuracy on the images as they are"),
+        AttackSuite(
+            "quick", "FGSM, then PGD-20 on cross-entropy, then PGD-20 on the margin, at the threat's radius", _QUICK
+        ),
+        AttackSuite(
+            "curve", "the attacks of `quick` at 1/4, 1/2, 1, 2 and 4 times the radius", _QUICK, (0.25, 0.5, 1, 2, 4)
+        ),
+        AttackSuite(
+            "autoattack",
+            "AutoAttack, standard: APGD-CE, APGD-T, FAB-T and Square with the published budgets",
+            (NamedAttack("autoattack", AutoAttack()),),
+        ),
+        AttackSuite(
+            "autoattack-plus",
+            "AutoAttack, plus: APGD-CE, APGD-DLR, FAB, Square, APGD-T and FAB-T, five restarts",
+            (NamedAttack("autoattack-plus", AutoAttackPlus()),),
+        ),
+        AttackSuite(
+            "autoattack-rand",
+            "AutoAttack, rand, for randomized models: scored by the expected accuracy over fresh EOT samples",
+            (NamedAttack("autoattack-rand", AutoAttackRand()),),
+        ),
+    )
+}

@@ -1,0 +1,38 @@
+"""A suite on a split in a run folder, with every argument that tests vary."""
+
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from vitadel.attacks import Engine, Scaling
+from vitadel.core.distributed import Ranks
+from vitadel.core.progress import Notify, silent
+from vitadel.data import DataSet
+from vitadel.evaluate import AttackSuite, Context, Suite, evaluate_suite, refuse_suite
+from vitadel.runs import Run
+from vitadel.threats import Threat
+
+
+def evaluate(
+    model: nn.Module,
+    data: DataSet,
+    suite: Suite,
+    run: Run,
+    *,
+    threat: Threat | None = None,
+    seed: int = 0,
+    batch: int | None = None,
+    engine: Engine | None = None,
+    ranks: Ranks | None = None,
+    keep_images: bool = False,
+    scaling: Scaling | None = None,
+    notify: Notify = silent,
+) -> list[dict[str, Any]]:
+    """The summaries as they are written."""
+    refuse_suite(suite, model, data, threat=threat, scaling=scaling)
+    if isinstance(suite, AttackSuite):
+        suite = replace(suite, keep_images=keep_images)
+    engine = engine or Engine(batch_size=batch)
+    ctx = Context(model, data.test, data, threat, seed, engine, ranks or Ranks(), progress=notify)
+    return [record.to_json() for record in evaluate_suite(suite, ctx, run.results, scaling=scaling)]
