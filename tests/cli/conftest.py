@@ -22,8 +22,8 @@ sys.stdout = open(os.devnull, "w")
 import torch
 torch.set_num_threads(1)
 import vitadel.core.files, vitadel.runs.tables
-import vitadel.evaluate.book, vitadel.evaluate.adversarial_images, vitadel.evaluate.runner
-vitadel.evaluate.book._LINES = {lines}
+import vitadel.evaluate.store, vitadel.evaluate.adversarial_images
+vitadel.evaluate.store._ROWS = {lines}
 original, met = vitadel.core.files.write_whole, 0
 def dying(path, write):
     global met
@@ -34,8 +34,7 @@ def dying(path, write):
         os.kill(os.getpid(), signal.SIGKILL)
     original(path, write)
 if {ending!r}:
-    evaluate = vitadel.evaluate
-    for module in (vitadel.core.files, vitadel.runs.tables, evaluate.runner, evaluate.adversarial_images):
+    for module in (vitadel.core.files, vitadel.runs.tables, vitadel.runs.schema, vitadel.evaluate.adversarial_images):
         module.write_whole = dying
 sys.argv = ["vitadel", *{words!r}]
 from vitadel.cli import main

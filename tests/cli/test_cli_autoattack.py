@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from vitadel.runs import Rows
+from vitadel.runs import ResultFolder
 
 Command = Callable[..., tuple[int, str, str]]
 
 STAGES = {
-    "adversarial": ["apgd-ce", "apgd-t", "fab-t", "square"],
-    "adversarial-plus": ["apgd-ce", "apgd-dlr", "fab", "square", "apgd-t", "fab-t"],
-    "adversarial-rand": ["apgd-ce", "apgd-dlr"],
+    "autoattack": ["apgd-ce", "apgd-t", "fab-t", "square"],
+    "autoattack-plus": ["apgd-ce", "apgd-dlr", "fab", "square", "apgd-t", "fab-t"],
+    "autoattack-rand": ["apgd-ce", "apgd-dlr"],
 }
 
 
@@ -31,7 +31,7 @@ def attacks_of(summary: dict[str, object]) -> list[dict[str, object]]:
     return attacks
 
 
-@pytest.mark.parametrize("suite", ["adversarial", "adversarial-plus"])
+@pytest.mark.parametrize("suite", ["autoattack", "autoattack-plus"])
 def test_the_suites_run_and_rows_say_to_what_an_image_fell(
     vitadel: Command, trained: Path, tmp_path: Path, suite: str
 ) -> None:
@@ -39,20 +39,20 @@ def test_the_suites_run_and_rows_say_to_what_an_image_fell(
     summary = summary_of(vitadel(*words, "--suite", suite))
     assert [attack["name"] for attack in attacks_of(summary)] == STAGES[suite]
     assert summary["flags"] == []
-    rows = Rows(tmp_path / "eval" / f"{suite}-linf-200_255").read()
+    rows = ResultFolder(tmp_path / "eval" / f"{suite}-linf-200_255").rows()
     wrong = [label != answer for label, answer in zip(rows["label"], rows["clean_prediction"], strict=True)]
-    assert [to == "clean" for to in rows["fell_to"]] == wrong
+    assert [to == "clean" for to in rows["broken_by"]] == wrong
     assert summary["clean"]["correct"] == 40 - sum(wrong) > 0  # type: ignore[index]
     # nothing stands at such a radius, and each image fell to one attack, whose last question it was
     assert summary["robust"]["correct"] == 0  # type: ignore[index]
     for place, attack in enumerate(attacks_of(summary)):
-        fell = [to == attack["name"] for to in rows["fell_to"]]
-        spent = [costs[place] for costs in rows["forwards"]]  # type: ignore[index]
-        assert attack["fell"] == sum(fell)
+        fell = [to == attack["name"] for to in rows["broken_by"]]
+        spent = [costs[place] for costs in rows["forwards"]]
+        assert attack["broken"] == sum(fell)
         assert attack["forwards"] == sum(spent)
         assert attack["tried"] == sum(count > 0 for count in spent)
         assert all(count > 0 for count, here in zip(spent, fell, strict=True) if here)
-    assert sum(int(str(attack["fell"])) for attack in attacks_of(summary)) == 40 - sum(wrong)
+    assert sum(int(str(attack["broken"])) for attack in attacks_of(summary)) == 40 - sum(wrong)
     for label, answer in zip(rows["label"], rows["prediction"], strict=True):
         assert label != answer
 
@@ -60,13 +60,13 @@ def test_the_suites_run_and_rows_say_to_what_an_image_fell(
 @pytest.mark.slow
 def test_the_suite_for_random_models_scores_shares(vitadel: Command, trained: Path, tmp_path: Path) -> None:
     words = ("evaluate", trained, "--data", "digits[:6]", "--threat", "linf:200/255", "--run", tmp_path, "--json")
-    summary = summary_of(vitadel(*words, "--suite", "adversarial-rand"))
-    assert [attack["name"] for attack in attacks_of(summary)] == STAGES["adversarial-rand"]
-    rows = Rows(tmp_path / "eval" / "adversarial-rand-linf-200_255").read()
+    summary = summary_of(vitadel(*words, "--suite", "autoattack-rand"))
+    assert [attack["name"] for attack in attacks_of(summary)] == STAGES["autoattack-rand"]
+    rows = ResultFolder(tmp_path / "eval" / "autoattack-rand-linf-200_255").rows()
     # this model answers the same every time, so an image is always right or never
-    assert set(rows["clean_right"]) == {0.0, 1.0}
-    assert set(rows["right"]) == {0.0}
-    tried = sum(share > 0 for share in rows["clean_right"])  # type: ignore[operator]
+    assert set(rows["clean_correct"]) == {0.0, 1.0}
+    assert set(rows["robust"]) == {0.0}
+    tried = sum(share > 0 for share in rows["clean_correct"])
     for attack in attacks_of(summary):
         # 101 questions with 20 draws each; such a search knows no success before its end
         assert (attack["tried"], attack["forwards"], attack["backwards"]) == (tried, 2020 * tried, 2020 * tried)
@@ -75,11 +75,11 @@ def test_the_suite_for_random_models_scores_shares(vitadel: Command, trained: Pa
 def test_the_attack_autoattack_is_its_stages(vitadel: Command, trained: Path, tmp_path: Path) -> None:
     common = ("--data", "digits[:30]", "--threat", "linf:200/255", "--seed", "3", "--json")
     alone = summary_of(vitadel("attack", trained, *common, "--attack", "autoattack", "--run", tmp_path / "a"))
-    suite = summary_of(vitadel("evaluate", trained, *common, "--suite", "adversarial", "--run", tmp_path / "b"))
-    assert [attack["name"] for attack in attacks_of(alone)] == STAGES["adversarial"]
+    suite = summary_of(vitadel("evaluate", trained, *common, "--suite", "autoattack", "--run", tmp_path / "b"))
+    assert [attack["name"] for attack in attacks_of(alone)] == STAGES["autoattack"]
     folders = tmp_path / "a" / "eval" / str(alone["name"]), tmp_path / "b" / "eval" / str(suite["name"])
-    one, other = (Rows(folder).read() for folder in folders)
-    for column in ("fell_to", "prediction", "size", "forwards", "backwards"):
+    one, other = (ResultFolder(folder).rows() for folder in folders)
+    for column in ("broken_by", "prediction", "distance", "forwards", "backwards"):
         assert one[column] == other[column], column
 
 
@@ -103,13 +103,13 @@ def test_attacks_cost_what_they_say(
     summary = summary_of(vitadel(*words, "--attack", attack))
     (found,) = attacks_of(summary)
     assert found["name"] == attack
-    assert found["fell"] == 0
+    assert found["broken"] == 0
     assert found["tried"] == summary["clean"]["correct"]  # type: ignore[index]
     assert found["forwards"] == forwards * int(str(found["tried"]))
     assert found["backwards"] == backwards * int(str(found["tried"]))
     codes = [flag["code"] for flag in summary["flags"]]  # type: ignore[attr-defined]
     assert codes == (["few-classes"] if "targets=20" in attack else [])
-    assert "fell_to" in Rows(tmp_path / "eval" / str(summary["name"])).read()
+    assert "fell_to" in ResultFolder(tmp_path / "eval" / str(summary["name"])).rows()
 
 
 def test_the_precision_of_the_search_decides_no_verdict(vitadel: Command, trained: Path, tmp_path: Path) -> None:
@@ -119,12 +119,12 @@ def test_the_precision_of_the_search_decides_no_verdict(vitadel: Command, traine
     for precision in precisions:
         summary = summary_of(vitadel(*words, "--run", tmp_path / precision, "--precision", precision))
         assert summary["flags"] == []
-    tables = [Rows(tmp_path / name / "eval" / "attack-linf-60_255").read() for name in precisions]
+    tables = [ResultFolder(tmp_path / name / "eval" / "attack-linf-60_255").rows() for name in precisions]
     for table in tables:
         assert table["clean_prediction"] == tables[0]["clean_prediction"]
-        fell = [to == "pgd:steps=10" for to in table["fell_to"]]
+        fell = [to == "pgd:steps=10" for to in table["broken_by"]]
         wrong = [label != answer for label, answer in zip(table["label"], table["prediction"], strict=True)]
-        clean = [to == "clean" for to in table["fell_to"]]
+        clean = [to == "clean" for to in table["broken_by"]]
         assert wrong == [a or b for a, b in zip(fell, clean, strict=True)]
     code, _, err = vitadel(*words, "--run", tmp_path / "x", "--precision", "fp8")
     assert (code, err) == (2, "vitadel: unknown precision 'fp8'. Known: bf16, float32, fp16.\n")

@@ -16,7 +16,7 @@ from vitadel import data
 from vitadel.data import Squash
 from vitadel.evaluate import read_adversarial_images
 from vitadel.models import read_tensors
-from vitadel.runs import Rows
+from vitadel.runs import ResultFolder
 
 Start = Callable[..., ForkServerProcess]
 
@@ -112,19 +112,19 @@ def test_training_killed_again_and_again(tmp_path: Path) -> None:
         assert same(weights(tmp_path / "killed", name), weights(tmp_path / "whole", name))
 
 
-# the kill, the --batch of the process that dies, and how many lines of which pages it leaves
+# the kill, the --batch of the process that dies, and how many rows of which tables it leaves
 MOMENTS = {
-    "pages/clean/": (3, 70, {"clean": 140}),
-    "pages/fgsm/": (1, 64, {"clean": 300, "fgsm": 0}),
+    "tables/clean/": (3, 70, {"clean": 140}),
+    "tables/fgsm/": (1, 64, {"clean": 300, "fgsm": 0}),
     "/found/": (3, 20, {"clean": 300, "fgsm": 16}),
-    "pages/pgd-ce/": (3, 9, {"clean": 300, "fgsm": -1, "pgd-ce": 16}),
-    "pages/pgd-margin/": (2, 10, {"clean": 300, "fgsm": -1, "pgd-ce": -1, "pgd-margin": 8}),
-    "gallery.npz": (1, 17, {"clean": 300}),
+    "tables/pgd-ce/": (3, 9, {"clean": 300, "fgsm": -1, "pgd-ce": 16}),
+    "tables/pgd-margin/": (2, 10, {"clean": 300, "fgsm": -1, "pgd-ce": -1, "pgd-margin": 8}),
     "linf-12_255/parts/": (1, 11, {"clean": 300}),
     "rows.parquet": (1, 12, {"clean": 300}),
     "summary.json": (1, 13, {"clean": 300}),
+    "gallery.npz": (1, 17, {}),
 }
-VERDICT = ("row", "id", "label", "clean_prediction", "prediction", "fell_to", "size", "forwards", "backwards")
+VERDICT = ("index", "id", "label", "clean_prediction", "prediction", "broken_by", "distance", "forwards", "backwards")
 
 
 def test_evaluation_killed_at_every_moment_and_resumed_with_another_batch(
@@ -133,43 +133,43 @@ def test_evaluation_killed_at_every_moment_and_resumed_with_another_batch(
     words = ("evaluate", trained, "--data", "digits[:300]", "--threat", "linf:12/255", "--keep-images", "--run")
     whole = start(*words, tmp_path / "whole", "--batch", "96")
     name, known = "quick-linf-12_255", dict[str, dict[str, list[object]]]()
-    rows = Rows(tmp_path / "killed" / "eval" / name)
+    rows = ResultFolder(tmp_path / "killed" / "eval" / name)
     for ending, (moment, batch, left) in MOMENTS.items():
         killed = start(*words, tmp_path / "killed", "--batch", str(batch), dies_at=(ending, moment), lines=8)
         killed.join(DEADLINE)
         assert killed.exitcode == -signal.SIGKILL, ending
-        assert not rows.done
-        for page, count in left.items():
-            lines = rows.page(page).read()
+        assert rows.finished == (ending == "gallery.npz")
+        for table, count in left.items():
+            lines = rows.read(table)
             if count >= 0:
-                assert len(lines.get("row", [])) == count, (ending, page)
+                assert len(lines.get("index", [])) == count, (ending, table)
             # nothing that was written is searched for again: every line of before is there, with its old time
-            before = known.get(page, {})
-            kept = [lines["row"].index(row) for row in before.get("row", [])]
+            before = known.get(table, {})
+            kept = [lines["index"].index(row) for row in before.get("index", [])]
             for column, values in before.items():
-                assert [lines[column][at] for at in kept] == values, (ending, page, column)
-            known[page] = lines
+                assert [lines[column][at] for at in kept] == values, (ending, table, column)
+            known[table] = lines
     resumed = start(*words, tmp_path / "killed", "--batch", "14")
     for process in (whole, resumed):
         process.join(DEADLINE)
         assert process.exitcode == 0
-    expected, found = Rows(tmp_path / "whole" / "eval" / name).read(), rows.read()
-    assert expected["row"] == list(range(300))
-    assert set(expected["fell_to"]) == {"clean", "fgsm", "pgd-ce", "pgd-margin", ""}
+    expected, found = ResultFolder(tmp_path / "whole" / "eval" / name).rows(), rows.rows()
+    assert expected["index"] == list(range(300))
+    assert set(expected["broken_by"]) == {"clean", "fgsm", "pgd-ce", "pgd-margin", ""}
     for column in VERDICT:
         assert found[column] == expected[column], column
     split = data.load("digits[:300]", preprocess=Squash(8)).test
     images_whole, images_killed = (
         read_adversarial_images(tmp_path / run / "eval" / name / "found", split) for run in ("whole", "killed")
     )
-    assert sorted(images_killed) == [row for row, to in enumerate(expected["fell_to"]) if to not in ("", "clean")]
+    assert sorted(images_killed) == [row for row, to in enumerate(expected["broken_by"]) if to not in ("", "clean")]
     assert images_killed.keys() == images_whole.keys()
     assert all(torch.equal(x, images_whole[row]) for row, x in images_killed.items())
     # what the first killed processes found is in the rows with the time it took then
-    assert not (rows.folder / "pages").exists()
-    place = {row: at for at, row in enumerate(known["pgd-ce"]["row"])}
-    for row, seconds in zip(found["row"], found["seconds"], strict=True):
+    assert not (rows.folder / "tables").exists()
+    place = {row: at for at, row in enumerate(known["pgd-ce"]["index"])}
+    for row, seconds in zip(found["index"], found["seconds"], strict=True):
         assert isinstance(seconds, list)
         if row in place:
             assert seconds[1] == known["pgd-ce"]["seconds"][place[row]]
-    assert Rows(tmp_path / "whole" / "eval" / name).summary["robust"] == rows.summary["robust"]
+    assert ResultFolder(tmp_path / "whole" / "eval" / name).checked()[0]["robust"] == rows.checked()[0]["robust"]

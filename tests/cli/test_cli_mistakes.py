@@ -200,22 +200,22 @@ def test_a_line_has_an_end_and_no_control_characters(vitadel: Command, trained: 
 def test_control_c_is_130_and_keeps_what_was_done(
     vitadel: Command, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from vitadel.runs import Rows
+    from vitadel.runs import ResultFolder
 
-    add = Rows.add
+    append = ResultFolder.append
 
-    def interrupted(self: Rows, columns: dict[str, list[object]]) -> None:
-        add(self, columns)
+    def interrupted(self: ResultFolder, table: str, columns: dict[str, list[object]]) -> None:
+        append(self, table, columns)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Rows, "add", interrupted)
+    monkeypatch.setattr(ResultFolder, "append", interrupted)
     words = ("evaluate", trained, "--data", "digits[:8]", "--batch", "4", "--run", tmp_path / "run")
     code, _, err = vitadel(*words)
     assert code == 130
     assert err.splitlines()[-1] == "vitadel: stopped. Finished work is kept: the same command resumes."
-    rows = Rows(tmp_path / "run" / "eval" / "quick-linf-8_255")
-    assert rows.page("clean").finished() == {0, 1, 2, 3}
-    assert rows.finished() == set()
+    results = ResultFolder(tmp_path / "run" / "eval" / "quick-linf-8_255")
+    assert results.read("clean")["index"] == list(range(8))
+    assert not results.finished
 
 
 def test_every_flag_is_meant() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from vitadel.runs import Rows
+from vitadel.runs import ResultFolder
 
 Start = Callable[..., ForkServerProcess]
 
@@ -20,8 +20,8 @@ DEADLINE = 200.0
 # three more than a multiple of both ranks times the batch
 WORDS = ("--data", "digits[:131]", "--threat", "linf:12/255", "--attack", "pgd:steps=4")
 NAME = "attack-linf-12_255"
-PAGE = ("pages/pgd_steps=4-", 2)  # where a process dies: at the second portion of the attack's findings
-VERDICT = ("row", "id", "label", "clean_prediction", "prediction", "fell_to", "size", "forwards", "backwards")
+PAGE = ("tables/pgd_steps=4-", 2)  # where a process dies: at the second portion of the attack's rows
+VERDICT = ("index", "id", "label", "clean_prediction", "prediction", "broken_by", "distance", "forwards", "backwards")
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "--", "vitadel")
 
 
@@ -44,15 +44,15 @@ def ended(*processes: ForkServerProcess) -> list[int | None]:
 
 
 def same_verdicts(one: Path, other: Path) -> None:
-    expected, found = (Rows(folder / "eval" / NAME).read() for folder in (one, other))
-    assert expected["row"] == list(range(131))
-    assert set(expected["fell_to"]) == {"", "clean", "pgd:steps=4"}
+    expected, found = (ResultFolder(folder / "eval" / NAME).rows() for folder in (one, other))
+    assert expected["index"] == list(range(131))
+    assert set(expected["broken_by"]) == {"", "clean", "pgd:steps=4"}
     for column in VERDICT:
         assert found[column] == expected[column], column
-    summaries = [Rows(folder / "eval" / NAME).summary for folder in (one, other)]
+    summaries = [ResultFolder(folder / "eval" / NAME).checked()[0] for folder in (one, other)]
     for summary in summaries:
         summary.pop("seconds")
-        for attack in summary["attacks"]:  # type: ignore[attr-defined]
+        for attack in summary["attacks"]:
             attack.pop("seconds")
     assert summaries[0] == summaries[1]
 
@@ -67,7 +67,7 @@ def test_two_ranks_find_what_one_does_also_after_a_kill(start: Start, trained: P
 
     # one process dies half-way, two go on
     assert ended(start(*words, tmp_path / "more", dies_at=PAGE, lines=4)) == [-signal.SIGKILL]
-    left = Rows(tmp_path / "more" / "eval" / NAME).page("pgd:steps=4").finished()
+    left = ResultFolder(tmp_path / "more" / "eval" / NAME).read("pgd:steps=4")["index"]
     assert len(left) == 4
     port = free_port()
     assert ended(*(start(*words, tmp_path / "more", environment=rank(number, port)) for number in (0, 1))) == [0, 0]
@@ -84,7 +84,7 @@ def test_two_ranks_find_what_one_does_also_after_a_kill(start: Start, trained: P
         start(*words, tmp_path / "less", dies_at=PAGE, lines=3, environment=rank(number, port)) for number in (0, 1)
     ]
     assert ended(*dying) == [-signal.SIGKILL, -signal.SIGKILL]
-    left = Rows(tmp_path / "less" / "eval" / NAME).page("pgd:steps=4").finished()
+    left = ResultFolder(tmp_path / "less" / "eval" / NAME).read("pgd:steps=4")["index"]
     assert len(left) == 6
     assert {row % 2 for row in left} == {0, 1}
     assert ended(start(*words, tmp_path / "less")) == [0]
@@ -100,7 +100,7 @@ def test_a_launch_by_torchrun_speaks_once(start: Start, trained: Path, tmp_path:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=DEADLINE, check=False)
     assert done.returncode == 0, done.stderr
     (summary,) = json.loads(done.stdout)["evaluations"]
-    assert summary == Rows(tmp_path / "two" / "eval" / NAME).summary
+    assert summary == ResultFolder(tmp_path / "two" / "eval" / NAME).checked()[0]
     same_verdicts(tmp_path / "one", tmp_path / "two")
     shown = [sys.executable, *TORCHRUN, *words, "--run", str(tmp_path / "two")]
     done = subprocess.run(shown, env=environment, capture_output=True, text=True, timeout=DEADLINE, check=True)

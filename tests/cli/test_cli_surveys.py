@@ -16,7 +16,7 @@ from vitadel.core.errors import UsageError
 from vitadel.evaluate import SUITES
 from vitadel.evaluate.suites import Corruptions, GrayLevel, Transfer
 from vitadel.models import load, save
-from vitadel.runs import Rows, Run
+from vitadel.runs import ResultFolder, Run
 
 Command = Callable[..., tuple[int, str, str]]
 Start = Callable[..., ForkServerProcess]
@@ -66,9 +66,9 @@ def test_a_survey_killed_and_shared_out_ends_the_same(start: Start, model: Path,
     for process in (whole, killed):
         process.join(DEADLINE)
     assert (whole.exitcode, killed.exitcode) == (0, -signal.SIGKILL)
-    left = Rows(tmp_path / "killed" / "eval" / "corruptions")
-    assert len(left.page("fog-2").finished()) == 31
-    assert left.page("fog-5").finished() == set()
+    left = ResultFolder(tmp_path / "killed" / "eval" / "corruptions")
+    assert len(left.read("fog-2")["index"]) == 31
+    assert left.read("fog-5") == {}
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         port = str(one.getsockname()[1])
@@ -80,9 +80,9 @@ def test_a_survey_killed_and_shared_out_ends_the_same(start: Start, model: Path,
     for process in pair:
         process.join(DEADLINE)
     assert [process.exitcode for process in pair] == [0, 0]
-    expected, found = (Rows(tmp_path / run / "eval" / "corruptions") for run in ("whole", "killed"))
-    assert found.read() == expected.read()
-    assert without_time(found.summary) == without_time(expected.summary)
+    expected, found = (ResultFolder(tmp_path / run / "eval" / "corruptions") for run in ("whole", "killed"))
+    assert found.rows() == expected.rows()
+    assert without_time(found.checked()[0]) == without_time(expected.checked()[0])
 
 
 def test_a_damaged_image_is_named_and_skipped_only_on_request(vitadel: Command, tmp_path: Path) -> None:

@@ -55,12 +55,12 @@ class Long:
 
 def _evaluate(model: str, images: int, suite: str, *more: str) -> Long:
     words = ("evaluate", model, f"--data=digits[:{images}]", f"--suite={suite}", "--threat=linf:12/255", *more)
-    return Long(words, ("small_pages",))
+    return Long(words, ("small_tables",))
 
 
 def _attack(attack: str, images: int, *more: str) -> Long:
     words = ("attack", TRAINED, f"--data=digits[:{images}]", f"--attack={attack}", *more)
-    return Long(words, ("small_pages",))
+    return Long(words, ("small_tables",))
 
 
 def _analyze(study: str, images: int = 12, model: str = TRAINED) -> Long:
@@ -100,7 +100,7 @@ LONG: dict[str, Long] = {
             *(*_set("plan.epochs=1", "plan.warmup_epochs=0"), "--suite=quick", "--threat=linf:12/255"),
         )
     ),
-    "demo": Long(("demo",), ("small_demo", "small_pages")),
+    "demo": Long(("demo",), ("small_demo", "small_tables")),
 }
 
 

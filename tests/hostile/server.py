@@ -299,13 +299,12 @@ def _kind(event: str, arguments: tuple[object, ...]) -> str | None:
     return "write" if isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR) else "read"
 
 
-def small_pages() -> None:
+def small_tables() -> None:
     """Evaluations write down what they know after a few images, not after hundreds or 20 seconds."""
-    from vitadel.evaluate import book
-    from vitadel.evaluate.suites import base
+    from vitadel.evaluate import store
 
-    vars(book)["_LINES"] = 6
-    vars(base)["_SECONDS"] = 0.0
+    vars(store)["_ROWS"] = 6
+    vars(store)["_SECONDS"] = 0.0
 
 
 def small_demo() -> None:

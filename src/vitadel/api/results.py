@@ -3,16 +3,14 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from torch import Tensor
+
+from vitadel.attacks import Factors
 from vitadel.core.flags import Flag
 from vitadel.core.stats import Accuracy
 from vitadel.runs.schema import AttackRecord, Measure, SuiteRecord
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from vitadel.attacks import Factors
 
 Summary = Mapping[str, object]
 
@@ -97,8 +95,8 @@ class Robustness:
     broken_by: Sequence[str]
     prediction: Sequence[int]
     distance: Sequence[float]
-    x_adv: "Tensor"
-    factors: "Factors | None" = None
+    x_adv: Tensor
+    factors: Factors | None = None
     paper_protocol: Accuracy | None = None
 
     @property

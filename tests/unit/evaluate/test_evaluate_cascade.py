@@ -111,7 +111,7 @@ def test_no_verdict_depends_on_the_batch(relabeled: tuple[Ink, DataSet], tmp_pat
         run = claim(tmp_path / name)
         evaluate(model, dataset, SUITE, run, threat=Linf(0.05), batch=size, seed=4)
         tables.append(run.results("two-linf-0.05").rows())
-    for column in ("row", "broken_by", "prediction", "size"):
+    for column in ("index", "broken_by", "prediction", "distance"):
         assert tables[0][column] == tables[1][column]
 
 
@@ -420,7 +420,7 @@ def test_models_that_cannot_be_judged_are_refused(digits: DataSet, tmp_path: Pat
 def test_mistakes_are_named(digits: DataSet, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="suite 'two' attacks, so it needs a threat"):
         evaluate(Ink(0.3), digits, SUITE, claim(tmp_path / "a"))
-    with pytest.raises(UsageError, match="the batch must be at least 1, got 0"):
+    with pytest.raises(UsageError, match="Engine.batch_size must be at least 1, got 0"):
         evaluate(Ink(0.3), digits, SUITE, claim(tmp_path / "b"), threat=Linf(0.1), batch=0)
     with pytest.raises(UsageError, match="holds every image of shape"):
         evaluate(Ink(0.3), digits, SUITE, run := claim(tmp_path / "c"), threat=L2(1000))

@@ -83,7 +83,7 @@ def test_a_suite_of_several_radii_is_refused() -> None:
 
 
 def test_a_suite_without_any_radius_is_refused() -> None:
-    with pytest.raises(UsageError, match="Suite.shares is empty, so no radius is attacked"):
+    with pytest.raises(UsageError, match="AttackSuite.eps_scales is empty, so no radius is attacked"):
         AttackSuite("own", "", tuple(ENTRIES), eps_scales=())
     with pytest.raises(UsageError, match=r"suite 'own' has no radius up to 1 at 0.5, got shares \(4.0,\)"):
         AttackSuite("own", "", tuple(ENTRIES), eps_scales=(4.0,)).radii(Linf(0.5))

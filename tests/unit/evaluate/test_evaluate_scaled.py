@@ -103,8 +103,8 @@ def test_factors_are_written_down_and_not_searched_for_again(
     assert whole[0]["scaling"] == kept
     assert "scaling" not in whole[1]
     assert [summary["suite"] for summary in whole] == ["own", "own-paper-protocol"]
-    assert "rescaled-model" in {flag.code for flag in whole[1]["flags"]}
-    assert "rescaled-model" not in {flag.code for flag in whole[0]["flags"]}
+    assert "rescaled-model" in {flag["code"] for flag in whole[1]["flags"]}
+    assert "rescaled-model" not in {flag["code"] for flag in whole[0]["flags"]}
 
     other_run = claimed(tmp_path / "b")
     (tmp_path / "b" / FACTORS).write_bytes((tmp_path / "a" / FACTORS).read_bytes())
