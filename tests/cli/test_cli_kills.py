@@ -101,7 +101,7 @@ def test_training_killed_while_it_writes_a_checkpoint(tmp_path: Path) -> None:
 def test_training_killed_again_and_again(tmp_path: Path) -> None:
     run(*TRAIN, "--run", tmp_path / "whole")
     words = (*TRAIN, "--run", str(tmp_path / "killed"))
-    run_and_die("runs.folder", "write_json", 1, *words)  # before there is a manifest
+    run_and_die("runs.run", "write_json", 1, *words)  # before there is a manifest
     run_and_die("train.loop", "learning_rate", 4, *words)  # in the middle of the first steps
     run_and_die("train.loop", "save", 1, *words)  # before the best weights are written
     run_and_die("train.loop", "save", 2, *words)  # after the best weights, before the next

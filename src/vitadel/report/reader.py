@@ -324,7 +324,7 @@ def _gallery(path: Path) -> Gallery | None:
                 label=tuple(int(v) for v in stored["label"]),
                 clean_prediction=tuple(int(v) for v in stored["clean_prediction"]),
                 prediction=tuple(int(v) for v in stored["prediction"]),
-                fell_to=tuple(str(v) for v in stored["fell_to"]),
+                fell_to=tuple(str(v) for v in stored["broken_by" if "broken_by" in stored else "fell_to"]),
                 classes=tuple(str(v) for v in stored["classes"]),
                 eps=float(stored["eps"]),
                 norm=str(stored["norm"]),
