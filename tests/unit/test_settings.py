@@ -26,6 +26,7 @@ from vitadel.train import SGD, AdamW, Lion, TrainingConfig
 # what the program computes or reads itself, by package; nobody sets these numbers
 RECORDS = {
     "analyze": "AttackRunner Evidence ImageAttacker Moments Outcome View Work",
+    "api": "Robustness",
     "attacks": "AttackResult ContinuousBatch Factors Flag Found ImageResult KeptBuffers WorkQueue",
     "core": "Accuracy LinearFit PairedTest PowerLawFit Range Ranks",
     "data": "CheckReport Index Mapped Member Shard Spec Statistics",
@@ -43,6 +44,7 @@ ELSEWHERE = {"models": "ModelSpec Normalization"}
 _ATTACK, _THREAT, _RECIPE = PGD(steps=2), Linf(8 / 255), RECIPES["digits-adversarial"]()
 GIVEN: dict[str, dict[str, Any]] = {
     "Adversarial": {"attack": _ATTACK, "threat": _THREAT},
+    "AttackSuite": {"name": "own", "about": ""},
     "AttentionScaling": {"inner": Standard()},
     "AWP": {"inner": Standard()},
     "AdamW": {"lr": 0.1},
@@ -62,7 +64,6 @@ GIVEN: dict[str, dict[str, Any]] = {
     "SGD": {"lr": 0.1},
     "Permutation": {"count": 10, "seed": 0},
     "Squash": {"size": 32},
-    "Suite": {"name": "own", "about": ""},
     "Synthetic": {"images": None, "share": 0.5},
     "TORATraining": {"attack": _ATTACK, "threat": _THREAT},
     "TRADES": {"attack": _ATTACK, "threat": _THREAT},
