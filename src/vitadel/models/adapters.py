@@ -69,7 +69,7 @@ def with_head(model: Model, head: str) -> Model:
     """A model with adapters, with the same weights and another output head: `joint`, `acc`, `rob` or `kept`."""
     net = _adapted(model)
     assert model.spec is not None
-    tuning = replace(net.tuning, answer=head)
+    tuning = replace(net.tuning, head=head)
     shared = copy.copy(net)  # a new object with the same modules inside
     shared.tuning = tuning
     return Model(shared, model.normalization, replace(model.spec, tuning=tuning))

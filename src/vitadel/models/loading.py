@@ -18,7 +18,7 @@ from vitadel.models.families import family_of
 from vitadel.models.families.base import classifiers
 from vitadel.models.model import Model
 from vitadel.models.spec import SPEC_KEY, ModelSpec, Normalization, Option
-from vitadel.models.tora import ANSWERS
+from vitadel.models.tora import HEADS
 from vitadel.models.weights import check_keys, read_foreign, read_tensors, strip_prefix, write_tensors
 
 _ARCHITECTURES = ("timm:", "vitadel:")
@@ -165,7 +165,7 @@ def is_foreign(model: str | Path) -> bool:
 def _cut(text: str) -> tuple[str, str, str]:
     """`MODEL#HEAD` or `MODEL+FILE` in three parts; the last two are empty for a model without head or adapters."""
     name, mark, head = text.rpartition("#")
-    if mark and head in ANSWERS and not _names_a_file(text):
+    if mark and head in HEADS and not _names_a_file(text):
         return name, mark, head
     name, mark, file = text.rpartition("+")
     if mark and file.endswith(".safetensors") and not _names_a_file(text):

@@ -92,8 +92,8 @@ class ModelSpec:
 
     @property
     def output_classes(self) -> int:
-        """How many logits the model returns: of the head that `tuning.answer` chooses, if it has several."""
-        own = self.kept_classes if self.tuning is not None and self.tuning.answer == "kept" else None
+        """How many logits the model returns: of the head that `tuning.head` chooses, if it has several."""
+        own = self.kept_classes if self.tuning is not None and self.tuning.head == "kept" else None
         return self.num_classes if own is None else own
 
     def to_json(self) -> str:
@@ -111,7 +111,10 @@ class ModelSpec:
             if "normalisation" in values:  # as earlier versions spelled it
                 values["normalization"] = values.pop("normalisation")
             mean, std = (tuple(map(float, values["normalization"][key])) for key in ("mean", "std"))
-            tuning = None if values.get("tuning") is None else Tuning(**values["tuning"])
+            tuning = values.get("tuning")
+            if tuning is not None:
+                old = {"answer": "head"}  # as earlier versions spelled it
+                tuning = Tuning(**{old.get(key, key): value for key, value in tuning.items()})
             if not isinstance(values.get("options", {}), dict):
                 raise TypeError("its options are no mapping")
             return cls(**{**values, "normalization": Normalization(mean, std), "tuning": tuning})

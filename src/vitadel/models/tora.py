@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from timm.models.vision_transformer import VisionTransformer
 
 NAMES = ("acc", "rob")
-ANSWERS = ("joint", *NAMES, "kept")
+HEADS = ("joint", *NAMES, "kept")
 _CHOICES = {
     "tuning": ("tora", "single", "head"),
     "gate": ("token-to-token", "per-token"),
@@ -54,7 +54,7 @@ class Tuning:
         gate: `token-to-token` weights per pair of tokens, or `per-token` weights.
         softmax: Over what the gate's weights sum to one: the adapters (`adapter`), each adapter's tokens (`token`), or
             both (`joint`).
-        answer: The model's output: `joint`, the mean of the new heads, or one head: `acc`, `rob`, or `kept`, that of
+        head: The model's output: `joint`, the mean of the new heads, or one head: `acc`, `rob`, or `kept`, that of
             the frozen network.
     """
 
@@ -62,7 +62,7 @@ class Tuning:
     reduction: Count = 16
     gate: str = "token-to-token"
     softmax: str = "adapter"
-    answer: str = "joint"
+    head: str = "joint"
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -71,8 +71,9 @@ class Tuning:
                 raise unknown(f"Tuning.{name}", f"{value!s:.80}", known)
         if self.gate == "per-token" and self.softmax != "adapter":
             raise UsageError(f"a gate per token weighs adapters only, got softmax={self.softmax!r}. Leave it out.")
-        if self.answer not in ("joint", *self.names, "kept"):
-            raise unknown("head", f"{self.answer!s:.80}", ("joint", *self.names, "kept"))
+        heads = ("joint", *self.names, "kept")
+        if self.head not in heads:
+            raise unknown("head", f"{self.head!s:.80}", heads)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -212,9 +213,9 @@ class Adapted(nn.Module):
         return self.select(self.logits_by_head(x))
 
     def select(self, logits: dict[str, Tensor]) -> Tensor:
-        """The model's output from the logits of every head, as `tuning.answer` says."""
-        if self.tuning.answer != "joint":
-            return logits[self.tuning.answer]
+        """The model's output from the logits of every head, as `tuning.head` says."""
+        if self.tuning.head != "joint":
+            return logits[self.tuning.head]
         return torch.stack([logits[name] for name in self.tuning.names]).mean(0)
 
     def logits_by_head(self, x: Tensor) -> dict[str, Tensor]:

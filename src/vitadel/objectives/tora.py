@@ -95,10 +95,10 @@ class TORATraining(AdversarialObjective):
     def prepare_model(self, model: nn.Module) -> None:
         """Refuse a model in which some phase would have nothing to train."""
         net = _adapted(model)
-        if net.tuning.answer != "joint":
+        if net.tuning.head != "joint":
             raise UsageError(
-                f"TORATraining trains the joint answer, and this model answers with {net.tuning.answer!r}. "
-                "Leave out the head, and choose it when the model is evaluated."
+                "TORATraining trains the mean of the heads, and the output of this model is its head "
+                f"{net.tuning.head!r}. Leave out the head, and choose it when the model is evaluated."
             )
         if len(net.tuning.names) == 1 and self.independent:
             raise UsageError("a single adapter cannot take turns with another. Set objective.independent=0.")
@@ -215,7 +215,7 @@ def _training_only(net: Adapted, trained: list[nn.Parameter], compute: Callable[
 def _output_of(net: Adapted, head: str) -> Iterator[None]:
     """The network returns the logits of one head for a while."""
     before = net.tuning
-    net.tuning = replace(before, answer=head)
+    net.tuning = replace(before, head=head)
     try:
         yield
     finally:

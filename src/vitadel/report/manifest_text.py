@@ -58,8 +58,8 @@ def _architecture(spec: Mapping[str, object]) -> str:
 
 def _head(tuning: Mapping[str, object]) -> str:
     """Which of its heads a model with adapters answers with."""
-    answer = "" if tuning.get("tuning") == "single" and tuning.get("answer") == "joint" else tuning.get("answer")
-    return _HEADS.get(str(answer), "")
+    head = tuning.get("head", tuning.get("answer"))  # as earlier versions called it
+    return "" if tuning.get("tuning") == "single" and head == "joint" else _HEADS.get(str(head), "")
 
 
 def _objective(objective: Mapping[str, object]) -> str:

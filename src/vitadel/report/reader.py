@@ -160,8 +160,8 @@ def _head(record: Record) -> tuple[str, str]:
     """The weights, and which of several heads answers; two empty texts for a model with one head."""
     model = _mapping(_mapping(record.manifest.get("parts")).get("model"))
     tuning = _mapping(_mapping(model.get("spec")).get("tuning"))
-    answer, weights = tuning.get("answer"), model.get("sha256")
-    return (weights, answer) if isinstance(answer, str) and isinstance(weights, str) else ("", "")
+    head, weights = tuning.get("head", tuning.get("answer")), model.get("sha256")
+    return (weights, head) if isinstance(head, str) and isinstance(weights, str) else ("", "")
 
 
 def _with_unique_labels(records: Sequence[Record]) -> tuple[Record, ...]:

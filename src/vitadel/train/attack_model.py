@@ -51,7 +51,7 @@ class AttackModel(nn.Module):
     def _forward(self, pixels: Tensor) -> Tensor:
         if not self._cuda_graphs:
             return self._logits(pixels)
-        head = self.net.tuning.answer if isinstance(self.net, Adapted) else ""  # one graph for each of several heads
+        head = self.net.tuning.head if isinstance(self.net, Adapted) else ""  # one graph for each of several heads
         return self._graphed.setdefault(head, GraphedForward(self._logits))(pixels)
 
     def _logits(self, pixels: Tensor) -> Tensor:

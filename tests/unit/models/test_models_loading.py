@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from vitadel.models import (
     Model,
     ModelSpec,
     Normalization,
+    Tuning,
     family_of,
     fingerprint,
     load,
@@ -373,6 +375,8 @@ def test_description_survives_its_json() -> None:
     assert ModelSpec.from_json(spec.to_json()) == spec
     # as files of earlier versions spell it
     assert ModelSpec.from_json(spec.to_json().replace("normalization", "normalisation")) == spec
+    adapted = replace(spec, tuning=Tuning(head="acc"))
+    assert ModelSpec.from_json(adapted.to_json().replace('"head"', '"answer"')) == adapted
     with pytest.raises(UsageError, match="damaged"):
         ModelSpec.from_json("no json")
 

@@ -272,7 +272,7 @@ def test_names_of_other_sources_are_refused(tmp_path: Path, name: str) -> None:
         ({"tuning": {"reduction": 2.5}}, "Tuning.reduction must be a whole number"),
         ({"tuning": {"reduction": 0}}, "Tuning.reduction must be at least 1, got 0"),
         ({"tuning": {"gate": ["token"]}}, "unknown Tuning.gate"),
-        ({"tuning": {"answer": "a" * 10_000}}, "unknown head"),
+        ({"tuning": {"head": "a" * 10_000}}, "unknown head"),
         ({"tuning": [1, 2]}, "is damaged"),
         ({"options": None}, "is damaged"),
     ],

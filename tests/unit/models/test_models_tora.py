@@ -175,7 +175,7 @@ def test_the_joint_answer_is_the_mean_of_the_two(x: Tensor) -> None:
     assert not torch.allclose(answers["acc"], answers["rob"])
     torch.testing.assert_close(adapted(x), (answers["acc"] + answers["rob"]) / 2)
     for name in ("acc", "rob", "kept"):
-        adapted.tuning = Tuning(answer=name)
+        adapted.tuning = Tuning(head=name)
         assert torch.equal(adapted(x), answers[name])
 
 
@@ -230,8 +230,8 @@ def test_other_families_are_refused() -> None:
         ({"softmax": "all"}, "Tuning.softmax"),
         ({"reduction": 0}, "at least 1"),
         ({"gate": "per-token", "softmax": "token"}, "weighs adapters only"),
-        ({"answer": "best"}, "unknown head 'best'"),
-        ({"tuning": "single", "answer": "rob"}, "unknown head 'rob'"),
+        ({"head": "best"}, "unknown head 'best'"),
+        ({"tuning": "single", "head": "rob"}, "unknown head 'rob'"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, object], words: str) -> None:
@@ -289,7 +289,7 @@ def tora_base(seed: int) -> Model:
 def test_heads_share_their_weights_and_have_specs_of_their_own(base: Model, x: Tensor) -> None:
     model = tora(base)
     views = {head: with_head(model, head) for head in ("acc", "rob", "kept", "joint")}
-    assert len({view.spec.tuning.answer for view in views.values() if view.spec and view.spec.tuning}) == 4
+    assert len({view.spec.tuning.head for view in views.values() if view.spec and view.spec.tuning}) == 4
     with torch.no_grad():
         model.net.get_parameter("heads.acc.bias").add_(1.0)
     assert torch.equal(views["acc"](x.float()), views["rob"](x.float()) + 1)

@@ -240,7 +240,7 @@ def test_models_that_have_nothing_to_train_are_refused() -> None:
         OBJECTIVE.prepare_model(base())
     with pytest.raises(UsageError, match="this Linear has none"):
         OBJECTIVE.prepare_model(nn.Linear(2, 2))
-    with pytest.raises(UsageError, match="this model answers with 'acc'. Leave out the head"):
+    with pytest.raises(UsageError, match="the output of this model is its head 'acc'. Leave out the head"):
         OBJECTIVE.prepare_model(with_head(adapted(), "acc"))
     with pytest.raises(UsageError, match="cannot take turns with another. Set objective.independent=0"):
         OBJECTIVE.prepare_model(adapted(SINGLE))

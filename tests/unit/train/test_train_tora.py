@@ -189,7 +189,7 @@ def test_attacks_are_crafted_on_a_copy_that_gives_the_joint_answer_or_that_of_th
 
     def spy(self: AttackModel, x: Tensor) -> Tensor:
         assert isinstance(self.net, Adapted)
-        seen.append(self.net.tuning.answer)
+        seen.append(self.net.tuning.head)
         return forward(self, x)
 
     monkeypatch.setattr(AttackModel, "forward", spy)
