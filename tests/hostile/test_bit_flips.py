@@ -145,7 +145,8 @@ def _follow(case: Case, ended: Ended, damage: Damage) -> bool:
 def _check_same(case: Case, long: Long, reference: Reference, damage: Damage, damaged: bytes | None) -> None:
     """The result is that of the undisturbed run, apart from a damaged file that the command left as it was."""
     untouched = damaged is not None and damage.path.exists() and damage.path.read_bytes().startswith(damaged)
-    ignored = damage.name if untouched else ""
+    was_flagged = damage.path.name == "log.jsonl" and b"log-incomplete" in damage.path.read_bytes()
+    ignored = damage.name if untouched or was_flagged else ""
     if _is_a_picture_gone(damage):
         ignored = (
             (damage.path.parents[damage.path.parent.name == "shown"] / "gallery.npz")

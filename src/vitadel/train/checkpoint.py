@@ -5,8 +5,8 @@ learning rate is a function of the step.
 """
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
@@ -34,6 +34,7 @@ class TrainState:
         device_hours: Its cost in hours of all devices.
         joules: Its cost in energy, where the hardware reports it.
         robust: The best robust accuracy so far.
+        unlogged: Sums of what the next line of the log will be the means of, and their numbers of updates.
     """
 
     step: int = 0
@@ -44,6 +45,7 @@ class TrainState:
     device_hours: float = 0.0
     joules: float = 0.0
     robust: float | None = None
+    unlogged: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

@@ -35,7 +35,7 @@ from vitadel.train.distributed import (
 )
 from vitadel.train.input.loader import Batch, Loader
 from vitadel.train.monitor.hardware import forward_flops, peak_flops
-from vitadel.train.monitor.training_log import RunningMeans, TrainingLog
+from vitadel.train.monitor.training_log import TrainingLog
 from vitadel.train.setup import Synthetic, set_up
 
 Scores = Mapping[str, float]
@@ -174,8 +174,13 @@ class Trainer:
         if loaded is None:
             self._save_checkpoint()
         else:
-            self.state = loaded
+            self._continue_from(loaded)
+            self.log.report_gaps(loaded.step, self.config.log_every_steps)
         self.checkpoints.refuse_without_best(self.state)
+
+    def _continue_from(self, state: TrainState) -> None:
+        self.state = state
+        self.log.means.restore(state.unlogged, self.accelerator.device)
 
     def _train(self, stop: StopSignal) -> None:
         """Update, log, validate and checkpoint until the end."""
@@ -324,6 +329,7 @@ class Trainer:
 
     def _save_checkpoint(self) -> None:
         self._refuse_non_finite()
+        self.state = replace(self.state, unlogged=self.log.means.state())
         self.checkpoints.save(self.state)
         self.accelerator.wait_for_everyone()
 
@@ -353,8 +359,7 @@ class Trainer:
             )
         # the best weights on the disk may be of an update that is undone now, and still only better ones replace them
         scored = self.validated or state
-        self.state = replace(state, rollbacks=state.rollbacks + 1, best=scored.best, robust=scored.robust)
-        self.log.means = RunningMeans()
+        self._continue_from(replace(state, rollbacks=state.rollbacks + 1, best=scored.best, robust=scored.robust))
         sentence = f"{why}: back to step {state.step}, with other draws from there"
         self.log.flag(state.step, Flag("not-finite", sentence, {"rollbacks": self.state.rollbacks}))
         # saved at once, or a run that fails again and again would never count beyond one

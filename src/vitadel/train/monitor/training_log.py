@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -51,6 +51,17 @@ class RunningMeans:
         began = time.perf_counter()
         yield
         self._started += time.perf_counter() - began
+
+    def state(self) -> dict[str, tuple[float, int]]:
+        """The sums so far and their numbers of updates, for a checkpoint between two lines."""
+        return {name: (float(total), self._updates[name]) for name, total in self._sums.items()}
+
+    def restore(self, state: Mapping[str, Sequence[float]], device: torch.device) -> None:
+        """Continue from sums of `state`."""
+        self._reset()
+        for name, (total, updates) in state.items():
+            self._sums[name] = torch.tensor(total, device=device)
+            self._updates[name] = int(updates)
 
     def finite(self) -> bool:
         """Whether every sum is finite."""
@@ -122,6 +133,16 @@ class TrainingLog:
         self._write("holdout", step, scores)
         for flag in overfitting_flags(scores, best_robust):
             self.flag(step, flag)
+
+    def report_gaps(self, step: int, every: int) -> None:
+        """Flag lines up to `step`, one after `every` updates, that are not in the file any more."""
+        if self._scalars is None:
+            return
+        expected = range(every, step + 1, every)
+        missing = set(expected) - {entry.values.get("step") for entry in self._run.read_log("step")}
+        if missing:
+            sentence = f"log.jsonl has lost {len(missing)} of {len(expected)} lines up to step {step}; weights have not"
+            self.flag(step, Flag("log-incomplete", sentence, {"missing": len(missing)}))
 
     def flag(self, step: int, flag: Flag) -> None:
         """Write and report a flag."""
