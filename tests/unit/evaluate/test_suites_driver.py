@@ -1,31 +1,43 @@
-"""A survey can be stopped, shared out and cut into any batches without a change in what it says."""
+"""A suite can be interrupted, shared by processes and cut into any batches without a change in its results."""
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 import torch
-from suite_parts import Bins, claim, grays  # type: ignore[import-not-found]
+from suite_parts import (  # type: ignore[import-not-found]
+    Bins,
+    claim,
+    grays,
+    on_two_ranks,
+    rows_of,
+    without_time,
+)
 from torch import Tensor, nn
 
 from vitadel.core.distributed import Ranks
 from vitadel.core.errors import UsageError
 from vitadel.data import DataSet
 from vitadel.evaluate import SURVEYS, survey
-from vitadel.evaluate.suites import Corruptions, base
-from vitadel.runs import ResultFolder, Rows
+from vitadel.evaluate.suites import Corruptions
+from vitadel.runs import ResultFolder
+from vitadel.runs.schema import SuiteRecord
 
 LEVELS = [10, 40, 65, 90, 120, 140, 170, 200, 230, 250, 33]
 CELLS = Corruptions(names=("gaussian_noise", "brightness", "contrast"), severities=(1, 5))
-LOOKS = len(LEVELS) * 7  # six cells and the images as they are
+FORWARDS = len(LEVELS) * 7  # six cells and the clean images
 
 
-def rows_of(folder: Path) -> dict[str, list[object]]:
-    return ResultFolder(folder / "eval" / "corruptions").rows()
+class Interrupted(Bins):
+    """Stops after so many images."""
 
+    def __init__(self, after: int, error: type[BaseException] = KeyboardInterrupt) -> None:
+        super().__init__()
+        self.after, self.error = after, error
 
-def without_time(summary: Mapping[str, object]) -> dict[str, object]:
-    return {key: value for key, value in summary.items() if key != "seconds"}
+    def forward(self, x: Tensor) -> Tensor:
+        if self.seen >= self.after:
+            raise self.error
+        return super().forward(x)
 
 
 def test_no_number_depends_on_the_batch(tmp_path: Path) -> None:
@@ -42,64 +54,43 @@ def test_another_seed_draws_other_noise(tmp_path: Path) -> None:
     assert rows_of(tmp_path / "0")["predictions"] != rows_of(tmp_path / "1")["predictions"]
 
 
-@pytest.mark.parametrize("moment", [1, 3, 7, 8])
-def test_nothing_is_looked_at_twice_after_an_interruption(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: int
+@pytest.mark.parametrize(("after", "error"), [(4, KeyboardInterrupt), (11, RuntimeError), (30, KeyboardInterrupt)])
+def test_nothing_is_computed_twice_after_an_interruption(
+    tmp_path: Path, after: int, error: type[BaseException]
 ) -> None:
-    isolated = Bins()
-    whole = survey(isolated, grays(LEVELS), CELLS, claim(tmp_path / "whole"), batch=4)
-    monkeypatch.setattr(base, "_SECONDS", -1.0)  # every batch is written down at once
-    model, written, add = Bins(), 0, Rows.add
-
-    def interrupted(self: Rows, columns: Mapping[str, Sequence[object]]) -> None:
-        nonlocal written
-        add(self, columns)
-        written += 1
-        if written == moment:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(Rows, "add", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        survey(model, grays(LEVELS), CELLS, claim(tmp_path / "cut"), batch=4)
-    monkeypatch.setattr(Rows, "add", add)
-    assert model.seen == min(4 * moment - moment // 3, LOOKS)  # batches of 4, 4 and 3
-    resumed = survey(model, grays(LEVELS), CELLS, claim(tmp_path / "cut"), batch=3)
-    assert model.seen == isolated.seen > LOOKS  # the rest are questions about the model's habits, asked at the end
+    reference = Bins()
+    whole = survey(reference, grays(LEVELS), CELLS, claim(tmp_path / "whole"), batch=4)
+    first, second = Interrupted(after, error), Bins()
+    with pytest.raises(error):
+        survey(first, grays(LEVELS), CELLS, claim(tmp_path / "cut"), batch=4)
+    assert after <= first.seen < FORWARDS
+    tables = tmp_path / "cut" / "eval" / "corruptions" / "tables"
+    resumed = survey(second, grays(LEVELS), CELLS, claim(tmp_path / "cut"), batch=3)
+    assert first.seen + second.seen == reference.seen > FORWARDS  # the rest are the sanity checks at the end
     assert without_time(resumed) == without_time(whole)
     assert rows_of(tmp_path / "cut") == rows_of(tmp_path / "whole")
-    assert not (tmp_path / "cut" / "eval" / "corruptions" / "pages").exists()
-    seen = model.seen
-    assert survey(model, grays(LEVELS), CELLS, claim(tmp_path / "cut")) == resumed
-    assert model.seen == seen
+    assert not tables.exists()
+    third = Bins()
+    assert survey(third, grays(LEVELS), CELLS, claim(tmp_path / "cut")) == resumed
+    assert third.seen == 0
 
 
-def test_an_error_costs_nothing_that_was_found(tmp_path: Path) -> None:
-    class Tired(Bins):
-        def forward(self, x: Tensor) -> Tensor:
-            if self.seen >= 19:  # eleven clean answers, and two batches of the first cell
-                raise RuntimeError("tired")
-            return super().forward(x)
+def test_two_ranks_compute_what_one_does(tmp_path: Path) -> None:
+    whole, shared = survey(Bins(), grays(LEVELS), CELLS, claim(tmp_path / "one")), claim(tmp_path / "two")
+    summaries, seen = list[dict[str, object]](), dict[int, int]()
 
-    with pytest.raises(RuntimeError, match="tired"):
-        survey(Tired(), grays(LEVELS), CELLS, claim(tmp_path / "run"), batch=4)
-    rows = Rows(tmp_path / "run" / "eval" / "corruptions")
-    assert len(rows.page("clean").finished()) == 11
-    assert len(rows.page("gaussian_noise-1").finished()) == 8
+    def work(ranks: Ranks) -> None:
+        model = Bins()
+        summaries.append(survey(model, grays(LEVELS), CELLS, shared, ranks=ranks))
+        seen[ranks.rank] = model.seen
 
-
-def test_two_processes_say_what_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = survey(Bins(), grays(LEVELS), CELLS, claim(tmp_path / "one"))
-    monkeypatch.setattr(Ranks, "wait", lambda self: None)
-    run, models = claim(tmp_path / "two"), [Bins(), Bins()]
-    with pytest.raises(UsageError, match="summary.json does not exist"):  # nobody has drawn the conclusion yet
-        survey(models[1], grays(LEVELS), CELLS, run, ranks=Ranks(1, 2))
-    assert models[1].seen == LOOKS // 11 * 5
-    shared = survey(models[0], grays(LEVELS), CELLS, run, ranks=Ranks(0, 2))
-    assert without_time(shared) == without_time(whole)
+    on_two_ranks(work)
+    assert without_time(summaries[0]) == without_time(summaries[1]) == without_time(whole)
     assert rows_of(tmp_path / "two") == rows_of(tmp_path / "one")
+    assert seen[1] == FORWARDS // 11 * 5
 
 
-def test_a_batch_that_does_not_fit_is_cut_in_two(tmp_path: Path) -> None:
+def test_a_batch_that_does_not_fit_is_halved(tmp_path: Path) -> None:
     class Small(Bins):
         def forward(self, x: Tensor) -> Tensor:
             if len(x) > 3:
@@ -107,40 +98,35 @@ def test_a_batch_that_does_not_fit_is_cut_in_two(tmp_path: Path) -> None:
             return super().forward(x)
 
     whole = survey(Bins(), grays(LEVELS[:3]), CELLS, claim(tmp_path / "whole"))
-    cut = survey(Small(), grays(LEVELS[:3]), CELLS, claim(tmp_path / "cut"), batch=64)
-    assert without_time(cut) == without_time(whole)
+    halved = survey(Small(), grays(LEVELS[:3]), CELLS, claim(tmp_path / "halved"), batch=64)
+    assert without_time(halved) == without_time(whole)
 
 
-def test_images_are_held_a_portion_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
-    data = grays(LEVELS)
-    read = type(data.test.pixels).read
+def test_every_image_is_read_once_for_all_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, read = grays(LEVELS), list[int]()
+    original = type(data.test.pixels).read
 
-    def counted(self: object, rows: Tensor) -> Tensor:
-        asked.append(len(rows))
-        return read(self, rows)
+    def counted(self: object, index: Tensor) -> Tensor:
+        read.extend(index.tolist())
+        return original(self, index)
 
     monkeypatch.setattr(type(data.test.pixels), "read", counted)
-    monkeypatch.setattr(base, "_VALUES", 4 * 3 * 32 * 32)
     survey(Bins(), data, CELLS, claim(tmp_path / "run"))
-    assert asked[:3] == [4, 4, 3]  # once for all cells
+    assert read.count(10) == 2  # for all cells, and for the sanity checks of the model
 
 
-def test_the_summary_keeps_the_contract(tmp_path: Path) -> None:
+def test_the_record_and_the_rows(tmp_path: Path) -> None:
     summary = survey(Bins(), grays(LEVELS), CELLS, claim(tmp_path / "run"))
-    assert Rows(tmp_path / "run" / "eval" / "corruptions").summary == summary
-    assert (summary["name"], summary["suite"], summary["n"]) == ("corruptions", "corruptions", 11)
-    assert (summary["robust"], summary["attacks"], summary["threat"]) == (None, [], None)
-    measures = summary["measures"]
-    assert isinstance(measures, list)
-    assert [one["main"] for one in measures].count(True) == 1
-    assert {"name", "value", "low", "high", "n", "kind", "higher_is_better", "main"} == set(measures[0])
-    exhibits = summary["exhibits"]
-    assert isinstance(exhibits, list)
-    assert [one["kind"] for one in exhibits] == ["heat", "bars", "table", "pictures"]
-    rows = rows_of(tmp_path / "run")
-    assert list(rows)[:5] == ["row", "id", "label", "clean_prediction", "right"]
-    assert rows["row"] == list(range(11))
+    folder = ResultFolder(tmp_path / "run" / "eval" / "corruptions")
+    assert folder.checked()[0] == summary
+    record = SuiteRecord.from_json(summary)
+    assert (record.name, record.suite, record.n) == ("corruptions", "corruptions", 11)
+    assert (record.robust, record.attacks, record.threat) == (None, (), None)
+    assert record.main is record.measures[0]
+    assert [type(one).__name__ for one in record.exhibits] == ["Heat", "Bars", "Table", "Pictures"]
+    rows = folder.rows()
+    assert list(rows)[:5] == ["index", "id", "label", "clean_prediction", "correct"]
+    assert rows["index"] == list(range(11))
 
 
 class Nans(Bins):
@@ -151,18 +137,18 @@ class Nans(Bins):
 @pytest.mark.parametrize(
     ("model", "data", "message"),
     [
-        (Bins(3), grays(LEVELS), "labels up to 9. Is it the model for this data set?"),
+        (Bins(3), grays(LEVELS), "labels from 0 to 9. Is it the model for this data set?"),
         (Nans(), grays(LEVELS), "NaN or infinite logits for 11 of 11 images"),
         (Bins(), grays(LEVELS, size=8), "at least 16 px a side, got 8"),
     ],
 )
-def test_what_cannot_be_surveyed_is_named(tmp_path: Path, model: nn.Module, data: DataSet, message: str) -> None:
+def test_what_cannot_be_evaluated_is_named(tmp_path: Path, model: nn.Module, data: DataSet, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         survey(model, data, CELLS, claim(tmp_path / "run"))
 
 
 @pytest.mark.parametrize("name", SURVEYS)
-def test_every_survey_says_what_it_is(name: str) -> None:
+def test_every_suite_describes_itself(name: str) -> None:
     kind = SURVEYS[name]
     assert kind.name == name
     assert kind.about
