@@ -17,10 +17,11 @@ from record import clock, hardware, versions, write_record
 
 from vitadel import data, models
 from vitadel.api.evaluate import as_suites
+from vitadel.attacks import Engine
 from vitadel.core.distributed import best_device
-from vitadel.evaluate import survey
+from vitadel.evaluate import Context, evaluate_suite
 from vitadel.evaluate.suites import Spatial
-from vitadel.runs import ResultFolder, Run
+from vitadel.runs import Run
 from vitadel.shifts import rotated_translated
 
 
@@ -60,9 +61,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         run = Run.claim(Path(folder) / "run", "evaluate", {"seed": 0}, device=str(device))
         started = clock(device)
-        summary = survey(model, images, settings, run, batch=args.batch)
+        ctx = Context(model, images.test, images, engine=Engine(batch_size=args.batch))
+        (record,) = evaluate_suite(settings, ctx, run.results)
         seconds = clock(device) - started
-        rows = ResultFolder(Path(folder) / "run" / "eval" / "spatial").rows()
+        rows = run.results("spatial").rows()
     transformations = len(settings.transformations(model.spec.image_size).grid())
     count = len(images.test)
     spent = sum(rows["forwards"])
@@ -77,9 +79,9 @@ def main() -> None:
             "results_that_differ": differ,
             "grid_seconds_per_image": round(grid_seconds / len(expected), 3),
         }
-    clean, conventions = summary["clean"], summary["conventions"]
-    assert isinstance(clean, dict)
-    assert isinstance(conventions, dict)
+    clean, conventions = record.clean, record.conventions
+    assert clean is not None
+    assert conventions is not None
     write_record(
         {
             "benchmark": "spatial",
@@ -90,7 +92,7 @@ def main() -> None:
             "versions": versions("timm"),
             "transformations": transformations,
             **{what: conventions[what] for what in ("translations", "rotations", "grid_images")},
-            "clean": clean["accuracy"],
+            "clean": clean.accuracy,
             "worst": sum(rows["correct"]) / count,
             "forwards": spent,
             "forwards_per_image": round(spent / count, 1),

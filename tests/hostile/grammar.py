@@ -11,7 +11,7 @@ from commands import ADAPTED, FROZEN, TRAINED
 
 from vitadel.analyze import STUDIES
 from vitadel.attacks import ATTACKS, SCALINGS, SCHEDULES, AutoAttack, Scaling
-from vitadel.evaluate import SUITES, SURVEYS
+from vitadel.evaluate import SUITES, AttackSuite
 from vitadel.goals import TARGETS
 from vitadel.losses import LOSSES
 from vitadel.recipes import RECIPES, leaves
@@ -66,6 +66,7 @@ _JUNK = (
 _WORDS = ("x", "linf", "pgd", "quick", "clean", "true", "false", "none", "null", "digits", "test", "best")
 
 Words = list[str]
+_WITH_SETTINGS = sorted(name for name, suite in SUITES.items() if not isinstance(suite, AttackSuite))
 
 
 class Grammar:
@@ -117,7 +118,7 @@ class Grammar:
     def table(self) -> Words:
         tables: dict[str, Iterable[str]] = {
             **{"recipes": RECIPES, "models": ("timm:test_vit", "vitadel:pointer"), "attacks": ATTACKS},
-            **{"scalings": SCALINGS, "suites": (*SUITES, *SURVEYS), "studies": STUDIES, "sweeps": SWEEPS},
+            **{"scalings": SCALINGS, "suites": SUITES, "studies": STUDIES, "sweeps": SWEEPS},
         }
         name = self.random.choice(sorted(tables))
         return [name, *([self._pick(list(tables[name]), _JUNK)] if self.random.random() < 0.8 else []), *self._json()]
@@ -180,9 +181,9 @@ class Grammar:
             if self.random.random() < 0.4:
                 compile_units.append(self._pick(["clean", "quick", "curve"], _WORDS))
             else:
-                name = self.random.choice(sorted(SURVEYS))
+                name = self.random.choice(_WITH_SETTINGS)
                 given = {"translations": "3", "rotations": "3"} if name == "spatial" else {}
-                compile_units.append(self._joined(name, {**given, **self._drawn(type(SURVEYS[name]()))}))
+                compile_units.append(self._joined(name, {**given, **self._drawn(type(SUITES[name]))}))
         return ",".join(compile_units)
 
     def study(self) -> str:

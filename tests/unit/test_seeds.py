@@ -13,8 +13,7 @@ from vitadel.analyze import Convergence, study
 from vitadel.attacks import FGSM, Scaling, find_factors, search_factors
 from vitadel.core.errors import UsageError
 from vitadel.data import Squash, load
-from vitadel.evaluate import SUITES, Context, evaluate_suite, survey, validation_scores
-from vitadel.evaluate.suites import GrayLevel
+from vitadel.evaluate import SUITES, Context, evaluate_suite, validation_scores
 from vitadel.goals import Untargeted
 from vitadel.objectives import Adversarial, Standard
 from vitadel.recipes import RECIPES, train_recipe
@@ -59,7 +58,6 @@ def entries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Callable[[Any
         "evaluate": lambda seed: evaluate_suite(
             SUITES["clean"], Context(Flat(), digits.test, digits, seed=seed), run().results
         ),
-        "survey": lambda seed: survey(Flat(), digits, GrayLevel(steps=1), run(), seed=seed),
         "validation_scores": lambda seed: validation_scores(Flat(), digits.test, None, None, seed=seed),
         "study": lambda seed: study(
             Flat(), X, torch.stack([x.flatten()[:10].argmax() for x in X]), STUDY, threat=EPS, seed=seed
@@ -82,7 +80,7 @@ def entries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Callable[[Any
 SEARCH = Scaling(steps=1, batches=1, batch=2, held=2, probe=FGSM())
 STUDY = Convergence(steps=(0, 1), restarts=1, images=1, slices=0)
 NAMES = (
-    *("attack", "craft", "objective", "robustness", "evaluate", "survey", "validation_scores", "study", "load", "tora"),
+    *("attack", "craft", "objective", "robustness", "evaluate", "validation_scores", "study", "load", "tora"),
     *("search_factors", "find_factors", "corruption", "mixing", "host", "pil_augmented", "fit", "recipe"),
 )
 

@@ -16,7 +16,7 @@ from vitadel.analyze import STUDIES, Bench, Parts
 from vitadel.attacks import ATTACKS, PGD, SCALINGS
 from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Range, check_ranges
-from vitadel.evaluate import SURVEYS, AttackSuite
+from vitadel.evaluate import SUITES, AttackSuite
 from vitadel.objectives import AWP, MART, TRADES, Adversarial, AttentionScaling, Standard, TORATraining
 from vitadel.recipes import RECIPES
 from vitadel.shifts import RotateTranslate
@@ -120,7 +120,11 @@ FIELDS = [
 
 def test_all_settings_of_the_registries_are_looked_at() -> None:
     known = set(_settings().values())
-    registries: list[Callable[[], object]] = [*ATTACKS.values(), *SURVEYS.values(), *STUDIES.values()]
+    registries: list[Callable[[], object]] = [
+        *ATTACKS.values(),
+        *(type(suite) for suite in SUITES.values() if not isinstance(suite, AttackSuite)),
+        *STUDIES.values(),
+    ]
     made = [make() for make in (*registries, *SCALINGS.values())]
     assert {type(one) for one in made} <= known
     assert {

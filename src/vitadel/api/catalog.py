@@ -206,19 +206,19 @@ def _scaling(name: str) -> Page:
 
 
 def _suites() -> list[Item]:
-    from vitadel.evaluate import SUITES, SURVEYS
+    from vitadel.evaluate import SUITES, AttackSuite
 
-    attacks = [Item(name, suite.about, "Suites of attacks") for name, suite in SUITES.items()]
-    return [*attacks, *(Item(name, kind.about, "Other suites") for name, kind in SURVEYS.items())]
+    groups = {True: "Suites of attacks", False: "Other suites"}
+    return [Item(name, suite.about, groups[isinstance(suite, AttackSuite)]) for name, suite in SUITES.items()]
 
 
 def _suite(name: str) -> Page:
-    from vitadel.evaluate import SUITES, SURVEYS
+    from vitadel.evaluate import SUITES, AttackSuite
     from vitadel.runs import describe
 
-    if name in SURVEYS:
-        return _of_settings(name, SURVEYS[name](), "--suite")
     suite = SUITES[name]
+    if not isinstance(suite, AttackSuite):
+        return _of_settings(name, suite, "--suite")
     entries = [Setting(one.name, written(one.attack), f"loss {written(one.loss)}") for one in suite.attacks]
     if suite.attacks:
         entries.append(Setting("eps_scales", written(suite.eps_scales), "Radii, as multiples of the threat's."))

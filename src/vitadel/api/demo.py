@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -20,7 +19,7 @@ _THREAT = "linf:24/255"
 # studies with the threat of those that attack
 _STUDIES = {"lesion": None, "saliency": _THREAT}
 # the usual transformations leave nothing of 8 pixels
-_SPATIAL: Any = Spatial(max_translation=0.375, max_rotation=10.0, translations=5, rotations=5)
+_SPATIAL = Spatial(max_translation=0.375, max_rotation=10.0, translations=5, rotations=5)
 
 
 @dataclass(frozen=True, slots=True)

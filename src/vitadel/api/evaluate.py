@@ -21,17 +21,14 @@ from vitadel.core.settings import split_name, with_settings
 from vitadel.data import DataSet, Preprocess
 from vitadel.evaluate import (
     SUITES,
-    SURVEYS,
     AttackSuite,
     Context,
     NamedAttack,
-    Referring,
     Suite,
-    Survey,
+    SuiteWithFiles,
     evaluate_suite,
     refuse_suite,
     refuse_unwritable_names,
-    survey,
 )
 from vitadel.runs.schema import SuiteRecord
 from vitadel.threats import Threat
@@ -39,8 +36,7 @@ from vitadel.threats import Threat
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-AnySuite = Suite | Survey
-SuiteLike = str | AnySuite | Attack | NamedAttack
+SuiteLike = str | Suite | Attack | NamedAttack
 DEFAULT_THREAT = "linf:8/255"
 # data whose labels are not the model's classes, and the suite that knows them
 _OWN_LABELS = {"cue-conflict": "shape-bias"}
@@ -117,33 +113,18 @@ def evaluate(
         for suite in chosen:
             if isinstance(suite, AttackSuite):
                 suite = dataclasses.replace(suite, keep_images=keep_images)
-            if hasattr(suite, "look"):
-                summary = survey(
-                    job.model,
-                    job.data,
-                    suite,
-                    claimed,
-                    threat=radius,
-                    seed=seed,
-                    split=split,
-                    ranks=job.ranks,
-                    batch=batch_size,
-                    notify=notify,
-                )
-                records.append(SuiteRecord.from_json(summary))
-            else:
-                records += evaluate_suite(suite, ctx, claimed.results, scaling=chosen_scaling)
+            records += evaluate_suite(suite, ctx, claimed.results, scaling=chosen_scaling)
     return Evaluation(Path(run), job.name, tuple(records), job.assumption)
 
 
-def as_suites(suites: "SuiteLike | Sequence[SuiteLike]") -> list[AnySuite]:
+def as_suites(suites: "SuiteLike | Sequence[SuiteLike]") -> list[Suite]:
     """Suites from their text, such as `clean,corruptions:severities=1+3,jpeg=85`, from attacks, or as they are.
 
     Raises:
         UsageError: If there is no such suite or setting, or two of one name.
     """
     several: Sequence[SuiteLike] = suites if isinstance(suites, list | tuple) else [suites]  # type: ignore[list-item]
-    chosen: list[AnySuite] = []
+    chosen: list[Suite] = []
     for one in several:
         if isinstance(one, str):
             chosen += [_parse_suite(text) for text in _split_suites(one)]
@@ -181,30 +162,29 @@ def _split_suites(text: str) -> list[str]:
     return suites
 
 
-def _parse_suite(text: str) -> AnySuite:
+def _parse_suite(text: str) -> Suite:
     name = text.partition(":")[0]
     if name in RENAMED and name not in SUITES:
         return _parse_suite(RENAMED[name] + text.removeprefix(name))
-    if name in SURVEYS:
-        return with_settings(SURVEYS[name](), split_name(text)[1], notation(name))
     if name in SUITES:
+        suite = SUITES[name]
+        if not isinstance(suite, AttackSuite):
+            return with_settings(suite, split_name(text)[1], notation(name))
         if ":" in text:
-            raise UsageError(
-                f"the suite {name} is a cascade of attacks and has no settings, got {text!r}. Write {name}."
-            )
-        return SUITES[name]
+            raise UsageError(f"the suite {name} runs attacks and has no settings, got {text!r}. Write {name}.")
+        return suite
     if name in ATTACKS:
         return attack_suite(text)
-    raise unknown("suite", name, [*SUITES, *SURVEYS])
+    raise unknown("suite", name, SUITES)
 
 
-def _refuse_without_attacks(suites: Sequence[AnySuite], option: str) -> None:
+def _refuse_without_attacks(suites: Sequence[Suite], option: str) -> None:
     if not any(isinstance(suite, AttackSuite) for suite in suites):
         names = ", ".join(suite.name for suite in suites)
-        raise UsageError(f"{option} is about cascades of attacks, and there is none among: {names}. Leave it out.")
+        raise UsageError(f"{option} is about suites of attacks, and there is none among: {names}. Leave it out.")
 
 
-def _check(suites: Sequence[AnySuite], job: Job, threat: Threat, scaling: Scaling | None) -> None:
+def _check(suites: Sequence[Suite], job: Job, threat: Threat, scaling: Scaling | None) -> None:
     """Refuse suites, data, threat and model that do not go together, before anything is written."""
     refuse_unwritable_names(job.data, job.split)
     own = _OWN_LABELS.get(job.data.spec.partition(":")[0])
@@ -214,14 +194,14 @@ def _check(suites: Sequence[AnySuite], job: Job, threat: Threat, scaling: Scalin
                 f"the labels of {job.data.spec} are not the classes of a model, so {suite.name} can say nothing of "
                 f"them. Write --suite {own}."
             )
-        refuse_suite(suite, job.model, job.data, threat=threat, split=job.split, scaling=scaling)  # type: ignore[arg-type]
+        refuse_suite(suite, job.model, job.data, threat=threat, split=job.split, scaling=scaling)
 
 
 def _parts(
-    suites: Sequence[AnySuite], job: Job, threat: Threat, seed: int, scaling: Scaling | None, keep_images: bool
+    suites: Sequence[Suite], job: Job, threat: Threat, seed: int, scaling: Scaling | None, keep_images: bool
 ) -> dict[str, object]:
     """What makes this evaluation another than the next, beside model and data."""
-    named = [suite for suite in suites if isinstance(suite, Referring)]
+    named = [suite for suite in suites if isinstance(suite, SuiteWithFiles)]
     # a run that resumes with another file of the same name would be another run
     files: Mapping[str, object] = {suite.name: suite.named_files(job.data, job.split) for suite in named}
     files = {name: hashes for name, hashes in files.items() if hashes}

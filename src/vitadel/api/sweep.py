@@ -14,7 +14,7 @@ from vitadel.core.errors import UsageError, unknown
 from vitadel.core.progress import Notify
 from vitadel.core.settings import as_text
 from vitadel.core.stats import Accuracy
-from vitadel.evaluate import SUITES, AttackSuite
+from vitadel.evaluate import ATTACK_SUITES, AttackSuite
 from vitadel.recipes import RECIPES, Recipe
 from vitadel.recipes.published_tables import FORMER_NAMES, SWEEPS
 from vitadel.recipes.sweep import Axis, Sweep, run_sweep
@@ -204,7 +204,7 @@ def _replaced(known: Sequence[Axis], given: Sequence[Axis]) -> list[Axis]:
 def _suite(suite: str | AttackSuite | None) -> AttackSuite | None:
     if suite is None or isinstance(suite, AttackSuite):
         return suite
-    name = suite if suite in SUITES else RENAMED.get(suite, suite)
-    if name not in SUITES:
-        raise unknown("suite", suite, SUITES)
-    return SUITES[name]
+    name = suite if suite in ATTACK_SUITES else RENAMED.get(suite, suite)
+    if name not in ATTACK_SUITES:
+        raise unknown("suite", suite, ATTACK_SUITES)
+    return ATTACK_SUITES[name]

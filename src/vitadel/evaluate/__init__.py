@@ -11,36 +11,40 @@ from vitadel.evaluate.images import TensorImages, refuse_other_classes, refuse_u
 from vitadel.evaluate.sanity_checks import sanity_flags
 from vitadel.evaluate.search import NamedAttack, Search
 from vitadel.evaluate.store import MemoryStore, ResultStore
-from vitadel.evaluate.suites import SURVEYS, Measure, Referring, Survey, refuse_survey, survey
-from vitadel.evaluate.suites.attacks import ATTACK_SUITES as SUITES
-from vitadel.evaluate.suites.attacks import AttackSuite, evaluate_suite, refuse_suite
-from vitadel.evaluate.suites.base import Suite, run_suite
+from vitadel.evaluate.suites import (
+    ATTACK_SUITES,
+    SUITES,
+    AttackSuite,
+    Suite,
+    SuiteWithFiles,
+    evaluate_suite,
+    refuse_suite,
+    run_suite,
+    suite_record,
+)
 from vitadel.evaluate.validation import validation_scores
 
 __all__ = [
+    "ATTACK_SUITES",
     "PAPER_PROTOCOL",
     "SUITES",
-    "SURVEYS",
     "AttackSuite",
     "Batch",
     "Context",
-    "Measure",
     "MemoryStore",
     "NamedAttack",
-    "Referring",
     "ResultStore",
     "Search",
     "Suite",
-    "Survey",
+    "SuiteWithFiles",
     "TensorImages",
     "evaluate_suite",
     "read_adversarial_images",
     "refuse_other_classes",
     "refuse_suite",
-    "refuse_survey",
     "refuse_unwritable_names",
     "run_suite",
     "sanity_flags",
-    "survey",
+    "suite_record",
     "validation_scores",
 ]

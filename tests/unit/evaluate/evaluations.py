@@ -36,3 +36,9 @@ def evaluate(
     engine = engine or Engine(batch_size=batch)
     ctx = Context(model, data.test, data, threat, seed, engine, ranks or Ranks(), progress=notify)
     return [record.to_json() for record in evaluate_suite(suite, ctx, run.results, scaling=scaling)]
+
+
+def evaluate_one(*arguments: Any, **settings: Any) -> dict[str, Any]:
+    """The summary of a suite that makes one evaluation."""
+    (summary,) = evaluate(*arguments, **settings)
+    return summary

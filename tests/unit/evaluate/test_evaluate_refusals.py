@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from evaluations import evaluate  # type: ignore[import-not-found]
+from evaluations import evaluate, evaluate_one  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
 from vitadel import data, models, robustness
@@ -25,7 +25,6 @@ from vitadel.evaluate import (
     Search,
     refuse_other_classes,
     refuse_unwritable_names,
-    survey,
 )
 from vitadel.evaluate.images import skipped_flags
 from vitadel.evaluate.suites import GrayLevel
@@ -265,7 +264,7 @@ def test_a_model_of_more_classes_than_the_data_is_refused_by_suites_and_surveys(
     with pytest.raises(UsageError, match=said):
         evaluate(model, digits, SUITES["clean"], run)
     with pytest.raises(UsageError, match=said):
-        survey(model, digits, GrayLevel(), run)
+        evaluate_one(model, digits, GrayLevel(), run)
 
 
 def test_the_kept_head_of_a_frozen_network_has_classes_of_its_own() -> None:
@@ -332,7 +331,7 @@ def test_names_that_are_not_utf8_are_refused_before_any_attack(dataset: DataSet,
     for odd, told in ((images, r"the image 'caf\\udce9/1\.png'"), (classes, r"the class 'caf\\udce9'")):
         for carry_out in (
             lambda data: evaluate(model, data, SUITES["clean"], run),
-            lambda data: survey(model, data, GrayLevel(), run),
+            lambda data: evaluate_one(model, data, GrayLevel(), run),
             lambda data: refuse_unwritable_names(data, "test"),
         ):
             with pytest.raises(UsageError, match=rf"{told}.* has a name that is not UTF-8, .* Rename"):

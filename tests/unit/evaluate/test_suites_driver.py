@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from evaluations import evaluate_one  # type: ignore[import-not-found]
 from suite_parts import (  # type: ignore[import-not-found]
     Bins,
     claim,
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from vitadel.core.distributed import Ranks
 from vitadel.core.errors import UsageError
 from vitadel.data import DataSet
-from vitadel.evaluate import SURVEYS, survey
+from vitadel.evaluate import SUITES
 from vitadel.evaluate.suites import Corruptions
 from vitadel.runs import ResultFolder
 from vitadel.runs.schema import SuiteRecord
@@ -42,7 +43,7 @@ class Interrupted(Bins):
 
 def test_no_number_depends_on_the_batch(tmp_path: Path) -> None:
     summaries = [
-        survey(Bins(), grays(LEVELS), CELLS, claim(tmp_path / str(batch)), batch=batch) for batch in (1, 4, 64)
+        evaluate_one(Bins(), grays(LEVELS), CELLS, claim(tmp_path / str(batch)), batch=batch) for batch in (1, 4, 64)
     ]
     assert without_time(summaries[0]) == without_time(summaries[1]) == without_time(summaries[2])
     assert rows_of(tmp_path / "1") == rows_of(tmp_path / "4") == rows_of(tmp_path / "64")
@@ -50,7 +51,7 @@ def test_no_number_depends_on_the_batch(tmp_path: Path) -> None:
 
 def test_another_seed_draws_other_noise(tmp_path: Path) -> None:
     for seed in (0, 1):
-        survey(Bins(100), grays(LEVELS, classes=100), CELLS, claim(tmp_path / str(seed)), seed=seed)
+        evaluate_one(Bins(100), grays(LEVELS, classes=100), CELLS, claim(tmp_path / str(seed)), seed=seed)
     assert rows_of(tmp_path / "0")["predictions"] != rows_of(tmp_path / "1")["predictions"]
 
 
@@ -59,29 +60,29 @@ def test_nothing_is_computed_twice_after_an_interruption(
     tmp_path: Path, after: int, error: type[BaseException]
 ) -> None:
     reference = Bins()
-    whole = survey(reference, grays(LEVELS), CELLS, claim(tmp_path / "whole"), batch=4)
+    whole = evaluate_one(reference, grays(LEVELS), CELLS, claim(tmp_path / "whole"), batch=4)
     first, second = Interrupted(after, error), Bins()
     with pytest.raises(error):
-        survey(first, grays(LEVELS), CELLS, claim(tmp_path / "cut"), batch=4)
+        evaluate_one(first, grays(LEVELS), CELLS, claim(tmp_path / "cut"), batch=4)
     assert after <= first.seen < FORWARDS
     tables = tmp_path / "cut" / "eval" / "corruptions" / "tables"
-    resumed = survey(second, grays(LEVELS), CELLS, claim(tmp_path / "cut"), batch=3)
+    resumed = evaluate_one(second, grays(LEVELS), CELLS, claim(tmp_path / "cut"), batch=3)
     assert first.seen + second.seen == reference.seen > FORWARDS  # the rest are the sanity checks at the end
     assert without_time(resumed) == without_time(whole)
     assert rows_of(tmp_path / "cut") == rows_of(tmp_path / "whole")
     assert not tables.exists()
     third = Bins()
-    assert survey(third, grays(LEVELS), CELLS, claim(tmp_path / "cut")) == resumed
+    assert evaluate_one(third, grays(LEVELS), CELLS, claim(tmp_path / "cut")) == resumed
     assert third.seen == 0
 
 
 def test_two_ranks_compute_what_one_does(tmp_path: Path) -> None:
-    whole, shared = survey(Bins(), grays(LEVELS), CELLS, claim(tmp_path / "one")), claim(tmp_path / "two")
+    whole, shared = evaluate_one(Bins(), grays(LEVELS), CELLS, claim(tmp_path / "one")), claim(tmp_path / "two")
     summaries, seen = list[dict[str, object]](), dict[int, int]()
 
     def work(ranks: Ranks) -> None:
         model = Bins()
-        summaries.append(survey(model, grays(LEVELS), CELLS, shared, ranks=ranks))
+        summaries.append(evaluate_one(model, grays(LEVELS), CELLS, shared, ranks=ranks))
         seen[ranks.rank] = model.seen
 
     on_two_ranks(work)
@@ -97,8 +98,8 @@ def test_a_batch_that_does_not_fit_is_halved(tmp_path: Path) -> None:
                 raise torch.OutOfMemoryError
             return super().forward(x)
 
-    whole = survey(Bins(), grays(LEVELS[:3]), CELLS, claim(tmp_path / "whole"))
-    halved = survey(Small(), grays(LEVELS[:3]), CELLS, claim(tmp_path / "halved"), batch=64)
+    whole = evaluate_one(Bins(), grays(LEVELS[:3]), CELLS, claim(tmp_path / "whole"))
+    halved = evaluate_one(Small(), grays(LEVELS[:3]), CELLS, claim(tmp_path / "halved"), batch=64)
     assert without_time(halved) == without_time(whole)
 
 
@@ -111,12 +112,12 @@ def test_every_image_is_read_once_for_all_cells(tmp_path: Path, monkeypatch: pyt
         return original(self, index)
 
     monkeypatch.setattr(type(data.test.pixels), "read", counted)
-    survey(Bins(), data, CELLS, claim(tmp_path / "run"))
+    evaluate_one(Bins(), data, CELLS, claim(tmp_path / "run"))
     assert read.count(10) == 2  # for all cells, and for the sanity checks of the model
 
 
 def test_the_record_and_the_rows(tmp_path: Path) -> None:
-    summary = survey(Bins(), grays(LEVELS), CELLS, claim(tmp_path / "run"))
+    summary = evaluate_one(Bins(), grays(LEVELS), CELLS, claim(tmp_path / "run"))
     folder = ResultFolder(tmp_path / "run" / "eval" / "corruptions")
     assert folder.checked()[0] == summary
     record = SuiteRecord.from_json(summary)
@@ -144,13 +145,13 @@ class Nans(Bins):
 )
 def test_what_cannot_be_evaluated_is_named(tmp_path: Path, model: nn.Module, data: DataSet, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        survey(model, data, CELLS, claim(tmp_path / "run"))
+        evaluate_one(model, data, CELLS, claim(tmp_path / "run"))
 
 
-@pytest.mark.parametrize("name", SURVEYS)
+@pytest.mark.parametrize("name", SUITES)
 def test_every_suite_describes_itself(name: str) -> None:
-    kind = SURVEYS[name]
-    assert kind.name == name
-    assert kind.about
-    assert kind.title
-    assert (type(kind()).__doc__ or "").strip()
+    suite = SUITES[name]
+    assert suite.name == name
+    assert suite.about
+    assert suite.title
+    assert (type(suite).__doc__ or "").strip()

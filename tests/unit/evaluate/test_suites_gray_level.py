@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from evaluations import evaluate_one  # type: ignore[import-not-found]
 from suite_parts import claim, codes, grays, rows_of, values  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
 from vitadel.core.errors import UsageError
-from vitadel.evaluate import survey
 from vitadel.evaluate.suites import GrayLevel
 
 
@@ -23,15 +23,15 @@ class Edge(nn.Module):
 def test_one_gray_level_fells_what_is_nearer_than_one(tmp_path: Path) -> None:
     # 127.5 is the edge: 127 and 128 fall to one level, 126 and 129 stand; the last is wrong from the start
     data = grays([127, 128, 126, 129, 40, 250], [0, 1, 0, 1, 0, 0], classes=2, size=8)
-    summary = survey(Edge(), data, GrayLevel(), claim(tmp_path / "run"), batch=4)
+    summary = evaluate_one(Edge(), data, GrayLevel(), claim(tmp_path / "run"), batch=4)
     rows = rows_of(tmp_path / "run", "gray-level")
     assert rows["correct"] == rows["fgsm_correct"] == [0, 0, 1, 1, 1, 0]
     assert rows["clean_prediction"] == [0, 1, 0, 1, 0, 1]
     assert rows["prediction"] == [1, 0, 0, 1, 0, 1]
     assert values(summary) == {"PGD-8 at 1 gray level": 0.5, "FGSM at 1 gray level": 0.5}
     assert summary["threat"] == {"norm": "linf", "eps": 1 / 255, "text": "linf:1/255"}
-    assert summary["clean"]["correct"] == 5  # type: ignore[index]
-    wider = survey(Edge(), data, GrayLevel(levels=2), claim(tmp_path / "two"))
+    assert summary["clean"]["correct"] == 5
+    wider = evaluate_one(Edge(), data, GrayLevel(levels=2), claim(tmp_path / "two"))
     assert values(wider) == {"PGD-8 at 2 gray levels": 1 / 6, "FGSM at 2 gray levels": 1 / 6}
 
 
@@ -46,7 +46,7 @@ class Kink(nn.Module):
 
 def test_more_steps_that_find_less_are_flagged(tmp_path: Path) -> None:
     data = grays([100, 100], [0, 0], classes=2, size=8)
-    summary = survey(Kink(), data, GrayLevel(), claim(tmp_path / "run"))
+    summary = evaluate_one(Kink(), data, GrayLevel(), claim(tmp_path / "run"))
     assert values(summary) == {"PGD-8 at 1 gray level": 1.0, "FGSM at 1 gray level": 0.0}
     assert "pgd-weaker-than-fgsm" in codes(summary)
 

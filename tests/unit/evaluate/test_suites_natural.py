@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from evaluations import evaluate_one  # type: ignore[import-not-found]
 from PIL import Image
 from suite_parts import Bins, claim, grays  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
 from vitadel.core.errors import UsageError
 from vitadel.data import SHAPES, DataSet, InMemory, Split, Squash, load, part_wnids, wnids
-from vitadel.evaluate import SURVEYS, survey
 from vitadel.evaluate.suites import ImageNetA, ImageNetR, LabelSpace, NaturalAdversarial, ShapeBias
 from vitadel.evaluate.suites.shape_bias import decisions
 from vitadel.runs import ResultFolder
@@ -54,8 +54,9 @@ def numbered(labels: list[int], classes: tuple[str, ...], ids: list[str] | None 
 # -------------------------------------------------------------- label spaces
 
 
-@pytest.mark.parametrize("name", ["imagenet-a", "imagenet-r"])
-def test_released_sets_choose_among_their_200_classes(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("kind", [ImageNetA, ImageNetR])
+def test_released_sets_choose_among_their_200_classes(tmp_path: Path, kind: type[ImageNetA] | type[ImageNetR]) -> None:
+    settings, name = kind(), kind.name
     members = [wnids().index(one) for one in part_wnids(name)]
     outside = next(label for label in range(1000) if label not in members)
     z = torch.zeros(4, 1000)
@@ -64,9 +65,8 @@ def test_released_sets_choose_among_their_200_classes(tmp_path: Path, name: str)
     z[2, members[7]] = 9  # wrong
     z[3, outside], z[3, members[0]] = 9, 8  # wrong either way
     data = numbered([members[3], members[5], members[6], members[6]], wnids())
-    settings = SURVEYS[name]()
     settings.refuse(Said(z), data, "test")
-    summary = survey(Said(z), data, settings, claim(tmp_path / "run"), batch=3)
+    summary = evaluate_one(Said(z), data, settings, claim(tmp_path / "run"), batch=3)
     assert values(summary) == {"200-way accuracy": 0.5, "1000-way accuracy": 0.25}
     rows = rows_of(tmp_path / "run", name)
     assert rows["correct"] == rows["correct_among"] == [1, 1, 0, 0]
@@ -75,20 +75,20 @@ def test_released_sets_choose_among_their_200_classes(tmp_path: Path, name: str)
     assert rows["prediction_among"] == [members[3], members[5], members[7], members[0]]
     assert summary["clean"] is None
     assert codes(summary) == ["classes-missing"]
-    assert "197 of the 200 classes have no image here" in summary["flags"][0]["sentence"]  # type: ignore[index]
-    other = survey(Said(z), data, type(settings)(label_space=LabelSpace.ALL), claim(tmp_path / "all"))
-    assert [one["main"] for one in other["measures"]] == [False, True]  # type: ignore[attr-defined]
+    assert "197 of the 200 classes have no image here" in summary["flags"][0]["sentence"]
+    other = evaluate_one(Said(z), data, kind(label_space=LabelSpace.ALL), claim(tmp_path / "all"))
+    assert [one["main"] for one in other["measures"]] == [False, True]
     assert rows_of(tmp_path / "all", name)["correct"] == [1, 0, 0, 0]
 
 
 def test_images_of_ones_own_are_judged_among_the_classes_that_occur(tmp_path: Path) -> None:
     # Bins answers 0, 1 and 3; among the classes 1 and 3, the first image is nearest to 1
-    summary = survey(Bins(), grays([5, 40, 90], [1, 1, 3]), NaturalAdversarial(), claim(tmp_path / "run"))
+    summary = evaluate_one(Bins(), grays([5, 40, 90], [1, 1, 3]), NaturalAdversarial(), claim(tmp_path / "run"))
     assert values(summary) == {"2-way accuracy": 1.0, "10-way accuracy": pytest.approx(2 / 3)}
     assert codes(summary) == []
-    table = summary["exhibits"][1]  # type: ignore[index]
+    table = summary["exhibits"][1]
     assert [row[:3] for row in table["rows"]] == [["1", 2, 1.0], ["3", 1, 1.0]]
-    shown = summary["exhibits"][2]["cells"]  # type: ignore[index]
+    shown = summary["exhibits"][2]["cells"]
     assert [one["note"] for row in shown for one in row if one] == ["1", "1", "3"]
     with pytest.raises(UsageError, match="images of one class only"):
         NaturalAdversarial().refuse(Bins(), grays([5, 6]), "test")
@@ -97,8 +97,8 @@ def test_images_of_ones_own_are_judged_among_the_classes_that_occur(tmp_path: Pa
 def test_pictures_name_the_prediction_only_where_it_is_another_class(tmp_path: Path) -> None:
     # of ten classes, Bins answers 0, 1 and 3
     settings = NaturalAdversarial(label_space=LabelSpace.ALL)
-    summary = survey(Bins(), grays([5, 40, 90], [1, 1, 3]), settings, claim(tmp_path / "run"))
-    shown = summary["exhibits"][2]["cells"]  # type: ignore[index]
+    summary = evaluate_one(Bins(), grays([5, 40, 90], [1, 1, 3]), settings, claim(tmp_path / "run"))
+    shown = summary["exhibits"][2]["cells"]
     assert [one["note"] for row in shown for one in row if one] == ["1, predicted as 0", "1", "3"]
 
 
@@ -133,7 +133,7 @@ def test_shape_accuracy_and_shape_bias_are_counted_as_defined(tmp_path: Path) ->
     z[2, 404] = 9  # an airplane: neither
     z[3, 294] = 9  # a bear, where both agree
     z[4, 766] = 9  # an oven, where both agree
-    summary = survey(Said(z), stimuli(), ShapeBias(), claim(tmp_path / "run"), batch=2)
+    summary = evaluate_one(Said(z), stimuli(), ShapeBias(), claim(tmp_path / "run"), batch=2)
     assert values(summary) == {
         "shape accuracy": 3 / 5,  # with the two that agree
         "shape bias": 1 / 2,  # of the one for the shape and the one for the texture
@@ -147,26 +147,26 @@ def test_shape_accuracy_and_shape_bias_are_counted_as_defined(tmp_path: Path) ->
     assert [SHAPES[int(str(one))] for one in rows["decision"]] == ["cat", "knife", "airplane", "bear", "oven"]
     assert rows["clean_prediction"] == [283, 499, 404, 294, 766]
     assert codes(summary) == ["stimuli-missing"]
-    table = summary["exhibits"][2]  # type: ignore[index]
+    table = summary["exhibits"][2]
     assert [row for row in table["rows"] if row[0] in ("bear", "cat")] == [
         ["bear", 0, 0, 1, None],
         ["cat", 1, 1, 0, 0.5],
     ]
-    heat = summary["exhibits"][1]["matrices"][0]["values"]  # type: ignore[index]
+    heat = summary["exhibits"][1]["matrices"][0]["values"]
     assert heat[SHAPES.index("bear")][SHAPES.index("airplane")] == 0.5
 
 
 def test_without_a_decision_for_shape_or_texture_there_is_no_bias(tmp_path: Path) -> None:
     neither = torch.full((5, 1000), -9.0)
     neither[:, 404] = 9  # airplanes all
-    summary = survey(Said(neither), stimuli(), ShapeBias(), claim(tmp_path / "run"))
+    summary = evaluate_one(Said(neither), stimuli(), ShapeBias(), claim(tmp_path / "run"))
     assert values(summary) == {"shape accuracy": 0, "texture decisions": 0, "decisions for neither": 1}
     assert summary["sentence"] == (
         "0.0% of 5 stimuli are classified by their shape; there is no shape bias, since none of 3 conflicts was "
         "decided for shape or texture."
     )
     agreeing = numbered([SHAPES.index("bear"), SHAPES.index("oven")], SHAPES, IDS[3:])
-    alone = survey(Said(neither[:2]), agreeing, ShapeBias(), claim(tmp_path / "alone"))
+    alone = evaluate_one(Said(neither[:2]), agreeing, ShapeBias(), claim(tmp_path / "alone"))
     assert values(alone) == {"shape accuracy": 0}
     assert str(alone["sentence"]).endswith("; there are no conflicts.")
 
@@ -187,7 +187,7 @@ def test_other_classes_need_a_mapping(tmp_path: Path) -> None:
     lines = [f"{name} {2 * place}-{2 * place + 1}" for place, name in enumerate(SHAPES)]
     path.write_text("# thirty-two classes\n" + "\n".join(lines) + "\n")
     z = torch.eye(32)[[14, 15, 0, 2, 28]] * 9  # cat, cat, airplane, bear, oven
-    summary = survey(Said(z), stimuli(), ShapeBias(mapping=str(path)), claim(tmp_path / "run"))
+    summary = evaluate_one(Said(z), stimuli(), ShapeBias(mapping=str(path)), claim(tmp_path / "run"))
     assert values(summary)["shape accuracy"] == 4 / 5
     before = ShapeBias(mapping=str(path)).named_files(stimuli(), "test")
     assert set(before) == {"mapping"}
@@ -195,7 +195,7 @@ def test_other_classes_need_a_mapping(tmp_path: Path) -> None:
     assert ShapeBias(mapping=str(path)).named_files(stimuli(), "test") != before
     assert ShapeBias().named_files(stimuli(), "test") == {}
     with pytest.raises(UsageError, match="the model has 32 classes, and the mapping names class 914"):
-        survey(Said(z), stimuli(), ShapeBias(), claim(tmp_path / "none"))
+        evaluate_one(Said(z), stimuli(), ShapeBias(), claim(tmp_path / "none"))
     for wrong, message in {
         "\n".join(lines[1:]): "has no line for airplane",
         "\n".join([*lines, "cat 5"]): "cannot read 'cat 5'",
@@ -223,5 +223,5 @@ def test_stimuli_from_a_folder(tmp_path: Path) -> None:
     data = load(f"cue-conflict:{tmp_path / 'cues'}", preprocess=Squash(8))
     z = torch.full((1, 1000), -9.0)
     z[0, 283] = 9
-    summary = survey(Said(z), data, ShapeBias(), claim(tmp_path / "run"))
+    summary = evaluate_one(Said(z), data, ShapeBias(), claim(tmp_path / "run"))
     assert values(summary)["shape accuracy"] == 2 / 5

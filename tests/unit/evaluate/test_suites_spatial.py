@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from evaluations import evaluate_one  # type: ignore[import-not-found]
 from suite_parts import claim, on_two_ranks, rows_of, values, without_time  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
 from vitadel.core.distributed import Ranks
 from vitadel.core.errors import UsageError
 from vitadel.data import DataSet, InMemory, Split, Squash
-from vitadel.evaluate import sanity_flags, survey
+from vitadel.evaluate import sanity_flags
 from vitadel.evaluate.suites import Spatial
 from vitadel.evaluate.suites.spatial import blocks, most_effective_first
 from vitadel.shifts import RotateTranslate, rotated_translated
@@ -74,7 +75,7 @@ def test_the_result_is_that_of_the_whole_grid(tmp_path: Path, grid_images: int) 
     def progress(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
         reports.setdefault(what, []).append((done, total))
 
-    summary = survey(model, data, settings, claim(tmp_path / "run"), batch=7, notify=progress)
+    summary = evaluate_one(model, data, settings, claim(tmp_path / "run"), batch=7, notify=progress)
     for told in reports.values():
         assert told == sorted(told)
         assert told[-1][0] == told[-1][1]
@@ -85,8 +86,8 @@ def test_the_result_is_that_of_the_whole_grid(tmp_path: Path, grid_images: int) 
     assert values(summary)["worst of 45 transformations"] == pytest.approx(sum(expected) / 30)
     forwards = sum(rows["forwards"])
     assert model.seen == forwards + asked_for_flags(data)  # what it counts is what it took
-    assert summary["conventions"]["forwards"] == forwards  # type: ignore[index]
-    assert summary["conventions"]["forwards_of_the_whole_grid"] == 45 * 30  # type: ignore[index]
+    assert summary["conventions"]["forwards"] == forwards
+    assert summary["conventions"]["forwards_of_the_whole_grid"] == 45 * 30
     if grid_images < 30:
         assert forwards < 45 * 30
     # the transformation that is named does fool the model
@@ -127,7 +128,7 @@ def test_a_single_transformation_is_found_wherever_it_is_in_the_order(tmp_path: 
     row, column = divmod(int(gap.argmax()), 16)
     assert float(gap.max()) > 0.01
     level = float(others[row, column] + gap.max() / 2)
-    survey(Pixel(row, column, level), data, settings, claim(tmp_path / "run"))
+    evaluate_one(Pixel(row, column, level), data, settings, claim(tmp_path / "run"))
     rows = rows_of(tmp_path / "run", "spatial")
     assert rows["correct"][2] == 0
     assert [rows[axis][2] for axis in AXES] == grid[only].tolist()
@@ -135,9 +136,9 @@ def test_a_single_transformation_is_found_wherever_it_is_in_the_order(tmp_path: 
 
 def test_the_maps_show_every_transformation_of_the_grid_images(tmp_path: Path) -> None:
     data, settings = blurred(12), Spatial(**SMALL, grid_images=5)
-    summary = survey(Corner(), data, settings, claim(tmp_path / "run"))
+    summary = evaluate_one(Corner(), data, settings, claim(tmp_path / "run"))
     share = correct_on_grid(data, settings, 5).double().mean(0).view(5, 3, 3)
-    heat, lines = summary["exhibits"][:2]  # type: ignore[index]
+    heat, lines = summary["exhibits"][:2]
     for matrix, expected in zip(heat["matrices"], (share.mean(0), share[2], (share[0] + share[4]) / 2), strict=True):
         assert torch.allclose(torch.tensor(matrix["values"], dtype=torch.float64), expected)
     mean, not_translated = lines["lines"]
@@ -149,11 +150,11 @@ def test_the_maps_show_every_transformation_of_the_grid_images(tmp_path: Path) -
 
 def test_rows_depend_neither_on_the_batch_nor_on_interruptions(tmp_path: Path) -> None:
     data, settings = blurred(20), Spatial(**SMALL, grid_images=4)
-    whole = survey(Corner(), data, settings, claim(tmp_path / "whole"), batch=64)
+    whole = evaluate_one(Corner(), data, settings, claim(tmp_path / "whole"), batch=64)
     model, interruptions = Corner(interrupted_after=100), 0
     while True:
         try:
-            resumed = survey(model, data, settings, claim(tmp_path / "cut"), batch=3 + interruptions % 5)
+            resumed = evaluate_one(model, data, settings, claim(tmp_path / "cut"), batch=3 + interruptions % 5)
             break
         except KeyboardInterrupt:
             interruptions += 1
@@ -164,12 +165,12 @@ def test_rows_depend_neither_on_the_batch_nor_on_interruptions(tmp_path: Path) -
 
 def test_two_ranks_search_in_one_order(tmp_path: Path) -> None:
     data, settings, shared = blurred(20), Spatial(**SMALL, grid_images=4), claim(tmp_path / "two")
-    whole = survey(Corner(), data, settings, claim(tmp_path / "one"))
+    whole = evaluate_one(Corner(), data, settings, claim(tmp_path / "one"))
     summaries, seen = list[dict[str, object]](), list[int]()
 
     def work(ranks: Ranks) -> None:
         model = Corner()
-        summaries.append(survey(model, data, settings, shared, ranks=ranks))
+        summaries.append(evaluate_one(model, data, settings, shared, ranks=ranks))
         seen.append(model.seen)
 
     on_two_ranks(work)

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from evaluations import evaluate_one  # type: ignore[import-not-found]
 from suite_parts import claim, codes, grays, rows_of, values, without_time  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
 from vitadel import models
 from vitadel.core.errors import UsageError
 from vitadel.data import DataSet, InMemory, Split, Squash
-from vitadel.evaluate import survey
 from vitadel.evaluate.suites import Transfer
 from vitadel.threats import Linf
 
@@ -35,7 +35,7 @@ def test_transfer_crafts_once_per_source_and_asks_all(tmp_path: Path, three: lis
     data = DataSet("noise", tuple(map(str, range(10))), Squash(8), None, None, split)
     settings = Transfer(sources=(str(three[1]),), steps=3)
     threat = Linf(0.06)
-    summary = survey(first, data, settings, claim(tmp_path / "run"), threat=threat, batch=5)
+    summary = evaluate_one(first, data, settings, claim(tmp_path / "run"), threat=threat, batch=5)
     rows = rows_of(tmp_path / "run", "transfer")
 
     x0, members = pixels / 255, (first, second)
@@ -50,12 +50,12 @@ def test_transfer_crafts_once_per_source_and_asks_all(tmp_path: Path, three: lis
         assert [row[place] for row in rows["predictions"]] == asked.tolist()
     told = [row[1][0] == label for row, label in zip(rows["predictions"], labels.tolist(), strict=True)]
     assert rows["correct"] == list(map(float, told))
-    assert summary["clean"]["accuracy"] == 1  # type: ignore[index]
-    table = summary["exhibits"][0]  # type: ignore[index]
+    assert summary["clean"]["accuracy"] == 1
+    table = summary["exhibits"][0]
     assert table["columns"] == ["crafted on", "this model", "m1"]
     own = values(summary)["under its own attack"]
     assert table["rows"][1][1] == f"{100 * own:.1f} ({100 * own - 100:+.1f})"
-    assert set(summary["conventions"]["sources"]) == {"m1"}  # type: ignore[index]
+    assert set(summary["conventions"]["sources"]) == {"m1"}
     assert Transfer(sources=("timm:a@x/w.pth", "runs/b")).names == ["this model", "timm:a", "b"]
     assert Transfer(sources=("timm:a@v.pth", "timm:a@w.pth")).names == ["this model", "timm:a@v.pth", "timm:a@w.pth"]
 
@@ -63,11 +63,11 @@ def test_transfer_crafts_once_per_source_and_asks_all(tmp_path: Path, three: lis
 def test_a_model_of_another_size_sees_the_images_resized(tmp_path: Path, three: list[Path]) -> None:
     data = grays([10, 60, 110, 160, 210], size=8)
     settings = Transfer(sources=tuple(map(str, three[1:])))
-    summary = survey(models.load(three[0]), data, settings, claim(tmp_path / "run"), threat=Linf(0.1))
-    heat = summary["exhibits"][1]  # type: ignore[index]
+    summary = evaluate_one(models.load(three[0]), data, settings, claim(tmp_path / "run"), threat=Linf(0.1))
+    heat = summary["exhibits"][1]
     assert heat["rows"] == ["this model", "m1", "m2"]
     assert len(values(summary)) == 4
-    again = survey(models.load(three[0]), data, settings, claim(tmp_path / "again"), threat=Linf(0.1), batch=2)
+    again = evaluate_one(models.load(three[0]), data, settings, claim(tmp_path / "again"), threat=Linf(0.1), batch=2)
     assert without_time(again) == without_time(summary)
 
 
@@ -90,7 +90,7 @@ def test_images_that_fool_a_model_more_often_than_its_own_attack_are_flagged(tmp
     split = Split("test", tuple(map(str, range(12))), labels, InMemory(pixels))
     data = DataSet("noise", tuple(map(str, range(10))), Squash(8), None, None, split)
     settings, threat = Transfer(sources=tuple(map(str, three[:2]))), Linf(0.1)
-    summary = survey(Masked(first), data, settings, claim(tmp_path / "masked"), threat=threat)
+    summary = evaluate_one(Masked(first), data, settings, claim(tmp_path / "masked"), threat=threat)
     rows = rows_of(tmp_path / "masked", "transfer")
     from_others = [
         [row[source][0] == label for source in (1, 2)]
@@ -100,10 +100,12 @@ def test_images_that_fool_a_model_more_often_than_its_own_attack_are_flagged(tmp
     assert 1 in {sum(both) for both in from_others}
     assert values(summary)["under its own attack"] == 1
     assert values(summary)["crafted on m0"] < 1
-    flags = {flag["code"]: flag for flag in summary["flags"]}  # type: ignore[attr-defined]
+    flags = {flag["code"]: flag for flag in summary["flags"]}
     assert flags["transfer-stronger"]["evidence"] == {"own": 12, "of": 12}
     assert "images crafted on m0, m1 fool the model more often" in flags["transfer-stronger"]["sentence"]
-    other = survey(first, data, replace(settings, sources=(str(three[1]),)), claim(tmp_path / "open"), threat=threat)
+    other = evaluate_one(
+        first, data, replace(settings, sources=(str(three[1]),)), claim(tmp_path / "open"), threat=threat
+    )
     assert values(other)["under its own attack"] < values(other)["crafted on m1"]
     assert "transfer-stronger" not in codes(other)
 
@@ -122,14 +124,14 @@ def test_a_source_of_smaller_images_costs_no_detail(tmp_path: Path, three: list[
     split = Split("test", tuple(map(str, range(6))), torch.ones(6, dtype=torch.int64), InMemory(pixels))
     data = DataSet("stripes", tuple(map(str, range(10))), Squash(16), None, None, split)
     settings = Transfer(sources=(str(three[0]),))
-    summary = survey(Stripes(), data, settings, claim(tmp_path / "run"), threat=Linf(1e-3))
-    assert summary["clean"]["accuracy"] == 1  # type: ignore[index]
+    summary = evaluate_one(Stripes(), data, settings, claim(tmp_path / "run"), threat=Linf(1e-3))
+    assert summary["clean"]["accuracy"] == 1
     assert values(summary)["crafted on m0"] == values(summary)["under its own attack"] == 1
     assert summary["flags"] == []
     # the attack sees through the resizing: with a wide radius it fools the source that it was crafted on
     answers = [row[1] for row in rows_of(tmp_path / "run", "transfer")["clean_predictions"]]
     known = replace(data, test=replace(split, labels=torch.tensor(answers)))
-    survey(Stripes(), known, settings, claim(tmp_path / "wide"), threat=Linf(0.2))
+    evaluate_one(Stripes(), known, settings, claim(tmp_path / "wide"), threat=Linf(0.2))
     found = rows_of(tmp_path / "wide", "transfer")["predictions"]
     assert all(row[1][1] != answer for row, answer in zip(found, answers, strict=True))
 
@@ -141,7 +143,7 @@ def test_networks_of_any_size_see_the_images_as_they_are(tmp_path: Path) -> None
     shapes = set()
     first.register_forward_pre_hook(lambda module, args: shapes.add(tuple(args[0].shape[2:])))
     data = grays([10, 60, 110, 160], size=24)
-    survey(
+    evaluate_one(
         first,
         data,
         Transfer(sources=(str(tmp_path / "second.safetensors"),)),
@@ -156,7 +158,7 @@ def test_networks_of_any_size_see_the_images_as_they_are(tmp_path: Path) -> None
 def test_transfer_says_what_it_needs(tmp_path: Path, three: list[Path]) -> None:
     data, model = grays([10, 200], size=8), models.load(three[0])
     with pytest.raises(UsageError, match="needs a threat"):
-        survey(model, data, Transfer(sources=(str(three[1]),)), claim(tmp_path / "run"))
+        evaluate_one(model, data, Transfer(sources=(str(three[1]),)), claim(tmp_path / "run"))
     with pytest.raises(UsageError, match="needs other models to craft on"):
         Transfer().refuse(model, data, "test")
     with pytest.raises(UsageError, match="no such file or folder"):

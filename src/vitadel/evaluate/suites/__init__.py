@@ -1,47 +1,47 @@
-"""Evaluations that are not cascades of attacks: what the world does to images, and attacks with protocols of their own.
+"""The suites: of attacks, and of perturbed or naturally hard images.
 
-A survey is a frozen dataclass of settings; `survey` carries one out on a model and a data set into a run folder.
+A suite is a frozen dataclass of settings that fills tables in a `vitadel.evaluate.Context` and summarizes them; see
+`vitadel.evaluate.suites.base.Suite`. `SUITES` has each by its name, with its default settings.
 """
 
-from typing import Any
-
-from vitadel.evaluate.suites.base import Desk, Outcome, Referring, Survey, refuse_survey, survey
+from vitadel.evaluate.suites.attacks import ATTACK_SUITES, AttackSuite, evaluate_suite, refuse_suite
+from vitadel.evaluate.suites.base import Suite, SuiteWithFiles, run_suite, suite_record
 from vitadel.evaluate.suites.corruptions import Corruptions
 from vitadel.evaluate.suites.gray_level import GrayLevel
 from vitadel.evaluate.suites.natural import ImageNetA, ImageNetR, LabelSpace, NaturalAdversarial
 from vitadel.evaluate.suites.shape_bias import ShapeBias
 from vitadel.evaluate.suites.spatial import Spatial
 from vitadel.evaluate.suites.transfer import Transfer
-from vitadel.runs.schema import Measure
 
-_KINDS: tuple[type[Any], ...] = (
-    Corruptions,
-    GrayLevel,
-    Spatial,
-    Transfer,
-    ShapeBias,
-    NaturalAdversarial,
-    ImageNetA,
-    ImageNetR,
+_WITH_SETTINGS: tuple[Suite, ...] = (
+    Corruptions(),
+    GrayLevel(),
+    Spatial(),
+    Transfer(),
+    ShapeBias(),
+    NaturalAdversarial(),
+    ImageNetA(),
+    ImageNetR(),
 )
-SURVEYS: dict[str, type[Any]] = {kind.name: kind for kind in _KINDS}
+SUITES: dict[str, Suite] = {**ATTACK_SUITES, **{suite.name: suite for suite in _WITH_SETTINGS}}
 
 __all__ = [
-    "SURVEYS",
+    "ATTACK_SUITES",
+    "SUITES",
+    "AttackSuite",
     "Corruptions",
-    "Desk",
     "GrayLevel",
     "ImageNetA",
     "ImageNetR",
     "LabelSpace",
-    "Measure",
     "NaturalAdversarial",
-    "Outcome",
-    "Referring",
     "ShapeBias",
     "Spatial",
-    "Survey",
+    "Suite",
+    "SuiteWithFiles",
     "Transfer",
-    "refuse_survey",
-    "survey",
+    "evaluate_suite",
+    "refuse_suite",
+    "run_suite",
+    "suite_record",
 ]

@@ -32,7 +32,7 @@ from vitadel.core.stats import (
 )
 from vitadel.data import CorruptedRelease, DataSet, Split, open_released, wnids
 from vitadel.evaluate.context import Batch, Context, Work
-from vitadel.evaluate.suites.base import measured
+from vitadel.evaluate.suites.base import suite_record
 from vitadel.evaluate.suites.pictures import picture
 from vitadel.runs.exhibits import Bar, Bars, Cell, Exhibit, Heat, Matrix, Picture, Pictures, Table
 from vitadel.runs.schema import Measure, SuiteRecord
@@ -151,7 +151,7 @@ class Corruptions:
         worst = min(results.cells, key=lambda cell: results.mean([cell]).accuracy)
         mce = next((f" mCE is {one.value:.1f}." for one in measures if one.name == "mCE"), "")
         clean = accuracy_of(results.clean.tolist())
-        return measured(
+        return suite_record(
             self,
             ctx,
             tables=[_CLEAN, *map(_table, self.cells)],
@@ -208,8 +208,11 @@ class Corruptions:
         predictions, labels = self._predictions(ctx), ctx.images.labels.numpy()[:, None]
         correct = np.where(predictions == _UNREADABLE, np.nan, predictions == labels)
         # a cell without a readable file has no accuracy, and a mean without it is another number
-        gaps = np.isnan(correct).all(0)
-        unreadable = [f"{name}/{severity}" for (name, severity), gap in zip(self.cells, gaps, strict=True) if gap]
+        unreadable = [
+            f"{name}/{severity}"
+            for (name, severity), one in zip(self.cells, correct.T, strict=True)
+            if np.isnan(one).all()
+        ]
         if unreadable:
             raise UsageError(
                 f"not one file of {', '.join(unreadable)} in {self.files} can be read, so there is nothing to score "

@@ -17,7 +17,7 @@ from vitadel.core.numeric import Count, Range, check_ranges
 from vitadel.core.stats import Accuracy, accuracy_of
 from vitadel.data import DataSet
 from vitadel.evaluate.context import Batch, Context
-from vitadel.evaluate.suites.base import measured
+from vitadel.evaluate.suites.base import suite_record
 from vitadel.evaluate.suites.pictures import attack_pictures
 from vitadel.runs.exhibits import Bar, Bars
 from vitadel.runs.schema import Measure, SuiteRecord
@@ -92,7 +92,7 @@ class GrayLevel:
             f"The first images of the data set, PGD's perturbation stretched from {-self.levels:g} to {self.levels:g} "
             "gray levels, and their sum."
         )
-        return measured(
+        return suite_record(
             self,
             ctx,
             tables=[_TABLE],

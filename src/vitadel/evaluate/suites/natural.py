@@ -22,7 +22,7 @@ from vitadel.core.stats import accuracy, accuracy_of
 from vitadel.data import DataSet, part_wnids, wnids
 from vitadel.evaluate.context import Batch, Context
 from vitadel.evaluate.images import Images
-from vitadel.evaluate.suites.base import measured
+from vitadel.evaluate.suites.base import suite_record
 from vitadel.evaluate.suites.pictures import first_images, picture
 from vitadel.runs.exhibits import Bar, Bars, Cell, Pictures, Table
 from vitadel.runs.schema import Measure, SuiteRecord
@@ -96,7 +96,7 @@ class NaturalAdversarial:
         if len(members) == classes:
             names[LabelSpace.ALL] += ", all the model knows"
         main = table["among" if self.label_space is LabelSpace.SUBSET else "prediction"]
-        return measured(
+        return suite_record(
             self,
             ctx,
             tables=[_TABLE],

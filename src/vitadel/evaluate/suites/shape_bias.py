@@ -27,7 +27,7 @@ from vitadel.core.files import refuse_special
 from vitadel.core.stats import Accuracy, accuracy, accuracy_of
 from vitadel.data import SHAPES, STIMULI, DataSet, cues
 from vitadel.evaluate.context import Batch, Context
-from vitadel.evaluate.suites.base import measured
+from vitadel.evaluate.suites.base import suite_record
 from vitadel.evaluate.suites.pictures import first_images, picture
 from vitadel.runs.exhibits import Bar, Bars, Cell, Exhibit, Heat, Matrix, Pictures, Table
 from vitadel.runs.schema import Measure, SuiteRecord
@@ -139,7 +139,7 @@ class ShapeBias:
             ):
                 share = accuracy(int(decided.sum()), conflicts)
                 measures.append(Measure.of(name, share, kind="share", higher_is_better=False))
-        return measured(
+        return suite_record(
             self,
             ctx,
             tables=[_TABLE],

@@ -26,7 +26,7 @@ from vitadel.core.numeric import Count, CountOrZero, Degrees, NotNegative, check
 from vitadel.core.stats import accuracy_of, expected_accuracy
 from vitadel.data import DataSet
 from vitadel.evaluate.context import Batch, Context
-from vitadel.evaluate.suites.base import measured
+from vitadel.evaluate.suites.base import suite_record
 from vitadel.evaluate.suites.pictures import first_images, picture
 from vitadel.runs.exhibits import Exhibit, Heat, Line, Lines, Matrix, Picture, Pictures
 from vitadel.runs.schema import Measure, SuiteRecord
@@ -150,7 +150,7 @@ class Spatial:
             mean = expected_accuracy((~wrong_NM).double().mean(1).tolist())
             measures.append(Measure.of("mean over transformations, grid images", mean))
         length = self.transformations(min(ctx.image_size)).max_translation
-        return measured(
+        return suite_record(
             self,
             ctx,
             tables=["clean", "grid", "search"],

@@ -28,7 +28,7 @@ from vitadel.core.numeric import Count, Positive, check_ranges
 from vitadel.core.stats import Accuracy, accuracy_of
 from vitadel.data import DataSet
 from vitadel.evaluate.context import Batch, Context, Work
-from vitadel.evaluate.suites.base import measured
+from vitadel.evaluate.suites.base import suite_record
 from vitadel.runs.exhibits import Cell, Exhibit, Heat, Matrix, Table
 from vitadel.runs.schema import Measure, SuiteRecord
 from vitadel.threats import Threat, spell
@@ -130,7 +130,7 @@ class Transfer:
         worst = accuracy_of(_robust(correct))
         clean, *matrix = [[accuracy_of(shares) for shares in table.T.tolist()] for table in correct]
         own = matrix[0][0]
-        return measured(
+        return suite_record(
             self,
             ctx,
             tables=self._tables,

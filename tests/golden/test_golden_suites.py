@@ -1,4 +1,4 @@
-"""All that every survey and every suite of attacks says about a small network on a few images."""
+"""All results of every suite on a small network and a few images."""
 
 from pathlib import Path
 
@@ -7,14 +7,13 @@ from on_record import check  # type: ignore[import-not-found]
 from small import CLASSES, IMAGES, SIDE, images, labels, network  # type: ignore[import-not-found]
 
 from vitadel.data import DataSet, InMemory, Split, Squash
-from vitadel.evaluate import SUITES, Context, evaluate_suite, survey
+from vitadel.evaluate import SUITES, Context, Suite, evaluate_suite
 from vitadel.evaluate.suites import Corruptions, GrayLevel, NaturalAdversarial, Spatial, Transfer
-from vitadel.evaluate.suites.base import Suite, Survey
 from vitadel.models import Model, save
-from vitadel.runs import ResultFolder, Run
+from vitadel.runs import Run
 from vitadel.threats import L2, Linf
 
-RECORD = Path(__file__).with_name("surveys.json")
+RECORD = Path(__file__).with_name("suites.json")
 # what depends on the moment, on the machine or on the code
 ELSEWHERE = {"seconds", "versions", "sources"}
 
@@ -42,7 +41,7 @@ def without(value: object) -> object:
     return [without(one) for one in value] if isinstance(value, list) else value
 
 
-SURVEYS: dict[str, Survey | Suite] = {
+PERTURBATIONS: dict[str, Suite] = {
     "corruptions": Corruptions(),
     "corruptions of one kind": Corruptions(names=("fog", "jpeg_compression")),
     "gray-level": GrayLevel(levels=2, steps=2),
@@ -51,24 +50,24 @@ SURVEYS: dict[str, Survey | Suite] = {
 }
 
 
-@pytest.mark.parametrize("name", SURVEYS)
-def test_surveys(name: str, model: Model, dataset: DataSet, tmp_path: Path) -> None:
-    settings, threat = SURVEYS[name], Linf(0.004) if name == "gray-level" else None
-    summary = survey(model, dataset, settings, claim(tmp_path / "run"), threat=threat)
-    rows = ResultFolder(tmp_path / "run" / "eval" / settings.name).rows()
-    check(RECORD, name, without({"summary": summary, "rows": rows}))
+@pytest.mark.parametrize("name", PERTURBATIONS)
+def test_perturbations(name: str, model: Model, dataset: DataSet, tmp_path: Path) -> None:
+    run, suite = claim(tmp_path / "run"), PERTURBATIONS[name]
+    (record,) = evaluate_suite(suite, Context(model, dataset.test, dataset), run.results)
+    check(RECORD, name, without({"summary": record.to_json(), "rows": run.results(suite.name).rows()}))
 
 
 def test_transfer(model: Model, dataset: DataSet, tmp_path: Path) -> None:
     for seed in (1, 2):
         save(network(seed).float(), tmp_path / f"other-{seed}.safetensors")
-    settings = Transfer(sources=tuple(str(tmp_path / f"other-{seed}.safetensors") for seed in (1, 2)), steps=3)
-    summary = survey(model, dataset, settings, claim(tmp_path / "run"), threat=Linf(0.01))
-    check(RECORD, "transfer", without(summary))
+    suite = Transfer(sources=tuple(str(tmp_path / f"other-{seed}.safetensors") for seed in (1, 2)), steps=3)
+    ctx = Context(model, dataset.test, dataset, Linf(0.01))
+    (record,) = evaluate_suite(suite, ctx, claim(tmp_path / "run").results)
+    check(RECORD, "transfer", without(record.to_json()))
 
 
 @pytest.mark.parametrize(("suite", "threat"), [("clean", None), ("quick", Linf(0.002)), ("curve", L2(0.1))])
-def test_suites(suite: str, threat: Linf | L2 | None, model: Model, dataset: DataSet, tmp_path: Path) -> None:
+def test_attacks(suite: str, threat: Linf | L2 | None, model: Model, dataset: DataSet, tmp_path: Path) -> None:
     run = claim(tmp_path / "run")
     ctx = Context(model, dataset.test, dataset, threat)
     records = evaluate_suite(SUITES[suite], ctx, run.results)
