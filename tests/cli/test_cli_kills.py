@@ -81,7 +81,7 @@ def test_sigterm_leaves_a_checkpoint_and_says_how_to_go_on(tmp_path: Path) -> No
     done = subprocess.run(command, env=ENVIRONMENT, timeout=DEADLINE, capture_output=True, text=True, check=False)
     assert done.returncode == 143, done.stderr
     *_, last = done.stderr.strip().splitlines()
-    assert re.fullmatch(r"vitadel: stopped at step \d+, which is saved: the same command goes on\.", last)
+    assert re.fullmatch(r"vitadel: stopped at step \d+, which is saved: the same command resumes\.", last)
     run(*words)
     assert same(weights(tmp_path / "asked", "final"), weights(tmp_path / "whole", "final"))
 

@@ -105,5 +105,5 @@ def test_every_entry_is_tried(entries: dict[str, Callable[[Any], object]]) -> No
 
 def test_seeds_below_zero_mix_otherwise_than_those_above() -> None:
     mixing = Mixing(mixup=0.8)
-    assert mixing.plan(-1, 8, 8) != mixing.plan(1, 8, 8)
-    assert mixing.plan(3, 8, 8) == mixing.plan(3, 8, 8)
+    assert mixing.parameters(-1, 8, 8) != mixing.parameters(1, 8, 8)
+    assert mixing.parameters(3, 8, 8) == mixing.parameters(3, 8, 8)

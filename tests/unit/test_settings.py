@@ -35,7 +35,7 @@ RECORDS = {
     "objectives": "TrainingTime",
     "recipes": "AugmentationSet PublishedAccuracy PublishedSweep",
     "shifts": "Kind",
-    "train": "AugmentedImages BatchIndex Loader MixPlan Nvml TrainState",
+    "train": "AugmentedImages BatchIndex Loader MixParameters Nvml TrainState",
 }
 # checked by the code that reads them from a file
 ELSEWHERE = {"models": "ModelSpec Normalization"}

@@ -148,8 +148,8 @@ def _recipe(name: str) -> Page:
     recipe = RECIPES[name]()
     settings = []
     for leaf in leaves(recipe):
-        own = leaf.said_of in (leaf.path, "*", None)
-        settings.append(Setting(leaf.path, leaf.value, leaf.source or "default" if own else f"see {leaf.said_of}"))
+        own = leaf.source_path in (leaf.path, "*", None)
+        settings.append(Setting(leaf.path, leaf.value, leaf.source or "default" if own else f"see {leaf.source_path}"))
     text = "\n\n".join(filter(None, (inspect.cleandoc(RECIPES[name].__doc__ or ""), _module_text(RECIPES[name]))))
     expected = "\n".join(f"{kind}: {result}" for kind, result in recipe.expect.items())
     usage = "value, and where it comes from; change with --set PATH=VALUE"

@@ -1,4 +1,4 @@
-"""Functions that return a frozen Recipe; one file per source. The only room with a paper's numbers."""
+"""Recipes: functions that return a frozen `Recipe`, one file per paper. The only package with numbers of papers."""
 
 from collections.abc import Callable
 

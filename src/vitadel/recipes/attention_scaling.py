@@ -63,7 +63,7 @@ _OF_THREATS: Mapping[str, str] = {
 _OF_SCALING: Mapping[str, str] = {
     "objective": "paper: section 5; AAS-AT",
     "objective.period": "our choice: within the 5 to 40 epochs that figure 5 finds alike",
-    "objective.scope": "our choice: the factors stay with the model, as line 17 of the algorithm is told",
+    "objective.scope": "our choice: the factors stay with the model, as line 17 of the algorithm is described",
     "objective.scaling": "our choice: algorithm 1 with unit distances, see vitadel.attacks.Scaling",
     "objective.scaling.steps": "paper: algorithm 1",
     "objective.scaling.low": "paper: algorithm 1",
@@ -72,7 +72,7 @@ _OF_SCALING: Mapping[str, str] = {
 
 
 def _below(path: str, sources: Mapping[str, str]) -> dict[str, str]:
-    return {f"{path}.{name}" if name else path: said for name, said in sources.items()}
+    return {f"{path}.{name}" if name else path: source for name, source in sources.items()}
 
 
 def _method(name: str) -> tuple[Objective, dict[str, str]]:
@@ -165,8 +165,8 @@ def _xcit(data: str) -> Recipe:
 def _aas(base: Recipe) -> Recipe:
     """The recipe with AAS-AT around its objective."""
     moved = {
-        path.replace("objective", "objective.inner", 1) if path.startswith("objective") else path: said
-        for path, said in base.sources.items()
+        path.replace("objective", "objective.inner", 1) if path.startswith("objective") else path: source
+        for path, source in base.sources.items()
     }
     return replace(
         base,
@@ -178,13 +178,13 @@ def _aas(base: Recipe) -> Recipe:
 
 
 def _published(recipe: Recipe, clean: float, pgd: float, with_aas: float, autoattack: float) -> Recipe:
-    told = f"paper, table 5; AutoAttack; PGD-100 {pgd:.2f}%, with AAS {with_aas:.2f}%"
-    return replace(recipe, expect={"published": f"{clean:.2f}% clean, {autoattack:.2f}% robust ({told})"})
+    source = f"paper, table 5; AutoAttack; PGD-100 {pgd:.2f}%, with AAS {with_aas:.2f}%"
+    return replace(recipe, expect={"published": f"{clean:.2f}% clean, {autoattack:.2f}% robust ({source})"})
 
 
 def _published_imagenet(recipe: Recipe, clean: float, autoattack: float) -> Recipe:
-    told = "paper, table 4, on the authors' 100 classes; AutoAttack"
-    return replace(recipe, expect={"published": f"{clean:.2f}% clean, {autoattack:.2f}% robust ({told})"})
+    source = "paper, table 4, on the authors' 100 classes; AutoAttack"
+    return replace(recipe, expect={"published": f"{clean:.2f}% clean, {autoattack:.2f}% robust ({source})"})
 
 
 # ---------------------------------------------------------------- CIFAR-10

@@ -134,7 +134,7 @@ def cifar10_aas_short() -> Recipe:
         objective=AttentionScaling(base.objective, period=10, scaling=scaling, batches=16),
         plan=replace(base.plan, epochs=58),
         sources={
-            **{path.replace("objective.", "objective.inner.", 1): said for path, said in base.sources.items()},
+            **{path.replace("objective.", "objective.inner.", 1): source for path, source in base.sources.items()},
             "plan.epochs": "our choice: as many passes as cifar10-vit-tiny-short makes in 60",
             "objective": "paper: Jain & Dutta 2024, section 5; AAS-AT",
             "objective.inner": "our choice: as in cifar10-vit-tiny-short",

@@ -1,13 +1,13 @@
-"""Robust ViTs on ImageNet with heavy augmentation: two recipes that contradict the thesis's light one.
+"""Robust ViTs on ImageNet with heavy augmentation: two recipes that contradict the light one of Debenedetti 2022.
 
 Source:  Singh et al. 2023, "Revisiting Adversarial Training for ImageNet", github.com/nmndeep/revisiting-at; and ARES,
-         github.com/thu-ml/ares, robust_training. The likely reading of both beside the thesis: heavy augmentation
+         github.com/thu-ml/ares, robust_training. The likely reading of both beside Debenedetti: heavy augmentation
          loses from scratch without averaged weights, and pays with them and, in the first, with a clean start.
 Differs: - Singh et al. attack with two steps of APGD from the image itself, which our APGD cannot do: it starts at a
-           random point and leaves images alone that fell. Here it is two steps of PGD of 5/4 of the radius, keeping
-           the better point. Where the first step raised the loss and no pixel left [0, 1], that is their attack: its
+           random point and leaves images alone that are adversarial already. Here it is two steps of PGD of 5/4 of the
+           radius, keeping the better point. Where the first step raised the loss and no pixel left [0, 1], that is their attack: its
            steps of twice the radius and its momentum of 3/4 move a pixel from +eps to -eps/4. Where it did not, theirs
-           goes back to the image.
+           returns to the image.
          - Both attack mixed labels as they are; ours attacks the label with the larger share.
          - Singh et al. also decay positions and class token, and compute in float16.
          - In its first epoch ARES trains on random noise, for its steps grow from 0; here that epoch is clean.
@@ -43,7 +43,7 @@ def vit_s_imagenet_singh() -> Recipe:
     `model.start` is the weights of a ViT-S trained without an adversary, in a file or a run folder of yours. Their best
     models have a convolutional stem, which timm's ViT does not: ViT-S 72.5% and 48.1%, ViT-B 76.3% and 54.7% with it.
     """
-    said = "authors' code: revisiting-at, {}".format
+    source = "authors' code: revisiting-at, {}".format
     return Recipe(
         name="vit-s-imagenet-singh",
         about="ViT-S/16 on ImageNet at 4/255 from a clean start, heavy augmentation, 2 steps",
@@ -68,21 +68,23 @@ def vit_s_imagenet_singh() -> Recipe:
         sources={
             **_COMMON,
             "model.start": "paper: a clean start; the file is yours",
-            "model.image_size": said("run_train.sh"),
-            "model.normalize": said("run_train.sh; add_normalization 0"),
-            "objective": said("main.py; adversarial training"),
-            "objective.attack": said("autopgd_train_clean.py; two steps from the image, the worst point kept"),
+            "model.image_size": source("run_train.sh"),
+            "model.normalize": source("run_train.sh; add_normalization 0"),
+            "objective": source("main.py; adversarial training"),
+            "objective.attack": source("autopgd_train_clean.py; two steps from the image, the worst point kept"),
             "objective.attack.step_size": "our choice: equals the authors' APGD where its first step succeeds",
-            "objective.threat": said("main.py"),
-            "objective.smoothing": said("run_train.sh"),
-            "plan": said("main.py"),
-            "plan.epochs": said("README; the models of 300 epochs"),
+            "objective.threat": source("main.py"),
+            "objective.smoothing": source("run_train.sh"),
+            "plan": source("main.py"),
+            "plan.epochs": source("README; the models of 300 epochs"),
             "plan.batch_size": "our choice: 8 devices with the 80 images of run_train.sh",
-            "plan.optimizer.lr": said("run_train.sh"),
+            "plan.optimizer.lr": source("run_train.sh"),
             "plan.precision": "our choice: theirs is float16",
-            "plan.mixing": said("parserr.py"),
-            "plan.pil_augment": said("parserr.py"),
-            "plan.pil_augment.color_jitter": said("parserr.py; asks for 0.4, which timm drops where RandAugment is on"),
+            "plan.mixing": source("parserr.py"),
+            "plan.pil_augment": source("parserr.py"),
+            "plan.pil_augment.color_jitter": source(
+                "parserr.py; asks for 0.4, which timm drops where RandAugment is on"
+            ),
         },
         expect={"published": "69.2% clean, 44.0% robust (Singh et al. 2023; AutoAttack at 4/255)"},
     )

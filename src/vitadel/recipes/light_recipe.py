@@ -106,12 +106,12 @@ _IMAGENET: Mapping[str, str] = {
 
 
 def _without(sources: Mapping[str, str], *paths: str) -> dict[str, str]:
-    """What is said about the other parts."""
-    return {path: said for path, said in sources.items() if not path.startswith(paths)}
+    """The sources of the other parts."""
+    return {path: source for path, source in sources.items() if not path.startswith(paths)}
 
 
 def _renamed(sources: Mapping[str, str], old: str, new: str) -> dict[str, str]:
-    return {path: said.replace(old, new) for path, said in sources.items()}
+    return {path: source.replace(old, new) for path, source in sources.items()}
 
 
 def _published(clean: float, robust: float, source: str) -> dict[str, str]:
@@ -430,8 +430,8 @@ def xcit_s12_caltech101() -> Recipe:
 
     `folder:DIR` wants DIR/train/CLASS and DIR/test/CLASS. Thesis and README disagree about the result; both are kept.
     """
-    said = "89.66% clean, 49.66% robust (thesis, table 7); 87.59% and 61.74% (the authors' README)"
-    return _high_resolution("xcit-s12-caltech101", "Caltech-101", "folder:data/caltech101", {"published": said})
+    source = "89.66% clean, 49.66% robust (thesis, table 7); 87.59% and 61.74% (the authors' README)"
+    return _high_resolution("xcit-s12-caltech101", "Caltech-101", "folder:data/caltech101", {"published": source})
 
 
 def xcit_s12_flowers102() -> Recipe:
@@ -439,8 +439,8 @@ def xcit_s12_flowers102() -> Recipe:
 
     `folder:DIR` wants DIR/train/CLASS and DIR/test/CLASS. Thesis and README disagree about the result; both are kept.
     """
-    said = "85.01% clean, 29.37% robust (thesis, table 7); 82.86% and 47.91% (the authors' README)"
-    return _high_resolution("xcit-s12-flowers102", "Oxford Flowers", "folder:data/flowers102", {"published": said})
+    source = "85.01% clean, 29.37% robust (thesis, table 7); 82.86% and 47.91% (the authors' README)"
+    return _high_resolution("xcit-s12-flowers102", "Oxford Flowers", "folder:data/flowers102", {"published": source})
 
 
 _CIFAR: Mapping[str, str] = {

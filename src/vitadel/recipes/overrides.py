@@ -1,4 +1,4 @@
-"""Changing values inside a frozen recipe: `plan.epochs=3`."""
+"""Changing values of a frozen recipe: `plan.epochs=3`."""
 
 from collections.abc import Mapping, Sequence
 
@@ -14,16 +14,20 @@ _EPOCHS, _WARMUP = "plan.epochs", "plan.warmup_epochs"
 def override(recipe: Recipe, settings: Sequence[str] | Mapping[str, object], *, notify: Notify = silent) -> Recipe:
     """A copy of the recipe with every setting applied at once.
 
-    A warm-up that no setting mentions and that fewer epochs leave no room for is shortened to half of them.
+    A warm-up that is not among the settings and as long as fewer epochs is shortened to half of them.
 
     Args:
         recipe: What to change.
         settings: `["plan.epochs=3"]` or `{"plan.epochs": 3}`. A value is of the type that its field declares; a
             threat and an attack may be written as text, and `null` unsets what may be unset.
-        notify: Is sent a message if the warm-up was shortened.
+        notify: Gets a message if the warm-up was shortened.
 
     Raises:
         UsageError: If there is no such setting, or a value that it cannot have.
+
+    Example:
+        >>> override(RECIPES["digits-adversarial"](), {"plan.epochs": 3}).plan.epochs
+        3
     """
     if isinstance(settings, Mapping):
         pairs = list(settings.items())

@@ -1,4 +1,4 @@
-"""Every value of a recipe, one by one, and where it comes from."""
+"""The values of a recipe, one by one, each with its source."""
 
 import dataclasses
 import enum
@@ -9,40 +9,46 @@ from fractions import Fraction
 
 from vitadel.recipes.recipe import Recipe
 
-# about the recipe, not part of what it does
+# describe the recipe and have no effect
 _ABOUT = ("name", "about", "sources", "expect")
-# these parts are always of one kind, which therefore is nobody's choice
+# parts that are always of one class, which has no source
 _PLAIN = ("model", "plan", "selection")
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """One value: its path as `--set` takes it, the value as text, whether the class has it by default, its source.
+    """One value of a recipe. A part of one of several classes, such as the objective, is a leaf too: of its class.
 
-    A part that may be of several kinds, such as the objective or an attack, is a leaf too: its value is the kind.
-    `said_of` is the path that the source was given for: the leaf's own, that of a part it belongs to, or "*".
+    Attributes:
+        path: As `--set` takes it.
+        value: As `--set` takes it, or the name of the class.
+        by_default: Whether it is the default of its class.
+        source_path: The path that the source is given for: this one, that of a part it belongs to, or "*".
+        source: Where the value comes from.
     """
 
     path: str
     value: str
     by_default: bool
-    said_of: str | None
+    source_path: str | None
     source: str | None
 
 
 def leaves(recipe: Recipe) -> list[Leaf]:
-    """All values of a recipe in the order of its fields; a part of one possible kind only if a source speaks of it."""
+    """All values of a recipe in the order of its fields; a part that is always of one class only if it has a source."""
     found = []
     for path, text, by_default in _walk(recipe, ""):
-        said_of = _said_of(recipe.sources, path)
-        if path in _PLAIN and said_of != path:
+        source_path = _source_path(recipe.sources, path)
+        if path in _PLAIN and source_path != path:
             continue
-        found.append(Leaf(path, text, by_default, said_of, None if said_of is None else recipe.sources[said_of]))
+        found.append(
+            Leaf(path, text, by_default, source_path, None if source_path is None else recipe.sources[source_path])
+        )
     return found
 
 
-def _said_of(sources: Mapping[str, str], path: str) -> str | None:
-    """The path itself, the nearest part it belongs to, or all: the first that the sources speak of."""
+def _source_path(sources: Mapping[str, str], path: str) -> str | None:
+    """The path itself, the nearest part it belongs to, or all: the first that has a source."""
     while path:
         if path in sources:
             return path
@@ -55,7 +61,7 @@ def _walk(node: object, path: str) -> Iterator[tuple[str, str, bool]]:
         below = f"{path}.{name}".lstrip(".")
         nested = dataclasses.is_dataclass(value) or isinstance(value, Mapping) or _holds_parts(value)
         if not nested:
-            yield below, _told(value), by_default
+            yield below, _text(value), by_default
             continue
         if dataclasses.is_dataclass(value):
             yield below, type(value).__name__, by_default or below in _PLAIN
@@ -86,7 +92,7 @@ def _holds_parts(value: object) -> bool:
     return isinstance(value, tuple) and any(dataclasses.is_dataclass(part) for part in value)
 
 
-def _told(value: object) -> str:
+def _text(value: object) -> str:
     """As `--set` takes it, where it can."""
     if isinstance(value, bool) or value is None:
         return "null" if value is None else str(value).lower()
@@ -95,7 +101,7 @@ def _told(value: object) -> str:
     if isinstance(value, float):
         return _number(value)
     if isinstance(value, tuple):
-        return ",".join(_told(part) for part in value)
+        return ",".join(_text(part) for part in value)
     return str(getattr(value, "__name__", value))
 
 

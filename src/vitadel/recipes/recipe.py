@@ -1,4 +1,4 @@
-"""A run, written down before it happens."""
+"""A recipe: everything that defines a training."""
 
 import enum
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ _SPLITS = ("holdout", "test", "train")
 
 
 class Normalize(enum.Enum):
-    """Where a model's normalization comes from."""
+    """Which normalization a model has."""
 
     MODEL = "the architecture's own"
     DATA = "the data set's mean and deviation"
@@ -27,9 +27,15 @@ class Normalize(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class ModelChoice:
-    """The architecture to train, and from which weights; `start` is anything `models.load` takes.
+    """The model to train.
 
-    With `tuning` that network is frozen, with its head as it is, and what is trained are adapters and heads beside it.
+    Attributes:
+        start: Architecture and weights: anything that `vitadel.load_model` takes.
+        image_size: The side of its images.
+        patch_size: The side of its patches; with null that of the architecture.
+        normalize: Which normalization it has.
+        options: Options of its architecture.
+        tuning: Adapters and heads beside it; they alone are trained, and the network itself is frozen.
     """
 
     start: str
@@ -45,11 +51,15 @@ class ModelChoice:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What chooses the checkpoint: accuracy on the hold-out, under an attack if there is one.
+    """How the best checkpoint is selected.
 
-    With a `clean_share` it is that share of clean accuracy and the rest of accuracy under attack: robust accuracy alone
-    chooses weights that have not learned clean images yet, where a model overfits its attack.
-    `split` says "test" only to repeat a published run that selected on its test images, and the manifest records it.
+    Attributes:
+        attack: Selects by robust accuracy under this attack; without one, by clean accuracy.
+        threat: Its threat model.
+        images: How many images are evaluated.
+        split: `holdout`; `test` only to repeat a published run that selected on its test images.
+        clean_share: The weight of clean accuracy in the score. Robust accuracy alone can select weights that have not
+            learned clean images yet, where a model overfits its attack.
     """
 
     attack: Attack | None = None
@@ -77,10 +87,21 @@ class SyntheticChoice:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Model, data, objective and plan; `sources` says for each value where it comes from.
+    """Everything that defines a training, and for each value its source.
 
-    `preprocess` is written as on the command line. `expect` holds measured results, and stays empty until a run on
-    record fills it.
+    Attributes:
+        name: As `vitadel train` takes it.
+        about: What it is, in a few words.
+        model: The model and the weights it starts from.
+        data: The data set, as `--data` takes it.
+        preprocess: How images are brought to one size, as `--preprocess` takes it.
+        objective: What is minimized.
+        plan: Schedule, optimizer, augmentation and precision.
+        selection: How the best checkpoint is selected.
+        synthetic: Generated images in every batch.
+        seed: Everything random depends on it.
+        sources: Where values come from, by path; "*" for all others.
+        expect: Measured results; empty until there is a run on record.
     """
 
     name: str

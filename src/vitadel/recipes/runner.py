@@ -34,7 +34,7 @@ def train_recipe(
         recipe: What to train.
         folder: The run folder; one of another run is refused.
         data_spec: A data set in place of the recipe's.
-        notify: Told how far the training is.
+        notify: Reports progress.
         command: What the manifest records as the command.
 
     Returns:
@@ -44,13 +44,13 @@ def train_recipe(
     dataset = data.load(data_spec or recipe.data, preprocess=data.parse_preprocess(recipe.preprocess))
     train = _train(recipe, dataset)
     synthetic = _synthetic(recipe, dataset)
-    start = _start(recipe, dataset)  # before the folder is claimed: a start that is not there costs no folder
+    start = _start(recipe, dataset)
     parts: dict[str, object] = {"recipe": recipe, "data": dataset.describe(), "seed": recipe.seed}
     if not recipe.model.start.startswith(("timm:", "vitadel:")) or "@" in recipe.model.start:
         parts["start"] = models.fingerprint(start.net.state_dict())
     if synthetic is not None:
         parts["synthetic"] = synthetic.images.describe()
-    # a run that goes on with other code would be neither the old run nor the new one
+    # a run resumed with other code would be neither the old run nor the new one
     parts["code"] = code_hashes(*TRAINING_PACKAGES)
     # what cannot be trained or selected is refused before the folder is claimed
     validate = _validate(recipe, dataset)
@@ -73,7 +73,7 @@ def train_recipe(
 
 
 def _train(recipe: Recipe, dataset: DataSet) -> Split:
-    """The training images, in memory if that is little; crops cut from the files need the files."""
+    """The training images, in memory if they are small; crops of the original files need the files."""
     pil_augment = recipe.plan.pil_augment
     split = dataset.split("train")
     return split if pil_augment is not None and pil_augment.resized_crop else split.load_if_small()
@@ -101,7 +101,7 @@ def _start(recipe: Recipe, dataset: DataSet) -> models.Model:
     }[choice.normalize]
     start = models.load(
         choice.start,
-        num_classes=dataset.num_classes if choice.tuning is None else None,  # what is frozen keeps its own
+        num_classes=dataset.num_classes if choice.tuning is None else None,  # a frozen network keeps its own
         image_size=choice.image_size,
         patch_size=choice.patch_size,
         normalization=normalization,

@@ -95,7 +95,13 @@ AXES: dict[str, str | Callable[[Recipe, str], Recipe]] = {
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """One value of an axis: what the table calls it, the settings it stands for, and what no setting can say."""
+    """One value of an axis.
+
+    Attributes:
+        label: Its name in the table.
+        settings: The settings that it makes.
+        change: What it changes in the recipe beyond settings.
+    """
 
     label: str
     settings: tuple[str, ...] = ()
@@ -104,14 +110,14 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """What is varied, and over which values."""
+    """What a sweep varies, and its values."""
 
     name: str
     values: tuple[Value, ...]
 
     @classmethod
     def read(cls, text: str) -> "Axis":
-        """The axis that `weight-decay=0.05,0.5` or `plan.optimizer.weight_decay=0.05,0.5` stands for."""
+        """Parse an axis such as `weight-decay=0.05,0.5` or `plan.optimizer.weight_decay=0.05,0.5`."""
         example = "path=value,value such as plan.epochs=10,20"
         name, listed = split_assignment(text, "--axis", example)
         labels = listed.split(",")
@@ -223,7 +229,7 @@ class Sweep:
         return combinations
 
     def _recipe(self, values: Sequence[Value], notify: Notify) -> Recipe:
-        """All settings at once, as values are checked against each other; then what no setting can say."""
+        """All settings at once, as values are checked against each other; then the changes beyond settings."""
         settings = [*self.settings, *(setting for value in values for setting in value.settings)]
         recipe = override(self.recipe, settings, notify=notify)
         for value in values:

@@ -51,7 +51,7 @@ _IMAGENET: Mapping[str, str] = {
 }
 
 _OWN: Mapping[str, str] = {
-    **{path: said.replace(_SUGGESTED, "our choice") for path, said in _SOURCES.items()},
+    **{path: source.replace(_SUGGESTED, "our choice") for path, source in _SOURCES.items()},
     "*": "our choice",
     "model.tuning.reduction": "our choice: adapters 48 numbers wide, as the paper's seem to be",
     "objective.threat": "our choice: not that of the paper, which trains on ImageNet alone",
@@ -84,9 +84,9 @@ def _single(base: Recipe) -> Recipe:
 
 def _head_only(base: Recipe) -> Recipe:
     """Two heads on the frozen features: in phase 1 each learns from its own loss, in phase 2 both from both."""
-    said = {**base.sources, "model.tuning.tuning": "paper: table 3; head only"}
-    said.pop("model.tuning.reduction", None)
-    return replace(base, model=replace(base.model, tuning=Tuning(tuning="head")), sources=said, expect={})
+    sources = {**base.sources, "model.tuning.tuning": "paper: table 3; head only"}
+    sources.pop("model.tuning.reduction", None)
+    return replace(base, model=replace(base.model, tuning=Tuning(tuning="head")), sources=sources, expect={})
 
 
 def _adapter_fusion(base: Recipe) -> Recipe:

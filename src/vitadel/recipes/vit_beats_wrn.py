@@ -133,7 +133,7 @@ def vit_b2_cifar10_long() -> Recipe:
 def vit_b2_cifar10_lion98() -> Recipe:
     """ViT-B/2 on CIFAR-10 with the momenta that the code's best configurations leave at their default. 86 H200 hours.
 
-    The paper says 0.9 and 0.99. Which of the two made the published numbers cannot be told from outside.
+    The paper says 0.9 and 0.99. Which of the two made the published numbers is not known.
     """
     recipe = vit_b2_cifar10()
     assert isinstance(recipe.plan.optimizer, Lion)
@@ -226,7 +226,7 @@ def wrn_28_10_cifar10() -> Recipe:
         ),
         synthetic=SyntheticChoice("data/cifar10-edm-20m", share=0.8),
         sources={
-            **{path: said for path, said in _SOURCES.items() if not path.startswith("model.")},
+            **{path: source for path, source in _SOURCES.items() if not path.startswith("model.")},
             "model.start": "paper: comparison of optimizers; WRN-28-10, with the SiLU of Wang et al.",
             "model.image_size": "paper: CIFAR's own size",
             "model.normalize": "our choice: mean and deviation of the data, inside the model",
@@ -269,7 +269,7 @@ def wrn_28_10_cifar10_lion() -> Recipe:
             augment=PadCrop(pad=4, fill=128 / 255),
         ),
         sources={
-            **{path: said for path, said in base.sources.items() if not path.startswith(same)},
+            **{path: source for path, source in base.sources.items() if not path.startswith(same)},
             **{path: _SOURCES[path] for path in ("plan.optimizer.decay", "plan.warmup_lr", "plan.augment")},
             "plan.optimizer": "paper: comparison of optimizers",
             "plan.min_lr": "our choice: as in the long runs",

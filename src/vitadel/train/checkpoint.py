@@ -102,7 +102,7 @@ class Checkpoints:
             raise
         except (UsageError, AttributeError, KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
             raise UsageError(
-                f"{path} is damaged ({error}). Delete it: the run then goes on from the checkpoint before it."
+                f"{path} is damaged ({error}). Delete it: the run then resumes from the checkpoint before it."
             ) from error
         return state
 

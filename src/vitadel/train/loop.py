@@ -205,7 +205,7 @@ class Trainer:
                         self._save_checkpoint()
                 if self._should_stop(stop):
                     self._save_checkpoint()
-                    raise Stopped(f"stopped at step {self.state.step}, which is saved: the same command goes on.")
+                    raise Stopped(f"stopped at step {self.state.step}, which is saved: the same command resumes.")
 
     def _batches(self) -> Generator[Batch, None, None]:
         sampler = replace(self.sampler, seed=self._run_seed)

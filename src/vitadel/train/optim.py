@@ -12,34 +12,42 @@ from torch.optim import Optimizer
 from vitadel.core.errors import UsageError
 from vitadel.core.numeric import NotNegative, Positive, Range, check_ranges
 
-# what a running mean keeps of itself
+# the decay of a running mean
 Decaying = Annotated[float, Range(ge=0, lt=1)]
 
 
 class Decay(enum.Enum):
     """Which weights are decayed."""
 
-    # timm's rule; the temperatures of XCiT's attention have three and are decayed, as in the thesis's runs
+    # timm's rule; the temperatures of XCiT's attention have three and are decayed, as in the runs of Debenedetti 2022
     DIMENSIONS = "those with two dimensions or more, unless the network names them"
-    # the rule of the ViT-beats-WideResNet code
+    # the rule of the code of Wu et al. 2025
     KERNELS = "matrices and convolutions alone: no norms, biases, tokens, positions or layer scales"
     ALL = "all of them"
 
 
 class OptimizerChoice(Protocol):
-    """A way to change weights, before it has seen any."""
+    """The settings of an optimizer."""
 
     @property
     def lr(self) -> float:
         """The peak learning rate."""
 
     def build(self, net: nn.Module) -> Optimizer:
-        """The optimizer of these weights; biases, norms and what the network names are not decayed."""
+        """The optimizer for the weights of a network that have gradients."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdamW:
-    """Adam with decoupled weight decay (Loshchilov & Hutter 2019, arXiv:1711.05101)."""
+    """Adam with decoupled weight decay (Loshchilov & Hutter 2019, arXiv:1711.05101).
+
+    Attributes:
+        lr: The peak learning rate.
+        weight_decay: The weight decay.
+        betas: The decays of the running means of gradient and squared gradient.
+        decay: Which weights are decayed.
+        exempt: Patterns of names that are not, such as `*.temperature`.
+    """
 
     lr: Positive
     weight_decay: NotNegative = 0.05
@@ -51,12 +59,12 @@ class AdamW:
         check_ranges(self)
 
     def build(self, net: nn.Module) -> Optimizer:
-        return _built("adamw", net, self, betas=self.betas)
+        return _create("adamw", net, self, betas=self.betas)
 
 
 @dataclass(frozen=True, slots=True)
 class Lion:
-    """The sign of an interpolated momentum (Chen et al. 2023, arXiv:2302.06675)."""
+    """The sign of an interpolated momentum (Chen et al. 2023, arXiv:2302.06675); settings as in `AdamW`."""
 
     lr: Positive
     weight_decay: NotNegative = 0.5
@@ -68,12 +76,12 @@ class Lion:
         check_ranges(self)
 
     def build(self, net: nn.Module) -> Optimizer:
-        return _built("lion", net, self, betas=self.betas)
+        return _create("lion", net, self, betas=self.betas)
 
 
 @dataclass(frozen=True, slots=True)
 class SGD:
-    """Gradient descent with momentum."""
+    """Stochastic gradient descent with momentum; `decay` and `exempt` as in `AdamW`."""
 
     lr: Positive
     weight_decay: NotNegative = 5e-4
@@ -88,18 +96,18 @@ class SGD:
             raise UsageError("SGD.nesterov looks ahead along the momentum, got momentum=0. Write nesterov=false.")
 
     def build(self, net: nn.Module) -> Optimizer:
-        return _built("sgd" if self.nesterov else "momentum", net, self, momentum=self.momentum)
+        return _create("sgd" if self.nesterov else "momentum", net, self, momentum=self.momentum)
 
 
-def _built(name: str, net: nn.Module, choice: AdamW | Lion | SGD, **values: object) -> Optimizer:
+def _create(name: str, net: nn.Module, choice: AdamW | Lion | SGD, **values: object) -> Optimizer:
     """timm's optimizer of this name, with the weights it decays in one group and the others in a second."""
 
     def groups(model: nn.Module) -> list[dict[str, object]]:
         trained = {name: one for name, one in model.named_parameters() if one.requires_grad}
         decayed = _decayed(model, trained, choice.decay, choice.exempt)
-        spared = [one for name, one in trained.items() if name not in decayed]
-        kept = [one for name, one in trained.items() if name in decayed]
-        both = [{"params": spared, "weight_decay": 0.0}, {"params": kept, "weight_decay": choice.weight_decay}]
+        without = [one for name, one in trained.items() if name not in decayed]
+        within = [one for name, one in trained.items() if name in decayed]
+        both = [{"params": without, "weight_decay": 0.0}, {"params": within, "weight_decay": choice.weight_decay}]
         return [group for group in both if group["params"]]
 
     from timm.optim import create_optimizer_v2
@@ -112,13 +120,13 @@ def _built(name: str, net: nn.Module, choice: AdamW | Lion | SGD, **values: obje
 
 
 def _decayed(net: nn.Module, weights: Mapping[str, nn.Parameter], decay: Decay, exempt: Iterable[str]) -> set[str]:
-    """The names of the weights to decay; `exempt` takes patterns such as *.temperature away from them."""
-    ask = getattr(net, "no_weight_decay", None)
-    named = set(ask()) if callable(ask) else set()
+    """The names of the weights to decay."""
+    no_weight_decay = getattr(net, "no_weight_decay", None)
+    named = set(no_weight_decay()) if callable(no_weight_decay) else set()
     rules = {
         Decay.DIMENSIONS: lambda name, one: one.ndim > 1 and not name.endswith("bias") and name not in named,
         Decay.KERNELS: lambda name, one: one.ndim > 1 and name.endswith("weight"),
         Decay.ALL: lambda name, one: True,
     }
-    chosen = {name for name, one in weights.items() if rules[decay](name, one)}
-    return {name for name in chosen if not any(fnmatch.fnmatch(name, pattern) for pattern in exempt)}
+    decayed = {name for name, one in weights.items() if rules[decay](name, one)}
+    return {name for name in decayed if not any(fnmatch.fnmatch(name, pattern) for pattern in exempt)}

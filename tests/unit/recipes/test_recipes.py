@@ -67,7 +67,7 @@ def test_every_value_that_was_chosen_says_where_it_comes_from(name: str) -> None
     chosen = [leaf for leaf in found if not leaf.by_default]
     assert not [leaf.path for leaf in chosen if leaf.source is None]
     # which objective it is says nothing about the values inside
-    assert not [leaf.path for leaf in chosen if leaf.said_of == "objective" != leaf.path]
+    assert not [leaf.path for leaf in chosen if leaf.source_path == "objective" != leaf.path]
     assert not [path for path in recipe.sources if path != "*" and not _exists(recipe, path)]
     kinds = ("paper: ", "authors' code", "our choice")
     assert not [said for said in recipe.sources.values() if not said.startswith(kinds)]
@@ -87,7 +87,7 @@ def _exists(node: object, path: str) -> bool:
 def test_a_value_finds_its_own_source_before_that_of_its_part() -> None:
     found = {leaf.path: leaf for leaf in leaves(RECIPES["vit-b2-cifar10"]())}
     assert found["plan.optimizer.decay"].source == "authors' code: tensors called kernel"
-    assert found["plan.optimizer.betas"].said_of == "plan.optimizer"
+    assert found["plan.optimizer.betas"].source_path == "plan.optimizer"
     assert found["plan.compile"].source is None
     assert found["plan.compile"].by_default
     assert [found[path].value for path in ("objective.threat.eps", "plan.augment.fill")] == ["8/255", "128/255"]
@@ -341,6 +341,17 @@ def test_parts_that_are_numbered_are_set_by_their_number() -> None:
     ):
         with pytest.raises(UsageError, match=told):
             override(recipe, [setting])
+
+
+def test_names_of_earlier_versions_are_still_accepted() -> None:
+    recipe = RECIPES["digits-adversarial"]()
+    old = ["plan.batch=8", "plan.host.erase=0.5", "plan.workers=2", "plan.lr_each=epoch", "objective.each=epoch"]
+    new = ["plan.batch_size=8", "plan.pil_augment.erase=0.5", "plan.num_workers=2", "plan.lr_unit=epoch"]
+    assert override(recipe, [*old, "plan.lr_rule=root"]) == override(
+        recipe, [*new, "objective.warmup_unit=epoch", "plan.lr_scaling=root"]
+    )
+    # of two for one field the last counts, whichever of its names they have
+    assert override(recipe, ["plan.batch=8", "plan.batch_size=16"]).plan.batch_size == 16
 
 
 def test_settings_are_applied_together_whatever_their_order() -> None:

@@ -24,8 +24,8 @@ from vitadel.train.input.augment import (
     Flip,
     ResizedCrop,
     Rotate,
+    hue_shifted,
     rotated,
-    turned,
 )
 
 EVERY: dict[str, Augment] = {
@@ -229,7 +229,7 @@ def test_hue_is_torchvisions_for_grays_and_pure_colors_too() -> None:
     pixels = torch.cat([pure, twins, some]).T[None, :, :, None]
     for turn in (-0.5, -0.2, 0.0, 0.1, 0.34, 0.5):
         expected = peer.adjust_hue(pixels, turn)
-        torch.testing.assert_close(turned(pixels, torch.tensor([turn])), expected, rtol=0, atol=2e-6)
+        torch.testing.assert_close(hue_shifted(pixels, torch.tensor([turn])), expected, rtol=0, atol=2e-6)
 
 
 def test_changes_come_in_every_order_and_in_the_one_drawn() -> None:

@@ -256,7 +256,7 @@ def test_a_flipped_bit_in_a_checkpoint_is_noticed(train: Split, whole: Run, tmp_
         content = bytearray(newest.read_bytes())
         content[-5] ^= 1  # the lowest bits of a weight
         newest.write_bytes(content)
-    with pytest.raises(UsageError, match=r"step-\d+\.safetensors is damaged .*Delete it: the run then goes on from"):
+    with pytest.raises(UsageError, match=r"step-\d+\.safetensors is damaged .*Delete it: the run then resumes from"):
         Trainer(fresh(), OBJECTIVE, train, PLAN, run, seed=7, validate=score).fit()
     with pytest.raises(UsageError, match=r"best\.safetensors is damaged: its content does not match the hash"):
         models.load(run.folder)

@@ -11,7 +11,7 @@ from timm.data import Mixup
 from torch import Tensor
 
 from vitadel.core.errors import UsageError
-from vitadel.train.input.mixing import Mixing, MixPlan
+from vitadel.train.input.mixing import Mixing, MixParameters
 
 
 def batch(count: int = 8, height: int = 10, width: int = 13) -> tuple[Tensor, Tensor]:
@@ -34,7 +34,7 @@ class Told(Mixup):
 def test_mixup_is_timms(lam: float) -> None:
     x, y = batch()
     shares = F.one_hot(y, 5).float()
-    mixed, mixed_shares = MixPlan(lam).apply(x, shares, x.flip(0), shares.flip(0))
+    mixed, mixed_shares = MixParameters(lam).apply(x, shares, x.flip(0), shares.flip(0))
     expected, expected_shares = Told(lam, cut=False)(x.clone(), y)
     torch.testing.assert_close(mixed, expected, rtol=0, atol=1e-6)
     torch.testing.assert_close(mixed_shares, expected_shares, rtol=0, atol=1e-6)
@@ -52,7 +52,7 @@ def test_cutmix_is_timms_with_the_same_center(seed: int, monkeypatch: pytest.Mon
     monkeypatch.setattr(np.random, "randint", lambda low, high, size=None: next(left))
     expected, expected_shares = Told(lam, cut=True)(x.clone(), y)
     whole = F.one_hot(y, 5).float()
-    mixed, shares = mixing.plan(seed, 10, 13).apply(x, whole, x.flip(0), whole.flip(0))
+    mixed, shares = mixing.parameters(seed, 10, 13).apply(x, whole, x.flip(0), whole.flip(0))
     assert torch.equal(mixed, expected)
     torch.testing.assert_close(shares, expected_shares, rtol=0, atol=1e-6)
 
@@ -70,7 +70,7 @@ def test_the_share_of_a_label_is_the_share_of_its_pixels() -> None:
 def test_a_batch_mixes_with_itself_half_a_batch_further_on(count: int) -> None:
     x = torch.arange(float(count)).view(-1, 1, 1, 1).expand(count, 3, 4, 4) / count
     mixed, shares = Mixing(mixup=1.0)(x, torch.arange(count), count, seed=1)
-    lam = Mixing(mixup=1.0).plan(1, 4, 4).lam
+    lam = Mixing(mixup=1.0).parameters(1, 4, 4).lam
     assert 0.05 < lam < 0.95
     partner = (torch.arange(count) - 2) % count
     torch.testing.assert_close(mixed[:, 0, 0, 0], lam * x[:, 0, 0, 0] + (1 - lam) * x[partner, 0, 0, 0])
@@ -102,7 +102,7 @@ def test_draws_follow_the_seed_and_leave_what_came_in() -> None:
 
 def test_chances_are_as_asked() -> None:
     count = 4000
-    plans = [Mixing(0.8, 1.0, probability=0.5, switch=0.3).plan(seed, 32, 32) for seed in range(count)]
+    plans = [Mixing(0.8, 1.0, probability=0.5, switch=0.3).parameters(seed, 32, 32) for seed in range(count)]
     cut = sum(plan.box is not None for plan in plans) / count
     kept = sum(plan.lam == 1 and plan.box is None for plan in plans) / count
     assert kept == pytest.approx(0.5, abs=0.035)
@@ -111,7 +111,7 @@ def test_chances_are_as_asked() -> None:
 
 @pytest.mark.parametrize("alpha", [0.2, 0.8, 1.0, 4.0])
 def test_lambda_is_beta(alpha: float) -> None:
-    lam = np.array([Mixing(mixup=alpha).plan(seed, 8, 8).lam for seed in range(4000)])
+    lam = np.array([Mixing(mixup=alpha).parameters(seed, 8, 8).lam for seed in range(4000)])
     variance = 1 / (4 * (2 * alpha + 1))
     assert lam.mean() == pytest.approx(0.5, abs=4 * math.sqrt(variance / 4000))
     assert lam.var() == pytest.approx(variance, rel=0.1)
@@ -119,13 +119,13 @@ def test_lambda_is_beta(alpha: float) -> None:
 
 def test_each_kind_draws_from_its_own_alpha() -> None:
     for seed in range(20):
-        assert Mixing(1e6, 1.0, switch=1.0).plan(seed, 16, 16) == Mixing(cutmix=1.0).plan(seed, 16, 16)
-        assert Mixing(0.8, 1e6, switch=0.0).plan(seed, 16, 16) == Mixing(mixup=0.8).plan(seed, 16, 16)
+        assert Mixing(1e6, 1.0, switch=1.0).parameters(seed, 16, 16) == Mixing(cutmix=1.0).parameters(seed, 16, 16)
+        assert Mixing(0.8, 1e6, switch=0.0).parameters(seed, 16, 16) == Mixing(mixup=0.8).parameters(seed, 16, 16)
 
 
 def test_boxes_are_cut_at_the_border_and_counted_after() -> None:
     for seed in range(300):
-        plan = Mixing(cutmix=1.0).plan(seed, 10, 13)
+        plan = Mixing(cutmix=1.0).parameters(seed, 10, 13)
         assert plan.box is not None
         top, bottom, left, right = plan.box
         assert 0 <= top <= bottom <= 10
@@ -141,9 +141,9 @@ def test_off_is_off() -> None:
         assert torch.equal(mixed, x)
         assert torch.equal(shares, F.one_hot(y, 5).float())
     assert Mixing(mixup=0.1).active
-    assert all(Mixing(mixup=0.8).plan(seed, 8, 8).box is None for seed in range(50))
-    assert all(Mixing(cutmix=0.8).plan(seed, 8, 8).box is not None for seed in range(50))
-    assert all(Mixing(0.8, 0.8, switch=1.0).plan(seed, 8, 8).box is not None for seed in range(50))
+    assert all(Mixing(mixup=0.8).parameters(seed, 8, 8).box is None for seed in range(50))
+    assert all(Mixing(cutmix=0.8).parameters(seed, 8, 8).box is not None for seed in range(50))
+    assert all(Mixing(0.8, 0.8, switch=1.0).parameters(seed, 8, 8).box is not None for seed in range(50))
 
 
 @pytest.mark.parametrize("alpha", [1e-6, 1e-3, 1e6])

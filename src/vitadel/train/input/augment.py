@@ -1,7 +1,7 @@
-"""Small random changes to training images, made on the device, drawn per image.
+"""Augmentation on the device, random per image.
 
-Nothing here asks the device for a value, so the host never waits, and nothing sums over a batch, so an image comes out
-the same whatever it is batched with. Where a step copies torchvision's or timm's law, it says in what it differs.
+Nothing here synchronizes with the device, and nothing sums over a batch, so that an image is augmented the same in any
+batch. Where a transform has the distribution of torchvision's or timm's, its docstring says in what it differs.
 
 Shape letters: B images, T tries, H and W pixels.
 """
@@ -32,12 +32,12 @@ class Augment(Protocol):
     """Pixels in [0, 1] to pixels in [0, 1] of the same shape."""
 
     def __call__(self, x: Tensor, rng: RandomStreams) -> Tensor:
-        """The same change for an image in every batch."""
+        """The augmented images; an image is the same in every batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """One step after the other, each with random numbers of its own."""
+    """Several transforms, each with random numbers of its own."""
 
     steps: tuple[Augment, ...]
 
@@ -49,7 +49,7 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class Flip:
-    """The image mirrored left to right, with a probability."""
+    """A horizontal flip, with a probability."""
 
     probability: Probability = 0.5
 
@@ -89,7 +89,7 @@ class PadCrop:
 class ResizedCrop:
     """A box of random area and shape, brought back to the image's size, and maybe flipped (Szegedy et al. 2015).
 
-    The law of torchvision's RandomResizedCrop: of ten boxes, with the area uniform in `scale` times the image's and the
+    As torchvision's RandomResizedCrop: of ten boxes, with the area uniform in `scale` times the image's and the
     logarithm of width over height uniform in that of `ratio`, the first that fits, anywhere in the image; if none does,
     the largest central box within `ratio`. A box larger than the image never fits, so a `scale` of (0.8, 1.2) draws
     areas of 0.8 to 1, and the whole image if all ten tries are larger.
@@ -124,8 +124,8 @@ class ResizedCrop:
     def __call__(self, x: Tensor, rng: RandomStreams) -> Tensor:
         height, width = x.shape[-2:]
         top_B, left_B, h_B, w_B = self.boxes(height, width, rng)
-        x = _stretched(x, 3, left_B, w_B, self.interpolation)
-        x = _stretched(x, 2, top_B, h_B, self.interpolation).clamp(0, 1)
+        x = _resized(x, 3, left_B, w_B, self.interpolation)
+        x = _resized(x, 2, top_B, h_B, self.interpolation).clamp(0, 1)
         return Flip()(x, rng.fold(3)) if self.flip else x
 
     def _fallback(self, height: int, width: int) -> tuple[int, int]:
@@ -140,7 +140,7 @@ class ColorJitter:
     """Brightness, contrast, saturation and hue changed in an order drawn per image, as torchvision's ColorJitter does.
 
     A factor uniform in [max(0, 1 - value), 1 + value] blends the image with black, with its mean gray, or with its gray
-    self; hue turns by up to `hue` of the color circle. timm's `color_jitter=0.4` is 0.4 three times and no hue.
+    self; hue is shifted by up to `hue` of the color circle. timm's `color_jitter=0.4` is 0.4 three times and no hue.
     """
 
     brightness: Jitter = 0.4
@@ -152,16 +152,16 @@ class ColorJitter:
         check_ranges(self)
 
     def __call__(self, x: Tensor, rng: RandomStreams) -> Tensor:
-        # a change by 0 does nothing at any place in the order, so all four are always drawn
+        # a change by 0 does nothing at any position in the order, so all four are always drawn
         order_BT = rng.fold(0).uniform(4).argsort(dim=1, stable=True)
         sizes = (self.brightness, self.contrast, self.saturation)
         factors = [_between(rng.fold(1 + n).uniform(), (max(0.0, 1 - s), 1 + s)) for n, s in enumerate(sizes)]
-        turn_B = _between(rng.fold(4).uniform(), (-self.hue, self.hue))
-        for place in range(4):
-            x = self._changed(x, order_BT[:, place], factors, turn_B)
+        shift_B = _between(rng.fold(4).uniform(), (-self.hue, self.hue))
+        for position in range(4):
+            x = self._changed(x, order_BT[:, position], factors, shift_B)
         return x
 
-    def _changed(self, x: Tensor, which_B: Tensor, factors: list[Tensor], turn_B: Tensor) -> Tensor:
+    def _changed(self, x: Tensor, which_B: Tensor, factors: list[Tensor], shift_B: Tensor) -> Tensor:
         """The change numbered `which_B` made to each image."""
         gray = luminance(x)
         # in float64, a sum rounds to the same float32 in whichever order a batch of this size is summed
@@ -170,11 +170,11 @@ class ColorJitter:
         towards = torch.where(which == 0, torch.zeros_like(gray), torch.where(which == 1, mean, gray))
         factor_B = torch.where(which_B == 0, factors[0], torch.where(which_B == 1, factors[1], factors[2]))
         blended = _blend(x, towards, factor_B)
-        return torch.where(which == 3, turned(x, turn_B) if self.hue else x, blended)
+        return torch.where(which == 3, hue_shifted(x, shift_B) if self.hue else x, blended)
 
 
 class Fill(enum.Enum):
-    """What an erased box holds."""
+    """What an erased box is filled with."""
 
     NOISE = "noise"
     ZERO = "zero"
@@ -184,7 +184,7 @@ class Fill(enum.Enum):
 class Erase:
     """A box of random area and shape filled with noise or black, with a probability (Zhong et al. 2020).
 
-    The law of timm's RandomErasing: of ten boxes the first that is smaller than the image on both sides, anywhere in
+    As timm's RandomErasing: of ten boxes the first that is smaller than the image on both sides, anywhere in
     it; if none is, the image stays whole. `ratio` is height over width. timm fills with N(0, 1), meant for images that
     are normalized already; ours are raw pixels, so here each value is uniform in [0, 1], which that noise would leave.
     """
@@ -217,7 +217,7 @@ class Erase:
 
 @dataclass(frozen=True, slots=True)
 class Rotate:
-    """The image turned about its center by up to `degrees` either way; bilinear, black where it came from outside."""
+    """A rotation about the center by up to `degrees` either way; bilinear, black outside of the image."""
 
     degrees: Degrees = 2.0
 
@@ -229,7 +229,7 @@ class Rotate:
 
 
 def rotated(x: Tensor, degrees_B: Tensor) -> Tensor:
-    """Each image turned counter-clockwise about its center by its own angle."""
+    """Each image rotated counter-clockwise about its center by its own angle."""
     height, width = x.shape[-2:]
     angle = torch.deg2rad(degrees_B)[:, None, None].to(x.dtype)
     # pixel centers, counted from the center of the image
@@ -247,16 +247,16 @@ def luminance(x: Tensor) -> Tensor:
     return 0.2989 * red + 0.587 * green + 0.114 * blue
 
 
-def turned(x: Tensor, turn_B: Tensor) -> Tensor:
-    """RGB images with each hue moved by `turn_B` of the color circle; brightness and saturation in HSV stay."""
+def hue_shifted(x: Tensor, shift_B: Tensor) -> Tensor:
+    """RGB images with each hue shifted by `shift_B` of the color circle; brightness and saturation in HSV stay."""
     red, green, blue = x.split(1, dim=1)
     value, chroma = x.amax(1, keepdim=True), x.amax(1, keepdim=True) - x.amin(1, keepdim=True)
     safe = torch.where(chroma == 0, 1.0, chroma)  # gray has no hue: any will do, but not a division by zero
     sixth = torch.where(value == green, 2 + (blue - red) / safe, 4 + (red - green) / safe)
     sixth = torch.where(value == red, (green - blue) / safe, sixth)
     # each channel is a trapezium around the circle, in sixths of it: red's falls at 5, green's at 3, blue's at 1
-    falls = torch.stack([torch.full_like(sixth[:, 0], at) for at in (5.0, 3.0, 1.0)], dim=1)
-    place = (falls + sixth + 6 * _over_pixels(turn_B)) % 6
+    falls = torch.stack([torch.full_like(sixth[:, 0], fall) for fall in (5.0, 3.0, 1.0)], dim=1)
+    place = (falls + sixth + 6 * _over_pixels(shift_B)) % 6
     return value - chroma * torch.minimum(place, 4 - place).clamp(0, 1)
 
 
@@ -297,13 +297,13 @@ def _first(fits_BT: Tensor, one_BT: Tensor, other_BT: Tensor) -> tuple[Tensor, T
 
 
 def _inside(start_B: Tensor, length_B: Tensor, size: int) -> Tensor:
-    """[B, size], true for the places from `start_B` on, `length_B` of them."""
+    """[B, size], true for `length_B` positions from `start_B` on."""
     place = torch.arange(size, device=start_B.device)
     return (place >= start_B[:, None]) & (place < (start_B + length_B)[:, None])
 
 
-def _stretched(x: Tensor, dim: int, start_B: Tensor, length_B: Tensor, interpolation: Interpolation) -> Tensor:
-    """The places from `start_B` on, `length_B` of them, stretched over the whole of `dim`; nothing beyond is seen."""
+def _resized(x: Tensor, dim: int, start_B: Tensor, length_B: Tensor, interpolation: Interpolation) -> Tensor:
+    """`length_B` positions from `start_B` on, resized to the whole of `dim`; pixels outside have no weight."""
     size = x.shape[dim]
     step_B1 = (length_B.to(x.dtype) / size)[:, None]
     center_BN = start_B[:, None] + (torch.arange(size, device=x.device) + 0.5) * step_B1

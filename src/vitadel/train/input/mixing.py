@@ -19,8 +19,8 @@ Alpha = Annotated[float, Range(ge=0, hint="Write 0 for none, or 0.8.")]
 
 
 @dataclass(frozen=True, slots=True)
-class MixPlan:
-    """How one batch is mixed: `lam` is the share of labels and pixels that an image keeps.
+class MixParameters:
+    """The parameters of one mixed batch: `lam` is the share of labels and pixels that an image keeps.
 
     `box` is top, bottom, left and right of what the partner's pixels replace; without one, all pixels are blended.
     """
@@ -53,9 +53,9 @@ class Mixing:
     cuts off goes back to :math:`\lambda`. `mixup` and `cutmix` are the two :math:`\alpha`, 0 for none; with both, a
     batch gets CutMix with probability `switch`. Labels are not smoothed here: the objective does that.
 
-    What is drawn depends on the seed alone, so every rank of a step draws the same. An image's partner is the one half
-    a batch further on: of ranks that take every nth place of an evenly shared batch, each has the partners of its own.
-    timm pairs from both ends, which comes to the same in a shuffled batch.
+    The parameters depend on the seed alone and are the same on every rank. An image's partner is the one half a batch
+    further on: of ranks that take every world-th image of a batch, each has the partners of its own. timm pairs from
+    both ends, which is the same in a shuffled batch.
     """
 
     mixup: Alpha = 0.0
@@ -71,27 +71,27 @@ class Mixing:
         """Whether any batch is ever mixed."""
         return self.probability > 0 and (self.mixup > 0 or self.cutmix > 0)
 
-    def plan(self, seed: int, height: int, width: int) -> MixPlan:
-        """How the step of this seed mixes images of this size."""
+    def parameters(self, seed: int, height: int, width: int) -> MixParameters:
+        """The parameters for the update of this seed and images of this size."""
         check_seed(seed)
         rng = np.random.default_rng(seed % 2**64)  # which takes no negative ones
-        # all are drawn every time, so that changing one setting leaves the other draws as they were
+        # all are drawn every time, so that changing one setting leaves the other random numbers as they were
         apply, switch, down, right = rng.random(4).tolist()
         if not self.active or apply >= self.probability:
-            return MixPlan(1.0)
+            return MixParameters(1.0)
         cut = self.cutmix > 0 and (self.mixup == 0 or switch < self.switch)
         alpha = self.cutmix if cut else self.mixup
         lam = float(rng.beta(alpha, alpha))
         if not cut:
-            return MixPlan(lam)
+            return MixParameters(lam)
         top, bottom = _cut(height, lam, down)
         left, right_end = _cut(width, lam, right)
-        return MixPlan(1 - (bottom - top) * (right_end - left) / (height * width), (top, bottom, left, right_end))
+        return MixParameters(1 - (bottom - top) * (right_end - left) / (height * width), (top, bottom, left, right_end))
 
     def __call__(self, x: Tensor, y_B: Tensor, num_classes: int, *, seed: int) -> tuple[Tensor, Tensor]:
         """A batch mixed with itself: images, and label shares that sum to 1."""
         shares_BK, half = F.one_hot(y_B, num_classes).to(x.dtype), len(x) // 2
-        return self.plan(seed, *x.shape[-2:]).apply(x, shares_BK, x.roll(half, 0), shares_BK.roll(half, 0))
+        return self.parameters(seed, *x.shape[-2:]).apply(x, shares_BK, x.roll(half, 0), shares_BK.roll(half, 0))
 
 
 def _cut(side: int, lam: float, uniform: float) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""What the hardware does while a model trains: time, energy, memory, and how much of its arithmetic is used."""
+"""Time, energy, memory and utilization of the hardware during training, and FLOPs."""
 
 import ctypes
 import re
@@ -12,7 +12,7 @@ import torch
 from vitadel.models import Model, cost
 
 # dense matrix products in bf16 with float32 sums, per second, as NVIDIA's data sheets give them (V100 has only fp16).
-# A name that says less, more or otherwise is another card with another peak: PCIe, NVL, Laptop, MIG.
+# Other names are other cards with other peaks: PCIe, NVL, Laptop, MIG.
 PEAK_FLOPS: dict[str, float] = {
     r"NVIDIA H200": 989e12,
     r"NVIDIA H100 80GB HBM3": 989e12,
@@ -37,7 +37,7 @@ class _Memory(ctypes.Structure):
 
 @dataclass(slots=True)
 class Nvml:
-    """One GPU as NVIDIA's management library sees it; what a card cannot tell is None."""
+    """One GPU in NVIDIA's management library; a quantity that the card does not report is None."""
 
     library: ctypes.CDLL
     handle: ctypes.c_void_p
@@ -47,12 +47,12 @@ class Nvml:
 
     @classmethod
     def open(cls, device: torch.device) -> "Nvml | None":
-        """The card behind a torch device; None on any machine where that cannot be found out."""
+        """The GPU of a torch device; None where it cannot be determined."""
         if device.type != "cuda":
             return None
         try:
             index = torch.cuda.current_device() if device.index is None else device.index
-            # torch counts only the cards that CUDA_VISIBLE_DEVICES shows it, NVML counts all: the UUID tells which
+            # torch counts only the cards in CUDA_VISIBLE_DEVICES, NVML all of them: the UUID identifies it
             uuid = str(torch.cuda.get_device_properties(index).uuid)
             return cls.of(ctypes.CDLL("libnvidia-ml.so.1"), uuid)
         except (OSError, AttributeError, RuntimeError, AssertionError):
@@ -74,17 +74,17 @@ class Nvml:
     def utilization(self) -> float | None:
         """Percent of the last moment (a sixth of a second to a second) in which a kernel ran."""
         rates = _Rates()
-        return float(rates.gpu) if self._told("nvmlDeviceGetUtilizationRates", rates) else None
+        return float(rates.gpu) if self._query("nvmlDeviceGetUtilizationRates", rates) else None
 
     def memory_used(self) -> float | None:
         """MiB in use on the card, by everybody."""
         memory = _Memory()
-        return memory.used / 2**20 if self._told("nvmlDeviceGetMemoryInfo", memory) else None
+        return memory.used / 2**20 if self._query("nvmlDeviceGetMemoryInfo", memory) else None
 
     def power(self) -> float | None:
         """Watts."""
         milliwatts = ctypes.c_uint()
-        return milliwatts.value / 1e3 if self._told("nvmlDeviceGetPowerUsage", milliwatts) else None
+        return milliwatts.value / 1e3 if self._query("nvmlDeviceGetPowerUsage", milliwatts) else None
 
     def energy(self) -> float | None:
         """Joules since some moment in the past: only differences mean something.
@@ -92,7 +92,7 @@ class Nvml:
         Where the card does not count them (before Volta), power is summed over the time between calls.
         """
         millijoules = ctypes.c_ulonglong()
-        if self._told("nvmlDeviceGetTotalEnergyConsumption", millijoules):
+        if self._query("nvmlDeviceGetTotalEnergyConsumption", millijoules):
             return millijoules.value / 1e3
         watts, now = self.power(), self.clock()
         if watts is None:
@@ -103,13 +103,13 @@ class Nvml:
         self._last = (watts, now)
         return self._summed
 
-    def _told(self, question: str, answer: "ctypes.Structure | ctypes._SimpleCData[int]") -> bool:
-        asked = getattr(self.library, question, None)
-        return asked is not None and asked(self.handle, ctypes.byref(answer)) == 0
+    def _query(self, function: str, value: "ctypes.Structure | ctypes._SimpleCData[int]") -> bool:
+        call = getattr(self.library, function, None)
+        return call is not None and call(self.handle, ctypes.byref(value)) == 0
 
 
 class Meter:
-    """What training has spent since the last reading.
+    """Time, energy and memory since the last reading.
 
     `world` counts the processes, one device each. Time is taken as the same for all of them; energy, utilization and
     memory are this process's.
@@ -135,28 +135,28 @@ class Meter:
             torch.cuda.reset_peak_memory_stats(self._device)
 
     def read(self) -> dict[str, float]:
-        """The numbers since the last reading or start; what cannot be known is left out.
+        """The numbers since the last reading or start; unknown ones are left out.
 
         seconds         by the clock
         gpu_hours       of all processes together; 0 without a GPU
         cpu_hours       only without a GPU: processor time of this process, times the number of processes
         energy_joules   of this process's GPU, everything on it included
         utilization     percent, of the last moment only
-        memory_mib      the most that torch held on the GPU since the last reading, what recorded passes keep to
-                        themselves included; without one, the most the process ever held
+        memory_mib      the most that torch allocated on the GPU since the last reading, CUDA graphs included;
+                        without a GPU, the most the process ever held
         """
         seconds, processor = self._clock() - self._seconds, time.process_time() - self._processor
         on_gpu = self._device.type == "cuda"
         hours = {"gpu_hours": seconds * self._world / 3600 if on_gpu else 0.0}
         if not on_gpu:
             hours["cpu_hours"] = processor * self._world / 3600
-        told = {
+        read = {
             "energy_joules": self._spent_energy(),
             "utilization": self._nvml.utilization() if self._nvml else None,
             "memory_mib": _peak_on(self._device) if on_gpu else _peak_resident(),
         }
         self.start()
-        return {"seconds": seconds, **hours, **{name: value for name, value in told.items() if value is not None}}
+        return {"seconds": seconds, **hours, **{name: value for name, value in read.items() if value is not None}}
 
     def _spent_energy(self) -> float | None:
         now = self._nvml.energy() if self._nvml else None
@@ -170,7 +170,7 @@ def forward_flops(model: Model) -> float:
 
 
 def achieved_flops(images_per_second: float, forward_flops_per_image: float, passes: float) -> float:
-    """FLOPs per second that the model itself needed.
+    """FLOPs per second of the model itself.
 
     `passes` is the work per image in forward passes: a backward pass to the weights counts 2, one to the pixels alone
     1. Standard training is 3, adversarial training with k steps 2k + 3, TRADES 2k + 7. Work done twice to save memory
@@ -180,15 +180,15 @@ def achieved_flops(images_per_second: float, forward_flops_per_image: float, pas
 
 
 def peak_flops(name: str) -> float | None:
-    """What the card that `torch.cuda.get_device_name` calls so could do at most; None if it is not in the table."""
+    """FLOPs per second that a GPU of this name, as from `torch.cuda.get_device_name`, can do; None if unknown."""
     return next((peak for card, peak in PEAK_FLOPS.items() if re.fullmatch(card, name)), None)
 
 
 def _peak_on(device: torch.device) -> float:
-    """MiB. A recording's tensors come and go unseen by torch's counter: their room is counted whole."""
+    """MiB. Torch's counter does not see the tensors of CUDA graphs: their segments are counted whole."""
     segments = torch.cuda.memory_snapshot()
-    recorded = [one for one in segments if one.get("segment_pool_id", (0, 0)) != (0, 0)]
-    unseen = sum(one["total_size"] - one["allocated_size"] for one in recorded)
+    graphs = [one for one in segments if one.get("segment_pool_id", (0, 0)) != (0, 0)]
+    unseen = sum(one["total_size"] - one["allocated_size"] for one in graphs)
     return float(torch.cuda.max_memory_allocated(device) + unseen) / 2**20
 
 
