@@ -5,10 +5,9 @@ Source:  Singh et al. 2023, "Revisiting Adversarial Training for ImageNet", gith
          loses from scratch without averaged weights, and pays with them and, in the first, with a clean start.
 Differs: - Singh et al. attack with two steps of APGD from the image itself, which our APGD cannot do: it starts at a
            random point and leaves images alone that are adversarial already. Here it is two steps of PGD of 5/4 of the
-           radius, keeping the better point. Where the first step raised the loss and no pixel left [0, 1], that is their
-           attack: its
-           steps of twice the radius and its momentum of 3/4 move a pixel from +eps to -eps/4. Where it did not, theirs
-           returns to the image.
+           radius, keeping the better point. Where the first step raised the loss and no pixel left [0, 1], that is
+           their attack: its steps of twice the radius and its momentum of 3/4 move a pixel from +eps to -eps/4. Where
+           it did not, theirs returns to the image.
          - Both attack mixed labels as they are; ours attacks the label with the larger share.
          - Singh et al. also decay positions and class token, and compute in float16.
          - In its first epoch ARES trains on random noise, for its steps grow from 0; here that epoch is clean.
