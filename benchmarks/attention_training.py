@@ -11,15 +11,14 @@ Interrupted, the same command resumes.
 import argparse
 import json
 from pathlib import Path
-from typing import Any
 
 import torch
 from jobs import Job, accuracies_of, evaluate, run_all, train, training_cost
 from record import hardware, versions, write_record
 
 from vitadel import data, models
-from vitadel.analyze.attention_gaps import gaps
-from vitadel.core.progress import silent
+from vitadel.analyze.attention_gaps import measure_gaps
+from vitadel.evaluate.context import Context
 
 THREAT = "linf:8/255"
 # passes per image of an update, and of one that searches for factors
@@ -62,10 +61,9 @@ def saturation(run: Path, spec: str, device: torch.device) -> list[dict[str, obj
     model = models.load(run).to(device).eval()
     split = data.load(spec, preprocess=data.parse_preprocess("squash:32")).split("test")
     images = split.take(torch.arange(min(256, len(split))))
-    seen: Any = gaps(model, images, None, batch=64, notify=silent, what="gaps")
     return [
         {"name": one["name"], **{key: float(f"{one['all'][key]:.4g}") for key in ("median", "max")}}
-        for one in seen["attentions"]
+        for one in measure_gaps(Context(model, images), "gaps")
     ]
 
 

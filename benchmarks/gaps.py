@@ -16,9 +16,9 @@ import torch
 from record import hardware, versions, write_record
 
 from vitadel import data, models
-from vitadel.analyze.attention_gaps import EDGES, LINES, gaps
+from vitadel.analyze.attention_gaps import EDGES, LINES, measure_gaps
 from vitadel.attacks import SCALINGS, find_factors
-from vitadel.core.progress import silent
+from vitadel.evaluate.context import Context
 
 SHOWN = (0, 5, 11)  # the paper's blocks 1, 6 and 12
 
@@ -68,8 +68,7 @@ def main() -> None:
     scores: dict[str, list[dict[str, Any]]] = {}
     for way in ("as it is", *args.scalings.split(",")):
         factors = None if way == "as it is" else factors_of(model, images, way)
-        seen: Any = gaps(model, images, factors, batch=32, notify=silent, what=way)
-        scores[way] = seen["attentions"]
+        scores[way] = measure_gaps(Context(model, images), way, factors)
         record: dict[str, object] = {
             "benchmark": "gaps",
             "model": args.model.partition("@")[0],

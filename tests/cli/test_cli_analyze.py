@@ -32,11 +32,11 @@ def test_a_study_from_beginning_to_page(
     words, run = studied
     code, out, err = vitadel(*words)
     assert code == 0, err
-    assert "verdict: cannot tell" in out  # 24 images are too few
+    assert "Verdict: cannot tell" in out  # 24 images are too few
     assert "square: " in err
-    names = {f"{name}.{kind}" for name in ("gaps", "eps", "iterations", "blocks") for kind in ("png", "pdf")}
-    assert {path.name for path in (run / "figures").iterdir()} == names
-    assert (run / "figures" / "gaps.png").read_bytes().startswith(b"\x89PNG")
+    drawn = {path.stem[3:] for path in (run / "figures").iterdir()}
+    assert {"accuracy-and-radius", "accuracy-and-steps", "accuracy-and-rescaled-attentions"} <= drawn
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in (run / "figures").glob("*.png"))
     parts = Run.open(run).manifest.parts
     assert isinstance(parts, dict)
     assert parts["study"]["iterations"] == [2, 3]
@@ -49,7 +49,7 @@ def test_a_study_from_beginning_to_page(
     assert told["iterations"] == result["iterations"]
     assert [point["blocks"] for point in told["blocks"]] == [0, 2]
     assert "counts" not in again
-    assert [Path(path).name for path in told["figures"]][:2] == ["gaps.png", "gaps.pdf"]
+    assert {Path(path).stem[3:] for path in told["figures"]} == drawn
 
     code, _, err = vitadel(*words, "--seed", "1")
     assert code == 2
@@ -57,7 +57,7 @@ def test_a_study_from_beginning_to_page(
 
     assert vitadel("report", run, "--out", tmp_path / "page.html")[0] == 0
     page = (tmp_path / "page.html").read_text()
-    assert "Is the gradient hidden?" in page
+    assert "Is the gradient masked?" in page
     assert "cannot tell" in page
 
 
@@ -134,7 +134,7 @@ def test_what_has_no_gates_is_refused(vitadel: Command, trained: Path, gated: Pa
     words = ("--data", "digits[:8]", "--run", tmp_path / "run")
     code, _, err = vitadel("analyze", "gates", trained, *words)
     assert (code, err.count("\n")) == (2, 1)
-    assert "looks at the gates of a TORA model" in err
+    assert "reads the gates of a TORA model" in err
     code, _, err = vitadel("analyze", "gates", gated, *words, "--threat", "linf:8/255")
     assert (code, err.count("\n")) == (2, 1)
     assert "the study gates attacks nothing, got --threat linf:8/255. Leave it out" in err

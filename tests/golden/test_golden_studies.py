@@ -51,7 +51,10 @@ def test_gates() -> None:
 
 def test_masking() -> None:
     model = network()
-    check(RECORD, "masking", study(model, images(), labels(model), MASKING, threat=THREAT))
+    result = study(model, images(), labels(model), MASKING, threat=THREAT)
+    # the exhibits show these numbers and no others
+    shown = ("title", "summary", "schema", "exhibits")
+    check(RECORD, "masking", {key: value for key, value in result.items() if key not in shown})
 
 
 def test_semantics() -> None:

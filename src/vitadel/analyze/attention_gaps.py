@@ -1,23 +1,24 @@
 """How far the largest score of a row of attention lies above the second, and what becomes of its softmax.
 
-The softmax of a row gives its second place at most exp(-gap) of what the first gets. Where that is less than a
+The softmax of a row gives the second largest score at most exp(-gap) of what the first gets. Where that is less than a
 floating-point format can hold, the row is exactly one-hot there, and no gradient passes through its scores.
 
 Shape letters: B images, H heads, N rows of attention, M scores per row.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from vitadel.analyze.study import map_chunks
 from vitadel.attacks import frozen
 from vitadel.core.oom import in_batches
-from vitadel.core.progress import Notify
-from vitadel.evaluate.images import Images
+from vitadel.evaluate.context import Context
 from vitadel.models import Model
 
 # the gap beyond which exp(-gap) leaves a format: from the least normal number down to the least number of all
@@ -33,67 +34,87 @@ EDGES: tuple[float, ...] = tuple(_LEAST * 10 ** (k / _PER_DECADE) for k in range
 _LARGEST = torch.finfo(torch.float32).max
 
 
-@dataclass(slots=True)
-class _Tally:
-    """Counts of one attention, head by head."""
+@dataclass(frozen=True, slots=True)
+class GapCounts:
+    """Counts of one attention, head by head: rows per bin, rows beyond each line, and the largest gap."""
 
     bins_HC: Tensor
     beyond_HL: Tensor
-    greatest_H: Tensor
+    largest_H: Tensor
 
-    def add(self, other: "_Tally") -> None:
-        self.bins_HC += other.bins_HC
-        self.beyond_HL += other.beyond_HL
-        self.greatest_H = self.greatest_H.maximum(other.greatest_H)
+    def __add__(self, other: "GapCounts") -> "GapCounts":
+        largest_H = self.largest_H.maximum(other.largest_H)
+        return GapCounts(self.bins_HC + other.bins_HC, self.beyond_HL + other.beyond_HL, largest_H)
 
-    def told(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, object]:
         """All heads together, and each of them."""
-        heads = zip(self.bins_HC, self.beyond_HL, self.greatest_H.tolist(), strict=True)
+        heads = zip(self.bins_HC, self.beyond_HL, self.largest_H.tolist(), strict=True)
         return {
-            "all": _described(self.bins_HC.sum(0), self.beyond_HL.sum(0), float(self.greatest_H.max())),
-            "heads": [_described(bins, beyond, greatest) for bins, beyond, greatest in heads],
+            "all": _described(self.bins_HC.sum(0), self.beyond_HL.sum(0), float(self.largest_H.max())),
+            "heads": [_described(bins, beyond, largest) for bins, beyond, largest in heads],
         }
 
 
-def _described(bins_C: Tensor, beyond_L: Tensor, greatest: float) -> dict[str, object]:
+def _described(bins_C: Tensor, beyond_L: Tensor, largest: float) -> dict[str, object]:
     return {
         "rows": int(bins_C.sum()),
         "counts": bins_C.tolist(),
         "beyond": beyond_L.tolist(),
-        "median": middle(bins_C.tolist(), greatest),
-        "max": greatest,
+        "median": binned_median(bins_C.tolist(), largest),
+        "max": largest,
     }
 
 
-def gaps(
-    model: Model, images: Images, factors: Sequence[float] | None, *, batch: int, notify: Notify, what: str
-) -> dict[str, object]:
-    """Counts of gaps for every attention and head, on the model as it is or with its scores multiplied by `factors`.
+def measure_gaps(ctx: Context, table: str, factors: Sequence[float] | None = None) -> list[dict[str, Any]]:
+    """Counts of gaps for every attention and head, as JSON values.
 
-    One attention is held in memory at a time.
+    Args:
+        ctx: The context; its model has taps.
+        table: Where counts are kept, a row for 64 images.
+        factors: What the scores of each attention are multiplied by.
     """
-    tallies: dict[str, _Tally] = {}
-    done = 0
-    for rows, found in in_batches(
-        torch.arange(len(images)), batch, lambda at: _look(model, images.images(at), factors)
-    ):
-        for name, tally in found.items():
-            tallies.setdefault(name, tally) if name not in tallies else tallies[name].add(tally)
-        done += len(rows)
-        notify(what, done, len(images), {})
-    return {"attentions": [{"name": name, **tally.told()} for name, tally in tallies.items()]}
+    model = ctx.model
+    assert isinstance(model, Model)
+
+    def work(index: Tensor) -> dict[str, object]:
+        parts = in_batches(index, min(64, ctx.batch_size), lambda part: _count(model, ctx.images.images(part), factors))
+        counts = _sums(found for _, found in parts)
+        columns = {
+            field.name: [getattr(one, field.name).tolist() for one in counts.values()] for field in fields(GapCounts)
+        }
+        return {"attention": list(counts), **columns}
+
+    map_chunks(ctx, table, work)
+    rows = ctx.table(table)
+    types = {"bins_HC": torch.int64, "beyond_HL": torch.int64, "largest_H": torch.float64}
+    sums = _sums(
+        {
+            attention: GapCounts(**{name: torch.tensor(rows[name][row][place], dtype=types[name]) for name in types})
+            for place, attention in enumerate(names)
+        }
+        for row, names in enumerate(rows["attention"])
+    )
+    return [{"name": name, **one.to_json()} for name, one in sums.items()]
+
+
+def _sums(parts: Iterable[Mapping[str, GapCounts]]) -> dict[str, GapCounts]:
+    sums: dict[str, GapCounts] = {}
+    for part in parts:
+        sums.update({name: sums[name] + counts if name in sums else counts for name, counts in part.items()})
+    return sums
 
 
 @torch.no_grad()
-def _look(model: Model, x: Tensor, factors: Sequence[float] | None) -> dict[str, _Tally]:
-    found: dict[str, _Tally] = {}
+def _count(model: Model, x: Tensor, factors: Sequence[float] | None) -> dict[str, GapCounts]:
+    """The counts of a batch; one attention is held in memory at a time."""
+    found: dict[str, GapCounts] = {}
 
-    def at(name: str) -> Callable[[Tensor], Tensor]:
-        def look(scores: Tensor) -> Tensor:
-            found[name] = tally(scores)
+    def count(name: str) -> Callable[[Tensor], Tensor]:
+        def edit(scores: Tensor) -> Tensor:
+            found[name] = count_gaps(scores)
             return scores
 
-        return look
+        return edit
 
     device = next(model.parameters()).device
     with ExitStack() as stack:
@@ -101,12 +122,12 @@ def _look(model: Model, x: Tensor, factors: Sequence[float] | None) -> dict[str,
         stack.enter_context(model.taps.scale(factors) if factors is not None else nullcontext())
         for name in model.taps.attentions():
             # an edit that changes nothing sees a tensor pass by, where a read would keep them all
-            stack.enter_context(model.taps.edit(f"{name}.logits", at(name)))
+            stack.enter_context(model.taps.edit(f"{name}.logits", count(name)))
         model(x.to(device))
     return found
 
 
-def tally(scores_BHNM: Tensor) -> _Tally:
+def count_gaps(scores_BHNM: Tensor) -> GapCounts:
     """Count the gaps of some scores; a row with a single score has none and is not counted."""
     if scores_BHNM.ndim < 4:
         scores_BHNM = scores_BHNM.unsqueeze(1)
@@ -117,27 +138,27 @@ def tally(scores_BHNM: Tensor) -> _Tally:
     gap_HN = (top[..., 0] - top[..., 1]).transpose(0, 1).flatten(1).clamp_max(_LARGEST).contiguous()
     heads, bins = len(gap_HN), len(EDGES) + 1
     edges = torch.tensor(EDGES, dtype=torch.float64, device=gap_HN.device)
-    place_HN = torch.bucketize(gap_HN, edges, right=True)
-    place_HN = place_HN + bins * torch.arange(heads, device=gap_HN.device)[:, None]
+    bin_HN = torch.bucketize(gap_HN, edges, right=True)
+    bin_HN = bin_HN + bins * torch.arange(heads, device=gap_HN.device)[:, None]
     lines = torch.tensor(list(LINES.values()), dtype=torch.float64, device=gap_HN.device)
     none = torch.zeros(heads, 1, dtype=torch.float64, device=gap_HN.device)
-    return _Tally(
-        torch.bincount(place_HN.flatten(), minlength=heads * bins).view(heads, bins).cpu(),
+    return GapCounts(
+        torch.bincount(bin_HN.flatten(), minlength=heads * bins).view(heads, bins).cpu(),
         (gap_HN[:, :, None] > lines).sum(1).cpu(),
         torch.cat([gap_HN, none], 1).amax(1).cpu(),
     )
 
 
-def middle(counts: Sequence[int], greatest: float) -> float:
-    """The median as the bins tell it: a bin is 12% wide, and inside it places are even on the logarithmic scale."""
+def binned_median(counts: Sequence[int], largest: float) -> float:
+    """The median from the counts of bins, which are 12% wide; inside a bin, gaps are even on the logarithmic scale."""
     half, before = sum(counts) / 2, 0
-    for place, count in enumerate(counts):
+    for number, count in enumerate(counts):
         if count and before + count >= half:
             inside = (half - before) / count
-            if place == 0:
+            if number == 0:
                 return EDGES[0] * inside
-            if place == len(EDGES):
-                return greatest
-            return min(greatest, EDGES[place - 1] * (EDGES[place] / EDGES[place - 1]) ** inside)
+            if number == len(EDGES):
+                return largest
+            return min(largest, EDGES[number - 1] * (EDGES[number] / EDGES[number - 1]) ** inside)
         before += count
     return 0.0

@@ -1,4 +1,4 @@
-"""Does a model hide its gradient in the softmax of its attention? Measurements, and a verdict.
+"""Does a model mask its gradient by the softmax of its attention? Measurements, and a verdict.
 
 The diagnostics of Jain & Dutta (CVPR 2024): gaps between pre-softmax scores, accuracy against radius, iterations and
 the number of rescaled blocks. Beside them controls: attacks that need no gradient, a second try of the same attack, the
@@ -12,28 +12,36 @@ import torch
 from torch import Tensor, nn
 
 from vitadel import threats as threats
-from vitadel.analyze.attack_runner import AttackRunner
-from vitadel.analyze.measures import Work
-from vitadel.analyze.study import Bench, InHand, Parts, as_it_is
+from vitadel.analyze.masking_figures import masking_exhibits
+from vitadel.analyze.measures import Measurements
+from vitadel.analyze.study import study, threat_of
 from vitadel.attacks import PGD, Scaling
 from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Count, CountOrZero, Positive, Range, check_ranges
 from vitadel.core.progress import Notify, silent
+from vitadel.evaluate.context import Context
 from vitadel.models import Model
+from vitadel.runs.schema import StudyRecord
 from vitadel.threats import Threat
 
 
 @dataclass(frozen=True, slots=True)
 class Masking:
-    """Is the gradient hidden in the attention? Gaps, zero gradients, curves, controls, a verdict.
+    """Is the gradient masked by the attention? Gaps, zero gradients, curves, controls, a verdict.
 
-    `steps` are those of the attack that others are compared with. `iterations` are tried for PGD and for AAS; `shares`
-    of the radius, and 100/255, with `curve_steps` each; `blocks` are numbers of attentions that are rescaled, first to
-    last, () for none, quarters and all. `targets` counts the rivals in the multi-targeted attack, `queries` what Square
-    may ask (0 leaves it out); `scaling` finds the factors.
+    Args:
+        steps: Steps of the attack that others are compared with.
+        iterations: Numbers of steps that are tried for PGD and for AAS.
+        shares: Radii that are tried, as shares of the threat's, beside 100/255.
+        curve_steps: Steps of PGD at each of these radii.
+        blocks: Numbers of attentions that are rescaled, first to last; () for none, quarters and all.
+        targets: Classes that the multi-targeted attack tries.
+        queries: Queries of Square; 0 leaves it out.
+        scaling: How the factors of AAS are found.
     """
 
-    about: ClassVar[str] = "is the gradient hidden in the attention? Gaps, zero gradients, curves, controls, a verdict"
+    title: ClassVar[str] = "Is the gradient masked?"
+    about: ClassVar[str] = "is the gradient masked by the attention? Gaps, zero gradients, curves, controls, a verdict"
     needs_threat: ClassVar[bool] = True
 
     steps: Count = 100
@@ -52,7 +60,7 @@ class Masking:
 
     @classmethod
     def quick(cls) -> "Masking":
-        """The same tests with small budgets, for a first look; "not masked" means less here."""
+        """The same tests with small budgets, for a first try; "not masked" means less here."""
         return cls(
             steps=20,
             iterations=(5, 20, 50),
@@ -66,21 +74,19 @@ class Masking:
     def refuse(self, model: nn.Module) -> None:
         _with_attention(model)
 
-    def carry_out(self, bench: Bench) -> dict[str, object]:
-        """All measurements and the verdict; parts that are known are not measured again."""
-        if len(bench.images) == 0:
-            raise UsageError("there are no images to study. Choose a longer slice of the data.")
-        tapped = _with_attention(bench.model)
-        work = Work(
-            self,
-            tapped,
-            AttackRunner(tapped, bench.images, bench.seed, bench.batch, bench.notify),
-            bench.parts,
-            bench.threat,
+    def run(self, ctx: Context) -> None:
+        Measurements(self, ctx).all()
+
+    def summarize(self, ctx: Context) -> StudyRecord:
+        measured, threat = Measurements(self, ctx).all(), threat_of(ctx)
+        verdict = measured.verdict
+        summary = (
+            f"Verdict: {verdict.answer} ({verdict.because}). Of {measured.n} images {measured.clean.percent}% "
+            f"({measured.clean.interval}%) are classified correctly, and {measured.attacks[0].broken} are broken by "
+            f"PGD with {self.steps} steps at {threats.spell(threat)}."
         )
-        result = work.result()
-        bench.parts.close(result)
-        return result
+        exhibits = masking_exhibits(measured, threat)
+        return StudyRecord("masking", self.title, summary, exhibits, measured.numbers())
 
 
 def masking(
@@ -94,10 +100,12 @@ def masking(
     batch: int | None = None,
     notify: Notify = silent,
 ) -> dict[str, object]:
-    """Is `model` hiding its gradient on the images `x` with labels `y`? `result["verdict"]` says."""
-    radius = threats.as_threat(threat)
-    with as_it_is(model):
-        return (settings or Masking()).carry_out(Bench(model, InHand(x, y), Parts(), radius, seed, batch, notify))
+    """The study of gradient masking on images in memory; `result["verdict"]["answer"]` is its verdict.
+
+    Example:
+        >>> masking(model, x, y, "linf:8/255")["verdict"]["answer"]
+    """
+    return study(model, x, y, settings or Masking(), threat=threat, seed=seed, batch=batch, notify=notify)
 
 
 def _with_attention(model: nn.Module) -> Model:
@@ -108,7 +116,7 @@ def _with_attention(model: nn.Module) -> Model:
         )
     if not model.taps.attentions():
         raise UsageError(
-            f"{type(model.net).__name__} has no attention, so there is no softmax to hide a gradient in. "
+            f"{type(model.net).__name__} has no attention, so there is no softmax that could mask a gradient. "
             "This study wants a ViT, DeiT, CaiT, XCiT, Swin or LeViT; `vitadel evaluate` judges any model."
         )
     half = next((w.dtype for w in model.parameters() if w.dtype in (torch.float16, torch.bfloat16)), None)

@@ -1,172 +1,255 @@
-"""The measurements of a study of masking, one part after the other, and the evidence they make."""
+"""What the study of gradient masking measures: gaps, zero gradients, and attack after attack, each a table."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
 
-from vitadel import threats as threats
-from vitadel.analyze import verdict as judge
-from vitadel.analyze.attack_runner import AttackRunner
-from vitadel.analyze.attention_gaps import EDGES, LINES, gaps
-from vitadel.analyze.study import Parts
+from vitadel.analyze import verdict as tests
+from vitadel.analyze.attack_runner import Attacked, has_zero_gradient, run_attack
+from vitadel.analyze.attention_gaps import EDGES, LINES, measure_gaps
+from vitadel.analyze.study import threat_of
 from vitadel.attacks import PGD, Factors, IterativeAttack, RescaledModel, Square, scaled, search_factors
-from vitadel.core.stats import accuracy
+from vitadel.core.stats import Accuracy, accuracy
+from vitadel.evaluate.context import Batch, Context
 from vitadel.losses import Loss, cross_entropy, margin
 from vitadel.models import Model
-from vitadel.runs import describe
-from vitadel.threats import Linf, Threat, spell, with_eps
+from vitadel.threats import Threat, diameter, spell, with_eps
 
 if TYPE_CHECKING:
     from vitadel.analyze.masking import Masking
 
-# no classifier stands here: images of different classes can nearly be made the same
+# no classifier is robust here: images of different classes can nearly be made the same
 FAR = 100 / 255
 _LOSSES: dict[str, Loss] = {"cross-entropy": cross_entropy, "margin": margin}
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """One study of masking under way: every measurement is a part, made once."""
+class EpsPoint:
+    """Accuracy under PGD within one radius."""
 
-    settings: "Masking"
-    model: Model
-    field: AttackRunner
-    parts: Parts
-    threat: Threat
+    eps: float
+    text: str
+    right: Accuracy
 
-    def result(self) -> dict[str, object]:
-        clean = self.parts.once("clean", self._clean)
-        right, classes, n = _rows(clean["right"]), int(str(clean["classes"])), len(self.field.images)
-        plain = self.parts.once("gaps", lambda: self._gaps(None, "gaps"))
-        factors, held, search = self._factors(right)
-        under = self.parts.once("gaps-scaled", lambda: self._gaps(factors, "gaps under AAS"))
-        zero = self.parts.once("gradients", self._gradients)
-        eps, within, far = self._eps(right)
-        runs = self._iterations(right, factors)
-        others = self._others(right, runs, within)
-        evidence = self._evidence(right, held, plain, zero, far, runs, others)
-        verdict = judge.weigh(evidence, right=len(right), n=n, classes=classes)
-        blocks = self._blocks(right, factors)
+
+@dataclass(frozen=True, slots=True)
+class StepsPoint:
+    """Accuracy under PGD with so many steps, and under the better of it and the same on rescaled attention."""
+
+    steps: int
+    pgd: Accuracy
+    aas: Accuracy
+
+
+@dataclass(frozen=True, slots=True)
+class BlocksPoint:
+    """Accuracy under PGD that follows gradients of the model with its first `blocks` attentions rescaled.
+
+    Args:
+        blocks: How many attentions are rescaled.
+        original: Evaluated on the model itself.
+        with_plain: The same, together with PGD on the model itself.
+        rescaled: Evaluated on the rescaled model, as in the paper.
+        rescaled_clean: The rescaled model without an attack.
+    """
+
+    blocks: int
+    original: Accuracy
+    with_plain: Accuracy
+    rescaled: Accuracy
+    rescaled_clean: Accuracy
+
+
+@dataclass(frozen=True, slots=True)
+class AttackCost:
+    """What one attack tried and broke, and what that cost."""
+
+    name: str
+    tried: int
+    broken: int
+    share: Accuracy | None
+    forwards: int
+    backwards: int
+    zero_gradients: int
+    seconds: float
+
+    @classmethod
+    def of(cls, name: str, attacked: Attacked) -> "AttackCost":
+        costs = {column: round(attacked.total(column)) for column in ("forwards", "backwards", "zero_gradients")}
+        broken, seconds = len(attacked.broken), attacked.total("seconds")
+        return cls(name, attacked.tried, broken, attacked.share, **costs, seconds=seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Everything that was measured, and the verdict."""
+
+    n: int
+    classes: int
+    clean: Accuracy
+    verdict: tests.Verdict
+    factors: Mapping[str, Any]
+    plain: Sequence[Mapping[str, Any]]
+    scaled: Sequence[Mapping[str, Any]]
+    gradients: Mapping[str, Accuracy]
+    eps: Sequence[EpsPoint]
+    iterations: Sequence[StepsPoint]
+    blocks: Sequence[BlocksPoint]
+    attacks: Sequence[AttackCost]
+
+    def numbers(self) -> dict[str, object]:
+        """As JSON values."""
+        kept = {name: value for name, value in asdict(self).items() if name not in ("plain", "scaled")}
+        evidence = [{**asdict(one), "decisive": one.is_decisive} for one in self.verdict.evidence]
         return {
-            "study": "masking",
-            "threat": {
-                "norm": spell(self.threat).partition(":")[0],
-                "eps": self.threat.eps,
-                "text": spell(self.threat),
-            },
-            "settings": describe(self.settings),
-            "n": n,
-            "classes": classes,
-            "clean": _share(len(right), n),
-            "verdict": {**asdict(verdict), "evidence": [_told(one) for one in verdict.evidence]},
-            "factors": search,
+            **kept,
+            "verdict": {**asdict(self.verdict), "evidence": evidence},
             "lines": [{"name": name, "gap": gap} for name, gap in LINES.items()],
             "edges": list(EDGES),
-            "gaps": {"plain": plain["attentions"], "scaled": under["attentions"]},
-            "gradients": {name: _share(count, n) for name, count in _counts(zero).items()},
-            "eps": [{"eps": radius.eps, "text": spell(radius), "right": _share(left, n)} for radius, left in eps],
-            "iterations": [
-                {
-                    "steps": steps,
-                    "pgd": _share(len(right) - len(runs["pgd", steps]), n),
-                    "aas": _share(len(right) - len(runs["pgd", steps] | runs["aas", steps]), n),
-                }
-                for steps in self._lengths
-            ],
-            "blocks": blocks,
-            "attacks": self._attacks(
-                {
-                    name: self._known(name)
-                    for name in (f"pgd-{self.settings.steps}", f"aas-{self.settings.steps}", *others)
-                }
-            ),
-            "seconds": self.parts.seconds,
+            "gaps": {"plain": self.plain, "scaled": self.scaled},
         }
+
+
+@dataclass(frozen=True)
+class Measurements:
+    """The measurements of a model; what the context's store has already is only read."""
+
+    settings: "Masking"
+    ctx: Context
+
+    def all(self) -> Measured:
+        """Every measurement, one after the other; called in every process."""
+        plain = measure_gaps(self.ctx, "gaps")
+        scaled_gaps = measure_gaps(self.ctx, "gaps-scaled", self.factors.attentions)
+        zero = self._zero_gradients()
+        eps, within, far = self._eps()
+        by_steps = self._iterations()
+        others = self._others(by_steps, within)
+        evidence = self._evidence(plain, zero, far, by_steps, others)
+        return Measured(
+            n=self.n,
+            classes=self.classes,
+            clean=self._share(len(self.correct)),
+            verdict=tests.weigh(evidence, correct=len(self.correct), n=self.n, classes=self.classes),
+            factors=self._search,
+            plain=plain,
+            scaled=scaled_gaps,
+            gradients={name: self._share(count) for name, count in zero.items()},
+            eps=eps,
+            iterations=[self._steps_point(by_steps, steps) for steps in self._lengths],
+            blocks=self._blocks(),
+            attacks=self._costs(by_steps, others),
+        )
 
     # ---------------------------------------------------------------- the model
 
-    def _clean(self) -> dict[str, object]:
-        right, classes = self.field.right()
-        return {"right": right, "classes": classes}
+    @property
+    def n(self) -> int:
+        return len(self.ctx.images)
 
-    def _gaps(self, factors: Factors | None, what: str) -> dict[str, object]:
-        chosen = None if factors is None else factors.attentions
-        at_once = min(64, self.field.rows_at_once())
-        return gaps(self.model, self.field.images, chosen, batch=at_once, notify=self.field.notify, what=what)
+    @property
+    def threat(self) -> Threat:
+        return threat_of(self.ctx)
 
-    def _gradients(self) -> dict[str, object]:
+    @cached_property
+    def correct(self) -> list[int]:
+        """The images that the model classifies correctly."""
+
+        def clean(batch: Batch) -> dict[str, object]:
+            z_BK = self.ctx.logits(batch.x)
+            return {"prediction": self.ctx.predicted(z_BK), "classes": [z_BK.shape[1]] * len(batch)}
+
+        self.ctx.map("clean", clean)
+        return self._correct("clean")
+
+    def _correct(self, table: str) -> list[int]:
+        rows = self.ctx.table(table)
+        return (torch.tensor(rows["prediction"]) == self.ctx.images.labels).nonzero()[:, 0].tolist()
+
+    @cached_property
+    def classes(self) -> int:
+        return int(self.ctx.table("clean")["classes"][0])
+
+    def _share(self, count: int) -> Accuracy:
+        return accuracy(count, self.n)
+
+    def _zero_gradients(self) -> dict[str, int]:
+        """How many input gradients are exactly zero, by loss and place."""
         places: dict[str, Threat | None] = {"images": None, "random points": self.threat}
-        counts = {
-            f"{loss}, {place}": self.field.zero_gradients(_LOSSES[loss], threat)
-            for loss in _LOSSES
-            for place, threat in places.items()
-        }
-        return {"zero": counts}
+        chosen = {f"{loss}, {place}": (_LOSSES[loss], threat) for loss in _LOSSES for place, threat in places.items()}
 
-    def _factors(self, right: Sequence[int]) -> tuple[Factors, frozenset[int], dict[str, object]]:
-        """The factors, the rows they were chosen on, and what a reader should know of the search."""
+        def zero(batch: Batch) -> dict[str, object]:
+            return {name: has_zero_gradient(self.ctx, batch, *one) for name, one in chosen.items()}
+
+        self.ctx.map("gradients", zero)
+        rows = self.ctx.table("gradients")
+        return {name: sum(rows[name]) for name in chosen}
+
+    @cached_property
+    def _tuning(self) -> tuple[list[int], int]:
+        """The images that factors are searched on, and how many of them choose among candidates."""
         scaling = self.settings.scaling
-        rows = list(right or range(len(self.field.images)))[: max(scaling.held, scaling.batches * scaling.batch)]
-        held = min(scaling.held, max(1, len(right) // 4))
+        index = list(self.correct or range(self.n))[: max(scaling.held, scaling.batches * scaling.batch)]
+        return index, min(scaling.held, max(1, len(self.correct) // 4))
+
+    @cached_property
+    def _search(self) -> dict[str, Any]:
+        """The factors, and what a reader should know of their search."""
+        index, held = self._tuning
 
         def search() -> dict[str, object]:
-            at = torch.tensor(rows)
-            x, y = (
-                self.field.images.images(at).to(self.field.device),
-                self.field.images.labels[at].to(self.field.device),
-            )
-            self.field.notify("search for factors", 0, 1, {})
-            chosen = replace(scaling, held=held)
-            found = search_factors(self.model, x, y, self.threat, chosen, seed=self.field.seed)
-            self.field.notify("search for factors", 1, 1, {})
+            batch, chosen = self.ctx.batch(index), replace(self.settings.scaling, held=held)
+            found = search_factors(self.ctx.model, batch.x, batch.y, self.threat, chosen, seed=self.ctx.seed)
             cost = {"forwards": found.forwards, "backwards": found.backwards}
             return {**asdict(found.best), "tried": len(found.tried), "held": held, **cost}
 
-        told = self.parts.once("factors", search)
-        attentions, logits = told["attentions"], told["logits"]
-        assert isinstance(attentions, list)
-        return Factors(tuple(attentions), float(str(logits))), frozenset(rows[:held]), told
+        return self.ctx.once("factors", search)
+
+    @property
+    def factors(self) -> Factors:
+        return Factors(tuple(self._search["attentions"]), float(self._search["logits"]))
 
     # ------------------------------------------------------------------ attacks
 
-    def _strike(
+    def _attack(
         self,
         name: str,
-        walk: IterativeAttack,
-        rows: Sequence[int],
+        attack: IterativeAttack,
+        index: Sequence[int],
         *,
         threat: Threat | None = None,
         loss: Loss = cross_entropy,
-        model: nn.Module | None = None,
-    ) -> dict[str, object]:
-        radius = self.threat if threat is None else threat
-        return self.parts.once(name, lambda: self.field.run_attack(name, walk, rows, radius, loss=loss, model=model))
+    ) -> Attacked:
+        return run_attack(self.ctx, name, attack, index, threat or self.threat, loss=loss)
 
-    def _eps(self, right: Sequence[int]) -> tuple[list[tuple[Threat, int]], frozenset[int], judge.Evidence]:
-        """Images that stand at growing radii, what fell within the threat, and whether any stands at the last.
+    def _without(self, broken: frozenset[int]) -> list[int]:
+        return [index for index in self.correct if index not in broken]
 
-        What stands there is attacked once more, for longer and on the margin.
+    def _eps(self) -> tuple[list[EpsPoint], frozenset[int], tests.Evidence]:
+        """Accuracy at growing radii, what was broken within the threat, and whether any image is robust at the last.
+
+        What is robust there is attacked once more, for longer and on the margin.
         """
-        left, points, within = list(right), list[tuple[Threat, int]](), frozenset[int]()
-        for radius in self._radii():
+        left, points, within = self.correct, list[EpsPoint](), frozenset[int]()
+        for radius in self._radii:
             name = f"eps-{spell(radius).replace(':', '-').replace('/', '_')}"
-            felled = _fell(self._strike(name, PGD(steps=self.settings.curve_steps), left, threat=radius))
-            left = [row for row in left if row not in felled]
-            within |= felled if radius.eps <= self.threat.eps else frozenset()
-            points.append((radius, len(left)))
-        longer = self._strike("eps-again", PGD(steps=self.settings.steps), left, threat=points[-1][0], loss=margin)
-        again = len(left) - len(_fell(longer))
-        return points, within, judge.far(len(left), again, len(right), spell(points[-1][0]))
+            broken = self._attack(name, PGD(steps=self.settings.curve_steps), left, threat=radius).broken
+            left = [index for index in left if index not in broken]
+            within |= broken if radius.eps <= self.threat.eps else frozenset()
+            points.append(EpsPoint(radius.eps, spell(radius), self._share(len(left))))
+        last = self._radii[-1]
+        longer = self._attack("eps-again", PGD(steps=self.settings.steps), left, threat=last, loss=margin)
+        again = len(left) - len(longer.broken)
+        return points, within, tests.far(len(left), again, len(self.correct), spell(last))
 
+    @cached_property
     def _radii(self) -> list[Threat]:
-        """Shares of the threat, and at last the ball around that of Linf at 100/255."""
-        values = self.field.images.images(torch.tensor([0])).numel()
-        wide = {Linf: 1.0, threats.L2: math.sqrt(values), threats.L1: float(values)}[type(self.threat)]
-        last = max(FAR * wide, self.threat.eps)
+        """Shares of the threat, and at last the ball around that of L-infinity at 100/255."""
+        shape = self.ctx.images.images(torch.tensor([0])).shape[1:]
+        last = max(FAR * diameter(self.threat, shape), self.threat.eps)
         inside = {share * self.threat.eps for share in self.settings.shares}
         return [with_eps(self.threat, eps) for eps in sorted({eps for eps in inside if eps < last} | {last})]
 
@@ -174,69 +257,66 @@ class Work:
     def _lengths(self) -> list[int]:
         return sorted({*self.settings.iterations, self.settings.steps})
 
-    def _iterations(self, right: Sequence[int], factors: Factors) -> dict[tuple[str, int], frozenset[int]]:
-        """What falls to PGD of every length, and of the rest to PGD on the rescaled model."""
-        found: dict[tuple[str, int], frozenset[int]] = {}
+    def _iterations(self) -> dict[tuple[str, int], Attacked]:
+        """PGD of every length, and on what each leaves PGD on the rescaled model."""
+        found: dict[tuple[str, int], Attacked] = {}
         for steps in self._lengths:
-            walk = PGD(steps=steps)
-            found["pgd", steps] = _fell(self._strike(f"pgd-{steps}", walk, right))
-            left = [row for row in right if row not in found["pgd", steps]]
-            found["aas", steps] = _fell(self._strike(f"aas-{steps}", _walk(scaled(walk, factors)), left))
+            pgd = PGD(steps=steps)
+            found["pgd", steps] = self._attack(f"pgd-{steps}", pgd, self.correct)
+            left = self._without(found["pgd", steps].broken)
+            found["aas", steps] = self._attack(f"aas-{steps}", _scaled(pgd, self.factors), left)
         return found
 
-    def _others(
-        self, right: Sequence[int], runs: Mapping[tuple[str, int], frozenset[int]], within: frozenset[int]
-    ) -> dict[str, dict[str, object]]:
-        """The attack again and other losses, and Square on what no gradient of the model itself found; in order."""
+    def _steps_point(self, by_steps: Mapping[tuple[str, int], Attacked], steps: int) -> StepsPoint:
+        pgd, aas = (by_steps[kind, steps].broken for kind in ("pgd", "aas"))
+        return StepsPoint(
+            steps, self._share(len(self.correct) - len(pgd)), self._share(len(self.correct) - len(pgd | aas))
+        )
+
+    def _others(self, by_steps: Mapping[tuple[str, int], Attacked], within: frozenset[int]) -> dict[str, Attacked]:
+        """The attack again and other losses, and Square on what no gradient of the model itself broke; in order."""
         steps = self.settings.steps
         again = PGD(steps=steps)
-        left = [row for row in right if row not in runs["pgd", steps]]
-        told = {"again": self._strike("again", again, left)}
-        plain = (felled for (kind, _), felled in runs.items() if kind == "pgd")
-        fallen = frozenset[int]().union(*plain, within, _fell(told["again"]))
-        wide = PGD(steps=steps, targets=self.settings.targets)
-        for name, walk, loss in (("margin", again, margin), ("targeted", wide, cross_entropy)):
-            told[name] = self._strike(name, walk, [row for row in right if row not in fallen], loss=loss)
-            fallen |= _fell(told[name])
+        done = {"again": self._attack("again", again, self._without(by_steps["pgd", steps].broken))}
+        plain = (attacked.broken for (kind, _), attacked in by_steps.items() if kind == "pgd")
+        broken = frozenset[int]().union(*plain, within, done["again"].broken)
+        targeted = PGD(steps=steps, targets=self.settings.targets)
+        for name, attack, loss in (("margin", again, margin), ("targeted", targeted, cross_entropy)):
+            done[name] = self._attack(name, attack, self._without(broken), loss=loss)
+            broken |= done[name].broken
         if self.settings.queries:
-            rest = [row for row in right if row not in fallen]
-            told["square"] = self._strike("square", Square(queries=self.settings.queries), rest, loss=margin)
-        return told
+            square = Square(queries=self.settings.queries)
+            done["square"] = self._attack("square", square, self._without(broken), loss=margin)
+        return done
 
-    def _blocks(self, right: Sequence[int], factors: Factors) -> list[dict[str, object]]:
-        """Attacks that learn from a model with its first k attentions rescaled, on both models as the judge."""
-        n, walk = len(self.field.images), PGD(steps=self.settings.curve_steps)
-        points = list[dict[str, object]]()
-        plain = _fell(self._strike("blocks-0", walk, right))
-        for count in self._block_counts(len(factors.attentions)):
-            some = replace(factors, attentions=_first(factors.attentions, count))
-            felled, clean, left = plain, len(right), len(right) - len(plain)
+    def _blocks(self) -> list[BlocksPoint]:
+        """Attacks that follow gradients of a model with its first k attentions rescaled, evaluated on both models."""
+        pgd, correct = PGD(steps=self.settings.curve_steps), len(self.correct)
+        plain = self._attack("blocks-0", pgd, self.correct).broken
+        points = []
+        for count in self._block_counts:
+            broken, clean, robust = plain, correct, correct - len(plain)
             if count:
-                felled = _fell(self._strike(f"blocks-{count}", _walk(scaled(walk, some)), right))
-                paper = self._paper(f"rescaled-{count}", walk, some)
-                clean, left = len(_rows(paper["right"])), len(_rows(paper["right"])) - len(_fell(paper))
-            points.append(
-                {
-                    "blocks": count,
-                    "original": _share(len(right) - len(felled), n),
-                    "with_plain": _share(len(right) - len(felled | plain), n),
-                    "rescaled": _share(left, n),
-                    "rescaled_clean": _share(clean, n),
-                }
-            )
+                attentions = self.factors.attentions
+                factors = replace(self.factors, attentions=(*attentions[:count], *[1.0] * (len(attentions) - count)))
+                broken = self._attack(f"blocks-{count}", _scaled(pgd, factors), self.correct).broken
+                clean, robust = self._on_rescaled_model(f"rescaled-{count}", pgd, factors)
+            shares = (correct - len(broken), correct - len(broken | plain), robust, clean)
+            points.append(BlocksPoint(count, *map(self._share, shares)))
         return points
 
-    def _paper(self, name: str, walk: IterativeAttack, factors: Factors) -> dict[str, object]:
-        """The paper's protocol: the rescaled model is attacked, and judges."""
+    def _on_rescaled_model(self, name: str, attack: IterativeAttack, factors: Factors) -> tuple[int, int]:
+        """The paper's protocol, which attacks and evaluates the rescaled model: images right before and after."""
+        assert isinstance(self.ctx.model, Model)
+        model = RescaledModel(self.ctx.model, factors.attentions, factors.logits)
+        self.ctx.map(f"{name}-clean", lambda batch: {"prediction": self.ctx.predict(batch.x, model=model)})
+        correct = self._correct(f"{name}-clean")
+        attacked = run_attack(self.ctx, name, attack, correct, self.threat, model=model)
+        return len(correct), len(correct) - len(attacked.broken)
 
-        def measured() -> dict[str, object]:
-            model = RescaledModel(self.model, factors.attentions, factors.logits)
-            right, _ = self.field.right(model)
-            return {"right": right, **self.field.run_attack(name, walk, right, self.threat, model=model)}
-
-        return self.parts.once(name, measured)
-
-    def _block_counts(self, attentions: int) -> list[int]:
+    @property
+    def _block_counts(self) -> list[int]:
+        attentions = len(self.factors.attentions)
         wanted = self.settings.blocks or [round(attentions * share) for share in (0, 0.25, 0.5, 0.75, 1)]
         return sorted({min(count, attentions) for count in (0, *wanted)})
 
@@ -244,109 +324,56 @@ class Work:
 
     def _evidence(
         self,
-        right: Sequence[int],
-        held: frozenset[int],
-        plain: Mapping[str, object],
-        zero: Mapping[str, object],
-        far: judge.Evidence,
-        runs: Mapping[tuple[str, int], frozenset[int]],
-        others: Mapping[str, Mapping[str, object]],
-    ) -> list[judge.Evidence]:
-        steps, found = self.settings.steps, list[judge.Evidence]()
+        plain: Sequence[Mapping[str, Any]],
+        zero: Mapping[str, int],
+        far: tests.Evidence,
+        by_steps: Mapping[tuple[str, int], Attacked],
+        others: Mapping[str, Attacked],
+    ) -> list[tests.Evidence]:
+        steps, found = self.settings.steps, list[tests.Evidence]()
         if "square" in others:
-            square = others["square"]
-            found.append(judge.square(len(_fell(square)), int(str(square["tried"])), self.settings.queries))
-            both = len(_fell(square) & runs["aas", steps])
-            found += [judge.shared(both, len(_fell(square)))] if _fell(square) else []
-        by_scaling, by_chance = runs["aas", steps] - held, _fell(others["again"]) - held
-        left = set(right) - runs["pgd", steps] - held
-        found.append(
-            judge.scaling(
-                len(by_scaling - by_chance), len(by_chance - by_scaling), len(by_scaling & by_chance), len(left)
-            )
-        )
-        found.append(far)
+            square = others["square"].broken
+            found.append(tests.square(len(square), others["square"].tried, self.settings.queries))
+            found += [tests.shared(len(square & by_steps["aas", steps].broken), len(square))] if square else []
+        index, count = self._tuning
+        held = frozenset(index[:count])
+        by_scaling, by_chance = by_steps["aas", steps].broken - held, others["again"].broken - held
+        left = set(self.correct) - by_steps["pgd", steps].broken - held
+        only = (len(by_scaling - by_chance), len(by_chance - by_scaling))
+        found += [tests.scaling(*only, len(by_scaling & by_chance), len(left)), far]
         if len(self._lengths) > 1:
-            *shorter, longest = self._lengths
-            found.append(
-                judge.iterations(
-                    {one: len(runs["pgd", one] - runs["pgd", longest]) for one in shorter},
-                    {one: len(runs["pgd", longest] - runs["pgd", one]) for one in shorter},
-                    longest,
-                )
-            )
-        found.append(judge.zero_gradients(_counts(zero), len(self.field.images)))
-        return [*found, _gap_evidence(plain)]
+            *shorter, longest = (by_steps["pgd", length].broken for length in self._lengths)
+            pairs = list(zip(self._lengths, shorter, strict=False))
+            only_short = {length: len(broken - longest) for length, broken in pairs}
+            only_long = {length: len(longest - broken) for length, broken in pairs}
+            found.append(tests.iterations(only_short, only_long, self._lengths[-1]))
+        return [*found, tests.zero_gradients(zero, self.n), _gap_evidence(plain)]
 
-    def _known(self, name: str) -> dict[str, object]:
-        """A part that was made before."""
-
-        def missing() -> Mapping[str, object]:
-            raise AssertionError(f"{name} comes later")
-
-        return self.parts.once(name, missing)
-
-    def _attacks(self, told: Mapping[str, Mapping[str, object]]) -> list[dict[str, object]]:
-        """What each attack at the threat tried, felled and cost, in words that say what it is."""
+    def _costs(self, by_steps: Mapping[tuple[str, int], Attacked], others: Mapping[str, Attacked]) -> list[AttackCost]:
+        """What each attack at the threat tried, broke and cost, in words that say what it is."""
         steps = self.settings.steps
         names = {
-            f"pgd-{steps}": f"PGD, {steps} steps",
             "again": "the same once more, from another random start, on what it left",
-            f"aas-{steps}": "AAS: the same on rescaled attention, on what it left",
             "margin": f"PGD on the margin, {steps} steps, on what is left so far, AAS aside",
-            "targeted": f"PGD towards each of {self.settings.targets} rivals, on what is left",
+            "targeted": f"PGD towards each of {self.settings.targets} other classes, on what is left",
             "square": f"Square, {self.settings.queries} queries and no gradients, on what is left",
         }
-        columns = ("forwards", "backwards", "zero_gradients", "seconds")
         return [
-            {
-                "name": names[name],
-                "tried": one["tried"],
-                "fell": len(_fell(one)),
-                "share": _share(len(_fell(one)), int(str(one["tried"]))) if one["tried"] else None,
-                **{key: one[key] for key in columns},
-            }
-            for name, one in told.items()
+            AttackCost.of(f"PGD, {steps} steps", by_steps["pgd", steps]),
+            AttackCost.of("AAS: the same on rescaled attention, on what it left", by_steps["aas", steps]),
+            *(AttackCost.of(names[name], attacked) for name, attacked in others.items()),
         ]
 
 
-def _gap_evidence(told: Mapping[str, object]) -> judge.Evidence:
-    attentions = told["attentions"]
-    assert isinstance(attentions, list)
+def _gap_evidence(attentions: Sequence[Mapping[str, Any]]) -> tests.Evidence:
     beyond = {one["name"]: one["all"]["beyond"][-1] for one in attentions}
     rows = {one["name"]: one["all"]["rows"] for one in attentions}
     shares = {name: beyond[name] / max(1, rows[name]) for name in beyond}
     worst = max(shares, key=lambda name: shares[name])
-    return judge.gaps(sum(beyond.values()), sum(rows.values()), worst, shares[worst])
+    return tests.gaps(sum(beyond.values()), sum(rows.values()), worst, shares[worst])
 
 
-def _told(evidence: judge.Evidence) -> dict[str, object]:
-    return {**asdict(evidence), "outcome": evidence.is_outcome}
-
-
-def _share(count: int, n: int) -> dict[str, object]:
-    return asdict(accuracy(count, n))
-
-
-def _walk(attack: object) -> IterativeAttack:
-    assert isinstance(attack, IterativeAttack)
-    return attack
-
-
-def _rows(value: object) -> list[int]:
-    assert isinstance(value, list)
-    return [int(row) for row in value]
-
-
-def _fell(told: Mapping[str, object]) -> frozenset[int]:
-    return frozenset(_rows(told["fell"]))
-
-
-def _counts(told: Mapping[str, object]) -> dict[str, int]:
-    zero = told["zero"]
-    assert isinstance(zero, dict)
-    return {str(name): int(count) for name, count in zero.items()}
-
-
-def _first(factors: Sequence[float], count: int) -> tuple[float, ...]:
-    return (*factors[:count], *([1.0] * (len(factors) - count)))
+def _scaled(attack: IterativeAttack, factors: Factors) -> IterativeAttack:
+    found = scaled(attack, factors)
+    assert isinstance(found, IterativeAttack)
+    return found

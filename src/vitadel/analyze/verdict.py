@@ -1,21 +1,21 @@
-"""Is the gradient hidden? What each test says, and how they are weighed.
+"""Is the gradient masked? What each test says, and how the tests are weighed.
 
-An **outcome test** compares what attacks reach. It speaks for masking if
+A **decisive test** compares what attacks achieve. It is evidence for masking if
 
 =============  =======================================================================================================
-`square`       Square, which asks for no gradient, fells more than 0.2% and at least 3 of the images that every
-               attack by the model's own gradient left (PGD of every length, again, on the margin, with targets)
-`scaling`      the attack on the model with rescaled attention fells significantly more (exact McNemar, p < 0.01) of
+`square`       Square, which needs no gradient, breaks more than 0.2% and at least 3 of the images that no attack with
+               the model's own gradient broke (PGD of every length, again, on the margin, with targets)
+`scaling`      the attack on the model with rescaled attention breaks significantly more (exact McNemar, p < 0.01) of
                the images that the plain one left than the plain one does when it is run again from another random
                start; images on which the factors were chosen do not count
-`far`          an image stands at 100/255, where none should, also after a second, longer attack
-`iterations`   the longest attack leaves significantly more images than a shorter one (exact McNemar, p < 0.01 shared
-               out among the comparisons)
+`far`          an image is robust at 100/255, where none should be, also after a second, longer attack
+`iterations`   the longest attack leaves significantly more images than a shorter one (exact McNemar, p < 0.01 divided
+               by the number of comparisons)
 =============  =======================================================================================================
 
-**Masked**: at least one of them speaks. **Not masked**: all ran, on at least 100 images classified rightly, and none
-speaks. **Cannot tell**: anything else, and these: accuracy at chance (a constant answer stands everywhere and hides
-nothing); 1% or more of the input gradients exactly zero while no outcome test speaks.
+**Masked**: at least one of them is. **Not masked**: all ran, on at least 100 images classified correctly, and none is.
+**Cannot tell**: anything else, and these: accuracy at chance (a constant prediction is robust everywhere and masks
+nothing); 1% or more of the input gradients exactly zero while no decisive test is evidence for masking.
 
 Gradients that are exactly zero and gaps beyond what float32 holds support a verdict and never make one: where attention
 is one-hot, gradients may still flow through its values.
@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from vitadel.core.stats import accuracy, mcnemar
 
 MASKED, NOT_MASKED, CANNOT_TELL, NOTHING = "masked", "not masked", "cannot tell", "nothing"
-OUTCOMES = ("square", "scaling", "far", "iterations")
+DECISIVE = ("square", "scaling", "far", "iterations")
 ENOUGH = 100
 LEVEL = 0.01
 ZERO_SHARE = 0.01
@@ -36,7 +36,7 @@ SQUARE_SHARE, SQUARE_COUNT = 0.002, 3
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """One thing that was looked at: a code for programs, a sentence for people, its numbers, and where it points."""
+    """The result of one test: a code for programs, a sentence for people, its numbers, and what it points to."""
 
     code: str
     sentence: str
@@ -44,49 +44,53 @@ class Evidence:
     points: str
 
     @property
-    def is_outcome(self) -> bool:
-        return self.code in OUTCOMES
+    def is_decisive(self) -> bool:
+        return self.code in DECISIVE
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """An answer, the reason in a sentence, and what it rests on."""
+    """The answer, the reason for it in a sentence, and the evidence."""
 
     answer: str
     because: str
     evidence: tuple[Evidence, ...]
 
 
-def weigh(evidence: Sequence[Evidence], *, right: int, n: int, classes: int) -> Verdict:
+def weigh(evidence: Sequence[Evidence], *, correct: int, n: int, classes: int) -> Verdict:
     """The verdict by the rules above."""
 
     def verdict(answer: str, because: str) -> Verdict:
         return Verdict(answer, because, tuple(evidence))
 
-    clean = accuracy(right, n)
+    clean = accuracy(correct, n)
     if clean.low <= 1 / classes:
-        chance = f"{clean.accuracy:.1%} of {n} images are right, which chance alone may do among {classes} classes"
-        return verdict(CANNOT_TELL, chance)
-    if fired := [one.code for one in evidence if one.is_outcome and one.points == MASKED]:
-        return verdict(MASKED, f"what attacks reach speaks for it: {', '.join(fired)}")
-    if missing := [code for code in OUTCOMES if code not in {one.code for one in evidence}]:
-        return verdict(CANNOT_TELL, f"not every test was run: {', '.join(missing)} is missing")
-    if right < ENOUGH:
         return verdict(
-            CANNOT_TELL, f"no test speaks for it, but only {right} images are right, and {ENOUGH} are needed"
+            CANNOT_TELL,
+            f"{clean.accuracy:.1%} of {n} images are classified correctly, which chance alone may do among {classes} "
+            "classes",
+        )
+    if fired := [one.code for one in evidence if one.is_decisive and one.points == MASKED]:
+        return verdict(MASKED, f"evidence for it from {', '.join(fired)}")
+    if missing := [code for code in DECISIVE if code not in {one.code for one in evidence}]:
+        return verdict(CANNOT_TELL, f"not every test was run: {', '.join(missing)} is missing")
+    if correct < ENOUGH:
+        return verdict(
+            CANNOT_TELL,
+            f"no test is evidence for it, but only {correct} images are classified correctly, and {ENOUGH} are needed",
         )
     if any(one.code == "zero-gradients" and one.points == MASKED for one in evidence):
         return verdict(CANNOT_TELL, "gradients are exactly zero, yet no attack does better without them")
-    return verdict(NOT_MASKED, "no test of what attacks reach speaks for it")
+    return verdict(NOT_MASKED, "no decisive test is evidence for it")
 
 
-def square(felled: int, left: int, queries: int) -> Evidence:
+def square(broken: int, left: int, queries: int) -> Evidence:
     """Whether random search without gradients finds what gradients did not."""
-    numbers = {**share("felled", felled, left), "queries": queries} if left else {"left": 0, "queries": queries}
+    numbers = {**share("broken", broken, left), "queries": queries} if left else {"left": 0, "queries": queries}
     if left == 0:
         return Evidence("square", "the gradient attacks left no image for Square to try", numbers, NOT_MASKED)
-    fires = felled >= SQUARE_COUNT and felled > SQUARE_SHARE * left
-    sentence = f"Square, without gradients, fells {felled} of the {left} images that no gradient attack felled"
+    fires = broken >= SQUARE_COUNT and broken > SQUARE_SHARE * left
+    sentence = f"Square, without gradients, breaks {broken} of the {left} images that no gradient attack broke"
     return Evidence("square", sentence, numbers, MASKED if fires else NOT_MASKED)
 
 
@@ -98,29 +102,31 @@ def scaling(scaled_only: int, again_only: int, both: int, left: int) -> Evidence
     numbers: dict[str, float] = {"scaled_only": scaled_only, "again_only": again_only, "both": both, "p": p}
     numbers |= share("scaled", scaled_only + both, left) | share("again", again_only + both, left)
     sentence = (
-        f"of {left} images that PGD left (without those the factors were chosen on), AAS fells {scaled_only + both}, "
+        f"of {left} images that PGD left (without those the factors were chosen on), AAS breaks {scaled_only + both}, "
         f"and PGD from another start {again_only + both} (exact McNemar, p = {p:.2g})"
     )
     return Evidence("scaling", sentence, numbers, MASKED if p < LEVEL else NOT_MASKED)
 
 
-def shared(both: int, felled: int) -> Evidence:
-    """How much of what Square found rescaled attention found, too: whether it is the softmax that hides it."""
-    sentence = f"of the {felled} images that Square fells there, AAS fells {both}"
-    return Evidence("shared", sentence, share("by_both", both, felled), NOTHING)
+def shared(both: int, broken: int) -> Evidence:
+    """How many of the images that Square breaks AAS breaks, too: whether it is the softmax that masks."""
+    sentence = f"of the {broken} images that Square breaks there, AAS breaks {both}"
+    return Evidence("shared", sentence, share("by_both", both, broken), NOTHING)
 
 
-def far(standing: int, again: int, n: int, radius: str) -> Evidence:
-    """Whether any image stands where none should."""
-    numbers = {**share("standing", standing, n), **share("standing_after_another", again, n)} if n else {}
-    if standing == 0:
-        return Evidence("far", f"no image stands at {radius}", numbers, NOT_MASKED)
-    sentence = f"{standing} of {n} stand at {radius}, where none should, and {again} of them after a longer attack"
+def far(robust: int, again: int, n: int, radius: str) -> Evidence:
+    """Whether any image is robust where none should be."""
+    numbers = {**share("robust", robust, n), **share("robust_after_another", again, n)} if n else {}
+    if robust == 0:
+        return Evidence("far", f"no image is robust at {radius}", numbers, NOT_MASKED)
+    sentence = (
+        f"{robust} of {n} are robust at {radius}, where none should be, and {again} of them after a longer attack"
+    )
     return Evidence("far", sentence, numbers, MASKED if again else NOT_MASKED)
 
 
 def iterations(only_short: Mapping[int, int], only_long: Mapping[int, int], longest: int) -> Evidence:
-    """Whether more steps fell fewer images; per number of steps what fell to that attack only, or to the longest."""
+    """Whether more steps break fewer images; per number of steps what only that attack broke, or only the longest."""
     chances = {steps: mcnemar(only_short[steps], only_long[steps], "greater") for steps in only_short}
     steps = min(chances, key=lambda one: chances[one])
     numbers: dict[str, float] = {
@@ -132,7 +138,7 @@ def iterations(only_short: Mapping[int, int], only_long: Mapping[int, int], long
         "comparisons": len(chances),
     }
     sentence = (
-        f"PGD with {steps} steps fells {only_short[steps]} that {longest} steps do not, and {longest} steps "
+        f"PGD with {steps} steps breaks {only_short[steps]} that {longest} steps do not, and {longest} steps "
         f"{only_long[steps]} that {steps} do not (p = {chances[steps]:.2g}, the least of {len(chances)})"
     )
     fires = chances[steps] < LEVEL / len(chances)
@@ -161,11 +167,11 @@ def gaps(beyond: int, rows: int, block: str, worst: float) -> Evidence:
 
 def share(name: str, count: int, n: int) -> dict[str, float]:
     """A count with its share and 95% interval, as numbers of evidence."""
-    told = accuracy(count, n)
+    measured = accuracy(count, n)
     return {
         name: count,
         f"{name}_of": n,
-        f"{name}_share": told.accuracy,
-        f"{name}_low": told.low,
-        f"{name}_high": told.high,
+        f"{name}_share": measured.accuracy,
+        f"{name}_low": measured.low,
+        f"{name}_high": measured.high,
     }

@@ -1,6 +1,5 @@
 """`vd.analyze`: a study of a model into a run folder, with its figures."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Unpack
@@ -22,40 +21,39 @@ from vitadel.core.progress import Notify
 from vitadel.core.settings import split_name, with_settings
 from vitadel.data import DataSet, Preprocess
 from vitadel.evaluate.context import Context
-from vitadel.report import Findings, read_study, write_figures
+from vitadel.report import write_figures
 from vitadel.runs import ResultFolder
+from vitadel.runs.schema import StudyRecord
 from vitadel.threats import Threat
 
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """What `vd.analyze` returns: the run folder, the result as JSON values, and the figures that were drawn.
+    """What `vd.analyze` returns: the run folder, the study's record, and the figures that were drawn.
 
     Args:
         run: The run folder, with `study/result.json` and `figures/`.
         model: What records call the model.
-        result: As written to `study/result.json`.
+        record: The main finding, the exhibits and the numbers, as in `study/result.json`.
         figures: The files of the figures.
         assumption: What had to be assumed of the model's normalization; empty if nothing.
     """
 
     run: Path
     model: str
-    result: Mapping[str, object]
+    record: StudyRecord
     figures: tuple[Path, ...]
     assumption: str = ""
 
     def to_dict(self) -> dict[str, object]:
         """Everything but pictures as plain JSON values."""
-        return {"run": str(self.run), **without_bulk(self.result), "figures": [str(path) for path in self.figures]}
+        content = without_bulk(self.record.to_json())
+        return {"run": str(self.run), **content, "figures": [str(path) for path in self.figures]}
 
     def tables(self) -> list[ShortTable]:
-        """The findings: sentences, then tables."""
-        found = read_study(self.run)
-        if isinstance(found, Findings):
-            tables = [ShortTable(table.title, table.columns, table.rows) for table in found.tables]
-            return [ShortTable(f"{found.title}: {self.model}\n{found.summary}", [], []), *tables]
-        return [_verdict_table(self.model, self.result)]
+        """The finding in a sentence or two, then the tables."""
+        finding = ShortTable(f"{self.record.title}: {self.model}\n{self.record.summary}", [], [])
+        return [finding, *(ShortTable(table.title, table.columns, table.text_rows) for table in self.record.tables)]
 
     def __repr__(self) -> str:
         return "\n".join(map(str, self.tables()))
@@ -128,8 +126,7 @@ def analyze(
         )
         record = run_study(chosen, ctx)
         figures = job.ranks.agree(lambda: tuple(write_figures(Path(run))))
-    result = {key: value for key, value in record.to_json().items() if key != "exhibits" or value}
-    return Analysis(Path(run), job.name, result, figures, job.assumption)
+    return Analysis(Path(run), job.name, record, figures, job.assumption)
 
 
 def as_study(study: str | AnyStudy) -> AnyStudy:
@@ -149,14 +146,3 @@ def _check(study: AnyStudy, job: Job, threat: Threat) -> None:
         threats.check_size(threat, (3, *job.images.pixels.image_size))
     if len(job.images) == 0:
         raise UsageError(f"the {job.split} split of {job.data.spec} is empty, so there is nothing to study.")
-
-
-def _verdict_table(model: str, result: Mapping[str, object]) -> ShortTable:
-    verdict, threat, clean = result["verdict"], result["threat"], result["clean"]
-    assert isinstance(verdict, dict)
-    assert isinstance(threat, dict)
-    assert isinstance(clean, dict)
-    rows = [[one["code"], one["points"], one["sentence"]] for one in verdict["evidence"]]
-    interval = f"{clean['accuracy']:.1%} ({clean['low']:.1%}-{clean['high']:.1%})"
-    note = f"verdict: {verdict['answer']} ({verdict['because']})"
-    return ShortTable(f"{model}, {threat['text']}, clean {interval}", ["evidence", "points to", ""], rows, [note])

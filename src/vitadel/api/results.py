@@ -152,10 +152,7 @@ class Robustness:
 
 def without_bulk(result: Summary) -> dict[str, object]:
     """A result without the pixels of its pictures and without histograms, which are in the run folder."""
-    exhibits = result.get("exhibits")
-    if isinstance(exhibits, list):
-        return {**result, "exhibits": [_pruned(one, ("cells",)) for one in exhibits]}
-    pruned = _pruned(dict(result), ("counts", "edges"))
+    pruned = _pruned(dict(result), ("cells", "panels", "counts", "edges"))
     assert isinstance(pruned, dict)
     return pruned
 

@@ -149,7 +149,7 @@ def findings(t: Told) -> Findings:
 
 def exhibits(value: object) -> tuple[Exhibit, ...]:
     """Whatever a study or a survey shows, in its order."""
-    return tuple(_exhibit(one) for one in mappings(value))
+    return tuple(_exhibit(one) for one in mappings(value) if one["kind"] != "histograms")
 
 
 def alike(exhibits: Sequence[Exhibit]) -> list[Exhibit]:

@@ -7,9 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from vitadel.analyze.attention_gaps import EDGES, LINES, gaps, middle, tally
-from vitadel.analyze.study import InHand
-from vitadel.core.progress import silent
+from vitadel.analyze.attention_gaps import EDGES, LINES, binned_median, count_gaps, measure_gaps
+from vitadel.attacks import Engine
+from vitadel.evaluate.context import Context
+from vitadel.evaluate.images import TensorImages
 from vitadel.models import Model, load
 
 OPTIONS = {"depth": 2, "embed_dim": 24, "num_heads": 3}
@@ -25,19 +26,17 @@ def model() -> Model:
 
 
 @pytest.fixture(scope="module")
-def images() -> InHand:
+def images() -> TensorImages:
     x = torch.rand(10, 3, 8, 8, generator=torch.Generator().manual_seed(3))
-    return InHand(x, torch.zeros(10, dtype=torch.int64))
+    return TensorImages(x, torch.zeros(10, dtype=torch.int64))
 
 
-def measured(model: Model, images: InHand, factors: list[float] | None = None, batch: int = 4) -> list[dict]:  # type: ignore[type-arg]
-    found = gaps(model, images, factors, batch=batch, notify=silent, what="")["attentions"]
-    assert isinstance(found, list)
-    return found
+def measured(model: Model, images: TensorImages, factors: list[float] | None = None, batch: int = 4) -> list[dict]:  # type: ignore[type-arg]
+    return measure_gaps(Context(model, images, engine=Engine(batch_size=batch)), "gaps", factors)
 
 
 @torch.no_grad()
-def exact(model: Model, images: InHand, factors: list[float] | None = None) -> dict[str, np.ndarray]:
+def exact(model: Model, images: TensorImages, factors: list[float] | None = None) -> dict[str, np.ndarray]:
     """[heads, rows] gaps, from scores recomputed in float64."""
     double = load("timm:test_vit", num_classes=10, image_size=8, patch_size=2, options=OPTIONS).double().eval()
     double.load_state_dict({name: weight.double() for name, weight in model.state_dict().items()})
@@ -51,7 +50,7 @@ def exact(model: Model, images: InHand, factors: list[float] | None = None) -> d
 
 
 @pytest.mark.parametrize("factors", [None, [0.01, 3.0]])
-def test_counts_are_those_of_float64(model: Model, images: InHand, factors: list[float] | None) -> None:
+def test_counts_are_those_of_float64(model: Model, images: TensorImages, factors: list[float] | None) -> None:
     known = exact(model, images, factors)
     assert max(gap.max() for gap in known.values()) > 9.7  # else the lines go untested
     for one in measured(model, images, factors):
@@ -68,7 +67,7 @@ def test_counts_are_those_of_float64(model: Model, images: InHand, factors: list
         assert one["all"]["counts"] == np.sum([head["counts"] for head in one["heads"]], axis=0).tolist()
 
 
-def test_no_number_depends_on_the_batch(model: Model, images: InHand) -> None:
+def test_no_number_depends_on_the_batch(model: Model, images: TensorImages) -> None:
     one, other = measured(model, images, batch=3), measured(model, images, batch=10)
     for a, b in zip(one, other, strict=True):
         assert a["all"]["beyond"] == b["all"]["beyond"]
@@ -77,7 +76,7 @@ def test_no_number_depends_on_the_batch(model: Model, images: InHand) -> None:
         assert moved <= 1
 
 
-def test_the_model_is_left_as_it_was(model: Model, images: InHand) -> None:
+def test_the_model_is_left_as_it_was(model: Model, images: TensorImages) -> None:
     x = images.images(torch.arange(10))
     before = model(x)
     measured(model, images, [0.1, 0.1])
@@ -101,23 +100,23 @@ def test_lines_are_where_formats_end() -> None:
 
 def test_shares_beyond_planted_lines() -> None:
     values = [line * side for line in LINES.values() for side in (1 - 1e-9, 1 + 1e-9)]
-    found = tally(planted(values))
+    found = count_gaps(planted(values))
     assert found.beyond_HL.tolist() == [[7, 5, 3, 1]]
 
 
 def test_ties_masks_and_lone_scores() -> None:
-    tied = tally(planted([0.0, 0.0]))
+    tied = count_gaps(planted([0.0, 0.0]))
     assert tied.bins_HC[0, 0] == 2
-    assert tied.greatest_H.tolist() == [0.0]
-    masked = tally(torch.tensor([[[[1.0, -torch.inf, -torch.inf]]]]))
+    assert tied.largest_H.tolist() == [0.0]
+    masked = count_gaps(torch.tensor([[[[1.0, -torch.inf, -torch.inf]]]]))
     assert masked.beyond_HL.tolist() == [[1, 1, 1, 1]]
-    assert math.isfinite(masked.greatest_H.item())
-    lone = tally(torch.ones(5, 2, 7, 1))
+    assert math.isfinite(masked.largest_H.item())
+    lone = count_gaps(torch.ones(5, 2, 7, 1))
     assert lone.bins_HC.sum() == 0
-    assert middle(lone.bins_HC[0].tolist(), 0.0) == 0.0
+    assert binned_median(lone.bins_HC[0].tolist(), 0.0) == 0.0
 
 
 def test_the_first_and_the_last_bin_hold_what_lies_outside() -> None:
-    found = tally(planted([1e-9, 1e9]))
+    found = count_gaps(planted([1e-9, 1e9]))
     assert found.bins_HC[0, [0, -1]].tolist() == [1, 1]
-    assert middle([0] * (len(EDGES)) + [3], 4e9) == 4e9
+    assert binned_median([0] * (len(EDGES)) + [3], 4e9) == 4e9

@@ -1,23 +1,30 @@
 """The study of masking: verdicts on networks whose answer is known, resuming, batches, refusals."""
 
 import json
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from subjects import studied_in  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
 from vitadel import data, models
-from vitadel.analyze import STUDIES, Bench, Masking, Parts, masking
-from vitadel.analyze.attack_runner import AttackRunner
-from vitadel.analyze.study import InHand
-from vitadel.attacks import PGD, Scaling
+from vitadel.analyze import STUDIES, Masking, masking, run_study, study
+from vitadel.attacks import PGD, Engine, Scaling
 from vitadel.core.errors import UsageError
 from vitadel.core.files import read_json
+from vitadel.evaluate.context import Context
+from vitadel.evaluate.store import Row
 from vitadel.models import Model
-from vitadel.threats import L2, Linf, Threat
+from vitadel.runs import ResultFolder
+from vitadel.runs.exhibits import Histograms, Lines
+from vitadel.runs.schema import StudyRecord
+from vitadel.threats import L2, Linf
 
+Results = Callable[[list[int]], Iterator[tuple[int, Row]]]
 SMALL = Masking(
     steps=8,
     iterations=(4, 8),
@@ -93,13 +100,13 @@ def test_the_numbers_agree_with_each_other(hidden: dict[str, object]) -> None:
     assert isinstance(attacks, list)
     assert (clean["correct"], clean["n"]) == (60, 60)
     assert [point["text"] for point in eps] == ["linf:24/255", "linf:100/255"]
-    standing = [point["right"]["correct"] for point in eps]
-    assert standing == sorted(standing, reverse=True)
+    robust = [point["right"]["correct"] for point in eps]
+    assert robust == sorted(robust, reverse=True)
     assert [point["blocks"] for point in blocks] == [0, 1, 2]
     assert blocks[0]["original"] == blocks[0]["rescaled"] == blocks[0]["with_plain"]
     assert all(p["with_plain"]["correct"] <= p["original"]["correct"] for p in blocks)
     assert all(p["rescaled"]["correct"] <= p["rescaled_clean"]["correct"] for p in blocks)
-    assert all(one["fell"] <= one["tried"] for one in attacks)
+    assert all(one["broken"] <= one["tried"] for one in attacks)
     for point in hidden["iterations"]:  # type: ignore[attr-defined]
         assert point["aas"]["correct"] <= point["pgd"]["correct"]
     json.dumps(hidden, allow_nan=False)
@@ -137,31 +144,54 @@ def test_no_number_depends_on_the_batch(pointer: Model, hidden: dict[str, object
     assert timeless(other) == timeless(hidden)
 
 
-def test_a_killed_study_goes_on(pointer: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    x = pictures(30)
-    images, settings = InHand(x, own_labels(pointer, x)), replace(SMALL, queries=20)
-    whole = settings.carry_out(Bench(pointer, images, Parts(tmp_path / "whole"), Linf(24 / 255)))
-    run_attack, struck = AttackRunner.run_attack, list[str]()
+def test_an_interrupted_study_resumes_per_image(
+    pointer: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, settings = pictures(30), replace(SMALL, queries=20)
+    y, known = own_labels(pointer, x), {"threat": Linf(24 / 255), "batch": 4}
+    whole = study(pointer, x, y, settings, **known)  # type: ignore[arg-type]
+    searched: list[tuple[str, int]] = []
+    stream = Context.stream
 
-    def counted(self: AttackRunner, name: str, *args: object, **kwargs: object) -> dict[str, object]:
-        if len(struck) == 5:
-            struck.append("killed")
-            raise KeyboardInterrupt
-        struck.append(name)
-        return run_attack(self, name, *args, **kwargs)  # type: ignore[arg-type]
+    def counted(self: Context, table: str, results: Results, **options: Any) -> None:
+        def noted(missing: list[int]) -> Iterator[tuple[int, Row]]:
+            for index, row in results(missing):
+                searched.append((table, index))
+                yield index, row
 
-    monkeypatch.setattr(AttackRunner, "run_attack", counted)
+        stream(self, table, noted, **options)
+
+    monkeypatch.setattr(Context, "stream", counted)
     with pytest.raises(KeyboardInterrupt):
-        settings.carry_out(Bench(pointer, images, Parts(tmp_path / "cut"), Linf(24 / 255)))
-    assert not (tmp_path / "cut" / "result.json").exists()
-    resumed = settings.carry_out(Bench(pointer, images, Parts(tmp_path / "cut"), Linf(24 / 255)))
+        studied_in(tmp_path, pointer, x, y, settings, stop_after=0.4, stop_in="pgd-4", **known)
+    assert not (tmp_path / "result.json").exists()
+    assert 0 < len(ResultFolder(tmp_path).read("pgd-4")["index"]) < 30
+    resumed = studied_in(tmp_path, pointer, x, y, settings, **known)
     assert timeless(resumed) == timeless(whole)
-    assert len(set(struck)) == len(struck)  # nothing twice
-    stored = read_json(tmp_path / "cut" / "result.json")
-    assert stored == resumed
-    count = len(struck)
-    assert settings.carry_out(Bench(pointer, images, Parts(tmp_path / "cut"), Linf(24 / 255))) == resumed
-    assert len(struck) == count
+    assert len(set(searched)) == len(searched)  # nothing twice
+    assert read_json(tmp_path / "result.json") == resumed
+    count = len(searched)
+    assert studied_in(tmp_path, pointer, x, y, settings, **known) == resumed
+    assert len(searched) == count
+
+
+def test_exhibits_show_the_numbers(hidden: dict[str, Any]) -> None:
+    record = StudyRecord.from_json(hidden)
+    assert record.summary.startswith("Verdict: masked (evidence for it from square")
+    evidence, attacks, zero, gaps = record.tables
+    assert [row[0] for row in evidence.rows] == [one["code"] for one in hidden["verdict"]["evidence"]]
+    assert [list(row[1:3]) for row in attacks.rows] == [[one["tried"], one["broken"]] for one in hidden["attacks"]]
+    assert [row[1] for row in zero.rows] == [one["accuracy"] for one in hidden["gradients"].values()]
+    assert len(gaps.rows) == 2 * len(hidden["gaps"]["plain"])
+    (histograms,) = (one for one in record.exhibits if isinstance(one, Histograms))
+    for panel, one in zip(histograms.panels, hidden["gaps"]["plain"], strict=True):
+        assert one["name"].startswith(panel.name)
+        assert sum(panel.shares[0]) == pytest.approx(1)  # type: ignore[arg-type]
+    radii, steps, blocks = (one for one in record.exhibits if isinstance(one, Lines))
+    assert radii.lines[0].x == pytest.approx([0, 24, 100])
+    assert list(radii.lines[0].y) == [1, *(point["right"]["accuracy"] for point in hidden["eps"])]
+    assert list(steps.lines[0].y) == [point["pgd"]["accuracy"] for point in hidden["iterations"]]
+    assert list(blocks.lines[0].y) == [point["original"]["accuracy"] for point in hidden["blocks"]]
 
 
 def test_the_model_is_left_as_it_was(tiny: Model) -> None:
@@ -178,14 +208,14 @@ def test_the_model_is_left_as_it_was(tiny: Model) -> None:
 
 def test_models_that_cannot_be_studied(tiny: Model) -> None:
     x, y = pictures(4), torch.zeros(4, dtype=torch.int64)
-    with pytest.raises(UsageError, match="ResNet has no attention, so there is no softmax to hide a gradient in"):
+    with pytest.raises(UsageError, match="ResNet has no attention, so there is no softmax that could mask a gradient"):
         masking(models.load("timm:test_resnet", num_classes=10), x, y)
     with pytest.raises(UsageError, match="through a model's taps, and this Flatten has none"):
         masking(nn.Flatten(), x, y)
     half = models.load("timm:test_vit", num_classes=10, image_size=8, patch_size=2).half()
     with pytest.raises(UsageError, match="what float32 can hold, got torch.float16 weights"):
         masking(half, x, y)
-    with pytest.raises(UsageError, match="the model knows 10 classes, the data has labels from 0 to 12"):
+    with pytest.raises(UsageError, match=r"of shape \[4, 10\] for 4 images, the data has labels from 0 to 12"):
         masking(tiny, x, torch.tensor([0, 1, 2, 12]))
     with pytest.raises(UsageError, match=r"pixels in \[0, 1\]"):
         masking(tiny, 2 * x, y)
@@ -209,8 +239,8 @@ def test_trained_networks(recipe: str, known: str, tmp_path: Path) -> None:
 
     model = train_recipe(RECIPES[recipe](), tmp_path / "run")
     split = data.load("digits", preprocess=data.Squash(8)).split("test")
-    threat: Threat = Linf(24 / 255)
-    result = Masking.quick().carry_out(Bench(model, split, Parts(), threat))
+    ctx = Context(model, split, threat=Linf(24 / 255), engine=Engine(precision="float32"))
+    result = run_study(Masking.quick(), ctx).to_json()
     assert answer(result) == known
     if known == "masked":
         shared = evidence(result)["shared"]["numbers"]

@@ -15,16 +15,16 @@ QUIET = {
 }
 
 
-def weighed(*loud: Evidence, right: int = 120, n: int = 130, classes: int = 10, without: str = "") -> Verdict:
-    told = {**QUIET, **{one.code: one for one in loud}}
-    return verdict.weigh([one for code, one in told.items() if code != without], right=right, n=n, classes=classes)
+def weighed(*loud: Evidence, correct: int = 120, n: int = 130, classes: int = 10, without: str = "") -> Verdict:
+    known = {**QUIET, **{one.code: one for one in loud}}
+    return verdict.weigh([one for code, one in known.items() if code != without], correct=correct, n=n, classes=classes)
 
 
-def test_nothing_speaks() -> None:
+def test_no_test_is_evidence() -> None:
     found = weighed()
     assert found.answer == NOT_MASKED
-    assert {one.points for one in found.evidence if one.is_outcome} == {NOT_MASKED}
-    assert {one.points for one in found.evidence if not one.is_outcome} == {NOTHING}
+    assert {one.points for one in found.evidence if one.is_decisive} == {NOT_MASKED}
+    assert {one.points for one in found.evidence if not one.is_decisive} == {NOTHING}
 
 
 @pytest.mark.parametrize(
@@ -37,11 +37,11 @@ def test_nothing_speaks() -> None:
     ],
     ids=lambda one: one.code,
 )
-def test_any_outcome_alone_is_enough(loud: Evidence) -> None:
+def test_any_decisive_test_alone_is_enough(loud: Evidence) -> None:
     found = weighed(loud)
     assert (loud.points, found.answer) == (MASKED, MASKED)
     assert found.because.endswith(loud.code)
-    assert weighed(loud, right=40, n=45).answer == MASKED  # a loud test needs no hundred images
+    assert weighed(loud, correct=40, n=45).answer == MASKED  # a loud test needs no hundred images
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_any_outcome_alone_is_enough(loud: Evidence) -> None:
         verdict.scaling(8, 2, 4, 80),  # p = 0.055
         verdict.scaling(6, 0, 0, 80),  # p = 0.016
         verdict.scaling(0, 0, 0, 0),
-        verdict.far(4, 0, 120, "linf:100/255"),  # a longer attack fells them
+        verdict.far(4, 0, 120, "linf:100/255"),  # a longer attack breaks them
         verdict.iterations({10: 8, 20: 2}, {10: 1, 20: 3}, 50),  # p = 0.02, of two comparisons
     ],
     ids=lambda one: one.sentence[:30],
@@ -69,28 +69,28 @@ def test_the_level_is_shared_out_among_comparisons() -> None:
     assert verdict.iterations({10: 7, 20: 0}, {10: 0, 20: 0}, 50).points == NOT_MASKED
 
 
-def test_too_few_images_are_right() -> None:
-    assert weighed(right=100).answer == NOT_MASKED
-    found = weighed(right=99)
+def test_too_few_images_are_correct() -> None:
+    assert weighed(correct=100).answer == NOT_MASKED
+    found = weighed(correct=99)
     assert found.answer == CANNOT_TELL
-    assert "only 99 images are right, and 100 are needed" in found.because
+    assert "only 99 images are classified correctly, and 100 are needed" in found.because
 
 
 def test_at_chance_nothing_counts() -> None:
-    constant = verdict.far(13, 13, 13, "linf:100/255")  # a constant answer stands everywhere
-    found = weighed(constant, right=13, n=130)
+    constant = verdict.far(13, 13, 13, "linf:100/255")  # a constant prediction is robust everywhere
+    found = weighed(constant, correct=13, n=130)
     assert found.answer == CANNOT_TELL
     assert "chance" in found.because
 
 
-@pytest.mark.parametrize("code", verdict.OUTCOMES)
+@pytest.mark.parametrize("code", verdict.DECISIVE)
 def test_a_test_that_was_not_run(code: str) -> None:
     found = weighed(without=code)
     assert found.answer == CANNOT_TELL
     assert f"{code} is missing" in found.because
 
 
-def test_zero_gradients_that_no_attack_minds() -> None:
+def test_zero_gradients_without_a_better_attack() -> None:
     some = verdict.zero_gradients({"cross-entropy, images": 0, "margin, random points": 2}, 130)
     assert some.points == MASKED
     found = weighed(some)
@@ -110,5 +110,5 @@ def test_gaps_alone_prove_nothing() -> None:
 
 def test_shares_come_with_intervals() -> None:
     numbers = verdict.square(40, 80, 5000).numbers
-    assert numbers["felled_share"] == 0.5
-    assert 0.39 < numbers["felled_low"] < 0.5 < numbers["felled_high"] < 0.61
+    assert numbers["broken_share"] == 0.5
+    assert 0.39 < numbers["broken_low"] < 0.5 < numbers["broken_high"] < 0.61
