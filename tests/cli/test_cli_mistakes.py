@@ -143,8 +143,8 @@ def test_sizes_and_normalizations_that_no_model_has(vitadel: Command, tmp_path: 
         assert message in mistake(vitadel(*words, *flags))
     train = ("train", "digits-standard", "--data", "digits[:64]", "--run", tmp_path / "run", "--set")
     for setting, message in (
-        ("model.options.depth=-1", "the option depth wants a whole number from 1 to 256, got -1"),
-        ("model.options.embed_dim=1000000000", "the option embed_dim wants a whole number from 1 to 65536, got"),
+        ("model.options.depth=-1", "the option depth must be a whole number from 1 to 256, got -1"),
+        ("model.options.embed_dim=1000000000", "the option embed_dim must be a whole number from 1 to 65536, got"),
         ("model.options.depth=" + "[" * 5000, "model.options.depth wants a number, true, false or a word"),
         ("model.options.checkpoint_path=w.pth", "unknown option of timm:test_vit 'checkpoint_path'"),
         ("model.image_size=100000", "ModelChoice.image_size must lie in [1, 4096], got 100000"),

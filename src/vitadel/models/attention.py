@@ -24,7 +24,7 @@ class AttentionListener(Protocol):
     def on_tensor(self, name: str, value: Tensor) -> Tensor:
         """The tensor to continue with: `value`, or what replaces it."""
 
-    def wants(self, name: str) -> bool:
+    def is_requested(self, name: str) -> bool:
         """Whether anyone reads or edits this tensor."""
 
     def factor(self, attention: str) -> Tensor | float | None:
@@ -109,7 +109,9 @@ class AttentionMode(TorchFunctionMode):
         q = self._scaled(attention, self._listener.on_tensor(f"{attention}.q", query))
         k = self._listener.on_tensor(f"{attention}.k", key)
         v = self._listener.on_tensor(f"{attention}.v", value)
-        if not (self._listener.wants(f"{attention}.logits") or self._listener.wants(f"{attention}.probs")):
+        if not (
+            self._listener.is_requested(f"{attention}.logits") or self._listener.is_requested(f"{attention}.probs")
+        ):
             biases = [m for m in (attn_mask, *self._listener.bias(attention)) if m is not None]
             mask = torch.stack(torch.broadcast_tensors(*(_additive(b, q) for b in biases))).sum(0) if biases else None
             return F.scaled_dot_product_attention(

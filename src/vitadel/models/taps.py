@@ -149,7 +149,7 @@ class Taps:
                 request.fired.add(name)
         return value
 
-    def wants(self, name: str) -> bool:
+    def is_requested(self, name: str) -> bool:
         return any(name in request.reads or name in request.edits for request in self._open)
 
     def factor(self, attention: str) -> Tensor | float | None:

@@ -26,20 +26,20 @@ from torch import Tensor
 # the most channels of a head that fit a tile
 MOST_CHANNELS = 64
 _TOKENS, _WARPS = 64, 4
-_SHORTEST = tl.constexpr(1e-12)  # the least norm, as eps of torch.nn.functional.normalize
+_LEAST_NORM = tl.constexpr(1e-12)  # the least norm, as eps of torch.nn.functional.normalize
 
 
 @triton.jit
-def _added(x_at, y_at, x_step, y_step, N, D: tl.constexpr, TILE: tl.constexpr, TOKENS: tl.constexpr):  # type: ignore[no-untyped-def]
+def _sums(x_ptr, y_ptr, x_step, y_step, N, D: tl.constexpr, TILE: tl.constexpr, TOKENS: tl.constexpr):  # type: ignore[no-untyped-def]
     """Sums over tokens: products of all channels of x and y [TILE, TILE], and squares of each [TILE]."""
     channel = tl.arange(0, TILE)
     products = tl.zeros([TILE, TILE], tl.float32)
     x_squares, y_squares = tl.zeros([TILE], tl.float32), tl.zeros([TILE], tl.float32)
     for begin in range(0, N, TOKENS):
         token = begin + tl.arange(0, TOKENS)
-        there = (token < N)[:, None] & (channel < D)[None, :]
-        x = tl.load(x_at + token[:, None] * x_step + channel[None, :], mask=there, other=0.0)
-        y = tl.load(y_at + token[:, None] * y_step + channel[None, :], mask=there, other=0.0)
+        valid = (token < N)[:, None] & (channel < D)[None, :]
+        x = tl.load(x_ptr + token[:, None] * x_step + channel[None, :], mask=valid, other=0.0)
+        y = tl.load(y_ptr + token[:, None] * y_step + channel[None, :], mask=valid, other=0.0)
         products += tl.dot(tl.trans(x), y)
         x_squares += tl.sum(x.to(tl.float32) * x.to(tl.float32), 0)
         y_squares += tl.sum(y.to(tl.float32) * y.to(tl.float32), 0)
@@ -49,40 +49,40 @@ def _added(x_at, y_at, x_step, y_step, N, D: tl.constexpr, TILE: tl.constexpr, T
 @triton.jit
 def _weights(products, q_squares, k_squares, temperature, D: tl.constexpr, TILE: tl.constexpr):  # type: ignore[no-untyped-def]
     """The attention [TILE, TILE], and the norms of queries and keys."""
-    q_length = tl.maximum(tl.sqrt(q_squares), _SHORTEST)
-    k_length = tl.maximum(tl.sqrt(k_squares), _SHORTEST)
-    s = products / q_length[:, None] / k_length[None, :] * temperature
+    q_norm = tl.maximum(tl.sqrt(q_squares), _LEAST_NORM)
+    k_norm = tl.maximum(tl.sqrt(k_squares), _LEAST_NORM)
+    s = products / q_norm[:, None] / k_norm[None, :] * temperature
     s = tl.where((tl.arange(0, TILE) < D)[None, :], s, float("-inf"))
     p = tl.exp(s - tl.max(s, 1)[:, None])
-    return p / tl.sum(p, 1)[:, None], q_length, k_length
+    return p / tl.sum(p, 1)[:, None], q_norm, k_norm
 
 
 @triton.jit
 def _forward(  # type: ignore[no-untyped-def]
-    qkv_at, temperature_at, out_at, N, H: tl.constexpr, D: tl.constexpr, TILE: tl.constexpr, TOKENS: tl.constexpr
+    qkv_ptr, temperature_ptr, out_ptr, N, H: tl.constexpr, D: tl.constexpr, TILE: tl.constexpr, TOKENS: tl.constexpr
 ):
     image, head = (tl.program_id(0) // H).to(tl.int64), tl.program_id(0) % H
-    q_at = qkv_at + image * N * 3 * H * D + head * D
-    k_at, v_at = q_at + H * D, q_at + 2 * H * D
-    products, q_squares, k_squares = _added(q_at, k_at, 3 * H * D, 3 * H * D, N, D, TILE, TOKENS)
-    temperature = tl.load(temperature_at + head).to(tl.float32)
+    q_ptr = qkv_ptr + image * N * 3 * H * D + head * D
+    k_ptr, v_ptr = q_ptr + H * D, q_ptr + 2 * H * D
+    products, q_squares, k_squares = _sums(q_ptr, k_ptr, 3 * H * D, 3 * H * D, N, D, TILE, TOKENS)
+    temperature = tl.load(temperature_ptr + head).to(tl.float32)
     p, _, _ = _weights(products, q_squares, k_squares, temperature, D, TILE)
     channel = tl.arange(0, TILE)
     for begin in range(0, N, TOKENS):
         token = begin + tl.arange(0, TOKENS)
-        there = (token < N)[:, None] & (channel < D)[None, :]
-        v = tl.load(v_at + token[:, None] * (3 * H * D) + channel[None, :], mask=there, other=0.0)
+        valid = (token < N)[:, None] & (channel < D)[None, :]
+        v = tl.load(v_ptr + token[:, None] * (3 * H * D) + channel[None, :], mask=valid, other=0.0)
         out = tl.dot(v, tl.trans(p.to(v.dtype)))
-        place = image * N * H * D + head * D + token[:, None] * (H * D) + channel[None, :]
-        tl.store(out_at + place, out.to(v.dtype), mask=there)
+        offset = image * N * H * D + head * D + token[:, None] * (H * D) + channel[None, :]
+        tl.store(out_ptr + offset, out.to(v.dtype), mask=valid)
 
 
 @triton.jit
 def _backward(  # type: ignore[no-untyped-def]
-    qkv_at,
-    temperature_at,
-    grad_at,
-    back_at,
+    qkv_ptr,
+    temperature_ptr,
+    grad_ptr,
+    back_ptr,
     N,
     H: tl.constexpr,
     D: tl.constexpr,
@@ -91,33 +91,33 @@ def _backward(  # type: ignore[no-untyped-def]
 ):
     image, head = (tl.program_id(0) // H).to(tl.int64), tl.program_id(0) % H
     packed, step = image * N * 3 * H * D + head * D, 3 * H * D
-    q_at = qkv_at + packed
-    k_at, v_at = q_at + H * D, q_at + 2 * H * D
-    o_at = grad_at + image * N * H * D + head * D
-    products, q_squares, k_squares = _added(q_at, k_at, step, step, N, D, TILE, TOKENS)
-    temperature = tl.load(temperature_at + head).to(tl.float32)
-    p, q_length, k_length = _weights(products, q_squares, k_squares, temperature, D, TILE)
-    p_back, _, _ = _added(o_at, v_at, H * D, step, N, D, TILE, TOKENS)
+    q_ptr = qkv_ptr + packed
+    k_ptr, v_ptr = q_ptr + H * D, q_ptr + 2 * H * D
+    o_ptr = grad_ptr + image * N * H * D + head * D
+    products, q_squares, k_squares = _sums(q_ptr, k_ptr, step, step, N, D, TILE, TOKENS)
+    temperature = tl.load(temperature_ptr + head).to(tl.float32)
+    p, q_norm, k_norm = _weights(products, q_squares, k_squares, temperature, D, TILE)
+    p_back, _, _ = _sums(o_ptr, v_ptr, H * D, step, N, D, TILE, TOKENS)
     s_back = p * (p_back - tl.sum(p * p_back, 1)[:, None]) * temperature
     # rounded first, so that the projection subtracted below matches the product computed with the rounded matrix
-    m = (s_back / q_length[:, None] / k_length[None, :]).to(qkv_at.dtype.element_ty)
+    m = (s_back / q_norm[:, None] / k_norm[None, :]).to(qkv_ptr.dtype.element_ty)
     along = m.to(tl.float32) * products
-    q_share, k_share = tl.sum(along, 1) / (q_length * q_length), tl.sum(along, 0) / (k_length * k_length)
+    q_share, k_share = tl.sum(along, 1) / (q_norm * q_norm), tl.sum(along, 0) / (k_norm * k_norm)
     channel = tl.arange(0, TILE)
     for begin in range(0, N, TOKENS):
         token = begin + tl.arange(0, TOKENS)
-        there = (token < N)[:, None] & (channel < D)[None, :]
+        valid = (token < N)[:, None] & (channel < D)[None, :]
         rows = token[:, None] * step + channel[None, :]
-        q = tl.load(q_at + rows, mask=there, other=0.0)
-        k = tl.load(k_at + rows, mask=there, other=0.0)
-        o = tl.load(o_at + token[:, None] * (H * D) + channel[None, :], mask=there, other=0.0)
+        q = tl.load(q_ptr + rows, mask=valid, other=0.0)
+        k = tl.load(k_ptr + rows, mask=valid, other=0.0)
+        o = tl.load(o_ptr + token[:, None] * (H * D) + channel[None, :], mask=valid, other=0.0)
         q_back = tl.dot(k, tl.trans(m)) - q.to(tl.float32) * q_share[None, :]
         k_back = tl.dot(q, m) - k.to(tl.float32) * k_share[None, :]
         v_back = tl.dot(o, p.to(o.dtype))
-        back = back_at + packed + rows
-        tl.store(back, q_back.to(q.dtype), mask=there)
-        tl.store(back + H * D, k_back.to(q.dtype), mask=there)
-        tl.store(back + 2 * H * D, v_back.to(q.dtype), mask=there)
+        back = back_ptr + packed + rows
+        tl.store(back, q_back.to(q.dtype), mask=valid)
+        tl.store(back + H * D, k_back.to(q.dtype), mask=valid)
+        tl.store(back + 2 * H * D, v_back.to(q.dtype), mask=valid)
 
 
 def _sizes(qkv_BN3HD: Tensor) -> dict[str, int]:
@@ -145,8 +145,8 @@ def _(qkv_BN3HD: Tensor, temperature_H: Tensor) -> Tensor:
 def _back(qkv_BN3HD: Tensor, temperature_H: Tensor, grad_BNHD: Tensor) -> Tensor:
     images, tokens, _, heads, _ = qkv_BN3HD.shape
     back = torch.empty_like(qkv_BN3HD, memory_format=torch.contiguous_format)
-    given = qkv_BN3HD.contiguous(), temperature_H, grad_BNHD.contiguous()
-    _backward[(images * heads,)](*given, back, tokens, **_sizes(qkv_BN3HD))
+    inputs = qkv_BN3HD.contiguous(), temperature_H, grad_BNHD.contiguous()
+    _backward[(images * heads,)](*inputs, back, tokens, **_sizes(qkv_BN3HD))
     return back
 
 

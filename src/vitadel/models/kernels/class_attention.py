@@ -40,10 +40,10 @@ def _weights(q, k, q_class, k_class, scale):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _forward(qkv_at, out_at, scale, H: tl.constexpr, M: tl.constexpr, D: tl.constexpr):  # type: ignore[no-untyped-def]
+def _forward(qkv_ptr, out_ptr, scale, H: tl.constexpr, M: tl.constexpr, D: tl.constexpr):  # type: ignore[no-untyped-def]
     image, head = (tl.program_id(0) // H).to(tl.int64), tl.program_id(0) % H
     patch, channel = tl.arange(0, M) + 1, tl.arange(0, D)
-    packed = qkv_at + image * (M + 1) * 3 * H * D + head * D
+    packed = qkv_ptr + image * (M + 1) * 3 * H * D + head * D
     rows = patch[:, None] * (3 * H * D) + channel[None, :]
     q, k, v = tl.load(packed + rows), tl.load(packed + H * D + rows), tl.load(packed + 2 * H * D + rows)
     q_class = tl.load(packed + channel).to(tl.float32)
@@ -52,27 +52,27 @@ def _forward(qkv_at, out_at, scale, H: tl.constexpr, M: tl.constexpr, D: tl.cons
     p, p_to, p_from, p_self = _weights(q, k, q_class, k_class, scale)
     out = tl.dot(p.to(v.dtype), v) + p_to[:, None] * v_class[None, :]
     out_class = tl.sum(p_from[:, None] * v.to(tl.float32), 0) + p_self * v_class
-    answer = out_at + image * (M + 1) * H * D + head * D
-    tl.store(answer + patch[:, None] * (H * D) + channel[None, :], out.to(v.dtype))
-    tl.store(answer + channel, out_class.to(v.dtype))
+    out_base = out_ptr + image * (M + 1) * H * D + head * D
+    tl.store(out_base + patch[:, None] * (H * D) + channel[None, :], out.to(v.dtype))
+    tl.store(out_base + channel, out_class.to(v.dtype))
 
 
 @triton.jit
 def _backward(  # type: ignore[no-untyped-def]
-    qkv_at, grad_at, back_at, scale, H: tl.constexpr, M: tl.constexpr, D: tl.constexpr
+    qkv_ptr, grad_ptr, back_ptr, scale, H: tl.constexpr, M: tl.constexpr, D: tl.constexpr
 ):
     image, head = (tl.program_id(0) // H).to(tl.int64), tl.program_id(0) % H
     patch, channel = tl.arange(0, M) + 1, tl.arange(0, D)
     begin = image * (M + 1) * 3 * H * D + head * D
-    packed, back = qkv_at + begin, back_at + begin
+    packed, back = qkv_ptr + begin, back_ptr + begin
     rows = patch[:, None] * (3 * H * D) + channel[None, :]
     q, k, v = tl.load(packed + rows), tl.load(packed + H * D + rows), tl.load(packed + 2 * H * D + rows)
     q_class = tl.load(packed + channel).to(tl.float32)
     k_class = tl.load(packed + H * D + channel).to(tl.float32)
     v_class = tl.load(packed + 2 * H * D + channel).to(tl.float32)
-    slopes = grad_at + image * (M + 1) * H * D + head * D
-    o = tl.load(slopes + patch[:, None] * (H * D) + channel[None, :])
-    o_class = tl.load(slopes + channel).to(tl.float32)
+    grads = grad_ptr + image * (M + 1) * H * D + head * D
+    o = tl.load(grads + patch[:, None] * (H * D) + channel[None, :])
+    o_class = tl.load(grads + channel).to(tl.float32)
     p, p_to, p_from, p_self = _weights(q, k, q_class, k_class, scale)
 
     v_back = tl.dot(tl.trans(p.to(o.dtype)), o) + p_from[:, None] * o_class[None, :]
