@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -83,12 +84,12 @@ def suite_record(
     suite: Suite,
     ctx: Context,
     *,
+    tables: Sequence[str],
     clean: Accuracy | None,
     measures: Sequence[Measure],
     sentence: str,
-    conventions: Mapping[str, object],
-    exhibits: Sequence[Exhibit],
-    tables: Sequence[str],
+    conventions: Mapping[str, object] = MappingProxyType({}),
+    exhibits: Sequence[Exhibit] = (),
     flags: Sequence[Flag] = (),
     threat: Threat | None = None,
 ) -> SuiteRecord:
@@ -97,12 +98,12 @@ def suite_record(
     Args:
         suite: The suite.
         ctx: Its context.
+        tables: The tables it filled, whose times are added up.
         clean: Accuracy before any perturbation; None where labels do not apply.
         measures: The numbers, one of them the main one.
         sentence: The main finding.
         conventions: What else determines the numbers; preprocessing and seed are added.
         exhibits: What it shows.
-        tables: The tables it filled, whose times are added up.
         flags: Reasons to doubt the numbers, beside those of the sanity checks.
         threat: The threat that it attacked within.
     """
