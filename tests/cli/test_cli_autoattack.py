@@ -109,7 +109,7 @@ def test_attacks_cost_what_they_say(
     assert found["backwards"] == backwards * int(str(found["tried"]))
     codes = [flag["code"] for flag in summary["flags"]]  # type: ignore[attr-defined]
     assert codes == (["few-classes"] if "targets=20" in attack else [])
-    assert "fell_to" in ResultFolder(tmp_path / "eval" / str(summary["name"])).rows()
+    assert "broken_by" in ResultFolder(tmp_path / "eval" / str(summary["name"])).rows()
 
 
 def test_the_precision_of_the_search_decides_no_verdict(vitadel: Command, trained: Path, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from vitadel.data import Split
 from vitadel.evaluate import AttackSuite, Context, MemoryStore, TensorImages, evaluate_suite
 from vitadel.evaluate.adversarial_images import IMAGES
 from vitadel.evaluate.attention_scaling import factors_of
-from vitadel.evaluate.suites.attacks import is_randomized
+from vitadel.evaluate.search import is_randomized
 from vitadel.threats import Threat, as_threat
 
 _ELSEWHERE = {

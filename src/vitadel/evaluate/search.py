@@ -5,9 +5,10 @@ Shape letters: B images, K classes, T targets.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitadel.attacks import (
     FALLBACK,
@@ -31,9 +32,16 @@ from vitadel.core.oom import in_batches
 from vitadel.core.rng import RandomStreams, fold_seed
 from vitadel.evaluate.context import Batch, Context, logits
 from vitadel.evaluate.sanity_checks import sanity_flags
+from vitadel.evaluate.store import Row, TableRows
 from vitadel.goals import Diverge, Goal, Target, Targeted, Untargeted, top_other_classes
 from vitadel.losses import Loss, cross_entropy, kl_divergence
 
+# what every attack costs per image
+COSTS = ("forwards", "backwards", "seconds", "zero_gradients", "rejected")
+# the table of the images as they are
+CLEAN = "clean"
+# predictions of a randomized model per image: so many to select the worst attempt by, and as many fresh ones to score
+_SAMPLES = 20
 # images that sanity checks look at
 _CHECKED = 64
 _NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float64: "float64"}
@@ -142,7 +150,7 @@ class Search:
         """A batch that stays full: images enter as others finish."""
         ctx = self.ctx
         assert ctx.threat is not None
-        images, clean = torch.tensor(index), ctx.store.read("clean")
+        images, clean = torch.tensor(index), ctx.store.read(CLEAN)
         top_other = dict(zip(clean["index"], clean["top_other_classes"], strict=True))
         num_classes = clean["num_classes"][0]
 
@@ -191,10 +199,87 @@ class Search:
                 )
 
 
-def top_others(z_BK: Tensor, label_B: Tensor, attacks: Sequence[NamedAttack]) -> Tensor:
-    """[B, T] the classes beside the label with the highest logits, as many as the attacks have targets."""
+def classify(ctx: Context, attacks: Sequence[NamedAttack] = ()) -> list[int]:
+    """Fill the table `clean`; the images of this process that are classified correctly."""
+    randomized = is_randomized(attacks)
     most = max((one.attack.targets for one in attacks if isinstance(one.attack, IterativeAttack)), default=0)
-    return top_other_classes(z_BK, label_B, min(most, z_BK.shape[1] - 1))
+
+    def work(batch: Batch) -> dict[str, Any]:
+        label_B, z_BK = batch.y.cpu(), ctx.logits(batch.x)
+        prediction_B = ctx.predicted(z_BK)
+        correct_B = (prediction_B == label_B).float()
+        selected_B, scored_B = _correct_shares(ctx.model, batch.x, label_B) if randomized else (correct_B, correct_B)
+        return {
+            "prediction": prediction_B,
+            "correct_selected": selected_B,
+            "correct_scored": scored_B,
+            "num_classes": [z_BK.shape[1]] * len(batch),
+            "top_other_classes": top_other_classes(z_BK, label_B, min(most, z_BK.shape[1] - 1)),
+        }
+
+    ctx.map(CLEAN, work)
+    table = TableRows(ctx.store.read(CLEAN))
+    correct = {image for image, share in zip(table.index, table["correct_selected"], strict=True) if share}
+    return [image for image in ctx.share() if image in correct]
+
+
+def run_attack(
+    search: Search,
+    attack: NamedAttack,
+    index: Sequence[int],
+    *,
+    randomized: bool = False,
+    keep: Callable[[list[Row]], None] = lambda rows: None,
+) -> list[int]:
+    """Fill the table of an attack.
+
+    Args:
+        search: The model and the images.
+        attack: The attack.
+        index: The images to attack, of this process.
+        randomized: Whether the model answers at random, and attempts are scored.
+        keep: Called with finished rows, with `x_adv` in them, before they are written.
+
+    Returns:
+        The images that it did not break.
+    """
+    ctx = search.ctx
+
+    def results(missing: list[int]) -> Iterator[tuple[int, Row]]:
+        for image, result in search.results(attack, missing):
+            names = ("success", "prediction", "distance", *COSTS, "x_adv")
+            yield image, {name: getattr(result, name) for name in names}
+
+    def before_write(rows: list[Row]) -> None:
+        keep(rows)
+        x_adv = torch.stack([row.pop("x_adv") for row in rows])
+        if randomized:
+            shares = _correct_shares(ctx.model, x_adv, ctx.images.labels[[row["index"] for row in rows]])
+            for row, selected, scored in zip(rows, *(share.tolist() for share in shares), strict=True):
+                row.update(correct_selected=selected, correct_scored=scored)
+
+    ctx.stream(
+        attack.name,
+        results,
+        index=index,
+        before_write=before_write,
+        counts=lambda row: {"broken": bool(row["success"])},
+    )
+    table = TableRows(ctx.store.read(attack.name))
+    broken = {image for image, success in zip(table.index, table["success"], strict=True) if success}
+    return [image for image in index if image not in broken]
+
+
+def is_randomized(attacks: Sequence[NamedAttack]) -> bool:
+    """Whether the attacks are those for models that answer at random, which know no success."""
+    return any(isinstance(one.attack, IterativeAttack) and not one.attack.stops_at_success for one in attacks)
+
+
+def _correct_shares(model: nn.Module, x: Tensor, label_B: Tensor) -> tuple[Tensor, Tensor]:
+    """How often a randomized model is correct, twice: to select by and score by the same samples would flatter."""
+    samples = torch.stack([logits(model, x, seed=seed).argmax(1) == label_B for seed in range(2 * _SAMPLES)])
+    selected, scored = samples.float().view(2, _SAMPLES, -1).mean(1)
+    return selected, scored
 
 
 def _checked(ctx: Context, index: Tensor, with_attacks: bool) -> tuple[Search, tuple[Flag, ...]]:

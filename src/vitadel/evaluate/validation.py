@@ -10,8 +10,7 @@ from vitadel.attacks import FGSM, Attack, Engine, frozen
 from vitadel.core.oom import in_batches
 from vitadel.data import Split
 from vitadel.evaluate.context import Context
-from vitadel.evaluate.search import NamedAttack, Search
-from vitadel.evaluate.suites.attacks import classify, run_attack
+from vitadel.evaluate.search import NamedAttack, Search, classify, run_attack
 from vitadel.goals import Untargeted
 from vitadel.models import Adapted, Model, with_head
 from vitadel.threats import Threat

@@ -27,8 +27,8 @@ from vitadel.evaluate import (
     refuse_unwritable_names,
 )
 from vitadel.evaluate.images import skipped_flags
+from vitadel.evaluate.search import classify, run_attack
 from vitadel.evaluate.suites import GrayLevel
-from vitadel.evaluate.suites.attacks import classify, run_attack
 from vitadel.goals import least_likely
 from vitadel.losses import dlr, kl_divergence, margin
 from vitadel.runs import Run

@@ -7,12 +7,11 @@ image, by the attempt on which it is correct least often, with fresh random numb
 Shape letters: B images, K classes.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from vitadel.attacks import (
     FGSM,
@@ -21,7 +20,6 @@ from vitadel.attacks import (
     AutoAttackPlus,
     AutoAttackRand,
     Flag,
-    IterativeAttack,
     RescaledModel,
     Scaling,
     rescaled,
@@ -42,22 +40,17 @@ from vitadel.evaluate.attention_scaling import (
     in_float32,
     with_scaled,
 )
-from vitadel.evaluate.context import Batch, Context, callers_modes_off, logits
+from vitadel.evaluate.context import Context, callers_modes_off
 from vitadel.evaluate.images import refuse_other_classes, refuse_unwritable_names, skipped_flags
-from vitadel.evaluate.search import NamedAttack, Search, top_others
-from vitadel.evaluate.store import ResultStore, Row, TableRows
+from vitadel.evaluate.search import CLEAN, COSTS, NamedAttack, Search, classify, is_randomized, run_attack
+from vitadel.evaluate.store import ResultStore, Row
 from vitadel.evaluate.suites.base import Suite, run_suite
 from vitadel.losses import margin
 from vitadel.runs.schema import ROBUST, WRONG_BEFORE, AttackRecord, SuiteRecord, ThreatRecord
 from vitadel.threats import Linf, Threat, check_size, spell, with_eps
 
-# what every attack costs per image
-COSTS = ("forwards", "backwards", "seconds", "zero_gradients", "rejected")
-# the table of the images as they are, and tables that are no attack's
-CLEAN = "clean"
+# tables that are no attack's
 _TABLES = (CLEAN, "flags")
-# predictions of a randomized model per image: so many to select the worst attempt by, and as many fresh ones to score
-_SAMPLES = 20
 # share of the images by which an attack without gradients may beat those with them before they are doubted
 _SQUARE_MARGIN = 0.002
 
@@ -183,89 +176,7 @@ class AttackSuite:
         )
 
 
-# --------------------------------------------------------------------- attacks
-
-
-def classify(ctx: Context, attacks: Sequence[NamedAttack] = ()) -> list[int]:
-    """Fill the table `clean`; the images of this process that are classified correctly."""
-    randomized = is_randomized(attacks)
-
-    def work(batch: Batch) -> dict[str, Any]:
-        label_B, z_BK = batch.y.cpu(), ctx.logits(batch.x)
-        prediction_B = ctx.predicted(z_BK)
-        correct_B = (prediction_B == label_B).float()
-        selected_B, scored_B = _correct_shares(ctx.model, batch.x, label_B) if randomized else (correct_B, correct_B)
-        return {
-            "prediction": prediction_B,
-            "correct_selected": selected_B,
-            "correct_scored": scored_B,
-            "num_classes": [z_BK.shape[1]] * len(batch),
-            "top_other_classes": top_others(z_BK, label_B, attacks),
-        }
-
-    ctx.map(CLEAN, work)
-    table = TableRows(ctx.store.read(CLEAN))
-    correct = {image for image, share in zip(table.index, table["correct_selected"], strict=True) if share}
-    return [image for image in ctx.share() if image in correct]
-
-
-def run_attack(
-    search: Search,
-    attack: NamedAttack,
-    index: Sequence[int],
-    *,
-    randomized: bool = False,
-    keep: Callable[[list[Row]], None] = lambda rows: None,
-) -> list[int]:
-    """Fill the table of an attack.
-
-    Args:
-        search: The model and the images.
-        attack: The attack.
-        index: The images to attack, of this process.
-        randomized: Whether the model answers at random, and attempts are scored.
-        keep: Called with finished rows, with `x_adv` in them, before they are written.
-
-    Returns:
-        The images that it did not break.
-    """
-    ctx = search.ctx
-
-    def results(missing: list[int]) -> Iterator[tuple[int, Row]]:
-        for image, result in search.results(attack, missing):
-            names = ("success", "prediction", "distance", *COSTS, "x_adv")
-            yield image, {name: getattr(result, name) for name in names}
-
-    def before_write(rows: list[Row]) -> None:
-        keep(rows)
-        x_adv = torch.stack([row.pop("x_adv") for row in rows])
-        if randomized:
-            shares = _correct_shares(ctx.model, x_adv, ctx.images.labels[[row["index"] for row in rows]])
-            for row, selected, scored in zip(rows, *(share.tolist() for share in shares), strict=True):
-                row.update(correct_selected=selected, correct_scored=scored)
-
-    ctx.stream(
-        attack.name,
-        results,
-        index=index,
-        before_write=before_write,
-        counts=lambda row: {"broken": bool(row["success"])},
-    )
-    table = TableRows(ctx.store.read(attack.name))
-    broken = {image for image, success in zip(table.index, table["success"], strict=True) if success}
-    return [image for image in index if image not in broken]
-
-
-def is_randomized(attacks: Sequence[NamedAttack]) -> bool:
-    """Whether the attacks are those for models that answer at random, which know no success."""
-    return any(isinstance(one.attack, IterativeAttack) and not one.attack.stops_at_success for one in attacks)
-
-
-def _correct_shares(model: nn.Module, x: Tensor, label_B: Tensor) -> tuple[Tensor, Tensor]:
-    """How often a randomized model is correct, twice: to select by and score by the same samples would flatter."""
-    samples = torch.stack([logits(model, x, seed=seed).argmax(1) == label_B for seed in range(2 * _SAMPLES)])
-    selected, scored = samples.float().view(2, _SAMPLES, -1).mean(1)
-    return selected, scored
+# ---------------------------------------------------------------------- stages
 
 
 def _stages(attack: NamedAttack, threat: Threat) -> tuple[NamedAttack, ...]:
