@@ -84,6 +84,14 @@ def test_numbers_out_of_range_are_refused_before_a_folder_is_taken(
     assert not (tmp_path / "run").exists()
 
 
+def test_a_shortened_warmup_is_not_reported_before_a_refusal(vitadel: Command, tmp_path: Path) -> None:
+    run = ("--run", tmp_path / "run")
+    words = ("digits-standard", "--set", "plan.epochs=1", "--data", "digits[:8]")
+    assert "is no model" in mistake(vitadel("train", *words, "--set", "model.start=nowhere.safetensors", *run))
+    assert "too large a number" in mistake(vitadel("sweep", *words, "--axis", "plan.clip_norm=1,1e400", *run))
+    assert not (tmp_path / "run").exists()
+
+
 def test_data_that_is_not_there(vitadel: Command, trained: Path, tmp_path: Path) -> None:
     evaluate = ("evaluate", trained, "--run", tmp_path / "run", "--data")
     assert "there is no folder" in mistake(vitadel(*evaluate, f"folder:{tmp_path / 'nope'}"))

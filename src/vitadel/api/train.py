@@ -7,7 +7,7 @@ from vitadel.api.arguments import progress_of
 from vitadel.core.errors import unknown
 from vitadel.core.progress import Notify
 from vitadel.models import Model
-from vitadel.recipes import RECIPES, Recipe, override, train_recipe
+from vitadel.recipes import RECIPES, Recipe, train_recipe
 
 
 def train(
@@ -39,8 +39,9 @@ def train(
         >>> model = train("digits-adversarial", "runs/robust", overrides={"plan.epochs": 3})
     """
     with progress_of(progress) as notify:
-        chosen = override(as_recipe(recipe), overrides, notify=notify)
-        model = train_recipe(chosen, Path(run), data_spec=data, notify=notify, command=command)
+        model = train_recipe(
+            as_recipe(recipe), Path(run), data_spec=data, overrides=overrides, notify=notify, command=command
+        )
     model.source = str(run)
     return model
 

@@ -27,6 +27,23 @@ def prefixed(notify: Notify, prefix: str) -> Notify:
     return report
 
 
+class Deferred:
+    """A callback that keeps reports until it is certain that the work begins: a refusal is one line."""
+
+    def __init__(self, notify: Notify) -> None:
+        self._notify = notify
+        self._reports: list[tuple[str, int, int, Mapping[str, float]]] = []
+
+    def __call__(self, what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
+        self._reports.append((what, done, total, numbers))
+
+    def release(self) -> None:
+        """Send what was kept."""
+        for report in self._reports:
+            self._notify(*report)
+        self._reports = []
+
+
 def write_stderr(text: str) -> None:
     """Write to standard error; a closed pipe or a full disk there does not end the work."""
     with suppress(OSError):

@@ -1,6 +1,6 @@
 """From a recipe to a trained model in a run folder."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -9,9 +9,10 @@ from torch import nn
 from vitadel import data, models
 from vitadel.core.device import device_name
 from vitadel.core.errors import UsageError
-from vitadel.core.progress import Notify, silent
+from vitadel.core.progress import Deferred, Notify, silent
 from vitadel.data import DataSet, Shards, Split
 from vitadel.evaluate import validation_scores
+from vitadel.recipes.overrides import override
 from vitadel.recipes.recipe import Normalize, Recipe
 from vitadel.runs import Run, code_hashes
 from vitadel.train import Synthetic, Trainer, Validate, launch_ranks, set_up
@@ -25,6 +26,7 @@ def train_recipe(
     folder: Path,
     *,
     data_spec: str | None = None,
+    overrides: Mapping[str, object] | Sequence[str] = (),
     notify: Notify = silent,
     command: str | None = None,
 ) -> models.Model:
@@ -34,13 +36,15 @@ def train_recipe(
         recipe: What to train.
         folder: The run folder; one of another run is refused.
         data_spec: A data set in place of the recipe's.
+        overrides: Settings to change.
         notify: Reports progress.
         command: What the manifest records as the command.
 
     Returns:
         The model to evaluate: the best checkpoint by the hold-out, or the last weights without one.
     """
-    ranks = launch_ranks()
+    deferred = Deferred(notify)
+    recipe, ranks = override(recipe, overrides, notify=deferred), launch_ranks()
     dataset = data.load(data_spec or recipe.data, preprocess=data.parse_preprocess(recipe.preprocess))
     train = _train(recipe, dataset)
     synthetic = _synthetic(recipe, dataset)
@@ -56,6 +60,7 @@ def train_recipe(
     validate = _validate(recipe, dataset)
     set_up(start, recipe.objective, train, recipe.plan, synthetic, seed=recipe.seed)
     run = Run.claim(folder, "train", parts, device=device_name(), ranks=ranks, command=command)
+    deferred.release()
     trainer = Trainer(
         start,
         recipe.objective,

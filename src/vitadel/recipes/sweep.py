@@ -24,7 +24,7 @@ from vitadel.core.device import device_name
 from vitadel.core.distributed import Ranks
 from vitadel.core.errors import UsageError, unknown
 from vitadel.core.files import write_json
-from vitadel.core.progress import Notify, prefixed, silent
+from vitadel.core.progress import Deferred, Notify, prefixed, silent
 from vitadel.core.settings import split_assignment
 from vitadel.core.stats import Accuracy
 from vitadel.evaluate import AttackSuite
@@ -301,10 +301,12 @@ def run_sweep(
         UsageError: If a combination cannot be trained, before any training, or the folder belongs to another run.
     """
     assert evaluate is not None or sweep.suite is None, "a sweep with a suite needs a way to evaluate"
-    combinations = sweep.combinations(notify)
+    deferred = Deferred(notify)
+    combinations = sweep.combinations(deferred)
     sweep.refuse(combinations)
     parts = sweep.parts(combinations)
     run = Run.claim(folder, "sweep", parts, device=device_name(), ranks=launch_ranks(), command=command)
+    deferred.release()
     rows: list[CombinationRecord] = []
     for number, one in enumerate(combinations, 1):
         reports = prefixed(notify, f"{number}/{len(combinations)} {one.name}: ")
