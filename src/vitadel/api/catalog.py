@@ -3,7 +3,9 @@
 import dataclasses
 import enum
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +24,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting: its value as it is written, and what it means."""
+    """One line of a page: a setting, its value as it is written, and what it means; or a number that was measured."""
 
     name: str
     value: str
@@ -36,16 +38,16 @@ class Page:
     Args:
         title: One line.
         text: Paragraphs.
+        heading: What stands above the settings: what they are, and how they are changed.
         settings: What can be changed, or what was measured.
-        usage: How to change settings.
         details: Further paragraphs, after the settings.
         json: The same as plain JSON values.
     """
 
     title: str
     text: str = ""
+    heading: str = ""
     settings: tuple[Setting, ...] = ()
-    usage: str = ""
     details: str = ""
     json: object = None
 
@@ -116,16 +118,23 @@ def written(value: object) -> str:
 
 
 def _paragraphs(documented: object) -> tuple[str, str]:
-    """The first line of a docstring, and the rest without its sections of arguments."""
-    title, _, rest = inspect.cleandoc(getattr(documented, "__doc__", None) or "").partition("\n")
+    """The first paragraph of a docstring, and the rest without its sections of arguments."""
+    title, _, rest = inspect.cleandoc(getattr(documented, "__doc__", None) or "").partition("\n\n")
     for section in ("Args:", "Attributes:", "Example:", "Examples:", "Returns:", "Raises:"):
-        rest = rest.partition(f"\n{section}\n")[0]
-    return title.strip(), rest.strip()
+        rest = f"\n{rest}".partition(f"\n{section}\n")[0].lstrip("\n")
+    return " ".join(title.split()), _prose(rest)
 
 
 def _module_text(documented: object) -> str:
     module = inspect.getmodule(documented)
-    return inspect.cleandoc((module.__doc__ if module else "") or "")
+    return _prose(inspect.cleandoc((module.__doc__ if module else "") or ""))
+
+
+def _prose(text: str) -> str:
+    """The paragraphs that read well on a terminal: no formulas, no tables, no legends of shapes."""
+    paragraphs = re.split(r"\n\s*\n", text.strip())
+    skipped = re.compile(r"\.\. |[ =-]+$|Shape letters:|\s", re.M)
+    return "\n\n".join(one for one in paragraphs if not skipped.match(one) and ":math:" not in one and "===" not in one)
 
 
 def _first_lines(table: Mapping[str, Any]) -> list[Item]:
@@ -146,14 +155,17 @@ def _recipe(name: str) -> Page:
     from vitadel.runs import describe
 
     recipe = RECIPES[name]()
-    settings = []
+    sources = []
     for leaf in leaves(recipe):
         own = leaf.source_path in (leaf.path, "*", None)
-        settings.append(Setting(leaf.path, leaf.value, leaf.source or "default" if own else f"see {leaf.source_path}"))
-    text = "\n\n".join(filter(None, (inspect.cleandoc(RECIPES[name].__doc__ or ""), _module_text(RECIPES[name]))))
+        sources.append((leaf.path, leaf.value, leaf.source or "default" if own else f"see {leaf.source_path}"))
+    # the most frequent source is named once, above
+    usual, _ = Counter(source for *_, source in sources).most_common(1)[0]
+    settings = tuple(Setting(path, value, "" if source == usual else source) for path, value, source in sources)
+    text = "\n\n".join(filter(None, (_prose(inspect.getdoc(RECIPES[name]) or ""), _module_text(RECIPES[name]))))
     expected = "\n".join(f"{kind}: {result}" for kind, result in recipe.expect.items())
-    usage = "value, and where it comes from; change with --set PATH=VALUE"
-    return Page(f"{name}: {recipe.about}", text, tuple(settings), usage, expected, describe(recipe))
+    heading = f"Settings (--set PATH=VALUE) and where their values come from; where nothing is named: {usual}"
+    return Page(f"{name}: {recipe.about}", text, heading, settings, expected, describe(recipe))
 
 
 def _attacks() -> list[Item]:
@@ -175,18 +187,15 @@ def _attack(name: str) -> Page:
         else one
         for one in settings_of(default)
     ]
-    plain = {f.name: getattr(value := getattr(default, f.name), "__name__", str(value)) for f in _init_fields(kind)}
+    values = ((one.name, getattr(default, one.name)) for one in settings)
+    plain = {key: getattr(value, "__name__", str(value)) for key, value in values}
     if not issubclass(kind, AutoAttack):  # which brings its own
         loss = next(known for known, value in NAMED_LOSSES.items() if value is kind.default_loss)
         settings.append(Setting("loss", loss, f"The loss that is maximized. One of {', '.join(NAMED_LOSSES)}."))
         about = f"The class that is targeted; none for any other than the label. One of {', '.join(TARGETS)}."
         settings.append(Setting("target", "none", about))
     title, text = _paragraphs(kind)
-    return Page(f"{name}: {title}", text, tuple(settings), f"--attack {name}:KEY=VALUE,...", "", plain)
-
-
-def _init_fields(kind: type) -> "Iterable[dataclasses.Field[Any]]":
-    return [f for f in dataclasses.fields(kind) if f.init]
+    return Page(f"{name}: {title}", text, f"Settings (--attack {name}:KEY=VALUE,...)", tuple(settings), "", plain)
 
 
 def _scalings() -> list[Item]:
@@ -196,13 +205,9 @@ def _scalings() -> list[Item]:
 
 
 def _scaling(name: str) -> Page:
-    from vitadel.attacks import SCALINGS, Scaling
-    from vitadel.runs import describe
+    from vitadel.attacks import SCALINGS
 
-    chosen = SCALINGS[name]()
-    title, text = _paragraphs(SCALINGS[name])
-    usage = f"--scaling {name}:KEY=VALUE,..."
-    return Page(f"{name}: {title}", text, settings_of(chosen), usage, _module_text(Scaling), describe(chosen))
+    return _of_settings(name, SCALINGS[name], SCALINGS[name](), "--scaling")
 
 
 def _suites() -> list[Item]:
@@ -218,11 +223,11 @@ def _suite(name: str) -> Page:
 
     suite = SUITES[name]
     if not isinstance(suite, AttackSuite):
-        return _of_settings(name, suite, "--suite")
+        return _of_settings(name, type(suite), suite, "--suite")
     entries = [Setting(one.name, written(one.attack), f"loss {written(one.loss)}") for one in suite.attacks]
     if suite.attacks:
         entries.append(Setting("eps_scales", written(suite.eps_scales), "Radii, as multiples of the threat's."))
-    return Page(f"{name}: {suite.about}", "", tuple(entries), "", "", describe(suite))
+    return Page(f"{name}: {suite.about}", "", "Attacks, one after the other", tuple(entries), "", describe(suite))
 
 
 def _studies() -> list[Item]:
@@ -236,15 +241,17 @@ def _studies() -> list[Item]:
 def _study(name: str) -> Page:
     from vitadel.analyze import STUDIES
 
-    return _of_settings(name, STUDIES[name](), "vitadel analyze")
+    return _of_settings(name, STUDIES[name], STUDIES[name](), "vitadel analyze")
 
 
-def _of_settings(name: str, chosen: object, option: str) -> Page:
+def _of_settings(name: str, documented: object, chosen: object, option: str) -> Page:
+    """The page of a dataclass of settings, with the docstring of its class or of the function that made it."""
     from vitadel.runs import describe
 
-    title, text = _paragraphs(type(chosen))
-    usage = f"{option} {name}:KEY=VALUE,..."
-    return Page(f"{name}: {title}", text, settings_of(chosen), usage, _module_text(type(chosen)), describe(chosen))
+    title, text = _paragraphs(documented)
+    heading = f"Settings ({option} {name}:KEY=VALUE,...)"
+    details = _module_text(type(chosen))
+    return Page(f"{name}: {title}", text, heading, settings_of(chosen), details, describe(chosen))
 
 
 def _sweeps() -> list[Item]:
@@ -276,17 +283,20 @@ def _sweep(name: str) -> Page:
         {"values": dict(zip(names, labels, strict=True)), **dataclasses.asdict(row)}
         for labels, row in table.rows.items()
     ]
-    numbers = [
-        Setting(
-            ", ".join(f"{axis}={label}" for axis, label in zip(names, labels, strict=True)),
-            f"clean {_percent(row.clean)}, robust {_percent(row.robust)}",
-            "" if row.standard_clean is None else f"clean without adversarial training {_percent(row.standard_clean)}",
-        )
-        for labels, row in table.rows.items()
+    numbers = []
+    for labels, row in table.rows.items():
+        combination = ", ".join(f"{axis}={label}" for axis, label in zip(names, labels, strict=True))
+        accuracy = f"clean {_percent(row.clean)}, robust {_percent(row.robust)}"
+        if row.standard_clean is not None:
+            accuracy += f", clean without adversarial training {_percent(row.standard_clean)}"
+        numbers.append(Setting(combination, "", accuracy))
+    lines = [
+        f"{key.capitalize()}: {' '.join(value) if isinstance(value, list) else value}"
+        for key, value in about.items()
+        if value
     ]
-    lines = [f"{key}: {' '.join(value) if isinstance(value, list) else value}" for key, value in about.items() if value]
-    usage = f"published accuracy in percent; train it with vitadel sweep {name}"
-    return Page(f"{name}: {table.about}", "\n".join(lines), tuple(numbers), usage, "", {**about, "rows": rows})
+    heading = f"Published accuracy in percent; `vitadel sweep {name}` trains them"
+    return Page(f"{name}: {table.about}", "\n".join(lines), heading, tuple(numbers), "", {**about, "rows": rows})
 
 
 def _percent(number: float | None) -> str:
@@ -336,12 +346,16 @@ def model_page(
         "taps": taps,
     }
     settings = (
-        Setting("parameters", f"{measured.parameters:,}"),
+        Setting("parameters", f"{measured.parameters:,}", "weights and biases"),
         Setting("gflops", f"{about['gflops']}", f"{about['gmacs']} GMAC, products inside attention counted"),
-        *(Setting(key, written(about[key])) for key in ("image_size", "patch_size", "num_classes", "mean", "std")),
+        Setting("image_size", written(spec.image_size), "side of the images in pixels"),
+        Setting("patch_size", written(spec.patch_size), "side of a patch in pixels"),
+        Setting("num_classes", written(spec.num_classes), "number of logits"),
+        Setting("mean", written(spec.normalization.mean), "what is subtracted from pixels in [0, 1]"),
+        Setting("std", written(spec.normalization.std), "what they are divided by"),
         Setting("taps", str(len(taps)), f"{', '.join(taps[:9])}{', ...' if len(taps) > 9 else ''}"),
     )
-    return Page(name, "", settings, "", "", about)
+    return Page(name, "", "Measured for one image", settings, "", about)
 
 
 CATALOGS = {

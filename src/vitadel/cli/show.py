@@ -1,6 +1,7 @@
 """How results reach the person at the terminal."""
 
 import json
+import re
 import shutil
 import sys
 import textwrap
@@ -12,7 +13,7 @@ from vitadel.core.distributed import is_first_process
 from vitadel.core.progress import Notify, progress_bars, silent, write_stderr
 
 if TYPE_CHECKING:
-    from vitadel.api.catalog import Item, Page, Setting
+    from vitadel.api.catalog import Item, Page
     from vitadel.api.results import ShortTable
 
 # columns of a terminal beyond which text is hard to read, and of a name before its text goes below it
@@ -96,21 +97,19 @@ def items(found: "Iterable[Item]") -> None:
 def page(found: "Page") -> None:
     """Everything about one item: title, text, settings, details."""
     line(_wrapped(found.title))
-    if found.text:
-        line("\n" + found.text)
+    _text(found.text)
     if found.settings:
-        line("\nSettings" + (f" ({found.usage})" if found.usage else ""))
-        _settings(found.settings)
-    if found.details:
-        line("\n" + found.details)
+        line("\n" + _wrapped(found.heading))
+        _definitions([(f"{one.name} = {one.value}" if one.value else one.name, one.about) for one in found.settings])
+    _text(found.details)
 
 
-def _settings(settings: "Sequence[Setting]") -> None:
-    """Each setting with its value, and indented below it what it means."""
-    for one in settings:
-        line(_wrapped(f"{one.name} = {one.value}", "  ", "      "))
-        if one.about:
-            line(_wrapped(one.about, "      "))
+def _text(text: str) -> None:
+    """Paragraphs; within one, `Source: ...` and `- ...` begin lines of their own."""
+    for paragraph in text.split("\n\n") if text else []:
+        line("")
+        for entry in re.split(r"\n(?=- |[A-Z]\w+: )", paragraph):
+            line(_wrapped(" ".join(entry.split())))
 
 
 def _definitions(pairs: Sequence[tuple[str, str]]) -> None:
@@ -119,10 +118,11 @@ def _definitions(pairs: Sequence[tuple[str, str]]) -> None:
     indent = " " * (width + 4)
     for name, text in pairs:
         if len(name) > width:
-            line(f"  {name}")
-            line(_wrapped(text, indent))
+            line(_wrapped(name, "  ", "      "))
+            if text:
+                line(_wrapped(text, indent))
         else:
-            line(_wrapped(text, f"  {name:<{width}}  ", indent))
+            line(_wrapped(text, f"  {name:<{width}}  ", indent) if text else f"  {name}")
 
 
 def _wrapped(text: str, first: str = "", later: str | None = None) -> str:
