@@ -1,4 +1,4 @@
-"""Surveys from the command line: settings, real kills, two processes, bad images, mistakes."""
+"""Suites with settings from the command line: interrupted for real, two processes, bad images, mistakes."""
 
 import json
 import signal
@@ -38,7 +38,7 @@ def without_time(summary: Mapping[str, object]) -> dict[str, object]:
     return {key: value for key, value in summary.items() if key != "seconds"}
 
 
-def test_a_survey_from_beginning_to_page(vitadel: Command, model: Path, tmp_path: Path) -> None:
+def test_a_suite_from_beginning_to_page(vitadel: Command, model: Path, tmp_path: Path) -> None:
     words = ("evaluate", model, "--data", "digits[:12]", "--suite", f"clean,{SUITE},gray-level:steps=2", "--run")
     code, out, err = vitadel(*words, tmp_path / "run")
     assert code == 0, err
@@ -59,10 +59,10 @@ def test_a_survey_from_beginning_to_page(vitadel: Command, model: Path, tmp_path
     assert vitadel("report", tmp_path / "run", "--out", tmp_path / "page.html")[0] == 0
 
 
-def test_a_survey_killed_and_shared_out_ends_the_same(start: Start, model: Path, tmp_path: Path) -> None:
+def test_a_suite_killed_and_shared_by_ranks_ends_the_same(start: Start, model: Path, tmp_path: Path) -> None:
     words = ("evaluate", model, "--data", "digits[:31]", "--suite", SUITE, "--skip-unreadable", "--run")
     whole = start(*words, tmp_path / "whole", "--batch", "64")
-    killed = start(*words, tmp_path / "killed", "--batch", "7", dies_at=("pages/fog-5/", 1))
+    killed = start(*words, tmp_path / "killed", "--batch", "7", dies_at=("tables/fog-5/", 1))
     for process in (whole, killed):
         process.join(DEADLINE)
     assert (whole.exitcode, killed.exitcode) == (0, -signal.SIGKILL)
@@ -147,7 +147,7 @@ def test_what_there_is(vitadel: Command) -> None:
     assert "AlexNet" in about
 
 
-def test_commas_stand_between_suites_and_between_settings() -> None:
+def test_commas_separate_suites_and_settings() -> None:
     assert as_suites("quick") == [SUITES["quick"]]
     assert as_suites("clean,corruptions:severities=1+3,jpeg=85,gray-level") == [
         SUITES["clean"],
@@ -161,8 +161,8 @@ def test_commas_stand_between_suites_and_between_settings() -> None:
     for text, message in {
         "corrupt": "unknown suite 'corrupt'. Did you mean 'corruptions'?",
         "": "unknown suite ''",
-        "quick:steps=3": "the suite quick is a cascade of attacks and has no settings",
-        "quick,steps=3": "the suite quick is a cascade of attacks and has no settings",
+        "quick:steps=3": "the suite quick runs attacks and has no settings",
+        "quick,steps=3": "the suite quick runs attacks and has no settings",
         "corruptions:severity=3": "unknown setting of corruptions 'severity'. Did you mean 'severities'?",
         "corruptions:jpeg=x": "corruptions:jpeg wants a whole number, got 'x'",
         "imagenet-a:label_space=some": "unknown imagenet-a:label_space 'some'. Known: all, subset",
@@ -174,7 +174,7 @@ def test_commas_stand_between_suites_and_between_settings() -> None:
 
 
 def test_mistakes(vitadel: Command, model: Path, trained: Path, tmp_path: Path) -> None:
-    def told(suite: str, data: str = "digits[:4]", *more: str | Path, of: Path = model) -> str:
+    def error_of(suite: str, data: str = "digits[:4]", *more: str | Path, of: Path = model) -> str:
         words = ("evaluate", of, "--data", data, "--suite", suite, "--run", tmp_path / "run", *more)
         code, out, err = vitadel(*words)
         assert (code, out) == (2, "")
@@ -185,14 +185,14 @@ def test_mistakes(vitadel: Command, model: Path, trained: Path, tmp_path: Path) 
     path.parent.mkdir(parents=True)
     Image.fromarray(np.zeros((16, 16, 3), np.uint8)).save(path)
     cue = f"cue-conflict:{tmp_path / 'cues'}"
-    assert "are not the classes of a model, so quick can say nothing" in told("quick", cue)
-    assert "the model has 10 classes, not the 1000 of ImageNet" in told("shape-bias", cue)
-    assert "looks at cue-conflict stimuli" in told("shape-bias")
-    assert "Write --data imagenet-r:DIR" in told("imagenet-r")
-    assert "at least 16 px a side, got 8" in told("corruptions", of=trained)
-    assert "needs other models" in told("transfer")
-    assert "--keep-images is about cascades of attacks" in told("gray-level", "digits[:4]", "--keep-images")
-    assert "--scaling is about cascades of attacks" in told("spatial", "digits[:4]", "--scaling", "aas")
+    assert "are not the classes of a model, so quick can say nothing" in error_of("quick", cue)
+    assert "the model has 10 classes, not the 1000 of ImageNet" in error_of("shape-bias", cue)
+    assert "about cue-conflict stimuli" in error_of("shape-bias")
+    assert "Write --data imagenet-r:DIR" in error_of("imagenet-r")
+    assert "at least 16 px a side, got 8" in error_of("corruptions", of=trained)
+    assert "needs other models" in error_of("transfer")
+    assert "--keep-images is about suites of attacks" in error_of("gray-level", "digits[:4]", "--keep-images")
+    assert "--scaling is about suites of attacks" in error_of("spatial", "digits[:4]", "--scaling", "aas")
     assert not (tmp_path / "run").exists()
 
 
