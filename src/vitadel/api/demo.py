@@ -35,8 +35,8 @@ class Demo:
             {
                 "model": r.model,
                 "threat": r.threat,
-                "clean": r.clean.value,
-                "robust": r.robust.value if r.robust else None,
+                "clean": r.clean.accuracy,
+                "robust": r.robust.accuracy if r.robust else None,
             }
             for r in self.rows
         ]

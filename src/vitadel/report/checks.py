@@ -1,20 +1,24 @@
-"""Checks that a reader would make by hand; one that cannot be made says so and never passes by default."""
+"""Checks that a careful reader would make by hand; one that cannot be made is `not measured` and never passes."""
 
 import enum
 import math
 from collections import Counter
 from dataclasses import dataclass
 
-from vitadel.report.records import Curve, Evaluation
+from vitadel.report.reader import Curve, Evaluation
+from vitadel.report.text import eps_text
+from vitadel.runs.schema import ROBUST, WRONG_BEFORE
 
 HALF_WIDTH = 0.05  # a wider interval cannot tell apart most pairs of published models
 NEAR_ZERO = 0.05
 RISE = 0.01  # what two runs of one honest random attack may differ by
-ANYTHING_GOES = 0.5  # at this Linf eps every image can become the same gray one, so no model can stand
-_SLACK = 1e-5  # float32 pixels cannot keep an eps more exactly
+ANYTHING_GOES = 0.5  # at this Linf eps every image can become the same gray one, so no model can be robust
+_TOLERANCE = 1e-5  # float32 pixels cannot keep an eps more exactly
 
 
 class State(enum.Enum):
+    """The answer of a check."""
+
     PASS = "pass"  # noqa: S105
     FAIL = "fail"
     NOT_MEASURED = "not measured"
@@ -22,78 +26,82 @@ class State(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One question about a number, its answer, and what the answer rests on."""
+    """One question about a number, its answer, and the evidence for it."""
 
     title: str
     state: State
     evidence: str
 
 
-def of_evaluation(evaluation: Evaluation) -> tuple[Check, ...]:
+def check_evaluation(evaluation: Evaluation) -> tuple[Check, ...]:
+    """All checks of a suite of attacks."""
     return (inside_threat(evaluation), enough_images(evaluation), rows_add_up(evaluation))
 
 
-def of_curve(curve: Curve) -> tuple[Check, ...]:
+def check_curve(curve: Curve) -> tuple[Check, ...]:
+    """All checks of accuracy against eps."""
     return (falls_to_zero(curve), never_rises(curve))
 
 
 def inside_threat(evaluation: Evaluation) -> Check:
-    """Whether every image that an attack felled is one the attack was allowed to make."""
-    title = "fallen inside the threat"
-    threat, robust = evaluation.threat, evaluation.robust
-    if threat is None or robust is None:
+    """Whether every adversarial example lies within the threat."""
+    title = "adversarial examples inside the threat"
+    threat, rows = evaluation.record.threat, evaluation.rows
+    if threat is None or evaluation.record.robust is None:
         return _not_measured(title, "no attack was run")
     if threat.eps is None:
         return _not_measured(title, "the threat has no eps")
-    if evaluation.is_expected:
-        return _not_measured(title, "a random model")
-    pairs = zip(evaluation.fell_to, evaluation.size, strict=False)
-    sizes = [size for fell_to, size in pairs if fell_to not in ("", "clean")]
-    if not sizes or not all(map(math.isfinite, sizes)):
-        return _not_measured(title, "no image fell" if evaluation.size and not sizes else "no sizes in the rows")
-    largest, allowed = (eps_text(threat.norm, size, digits=6) for size in (max(sizes), threat.eps))
-    evidence = f"{len(sizes)} fell, largest {largest}, eps {allowed}"
-    return _judged(title, max(sizes) <= threat.eps * (1 + _SLACK) + 1e-7, evidence)
+    if evaluation.is_randomized:
+        return _not_measured(title, "a randomized model")
+    pairs = zip(rows.broken_by, rows.distance, strict=False)
+    distances = [distance for broken_by, distance in pairs if broken_by not in (ROBUST, WRONG_BEFORE)]
+    known = [distance for distance in distances if distance is not None and math.isfinite(distance)]
+    if not known or len(known) < len(distances):
+        return _not_measured(title, "no image was broken" if rows.distance and not distances else "no distances")
+    largest, allowed = (eps_text(threat.norm, eps, digits=6) for eps in (max(known), threat.eps))
+    evidence = f"{len(known)} broken, largest {largest}, eps {allowed}"
+    return _judged(title, max(known) <= threat.eps * (1 + _TOLERANCE) + 1e-7, evidence)
 
 
 def enough_images(evaluation: Evaluation) -> Check:
     """Whether the interval is narrow enough to be worth quoting."""
-    measured = evaluation.robust or evaluation.clean
+    measured = evaluation.record.robust or evaluation.clean
     evidence = f"\N{PLUS-MINUS SIGN}{100 * measured.half_width:.1f} points at n = {measured.n}"
     return _judged("interval within \N{PLUS-MINUS SIGN}5 points", measured.half_width <= HALF_WIDTH, evidence)
 
 
 def rows_add_up(evaluation: Evaluation) -> Check:
     """Whether counting the rows again gives the numbers of the summary."""
-    title = "rows match the summary"
-    if not evaluation.fell_to:
-        return _not_measured(title, "no rows with fell_to")
-    if evaluation.is_expected:
+    title, broken_by, robust = "rows match the summary", evaluation.rows.broken_by, evaluation.record.robust
+    if not broken_by:
+        return _not_measured(title, "no rows with broken_by")
+    if evaluation.is_randomized:
         return _shares_add_up(title, evaluation)
-    counts = Counter(evaluation.fell_to)
-    n, right, standing = len(evaluation.fell_to), len(evaluation.fell_to) - counts["clean"], counts[""]
-    same = n == evaluation.clean.n and right == evaluation.clean.correct
-    same &= evaluation.robust is None or standing == evaluation.robust.correct
-    told = "" if evaluation.robust is None else f", {standing} standing"
-    return _judged(title, same, f"{n} rows: {right} right{told}")
+    counts, n = Counter(broken_by), len(broken_by)
+    same = (n, n - counts[WRONG_BEFORE]) == (evaluation.clean.n, evaluation.clean.correct)
+    same &= robust is None or counts[ROBUST] == robust.correct
+    more = "" if robust is None else f", {counts[ROBUST]} robust"
+    return _judged(title, same, f"{n} rows: {n - counts[WRONG_BEFORE]} correct{more}")
 
 
 def _shares_add_up(title: str, evaluation: Evaluation) -> Check:
-    """The same for a model that answers at random: the mean share of right answers per image."""
-    pairs = [(evaluation.clean, evaluation.clean_right)]
-    pairs += [] if evaluation.robust is None else [(evaluation.robust, evaluation.right)]
-    same = all(len(shares) == told.n for told, shares in pairs)
-    same = same and all(math.isclose(math.fsum(shares) / told.n, told.value, abs_tol=1e-6) for told, shares in pairs)
+    """The same for a randomized model: the mean share of correct predictions per image."""
+    pairs = [(evaluation.clean, evaluation.clean_correct)]
+    pairs += [] if evaluation.record.robust is None else [(evaluation.record.robust, evaluation.correct)]
+    same = all(
+        len(shares) == known.n and math.isclose(math.fsum(shares) / known.n, known.accuracy, abs_tol=1e-6)
+        for known, shares in pairs
+    )
     means = " \N{RIGHTWARDS ARROW} ".join(f"{100 * math.fsum(v) / max(1, len(v)):.1f}" for _, v in pairs)
-    return _judged(title, same, f"{len(evaluation.fell_to)} rows: {means}% right")
+    return _judged(title, same, f"{len(evaluation.rows)} rows: {means}% correct")
 
 
 def falls_to_zero(curve: Curve) -> Check:
-    """Whether the attack wins once it may do anything; where it does not, it is the attack that is weak."""
+    """Whether the attack always succeeds once it may do anything; where it does not, it is the attack that is weak."""
     title = "falls to zero at the largest eps"
     eps, last = curve.points[-1]
     evidence = f"{last.percent}% left at {eps_text(curve.norm, eps)}"
-    if last.value <= NEAR_ZERO:
+    if last.accuracy <= NEAR_ZERO:
         return Check(title, State.PASS, evidence)
     if curve.norm == "linf" and eps >= ANYTHING_GOES:
         return Check(title, State.FAIL, f"{evidence}, where every image can be made plain gray")
@@ -101,20 +109,15 @@ def falls_to_zero(curve: Curve) -> Check:
 
 
 def never_rises(curve: Curve) -> Check:
-    """Whether a larger threat never leaves more images standing, as it contains the smaller one."""
+    """Whether a larger threat never leaves more images robust, as it contains the smaller one."""
     title = "never rises with eps"
-    if not curve.swept:
+    if not curve.has_several_radii:
         return _not_measured(title, "only one eps was attacked")
     steps = zip(curve.points, curve.points[1:], strict=False)
-    rise, eps = max((after.value - before.value, eps) for (_, before), (eps, after) in steps)
+    rise, eps = max((after.accuracy - before.accuracy, eps) for (_, before), (eps, after) in steps)
     if rise <= 0:
         return Check(title, State.PASS, f"{len(curve.points)} points, none above the one before")
     return _judged(title, rise <= RISE, f"rises by {100 * rise:.1f} points at {eps_text(curve.norm, eps)}")
-
-
-def eps_text(norm: str, eps: float, digits: int = 3) -> str:
-    """An eps as people say it: Linf in gray levels, the others as they are."""
-    return f"{255 * eps:.{digits}g}/255" if norm == "linf" else f"{eps:.{digits}g}"
 
 
 def _judged(title: str, holds: bool, evidence: str) -> Check:

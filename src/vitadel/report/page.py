@@ -1,28 +1,31 @@
-"""One self-contained page from run folders."""
+"""One self-contained HTML page from run folders."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from vitadel.core.errors import UsageError
-from vitadel.core.files import write_whole
-from vitadel.report import checks, identity, tables
-from vitadel.report.comparison.view import board
-from vitadel.report.exhibits import Exhibit, Findings, Table, alike
-from vitadel.report.figures import base, exhibits, masking, pictures
-from vitadel.report.manifest_text import provenance, sentence
-from vitadel.report.masking import Masking
-from vitadel.report.reader import collect, curves
-from vitadel.report.records import Curve, Evaluation, Record
-from vitadel.report.surveys import Measure, Survey
+from vitadel.report import summary, text
+from vitadel.report.checks import Check, State, check_curve, check_evaluation
+from vitadel.report.comparison.view import comparison_view
+from vitadel.report.figures import curves
+from vitadel.report.figures.exhibits import alike, exhibit_drawing
+from vitadel.report.figures.gallery import Card, cards, pixelated
+from vitadel.report.figures.style import PALETTE, Drawing, color, glyph
+from vitadel.report.labels import color_numbers, identities, model_names
+from vitadel.report.reader import Curve, Evaluation, RunRecord, read_runs
+from vitadel.runs.exhibits import Exhibit, Table
+from vitadel.runs.schema import ROBUST, WRONG_BEFORE, Gallery, Measure, StudyRecord
 
-_HERE = Path(__file__).parent
+_TEMPLATES = Path(__file__).parent / "templates"
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A part of a survival bar, in images and in percent of all of them."""
+    """A part of the bar of an evaluation, in images and in percent of all of them."""
 
     name: str
     kind: str
@@ -31,300 +34,330 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class EvaluationView:
     """One evaluation as the page shows it in its several places."""
 
     anchor: str
     evaluation: Evaluation
-    row: tables.SummaryRow
-    checks: tuple[checks.Check, ...]
+    row: summary.SummaryRow
+    checks: tuple[Check, ...]
     bar: tuple[Segment, ...]
-    cards: tuple[pictures.Card, ...]
+    cards: tuple[Card, ...]
     pixelated: bool
 
     @property
     def failed(self) -> int:
+        """How many checks fail."""
         return _failed(self.checks)
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class RunView:
     """One run as the page shows it."""
 
-    record: Record
+    record: RunRecord
     number: int
-    lines: tuple[Line, ...]
-    curves: tuple[tuple[Curve, tuple[checks.Check, ...]], ...]
+    evaluations: tuple[EvaluationView, ...]
+    curves: tuple[tuple[Curve, tuple[Check, ...]], ...]
     provenance: tuple[tuple[str, str], ...]
 
     @property
     def failed(self) -> int:
-        return sum(_failed(made) for _, made in self.curves)
+        """How many checks of curves fail."""
+        return sum(_failed(checks) for _, checks in self.curves)
 
     @property
-    def swept(self) -> bool:
-        return any(curve.swept for curve, _ in self.curves)
+    def has_curve(self) -> bool:
+        """Whether it was attacked at several radii."""
+        return any(curve.has_several_radii for curve, _ in self.curves)
 
     @property
     def has_bars(self) -> bool:
-        return any(line.bar for line in self.lines)
+        """Whether it was attacked."""
+        return any(view.bar for view in self.evaluations)
 
     @property
-    def opened(self) -> Line | None:
-        """The gallery a reader sees first: a middle one, where images both fall and stand."""
-        shown = [line for line in self.lines if line.cards]
+    def open_gallery(self) -> EvaluationView | None:
+        """The gallery that is open at first: a middle one, where some images are broken and some robust."""
+        shown = [view for view in self.evaluations if view.cards]
         return shown[len(shown) // 2] if shown else None
 
     @property
     def has_cards(self) -> bool:
-        return self.opened is not None
+        """Whether there are attacked images to show."""
+        return self.open_gallery is not None
 
     @property
     def glyph(self) -> str:
-        return base.glyph(self.number)
+        """Its marker."""
+        return glyph(self.number)
 
     @property
     def color(self) -> str:
-        return base.color(self.number)
+        """Its CSS color."""
+        return color(self.number)
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
     """One exhibit of one run: a figure or a table."""
 
-    block: Block
-    drawing: base.Drawing | None
+    run: RunView
+    drawing: Drawing | None
     table: Table | None
 
 
 @dataclass(frozen=True, slots=True)
-class Stand:
-    """The same exhibit of every run that has it; runs that say the same of it share the caption."""
+class ExhibitGroup:
+    """The same exhibit of every run that has it; runs with the same caption share it."""
 
     title: str
     panels: tuple[Panel, ...]
-    captions: tuple[tuple[tuple[Block, ...], str], ...]
+    captions: tuple[tuple[list[RunView], str], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Chapter:
+class StudySection:
     """One study, of all the runs that carried it out."""
-
-    study: str
-    title: str
-    summaries: tuple[tuple[Block, str], ...]
-    stands: tuple[Stand, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SurveyChapter:
-    """One survey, of all the runs that carried it out; `measures` are rows of a table with a cell for each of them."""
 
     anchor: str
     title: str
-    found: tuple[tuple[Block, Survey], ...]
+    results: tuple[tuple[RunView, StudyRecord], ...]
+    groups: tuple[ExhibitGroup, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SuiteSection:
+    """One suite of perturbations, of all the runs that were evaluated with it.
+
+    Args:
+        anchor: Its id in the page.
+        title: Its title.
+        results: Its summaries.
+        measures: Rows of a table, with a cell for each result.
+        groups: What it shows.
+        conventions: What else determines the numbers, and of which runs.
+    """
+
+    anchor: str
+    title: str
+    results: tuple[tuple[RunView, Evaluation], ...]
     measures: tuple[tuple[Measure, tuple[Measure | None, ...]], ...]
-    stands: tuple[Stand, ...]
-    conventions: tuple[tuple[tuple[Block, ...], str], ...]
+    groups: tuple[ExhibitGroup, ...]
+    conventions: tuple[tuple[list[RunView], str], ...]
 
     @property
     def has_clean(self) -> bool:
-        return any(survey.clean for _, survey in self.found)
+        """Whether there is a clean accuracy."""
+        return any(evaluation.record.clean for _, evaluation in self.results)
 
 
 def write_report(runs: Sequence[Path], out: Path, *, baseline: str | None = None) -> Path:
-    """Write the page about `runs` to `out` and return it; the same runs always give the same bytes.
+    """Write the page about some runs; the same runs always give the same bytes.
 
-    Where several models were evaluated they are compared, and with a `baseline`, the name of one of them, to that.
+    Args:
+        runs: Run folders.
+        out: The file to write.
+        baseline: The name of a model that the others are compared with.
+
+    Returns:
+        The file.
+
+    Raises:
+        UsageError: If one of the folders cannot be read, or the file not be written.
     """
     if out.is_dir() or (out.parent.exists() and not out.parent.is_dir()):
         raise UsageError(f"a report is one file in a folder, got {out}. Write for example --out report.html")
-    text = render(collect(runs), baseline)
-    write_whole(out, lambda beside: _write(beside, text))
-    return out
+    return text.write_text(out, _render(read_runs(runs), baseline))
 
 
-def render(records: Sequence[Record], baseline: str | None = None) -> str:
-    """The page as text."""
+def _render(records: Sequence[RunRecord], baseline: str | None) -> str:
     import jinja2
 
-    loader = jinja2.FileSystemLoader(_HERE)
     environment = jinja2.Environment(
-        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     return environment.get_template("page.html").render(**_content(records, baseline)) + "\n"
 
 
-def _write(beside: Path, text: str) -> None:
-    beside.write_text(text, encoding="utf-8", errors="backslashreplace")
-
-
-def _content(records: Sequence[Record], baseline: str | None) -> dict[str, object]:
-    rows = tables.summary_rows(records)
-    models = identity.identities(records)
-    numbers = identity.numbers(models)
-    blocks = _blocks(records, rows, numbers)
-    table = board(records, numbers, baseline)
-    first = {block.record.label: block for block in reversed(blocks)}
-    drawn = [curve for block in blocks for curve, _ in block.curves]
+def _content(records: Sequence[RunRecord], baseline: str | None) -> dict[str, object]:
+    """What the template shows."""
+    rows, models = summary.summary_rows(records), identities(records)
+    numbers = color_numbers(models, len(PALETTE))
+    runs = _runs(records, rows, numbers)
+    first = {run.record.label: run for run in reversed(runs)}
+    drawn = [curve for run in runs for curve, _ in run.curves]
     return {
-        "css": (_HERE / "page.css").read_text(encoding="utf-8"),
-        "title": _title(identity.names(models)),
+        "css": (_TEMPLATES / "page.css").read_text(encoding="utf-8"),
+        "title": _title(model_names(models)),
         "models": [
-            (block, sentence([r for r in records if r.label == block.record.label]))
-            for block in reversed(first.values())
+            (run, _sentence([r for r in records if r.label == run.record.label])) for run in reversed(first.values())
         ],
-        "blocks": blocks,
-        "measured": [block for block in blocks if block.lines],
-        "trained": [block for block in blocks if block.record.training],
-        "sweeps": [block for block in blocks if block.record.sweep],
-        "studied": [block for block in blocks if block.record.masking],
-        "evidence_codes": list(dict.fromkeys(e.code for _, study in _studies(blocks) for e in study.evidence)),
-        "gap_drawings": _gap_drawings(blocks),
-        "masking_drawings": masking.curve_drawings(_studies(blocks)),
-        "chapters": _chapters(blocks),
-        "board": table,
-        "surveys": _survey_chapters(blocks),
-        "legend": _attack_legend(blocks),
-        "curve_drawings": base.curve_drawings(drawn, numbers),
-        "strokes": base.strokes(drawn, numbers),
+        "runs": runs,
+        "attacked": [run for run in runs if run.evaluations],
+        "trained": [run for run in runs if run.record.training],
+        "sweeps": [run for run in runs if run.record.sweep],
+        "studies": _study_sections(runs),
+        "comparison": comparison_view(records, numbers, baseline),
+        "suites": _suite_sections(runs),
+        "legend": _attack_legend(runs),
+        "curve_drawings": curves.curve_drawings(drawn, numbers),
+        "strokes": curves.strokes(drawn, numbers),
         "holdout_robust": any(s.event == "holdout" and s.name == "robust" for r in records for s in r.training),
-        "training_drawings": base.training_drawings(records, numbers),
-        "markdown": tables.markdown(rows) if rows else "",
-        "latex": tables.latex(rows) if rows else "",
-        "attack_rows": sum(len(evaluation.attacks) for record in records for evaluation in record.evaluations),
-        "is_expected": any(evaluation.is_expected for record in records for evaluation in record.evaluations),
-        "PASS": checks.State.PASS,
-        "FAIL": checks.State.FAIL,
+        "training_drawings": curves.training_drawings(records, numbers),
+        "markdown": summary.markdown(rows) if rows else "",
+        "latex": summary.latex(rows) if rows else "",
+        "attack_rows": sum(len(evaluation.record.attacks) for record in records for evaluation in record.attacks),
+        "is_randomized": any(evaluation.is_randomized for record in records for evaluation in record.attacks),
+        "number": text.number,
+        "interval": text.interval,
+        "evidence": text.evidence,
+        "PASS": State.PASS,
+        "FAIL": State.FAIL,
     }
 
 
-def _studies(blocks: Sequence[Block]) -> list[tuple[int, Masking]]:
-    return [(block.number, block.record.masking) for block in blocks if block.record.masking is not None]
-
-
-def _gap_drawings(blocks: Sequence[Block]) -> list[base.Drawing]:
-    """One drawing per study; two and more stand side by side, so each is narrower."""
-    studies = _studies(blocks)
-    widest = 4 if len(studies) == 1 else 2
-    return [masking.gap_drawing(one, number, min(widest, len(one.plain))) for number, one in studies]
-
-
-def _chapters(blocks: Sequence[Block]) -> list[Chapter]:
-    told: dict[str, list[tuple[Block, Findings]]] = {}
-    for block in blocks:
-        if block.record.findings is not None:
-            told.setdefault(block.record.findings.study, []).append((block, block.record.findings))
-    return [_chapter(study, found) for study, found in told.items()]
-
-
-def _chapter(study: str, found: Sequence[tuple[Block, Findings]]) -> Chapter:
-    summaries = tuple((block, findings.summary) for block, findings in found)
-    stands = _stands(study, [(block, exhibit) for block, findings in found for exhibit in findings.exhibits])
-    return Chapter(study, found[0][1].title, summaries, stands)
-
-
-def _stands(name: str, pairs: Sequence[tuple[Block, Exhibit]]) -> tuple[Stand, ...]:
-    shown: dict[tuple[type[Exhibit], str], list[tuple[Block, Exhibit]]] = {}
-    for block, exhibit in pairs:
-        shown.setdefault((type(exhibit), exhibit.title), []).append((block, exhibit))
-    return tuple(_stand(f"{name}-{number}", same) for number, same in enumerate(shown.values()))
-
-
-def _survey_chapters(blocks: Sequence[Block]) -> list[SurveyChapter]:
-    told: dict[str, list[tuple[Block, Survey]]] = {}
-    for block in blocks:
-        for survey in block.record.surveys:
-            told.setdefault(survey.suite, []).append((block, survey))
-    return [_survey_chapter(f"survey-{place}", found) for place, found in enumerate(told.values())]
-
-
-def _survey_chapter(anchor: str, found: Sequence[tuple[Block, Survey]]) -> SurveyChapter:
-    own = [{(measure.name, measure.kind): measure for measure in survey.measures} for _, survey in found]
-    known = {key: measure for mine in reversed(own) for key, measure in mine.items()}
-    order = dict.fromkeys(key for mine in own for key in mine)
-    conventions: dict[str, list[Block]] = {}
-    for block, survey in found:
-        conventions.setdefault("; ".join(f"{key}: {value}" for key, value in survey.conventions), []).append(block)
-    return SurveyChapter(
-        anchor=anchor,
-        title=found[0][1].title,
-        found=tuple(found),
-        measures=tuple((known[key], tuple(mine.get(key) for mine in own)) for key in order),
-        stands=_stands(anchor, [(block, exhibit) for block, survey in found for exhibit in survey.exhibits]),
-        conventions=tuple((tuple(whose), text) for text, whose in conventions.items() if text),
-    )
-
-
-def _stand(name: str, pairs: Sequence[tuple[Block, Exhibit]]) -> Stand:
-    blocks, exhibits = [block for block, _ in pairs], alike([exhibit for _, exhibit in pairs])
-    panels = [_panel(f"{name}-{place}", *pair) for place, pair in enumerate(zip(blocks, exhibits, strict=True))]
-    captions: dict[str, list[Block]] = {}
-    for block, exhibit in zip(blocks, exhibits, strict=True):
-        captions.setdefault(exhibit.caption, []).append(block)
-    return Stand(exhibits[0].title, tuple(panels), tuple((tuple(whose), text) for text, whose in captions.items()))
-
-
-def _panel(name: str, block: Block, exhibit: Exhibit) -> Panel:
-    if isinstance(exhibit, Table):
-        return Panel(block, None, exhibit)
-    return Panel(block, exhibits.exhibit_drawing(exhibit, name), None)
-
-
 def _title(models: Sequence[str]) -> str:
-    if len(models) <= 2:
-        return "Robustness of " + " and ".join(models)
-    return f"Robustness of {len(models)} models"
+    return "Robustness of " + (" and ".join(models) if len(models) <= 2 else f"{len(models)} models")
 
 
-def _blocks(
-    records: Sequence[Record], rows: Sequence[tables.SummaryRow], numbers: Mapping[str, int]
-) -> tuple[Block, ...]:
-    galleries = sum(pictures.has_gallery(e) for record in records for e in record.evaluations)
+def _sentence(records: Sequence[RunRecord]) -> str:
+    """What a model is, from all the runs that trained or measured it."""
+    words = [part for record in records for part in text.description(record) if part]
+    return "; ".join(dict.fromkeys(words)) + "."
+
+
+def _runs(
+    records: Sequence[RunRecord], rows: Sequence[summary.SummaryRow], numbers: Mapping[str, int]
+) -> tuple[RunView, ...]:
+    galleries = sum(_has_images(one.gallery) for record in records for one in record.attacks)
     left = iter(rows)
     return tuple(
-        Block(
+        RunView(
             record=record,
             number=numbers[record.label],
-            lines=tuple(_line(f"r{r}e{e}", ev, next(left), galleries) for e, ev in enumerate(record.evaluations)),
-            curves=tuple((curve, checks.of_curve(curve)) for curve in curves(record)),
-            provenance=tuple(provenance(record)),
+            evaluations=tuple(
+                _evaluation(f"r{r}e{e}", one, next(left), galleries) for e, one in enumerate(record.attacks)
+            ),
+            curves=tuple((curve, check_curve(curve)) for curve in record.curves),
+            provenance=tuple(text.provenance(record.folder, record.manifest)),
         )
         for r, record in enumerate(records)
     )
 
 
-def _line(anchor: str, evaluation: Evaluation, row: tables.SummaryRow, galleries: int) -> Line:
-    gallery = evaluation.gallery if pictures.has_gallery(evaluation) else None
-    return Line(
+def _evaluation(anchor: str, evaluation: Evaluation, row: summary.SummaryRow, galleries: int) -> EvaluationView:
+    gallery = evaluation.gallery if _has_images(evaluation.gallery) else None
+    return EvaluationView(
         anchor=anchor,
         evaluation=evaluation,
         row=row,
-        checks=checks.of_evaluation(evaluation),
+        checks=check_evaluation(evaluation),
         bar=_bar(evaluation),
-        cards=pictures.cards(gallery, galleries=galleries) if gallery else (),
-        pixelated=pictures.pixelated(gallery) if gallery else False,
+        cards=cards(gallery, galleries=galleries) if gallery else (),
+        pixelated=pixelated(gallery) if gallery else False,
     )
 
 
-def _failed(made: Sequence[checks.Check]) -> int:
-    return sum(check.state is checks.State.FAIL for check in made)
+def _has_images(gallery: Gallery | None) -> bool:
+    return gallery is not None and len(gallery.clean) > 0
+
+
+def _failed(checks: Sequence[Check]) -> int:
+    return sum(check.state is State.FAIL for check in checks)
 
 
 def _bar(evaluation: Evaluation) -> tuple[Segment, ...]:
-    """What became of the images: standing, fallen to each attack in the suite's order, wrong before."""
-    if evaluation.robust is None or not evaluation.fell_to:
+    """How many images are robust, broken by each attack in the suite's order, misclassified before any."""
+    broken_by, attacks = evaluation.rows.broken_by, evaluation.record.attacks
+    if evaluation.record.robust is None or not broken_by:
         return ()
-    counts = Counter(evaluation.fell_to)
-    attacks = [name for name in dict.fromkeys([*(a.name for a in evaluation.attacks), *sorted(counts)]) if name]
-    order = [("", "stands"), *((name, "fell") for name in attacks if name != "clean"), ("clean", "wrong")]
-    n = len(evaluation.fell_to)
-    return tuple(Segment(name, kind, counts[name], 100 * counts[name] / n) for name, kind in order if counts[name])
+    counts = Counter(broken_by)
+    names = dict.fromkeys([*(attack.name for attack in attacks), *sorted(counts)])
+    broken = [(name, "broken") for name in names if name not in (ROBUST, WRONG_BEFORE)]
+    order = [(ROBUST, "robust"), *broken, (WRONG_BEFORE, "wrong")]
+    return tuple(
+        Segment(name, kind, counts[name], 100 * counts[name] / len(broken_by)) for name, kind in order if counts[name]
+    )
 
 
-def _attack_legend(blocks: Sequence[Block]) -> list[str]:
-    """Every attack that felled an image, in the order the suites run them; the place chooses the shade."""
-    lines = [line for block in blocks for line in block.lines]
-    fell = {segment.name: None for line in lines for segment in line.bar if segment.kind == "fell"}
-    in_order = dict.fromkeys(attack.name for line in lines for attack in line.evaluation.attacks)
-    return [*(name for name in in_order if name in fell), *(name for name in fell if name not in in_order)]
+def _attack_legend(runs: Sequence[RunView]) -> list[str]:
+    """Every attack that broke an image, in the order of the suites; its index chooses the shade."""
+    views = [view for run in runs for view in run.evaluations]
+    broke = {segment.name: None for view in views for segment in view.bar if segment.kind == "broken"}
+    in_order = dict.fromkeys(attack.name for view in views for attack in view.evaluation.record.attacks)
+    return [*(name for name in in_order if name in broke), *(name for name in broke if name not in in_order)]
+
+
+# ---------------------------------------------- studies, suites, exhibits
+
+
+def _grouped(pairs: Sequence[tuple[RunView, _T]], key: Callable[[_T], object]) -> list[list[tuple[RunView, _T]]]:
+    """The pairs whose second parts have the same key, together."""
+    groups: dict[object, list[tuple[RunView, _T]]] = {}
+    for run, one in pairs:
+        groups.setdefault(key(one), []).append((run, one))
+    return list(groups.values())
+
+
+def _by_text(pairs: Sequence[tuple[RunView, str]]) -> tuple[tuple[list[RunView], str], ...]:
+    """Texts, each with all the runs that have it."""
+    return tuple(([run for run, _ in same], same[0][1]) for same in _grouped(pairs, str))
+
+
+def _study_sections(runs: Sequence[RunView]) -> list[StudySection]:
+    results = [(run, run.record.study) for run in runs if run.record.study is not None]
+    return [_study_section(f"study-{same[0][1].study}", same) for same in _grouped(results, lambda one: one.study)]
+
+
+def _study_section(anchor: str, results: Sequence[tuple[RunView, StudyRecord]]) -> StudySection:
+    exhibits = [(run, exhibit) for run, study in results for exhibit in study.exhibits]
+    return StudySection(anchor, results[0][1].title, tuple(results), _groups(anchor.removeprefix("study-"), exhibits))
+
+
+def _suite_sections(runs: Sequence[RunView]) -> list[SuiteSection]:
+    results = [(run, evaluation) for run in runs for evaluation in run.record.perturbations]
+    groups = _grouped(results, lambda one: one.record.suite)
+    return [_suite_section(f"suite-{number}", same) for number, same in enumerate(groups)]
+
+
+def _suite_section(anchor: str, results: Sequence[tuple[RunView, Evaluation]]) -> SuiteSection:
+    own = [{(one.name, one.kind): one for one in evaluation.record.measures} for _, evaluation in results]
+    known = {key: measure for mine in reversed(own) for key, measure in mine.items()}
+    order = dict.fromkeys(key for mine in own for key in mine)
+    conventions = [(run, _conventions(evaluation)) for run, evaluation in results]
+    return SuiteSection(
+        anchor=anchor,
+        title=results[0][1].record.title,
+        results=tuple(results),
+        measures=tuple((known[key], tuple(mine.get(key) for mine in own)) for key in order),
+        groups=_groups(anchor, [(run, exhibit) for run, one in results for exhibit in one.record.exhibits]),
+        conventions=tuple(pair for pair in _by_text(conventions) if pair[1]),
+    )
+
+
+def _conventions(evaluation: Evaluation) -> str:
+    items = (evaluation.record.conventions or {}).items()
+    return "; ".join(f"{key}: {text.compact(value)}" for key, value in items)
+
+
+def _groups(name: str, exhibits: Sequence[tuple[RunView, Exhibit]]) -> tuple[ExhibitGroup, ...]:
+    groups = _grouped(exhibits, lambda one: (type(one), one.title))
+    return tuple(_group(f"{name}-{number}", same) for number, same in enumerate(groups))
+
+
+def _group(name: str, pairs: Sequence[tuple[RunView, Exhibit]]) -> ExhibitGroup:
+    runs, exhibits = [run for run, _ in pairs], alike([exhibit for _, exhibit in pairs])
+    panels = [_panel(f"{name}-{i}", *pair) for i, pair in enumerate(zip(runs, exhibits, strict=True))]
+    captions = _by_text([(run, exhibit.caption) for run, exhibit in zip(runs, exhibits, strict=True)])
+    return ExhibitGroup(exhibits[0].title, tuple(panels), captions)
+
+
+def _panel(name: str, run: RunView, exhibit: Exhibit) -> Panel:
+    if isinstance(exhibit, Table):
+        return Panel(run, None, exhibit)
+    return Panel(run, exhibit_drawing(exhibit, name), None)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vitadel.core.stats import PowerLawFit, clip_share, inverse_logit, logit
-from vitadel.report.comparison.compare import Row, Score
-from vitadel.report.comparison.trends import MILLION, Scaling, Size, Trend, millions
-from vitadel.report.figures.base import INK, MARKERS, PALETTE, Drawing, save, styled, svg
+from vitadel.core.stats import PowerLawFit, inverse_logit, logit
+from vitadel.report.comparison.models import ModelRow, Score
+from vitadel.report.comparison.trends import MILLION, SizePoint, SizeTrend, Trend, on_axis
 from vitadel.report.figures.exhibits import slug
-from vitadel.report.surveys import figure as as_text
-from vitadel.report.surveys import signed
+from vitadel.report.figures.style import DASHED, DOTTED, INK, MARKERS, PALETTE, Drawing, save, styled, svg
+from vitadel.report.text import number as number_text
+from vitadel.report.text import parameters_text, signed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,39 +26,39 @@ Numbers = Mapping[str, int]
 _INCHES = (4.4, 3.5)
 _AREAS = (26.0, 240.0)  # the least and the greatest marker, in square points
 _UNKNOWN_AREA = 60.0
-_DOTTED = (0, (1.5, 2))
 # how several fits of one figure are told apart
-_STROKES = {"solid": (0, ()), "dashed": (0, (5, 3)), "dotted": _DOTTED, "dash-dotted": (0, (5, 2, 1, 2))}
+_STROKES = {"solid": (0, ()), "dashed": DASHED, "dotted": DOTTED, "dash-dotted": (0, (5, 2, 1, 2))}
 # percentages worth a tick on an axis of logits
 _PERCENTS = (0.01, 0.1, 0.5, 1, 2, 5, 10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 98, 99, 99.5, 99.9, 99.99)
 _MOST_TICKS = 8
 _WIDE = 3.0  # of an axis of logits: that from 18% to 82%
-_ROOM = 0.08
+_MARGIN = 0.08
 
 
 def trend_drawings(trends: Sequence[Trend], numbers: Numbers) -> list[Drawing]:
     """For the page, whose legend names the points."""
     return [
-        _drawing(f"trend-{place}", _trend_title(one), _trend_alt(one), _draw_trend(one, numbers))
-        for place, one in enumerate(trends)
+        _drawing(f"trend-{i}", _trend_title(one), _trend_alt(one), _draw_trend(one, numbers))
+        for i, one in enumerate(trends)
     ]
 
 
-def scaling_drawings(scalings: Sequence[Scaling], numbers: Numbers) -> list[Drawing]:
+def size_drawings(trends: Sequence[SizeTrend], numbers: Numbers) -> list[Drawing]:
+    """The same of error against size."""
     return [
-        _drawing(f"scaling-{place}", _scaling_title(one), _scaling_alt(one), _draw_scaling(one, numbers))
-        for place, one in enumerate(scalings)
+        _drawing(f"scaling-{i}", _size_title(one), _size_alt(one), _draw_size_trend(one, numbers))
+        for i, one in enumerate(trends)
     ]
 
 
 def with_strokes(formulas: Sequence[str]) -> list[str]:
-    """Formulas of one figure with the look of their lines, if there are several."""
+    """Formulas of one figure with the stroke of their lines, if there are several."""
     strokes = list(_STROKES)
-    return [f"{one} ({strokes[at % len(strokes)]})" if len(formulas) > 1 else one for at, one in enumerate(formulas)]
+    return [f"{one} ({strokes[i % len(strokes)]})" if len(formulas) > 1 else one for i, one in enumerate(formulas)]
 
 
 def write_comparison_figures(
-    trends: Sequence[Trend], scalings: Sequence[Scaling], numbers: Numbers, folder: Path
+    trends: Sequence[Trend], sizes: Sequence[SizeTrend], numbers: Numbers, folder: Path
 ) -> list[Path]:
     """The same as PNG and PDF, each with its own legend."""
     drawn = [
@@ -66,8 +66,8 @@ def write_comparison_figures(
         for one in trends
     ]
     drawn += [
-        (_scaling_title(one), _draw_scaling(one, numbers), [at.row for at in one.points], one.formulas)
-        for one in scalings
+        (_size_title(one), _draw_size_trend(one, numbers), [point.row for point in one.points], one.formulas)
+        for one in sizes
     ]
     written = []
     for number, (title, draw, rows, formulas) in enumerate(drawn, 1):
@@ -89,13 +89,13 @@ def _figure(name: str, draw: "Callable[[Axes], None]") -> "Iterator[Figure]":
         yield figure
 
 
-def _legend(figure: "Figure", rows: Sequence[Row], numbers: Numbers, formulas: Sequence[str]) -> None:
+def _legend(figure: "Figure", rows: Sequence[ModelRow], numbers: Numbers, formulas: Sequence[str]) -> None:
     from matplotlib.lines import Line2D
 
     strokes = list(_STROKES.values())
     handles = [
-        Line2D([], [], color=INK, linewidth=1.0, linestyle=strokes[at % len(strokes)], label=formula)
-        for at, formula in enumerate(formulas)
+        Line2D([], [], color=INK, linewidth=1.0, linestyle=strokes[i % len(strokes)], label=formula)
+        for i, formula in enumerate(formulas)
     ]
     for row in rows:
         color, marker = _look(row, numbers)
@@ -109,8 +109,8 @@ def _trend_title(trend: Trend) -> str:
     return f"{trend.column.title} against clean accuracy" + _about(trend.column.about)
 
 
-def _scaling_title(scaling: Scaling) -> str:
-    return f"Error against size: {scaling.column.title}" + _about(scaling.column.about)
+def _size_title(trend: SizeTrend) -> str:
+    return f"Error against size: {trend.column.title}" + _about(trend.column.about)
 
 
 def _about(about: str) -> str:
@@ -118,39 +118,32 @@ def _about(about: str) -> str:
 
 
 def _trend_alt(trend: Trend) -> str:
-    told = []
+    share, models = trend.column.is_share, []
     for row, clean, score in trend.points:
         beyond = trend.residual(clean, score)
-        more = "" if beyond is None else f", {signed(beyond, is_share=trend.column.is_share)} beyond the line"
-        told.append(f"{row.label}: {_text(clean.value)} clean, {_value(trend, score.value)}{more}")
-    return f"{_trend_title(trend)}. {'; '.join(told)}. {'; '.join(trend.formulas)}".rstrip(". ") + "."
+        more = "" if beyond is None else f", {signed(beyond, is_share=share)} beyond the line"
+        values = number_text(clean.value, is_share=True), number_text(score.value, is_share=share)
+        models.append(f"{row.label}: {values[0]} clean, {values[1]}{more}")
+    return f"{_trend_title(trend)}. {'; '.join(models)}. {'; '.join(trend.formulas)}".rstrip(". ") + "."
 
 
-def _scaling_alt(scaling: Scaling) -> str:
-    told = "; ".join(f"{at.row.label}: {millions(at.parameters)}, error {at.error:.3g}" for at in scaling.points)
-    return f"{_scaling_title(scaling)}. {told}. {'; '.join(scaling.formulas)}."
+def _size_alt(trend: SizeTrend) -> str:
+    models = "; ".join(f"{p.row.label}: {parameters_text(p.parameters)}, error {p.error:.3g}" for p in trend.points)
+    return f"{_size_title(trend)}. {models}. {'; '.join(trend.formulas)}."
 
 
-def _text(share: float) -> str:
-    return as_text(share, is_share=True)
+def _look(row: ModelRow, numbers: Numbers) -> tuple[str, str]:
+    number = numbers[row.labels[0]] % len(PALETTE)
+    return PALETTE[number], MARKERS[number]
 
 
-def _value(trend: Trend, value: float) -> str:
-    return as_text(value, is_share=trend.column.is_share)
-
-
-def _look(row: Row, numbers: Numbers) -> tuple[str, str]:
-    place = numbers[row.also[0]] % len(PALETTE)
-    return PALETTE[place], MARKERS[place]
-
-
-def _dot(axes: "Axes", at: tuple[float, float], area: float, row: Row, numbers: Numbers) -> None:
+def _dot(axes: "Axes", point: tuple[float, float], area: float, row: ModelRow, numbers: Numbers) -> None:
     color, marker = _look(row, numbers)
-    axes.scatter(*at, s=area, color=color, marker=marker, alpha=0.85, linewidths=0, zorder=3)
+    axes.scatter(*point, s=area, color=color, marker=marker, alpha=0.85, linewidths=0, zorder=3)
 
 
-def _areas(rows: Sequence[Row]) -> list[float]:
-    """Markers whose area grows with the root of the size, so that two orders of magnitude can stand on one page."""
+def _areas(rows: Sequence[ModelRow]) -> list[float]:
+    """Markers whose area grows with the root of the size, so that two orders of magnitude fit into one figure."""
     known = [row.parameters for row in rows if row.parameters is not None]
     if not known or max(known) == min(known):
         return [_UNKNOWN_AREA] * len(rows)
@@ -170,21 +163,19 @@ def _draw_trend(trend: Trend, numbers: Numbers) -> "Callable[[Axes], None]":
     share = trend.column.is_share
 
     def x(value: float, score: Score) -> float:
-        return _as_logit(value, score) if logits else 100 * value
+        return on_axis(score, trend.clean, value) if logits else 100 * value
 
     def y(value: float, score: Score) -> float:
-        if not share:
-            return value
-        return _as_logit(value, score) if logits else 100 * value
+        return on_axis(score, trend.column, value) if logits or not share else 100 * value
 
     def draw(axes: "Axes") -> None:
         rows = [row for row, _, _ in trend.points]
         for (row, clean, score), area in zip(trend.points, _areas(rows), strict=True):
             color, _ = _look(row, numbers)
             _cross(axes, _ends(clean, x), _ends(score, y), color)
-            at = x(clean.value, clean), y(score.value, score)
-            _dot(axes, at, area, row, numbers)
-            _number(axes, at, rows, row)
+            point = x(clean.value, clean), y(score.value, score)
+            _dot(axes, point, area, row, numbers)
+            _number(axes, point, rows, row)
         xs, ys = (
             _limits([_ends(clean, x) for _, clean, _ in trend.points]),
             _limits([_ends(score, y) for _, _, score in trend.points]),
@@ -192,7 +183,7 @@ def _draw_trend(trend: Trend, numbers: Numbers) -> "Callable[[Axes], None]":
         if trend.line is not None:
             axes.plot(xs, [trend.line.at(end) for end in xs], color=INK, linewidth=1.0, zorder=2)
         if share and trend.column.unit == "accuracy":
-            axes.plot(xs, xs, color=INK, linewidth=0.9, linestyle=_DOTTED, zorder=1)
+            axes.plot(xs, xs, color=INK, linewidth=0.9, linestyle=DOTTED, zorder=1)
         axes.set_xlim(*xs)
         axes.set_ylim(*ys)
         if logits:
@@ -203,10 +194,6 @@ def _draw_trend(trend: Trend, numbers: Numbers) -> "Callable[[Axes], None]":
         axes.set_ylabel(f"{trend.column.title}{', %' if share else ''}")
 
     return draw
-
-
-def _as_logit(value: float, score: Score) -> float:
-    return logit(clip_share(value, score.n or 10**6))
 
 
 def _ends(score: Score, scale: Callable[[float, Score], float]) -> tuple[float, float, float]:
@@ -222,25 +209,25 @@ def _cross(axes: "Axes", x: tuple[float, float, float], y: tuple[float, float, f
     axes.plot([x[1], x[1]], [y[0], y[2]], color=color, linewidth=0.9, alpha=0.6, zorder=2)
 
 
-def is_numbered(rows: Sequence[Row]) -> bool:
+def is_numbered(rows: Sequence[ModelRow]) -> bool:
     """Whether there are more models than colors, so that ranks must tell points apart."""
     return len(rows) > len(PALETTE)
 
 
-def _number(axes: "Axes", at: tuple[float, float], rows: Sequence[Row], row: Row) -> None:
+def _number(axes: "Axes", point: tuple[float, float], rows: Sequence[ModelRow], row: ModelRow) -> None:
     """The rank beside the point, where it is needed."""
     if is_numbered(rows) and row.rank is not None:
-        axes.annotate(str(row.rank), at, xytext=(5, 4), textcoords="offset points", fontsize=7)
+        axes.annotate(str(row.rank), point, xytext=(5, 4), textcoords="offset points", fontsize=7)
 
 
 def _limits(spans: Sequence[tuple[float, float, float]]) -> tuple[float, float]:
     low, high = min(low for low, _, _ in spans), max(high for _, _, high in spans)
-    room = _ROOM * (high - low) or 0.1 * (abs(high) or 1.0)
-    return low - room, high + room
+    margin = _MARGIN * (high - low) or 0.1 * (abs(high) or 1.0)
+    return low - margin, high + margin
 
 
 def _percent_ticks(axis: "Axis", limits: tuple[float, float]) -> None:
-    """Percentages on an axis of logits; the shorter it is, the more evenly they may stand."""
+    """Percentages on an axis of logits; the shorter it is, the more evenly they are spaced."""
     low, high = (100 * inverse_logit(end) for end in limits)
     wide = logit(high / 100) - logit(low / 100) > _WIDE
     shown = [percent for percent in (_PERCENTS if wide else _round_numbers(low, high)) if low <= percent <= high]
@@ -254,40 +241,40 @@ def _round_numbers(low: float, high: float) -> list[float]:
     return [float(tick) for tick in MaxNLocator(6).tick_values(low, high)]
 
 
-def _draw_scaling(scaling: Scaling, numbers: Numbers) -> "Callable[[Axes], None]":
-    from_, to = (pick(at.parameters for at in scaling.points) for pick in (min, max))
+def _draw_size_trend(trend: SizeTrend, numbers: Numbers) -> "Callable[[Axes], None]":
+    smallest, largest = _size_range(trend.points)
 
     def draw(axes: "Axes") -> None:
         axes.set_xscale("log")
         axes.set_yscale("log")
-        rows = [at.row for at in scaling.points]
-        for at, area in zip(scaling.points, _areas(rows), strict=True):
-            color, _ = _look(at.row, numbers)
-            if at.low is not None and at.high is not None:
-                ends = [max(at.low, at.error / 10), at.high]
-                axes.plot([at.parameters] * 2, ends, color=color, linewidth=0.9, alpha=0.6)
-            _dot(axes, (at.parameters, at.error), area, at.row, numbers)
-            _number(axes, (at.parameters, at.error), rows, at.row)
-        for place, (family, fit) in enumerate(scaling.fits):
-            _draw_fit(axes, fit, *_reach(scaling.points, family), place)
-        axes.set_xlim(from_ / 1.5, to * 1.5)
-        scale = 100 if scaling.column.is_share else 1
-        _log_ticks(axes.xaxis, from_ / 1.5, to * 1.5, lambda size: millions(round(size)))
+        rows = [point.row for point in trend.points]
+        for point, area in zip(trend.points, _areas(rows), strict=True):
+            color, _ = _look(point.row, numbers)
+            if point.low is not None and point.high is not None:
+                ends = [max(point.low, point.error / 10), point.high]
+                axes.plot([point.parameters] * 2, ends, color=color, linewidth=0.9, alpha=0.6)
+            _dot(axes, (point.parameters, point.error), area, point.row, numbers)
+            _number(axes, (point.parameters, point.error), rows, point.row)
+        for i, (family, fit) in enumerate(trend.fits):
+            _draw_fit(axes, fit, *_size_range(trend.points, family), list(_STROKES.values())[i % len(_STROKES)])
+        axes.set_xlim(smallest / 1.5, largest * 1.5)
+        scale = 100 if trend.column.is_share else 1
+        _log_ticks(axes.xaxis, smallest / 1.5, largest * 1.5, lambda size: parameters_text(round(size)))
         _log_ticks(axes.yaxis, *axes.get_ylim(), lambda error: f"{scale * error:.3g}")
         axes.set_xlabel("parameters")
-        axes.set_ylabel("error, %" if scaling.column.is_share else scaling.column.title)
+        axes.set_ylabel("error, %" if trend.column.is_share else trend.column.title)
 
     return draw
 
 
-def _reach(points: Sequence[Size], family: str) -> tuple[int, int]:
-    sizes = [at.parameters for at in points if not family or at.row.family == family]
+def _size_range(points: Sequence[SizePoint], family: str = "") -> tuple[int, int]:
+    """The smallest and the largest model, of one family or of all."""
+    sizes = [point.parameters for point in points if not family or point.row.family == family]
     return min(sizes), max(sizes)
 
 
-def _draw_fit(axes: "Axes", fit: PowerLawFit, from_: int, to: int, place: int) -> None:
-    sizes = np.geomspace(from_ / 1.25, to * 1.25, 24)
-    style = list(_STROKES.values())[place % len(_STROKES)]
+def _draw_fit(axes: "Axes", fit: PowerLawFit, smallest: int, largest: int, style: object) -> None:
+    sizes = np.geomspace(smallest / 1.25, largest * 1.25, 24)
     axes.plot(sizes, [fit.at(size / MILLION) for size in sizes], color=INK, linewidth=1.0, linestyle=style, zorder=1)
 
 

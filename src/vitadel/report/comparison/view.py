@@ -3,29 +3,26 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from vitadel.report.comparison import tables
-from vitadel.report.comparison.compare import (
+from vitadel.report.comparison import export
+from vitadel.report.comparison.figures import is_numbered, size_drawings, trend_drawings, with_strokes
+from vitadel.report.comparison.models import (
     Column,
+    ColumnKind,
     Comparison,
-    Kind,
-    Row,
+    ModelRow,
     Score,
     compare_models,
     delta_text,
-    p_text,
     version_of,
 )
-from vitadel.report.comparison.figures import is_numbered, scaling_drawings, trend_drawings, with_strokes
-from vitadel.report.comparison.trends import Scaling, Trend, millions, scalings, trends
-from vitadel.report.figures import base
-from vitadel.report.records import Record
-from vitadel.report.surveys import figure, signed
-
-_NONE = "\N{EN DASH}"
+from vitadel.report.comparison.trends import SizeTrend, Trend, size_trends, trends
+from vitadel.report.figures.style import Drawing, color, glyph
+from vitadel.report.reader import RunRecord
+from vitadel.report.text import DASH, interval, number, p_text, parameters_text, signed
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CellView:
     """One cell in words; a dash where a model was not measured."""
 
     column: Column
@@ -33,124 +30,140 @@ class Entry:
 
     @property
     def value(self) -> str:
-        return _NONE if self.score is None else figure(self.score.value, is_share=self.column.is_share)
+        """The number."""
+        return number(self.score.value if self.score else None, is_share=self.column.is_share)
 
     @property
     def version(self) -> str:
+        """Which AutoAttack it was, if not the standard one."""
         return version_of(self.score, self.column)
 
     @property
     def interval(self) -> str:
-        if self.score is None or self.score.low is None or self.score.high is None:
-            return ""
-        return _NONE.join(figure(end, is_share=self.column.is_share) for end in (self.score.low, self.score.high))
+        """Its 95% interval."""
+        return interval(self.score.low, self.score.high, is_share=self.column.is_share) if self.score else ""
 
     @property
     def delta(self) -> str:
-        return "" if self.score is None else delta_text(self.score, self.column)
+        """The difference to the baseline."""
+        return delta_text(self.score, self.column) if self.score else ""
 
     @property
-    def chance(self) -> str:
-        return "" if self.score is None or self.score.paired is None else p_text(self.score.paired.p)
+    def p(self) -> str:
+        """The p-value of that difference."""
+        return p_text(self.score.paired.p) if self.score and self.score.paired else ""
 
     @property
     def evidence(self) -> str:
-        """What the p rests on."""
-        paired = None if self.score is None else self.score.paired
+        """What the p-value is computed from."""
+        paired = self.score.paired if self.score else None
         if paired is None:
             return ""
-        counts = f"better on {paired.first_better}, worse on {paired.second_better} of {paired.n} images"
-        return f"{counts}; {paired.name}"
+        return f"better on {paired.first_better}, worse on {paired.second_better} of {paired.n} images; {paired.name}"
 
 
 @dataclass(frozen=True, slots=True)
-class Entrant:
+class ModelView:
     """One model of the table."""
 
-    row: Row
+    row: ModelRow
     number: int
-    cells: tuple[Entry, ...]
+    cells: tuple[CellView, ...]
 
     @property
     def size(self) -> str:
-        return _NONE if self.row.parameters is None else millions(self.row.parameters)
+        """How many parameters it has."""
+        return DASH if self.row.parameters is None else parameters_text(self.row.parameters)
 
     @property
     def glyph(self) -> str:
-        return base.glyph(self.number)
+        """Its marker."""
+        return glyph(self.number)
 
     @property
     def color(self) -> str:
-        return base.color(self.number)
+        """Its CSS color."""
+        return color(self.number)
 
 
 @dataclass(frozen=True, slots=True)
-class Board:
+class ComparisonView:
     """Everything in the section; every drawing comes with its formulas."""
 
     table: Comparison
-    entrants: tuple[Entrant, ...]
+    models: tuple[ModelView, ...]
     trends: tuple[Trend, ...]
-    against_clean: tuple[tuple[base.Drawing, list[str]], ...]
-    against_size: tuple[tuple[base.Drawing, list[str]], ...]
+    against_clean: tuple[tuple[Drawing, list[str]], ...]
+    against_size: tuple[tuple[Drawing, list[str]], ...]
 
     @property
     def ranked_by(self) -> Column:
+        """The column that ranks."""
         return self.table.columns[self.table.ranked_by]
 
     @property
     def numbered(self) -> bool:
-        return is_numbered([entrant.row for entrant in self.entrants])
+        """Whether ranks tell points apart, as there are more models than colors."""
+        return is_numbered([model.row for model in self.models])
 
     @property
     def attacked(self) -> bool:
-        return any(column.kind is Kind.BEST_KNOWN for column in self.table.columns)
+        """Whether there are robust accuracies."""
+        return any(column.kind is ColumnKind.BEST_KNOWN for column in self.table.columns)
 
     @property
-    def preprocess(self) -> list[tuple[Entrant, str]]:
-        """How the models saw the images, if not all in one way."""
-        ways = [(entrant, ", ".join(entrant.row.preprocess) or _NONE) for entrant in self.entrants]
+    def preprocess(self) -> list[tuple[ModelView, str]]:
+        """How images were prepared for each model, if not for all in one way."""
+        ways = [(model, ", ".join(model.row.preprocess) or DASH) for model in self.models]
         return ways if len({way for _, way in ways}) > 1 else []
 
     @property
     def lines(self) -> list[Trend]:
+        """The trends that have a line."""
         return [trend for trend in self.trends if trend.line is not None]
 
     @property
-    def effective(self) -> list[tuple[Entrant, list[str]]]:
+    def effective_robustness(self) -> list[tuple[ModelView, list[str]]]:
         """Per model how far it lies from every line."""
-        return [(entrant, [_beyond(line, entrant.row) for line in self.lines]) for entrant in self.entrants]
+        return [(model, [_beyond(line, model.row) for line in self.lines]) for model in self.models]
 
     @property
     def markdown(self) -> str:
-        return tables.as_markdown(self.table)
+        """The table as Markdown."""
+        return export.as_markdown(self.table)
 
     @property
     def latex(self) -> str:
-        return tables.as_latex(self.table)
+        """The table as LaTeX."""
+        return export.as_latex(self.table)
 
 
-def board(records: Sequence[Record], numbers: Mapping[str, int], baseline: str | None) -> Board | None:
+def comparison_view(
+    records: Sequence[RunRecord], numbers: Mapping[str, int], baseline: str | None
+) -> ComparisonView | None:
     """The comparison, if there is more than one model to compare; `numbers` choose colors by label."""
     table = compare_models(records, baseline)
     if table is None or len(table.rows) < 2:
         return None
-    against, sizes = trends(table), scalings(table)
-    return Board(
+    against, sizes = trends(table), size_trends(table)
+    models = [
+        ModelView(row, numbers[row.labels[0]], tuple(map(CellView, table.columns, row.scores))) for row in table.rows
+    ]
+    return ComparisonView(
         table,
-        tuple(Entrant(row, numbers[row.also[0]], tuple(map(Entry, table.columns, row.scores))) for row in table.rows),
+        tuple(models),
         tuple(against),
         _with_formulas(trend_drawings(against, numbers), against),
-        _with_formulas(scaling_drawings(sizes, numbers), sizes),
+        _with_formulas(size_drawings(sizes, numbers), sizes),
     )
 
 
 def _with_formulas(
-    drawings: Sequence[base.Drawing], drawn: Sequence[Trend | Scaling]
-) -> tuple[tuple[base.Drawing, list[str]], ...]:
+    drawings: Sequence[Drawing], drawn: Sequence[Trend | SizeTrend]
+) -> tuple[tuple[Drawing, list[str]], ...]:
     return tuple((drawing, with_strokes(one.formulas)) for drawing, one in zip(drawings, drawn, strict=True))
 
 
-def _beyond(line: Trend, row: Row) -> str:
+def _beyond(line: Trend, row: ModelRow) -> str:
     found = [line.residual(clean, score) for mine, clean, score in line.points if mine is row]
-    return next((signed(one, is_share=line.column.is_share) for one in found if one is not None), _NONE)
+    return next((signed(one, is_share=line.column.is_share) for one in found if one is not None), DASH)

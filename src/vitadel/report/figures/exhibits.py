@@ -1,48 +1,79 @@
-"""Exhibits of a study as figures, for the page and as files beside the run."""
+"""Exhibits of studies and suites as figures, for the page and as files beside the run."""
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vitadel.report.exhibits import Bars, Exhibit, Floats, Heat, Line, Lines, Picture, Pictures, Table, extent
-from vitadel.report.figures.base import INK, MARKERS, PALETTE, Drawing, save, styled, svg
+from vitadel.report.figures.style import DASHED, DOTTED, INK, MARKERS, PALETTE, Drawing, save, styled, svg
+from vitadel.report.reader import read_study_of
+from vitadel.runs.exhibits import (
+    Bars,
+    Exhibit,
+    Heat,
+    Histogram,
+    Histograms,
+    Line,
+    Lines,
+    Picture,
+    Pictures,
+    Scale,
+    Table,
+)
+from vitadel.runs.schema import read_suite
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.colors import Normalize
     from matplotlib.figure import Figure
 
-Drawn = Lines | Heat | Pictures | Bars
+Floats = NDArray[np.float64]  # nan where there is a gap
 _Dtype = TypeVar("_Dtype", bound=np.generic)
 
-_DASHED: tuple[float, tuple[float, float]] = (0, (5, 3))
-_DOTTED: tuple[float, tuple[float, float]] = (0, (1.5, 2))
 _PAGE = 11.6  # inches that the page has for a figure
-_MOST_MARKS = 30
-_ROOM = 50  # letters that stand side by side below a panel
-_MOST_TICKS = 26
-_FEW_TICKS = 8
+_MOST_MARKERS = 30
+_LETTERS = 50  # that fit side by side below a panel
+_MOST_TICKS, _FEW_TICKS = 26, 8
 _SIDES = (0.7, 0.95)  # the least and the greatest side of a picture in a grid
 _LETTER = 0.052  # inches that a letter of a note takes
 _GAP = 0.06
 _SHADE = 0.22  # how dark a black pixel is under a diverging map
 _COVER = 0.85  # how much of a picture the strongest value of a sequential map hides
+_GRAY = np.array([0.299, 0.587, 0.114])  # what red, green and blue weigh in a gray level
 _DIVERGING, _SEQUENTIAL, _HOT = "RdBu_r", "viridis", "inferno"
+# panels of histograms in a row, and the share of the highest bin from which a bin is in sight
+_ACROSS, _VISIBLE = 4, 1e-4
 
 
-def exhibit_drawing(exhibit: Drawn, name: str) -> Drawing:
-    """A figure for the page; `name` tells it from all others there."""
+def exhibit_drawing(exhibit: Exhibit, name: str) -> Drawing:
+    """A figure of an exhibit that is no table, for the page; `name` tells it from all others there."""
     with _figure(exhibit, name) as figure:
         return Drawing(exhibit.title, svg(figure), f"{exhibit.title}. {exhibit.caption}", figure.get_figwidth())
 
 
-def write_exhibits(exhibits: Sequence[Exhibit], folder: Path) -> list[Path]:
+def write_figures(folder: Path) -> list[Path]:
+    """Draw the exhibits of a run folder as PNG and PDF: of its study in `figures`, of each suite in a folder there.
+
+    Args:
+        folder: The run folder.
+
+    Returns:
+        The files; none if nothing is finished that has exhibits.
+    """
+    study = read_study_of(folder)
+    written = _write_exhibits(study.exhibits, folder / "figures") if study else []
+    for path in sorted(folder.glob("eval/*/summary.json")):
+        written += _write_exhibits(read_suite(path).exhibits, folder / "figures" / path.parent.name)
+    return written
+
+
+def _write_exhibits(exhibits: Sequence[Exhibit], folder: Path) -> list[Path]:
     """Every exhibit but tables as `NN-slug.png` and `.pdf`."""
     written = []
     for number, exhibit in enumerate(exhibits, 1):
@@ -53,17 +84,70 @@ def write_exhibits(exhibits: Sequence[Exhibit], folder: Path) -> list[Path]:
 
 
 @contextmanager
-def _figure(exhibit: Drawn, name: str) -> "Iterator[Figure]":
+def _figure(exhibit: Exhibit, name: str) -> "Iterator[Figure]":
+    draw: dict[type, Callable[[Figure, Any], None]] = {
+        Lines: _draw_lines,
+        Bars: _draw_bars,
+        Heat: _draw_heat,
+        Histograms: _draw_histograms,
+        Pictures: _draw_pictures,
+    }
     with styled(name, (4.6, 3.1)) as figure:
-        if isinstance(exhibit, Lines):
-            _draw_lines(figure, exhibit)
-        elif isinstance(exhibit, Bars):
-            _draw_bars(figure, exhibit)
-        elif isinstance(exhibit, Heat):
-            _draw_heat(figure, exhibit)
-        else:
-            _draw_pictures(figure, exhibit)
+        draw[type(exhibit)](figure, exhibit)
         yield figure
+
+
+def alike(exhibits: Sequence[Exhibit]) -> list[Exhibit]:
+    """The same exhibit of several runs with one range for all, so that the eye may compare them."""
+    ranges = [_range(one) for one in exhibits]
+    known = [one for one in ranges if one is not None]
+    if len(known) < max(2, len(ranges)):
+        return list(exhibits)
+    low, high = min(one[0] for one in known), max(one[1] for one in known)
+    return [_with_range(one, low, high) for one in exhibits]
+
+
+def _range(exhibit: Exhibit) -> tuple[float, float] | None:
+    """The range of an exhibit's values, or the one it asks for; None if no range can be set for it."""
+    if isinstance(exhibit, Pictures):
+        return exhibit.low, exhibit.high
+    if isinstance(exhibit, Heat):
+        low, high = _extent([matrix.values for matrix in exhibit.matrices])
+        return (low if exhibit.low is None else exhibit.low), (high if exhibit.high is None else exhibit.high)
+    if isinstance(exhibit, Lines):
+        drawn: list[object] = [part for line in exhibit.lines for part in (line.y, line.low, line.high)]
+    elif isinstance(exhibit, Bars):
+        drawn = [part for bar in exhibit.bars for part in (bar.values, bar.low, bar.high)]
+    else:
+        return None
+    return exhibit.y_range or _extent([*drawn, [value for _, value in exhibit.references]])
+
+
+def _with_range(exhibit: Exhibit, low: float, high: float) -> Exhibit:
+    if isinstance(exhibit, Heat | Pictures):
+        return replace(exhibit, low=low, high=high)
+    if isinstance(exhibit, Table | Histograms) or exhibit.y_range == (low, high):
+        return exhibit
+    if isinstance(exhibit, Bars):
+        margin = 0.05 * (high - low)
+        return replace(exhibit, y_range=(min(0.0, low - margin * (low < 0)), high + margin))
+    if exhibit.log_y and low > 0:
+        factor = (high / low) ** 0.05
+        return replace(exhibit, y_range=(low / factor, high * factor))
+    margin = 0.05 * (high - low) or 0.05 * (abs(high) or 1.0)
+    return replace(exhibit, y_range=(low - margin, high + margin))
+
+
+def _floats(values: Any) -> Floats:
+    """Numbers with nan where there is None."""
+    return np.asarray(values, np.float64)
+
+
+def _extent(parts: Sequence[object]) -> tuple[float, float]:
+    """The least and the greatest finite value; (0, 1) if there is none."""
+    flat = np.concatenate([_floats(part).ravel() for part in parts] or [np.empty(0)])
+    finite = flat[np.isfinite(flat)]
+    return (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
 
 
 def slug(title: str) -> str:
@@ -73,20 +157,21 @@ def slug(title: str) -> str:
 
 def _draw_lines(figure: "Figure", exhibit: Lines) -> None:
     axes = figure.add_subplot()
-    for place, line in enumerate(exhibit.lines):
-        _draw_line(axes, line, place if line.color is None else line.color)
+    for i, line in enumerate(exhibit.lines):
+        _draw_line(axes, line, i if line.color is None else line.color)
+    x = np.concatenate([_floats(line.x) for line in exhibit.lines] or [np.empty(0)])
     if exhibit.log_x:
-        _log_axis(axes, "x", [line.x for line in exhibit.lines])
-    elif all(np.all(line.x[np.isfinite(line.x)] % 1 == 0) for line in exhibit.lines):
+        _log_axis(axes, "x", x)
+    elif np.all(x[np.isfinite(x)] % 1 == 0):
         axes.locator_params(axis="x", integer=True)
     if exhibit.log_y:
-        _log_axis(axes, "y", [])
+        _log_axis(axes, "y", np.empty(0))
     axes.set_xlabel(exhibit.x_label)
     axes.margins(x=0.03)
     _finish(figure, axes, exhibit, len(exhibit.lines))
 
 
-def _log_axis(axes: "Axes", side: Literal["x", "y"], at: Sequence[Floats]) -> None:
+def _log_axis(axes: "Axes", side: Literal["x", "y"], values: Floats) -> None:
     """Powers of ten in plain figures, or the values themselves where they are few."""
     from matplotlib.ticker import NullLocator
 
@@ -94,17 +179,17 @@ def _log_axis(axes: "Axes", side: Literal["x", "y"], at: Sequence[Floats]) -> No
     axis = axes.xaxis if side == "x" else axes.yaxis
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(lambda value, _: f"{value:g}")
-    if at and len(few := np.unique(np.concatenate(at))) <= _FEW_TICKS:
+    if len(values) and len(few := np.unique(values)) <= _FEW_TICKS:
         axis.set_ticks(list(few))
 
 
 def _draw_line(axes: "Axes", line: Line, number: int) -> None:
-    place = number % len(PALETTE)
-    color, style = PALETTE[place], _DASHED if line.dashed else "-"
-    marker = MARKERS[place] if len(line.x) <= _MOST_MARKS else ""
+    number %= len(PALETTE)
+    x, color, style = _floats(line.x), PALETTE[number], DASHED if line.dashed else "-"
+    marker = MARKERS[number] if len(x) <= _MOST_MARKERS else ""
     if len(line.low) and len(line.high):
-        axes.fill_between(line.x, line.low, line.high, color=color, alpha=0.16, linewidth=0)
-    (drawn,) = axes.plot(line.x, line.y, color=color, linestyle=style, label=line.name, marker=marker, markersize=4)
+        axes.fill_between(x, _floats(line.low), _floats(line.high), color=color, alpha=0.16, linewidth=0)
+    (drawn,) = axes.plot(x, _floats(line.y), color=color, linestyle=style, label=line.name, marker=marker, markersize=4)
     drawn.set_markerfacecolor("none" if line.dashed else color)
 
 
@@ -112,16 +197,16 @@ def _draw_bars(figure: "Figure", exhibit: Bars) -> None:
     series, groups = len(exhibit.bars), len(exhibit.groups)
     figure.set_figwidth(min(_PAGE, max(4.6, 0.16 * series * groups + 1.2)))
     axes = figure.add_subplot()
-    at, width = np.arange(groups), 0.8 / max(1, series)
-    for place, bar in enumerate(exhibit.bars):
-        color = PALETTE[place % len(PALETTE)]
-        center = at + (place - (series - 1) / 2) * width
-        axes.bar(center, bar.values, 0.92 * width, color=color, alpha=0.85, label=bar.name, linewidth=0)
+    places, width = np.arange(groups), 0.8 / max(1, series)
+    for i, bar in enumerate(exhibit.bars):
+        values, color = _floats(bar.values), PALETTE[i % len(PALETTE)]
+        center = places + (i - (series - 1) / 2) * width
+        axes.bar(center, values, 0.92 * width, color=color, alpha=0.85, label=bar.name, linewidth=0)
         if len(bar.low) and len(bar.high):
-            reach = np.clip(np.stack([bar.values - bar.low, bar.high - bar.values]), 0, None)
-            axes.errorbar(center, bar.values, reach, fmt="none", ecolor=INK, elinewidth=0.9, capsize=2)
+            reach = np.clip(np.stack([values - _floats(bar.low), _floats(bar.high) - values]), 0, None)
+            axes.errorbar(center, values, reach, fmt="none", ecolor=INK, elinewidth=0.9, capsize=2)
     long = max((len(group) for group in exhibit.groups), default=0) * groups > 12 * figure.get_figwidth()
-    axes.set_xticks(at, exhibit.groups, rotation=40 if long else 0, ha="right" if long else "center")
+    axes.set_xticks(places, exhibit.groups, rotation=40 if long else 0, ha="right" if long else "center")
     axes.grid(visible=False, axis="x")
     axes.tick_params(axis="x", length=0)
     _finish(figure, axes, exhibit, series)
@@ -129,9 +214,9 @@ def _draw_bars(figure: "Figure", exhibit: Bars) -> None:
 
 def _finish(figure: "Figure", axes: "Axes", exhibit: Lines | Bars, series: int) -> None:
     axes.set_ylabel(exhibit.y_label)
-    for name, at in exhibit.references:
-        axes.axhline(at, color=INK, linewidth=0.9, linestyle=_DOTTED, zorder=1)
-        axes.annotate(name, (1.01, at), xycoords=("axes fraction", "data"), ha="left", va="center", fontsize=7.5)
+    for name, value in exhibit.references:
+        axes.axhline(value, color=INK, linewidth=0.9, linestyle=DOTTED, zorder=1)
+        axes.annotate(name, (1.01, value), xycoords=("axes fraction", "data"), ha="left", va="center", fontsize=7.5)
     if exhibit.y_range is not None:
         axes.set_ylim(*exhibit.y_range)
     if series > 1:
@@ -142,7 +227,8 @@ def _finish(figure: "Figure", axes: "Axes", exhibit: Lines | Bars, series: int) 
 
 
 def _draw_heat(figure: "Figure", exhibit: Heat) -> None:
-    count, (rows, columns) = len(exhibit.matrices), _largest([matrix for _, matrix in exhibit.matrices])
+    matrices = [_floats(matrix.values) for matrix in exhibit.matrices]
+    count, rows, columns = len(matrices), max(map(len, matrices)), max(one.shape[1] for one in matrices)
     cell = 0.46 if exhibit.digits is not None else 0.25
     across, down = _within(cell * columns, 1.6, 4.6), _within(cell * rows, 1.0, 4.6)
     if exhibit.digits is None and columns == rows:
@@ -154,9 +240,9 @@ def _draw_heat(figure: "Figure", exhibit: Heat) -> None:
     figure.set_size_inches(beside * (across + 0.3) + labels + 0.9, lines * (down + 0.3) + names + 0.2)
     panels = figure.subplots(lines, beside, squeeze=False, sharex=False, sharey=False).ravel()
     norm, colors = _heat_scale(exhibit), _DIVERGING if exhibit.center is not None else _SEQUENTIAL
-    for number, (axes, (name, values)) in enumerate(zip(panels, exhibit.matrices, strict=False)):
+    for number, (axes, values) in enumerate(zip(panels, matrices, strict=False)):
         shown = axes.imshow(values, cmap=colors, norm=norm, interpolation="none", aspect="auto")
-        axes.set_title(name, loc="left", fontsize=8.5)
+        axes.set_title(exhibit.matrices[number].name, loc="left", fontsize=8.5)
         _ticks(axes, exhibit, values, first=number % beside == 0, last=number + beside >= count)
         if exhibit.digits is not None:
             _print_values(axes, values, shown.to_rgba(values), exhibit.digits)
@@ -171,9 +257,7 @@ def _draw_heat(figure: "Figure", exhibit: Heat) -> None:
 def _heat_scale(exhibit: Heat) -> "Normalize":
     from matplotlib.colors import CenteredNorm, Normalize
 
-    least, greatest = extent([values for _, values in exhibit.matrices])
-    low = least if exhibit.low is None else exhibit.low
-    high = greatest if exhibit.high is None else exhibit.high
+    low, high = _range(exhibit) or (0.0, 1.0)
     if exhibit.center is None:
         return Normalize(low, high if high > low else low + 1e-12)
     reach = max(abs(high - exhibit.center), abs(exhibit.center - low))
@@ -181,15 +265,14 @@ def _heat_scale(exhibit: Heat) -> "Normalize":
 
 
 def _ticks(axes: "Axes", exhibit: Heat, values: Floats, *, first: bool, last: bool) -> None:
-    """Names where there is room for them; row names stand at the left alone, column names at the bottom."""
+    """Names where there is space for them; row names at the left alone, column names at the bottom."""
     rows, columns = values.shape
     sides = ((axes.set_yticks, exhibit.rows, rows, first), (axes.set_xticks, exhibit.columns, columns, last))
-    for place, names, count, shown in sides:
-        every = math.ceil(count / _MOST_TICKS)
-        at = list(range(0, count, every))
-        place(at, [names[i] if names else str(i) for i in at] if shown else [])
+    for set_ticks, names, count, shown in sides:
+        ticks = list(range(0, count, math.ceil(count / _MOST_TICKS)))
+        set_ticks(ticks, [names[i] if names else str(i) for i in ticks] if shown else [])
     shown_names = [label.get_text() for label in axes.get_xticklabels()]
-    if max(map(len, shown_names), default=0) > 4 or sum(map(len, shown_names)) > _ROOM:
+    if max(map(len, shown_names), default=0) > 4 or sum(map(len, shown_names)) > _LETTERS:
         for label in axes.get_xticklabels():
             label.set(rotation=40, ha="right", rotation_mode="anchor")
     axes.tick_params(length=0, labelsize=7.5)
@@ -200,13 +283,14 @@ def _ticks(axes: "Axes", exhibit: Heat, values: Floats, *, first: bool, last: bo
 def _print_values(axes: "Axes", values: Floats, shades: NDArray[np.float64], digits: int) -> None:
     for (row, column), value in np.ndenumerate(values):
         if math.isfinite(value):
-            dark = shades[row, column, :3] @ (0.299, 0.587, 0.114) < 0.5
+            dark = shades[row, column, :3] @ _GRAY < 0.5
             color = "white" if dark else "black"
             axes.text(column, row, f"{value:.{digits}f}", ha="center", va="center", fontsize=7, color=color)
 
 
 def _draw_pictures(figure: "Figure", exhibit: Pictures) -> None:
     """A grid laid out in inches: pictures of one size, names at the left and on top, one scale at the right."""
+    from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
 
     rows, columns = len(exhibit.cells), len(exhibit.cells[0])
@@ -219,14 +303,15 @@ def _draw_pictures(figure: "Figure", exhibit: Pictures) -> None:
     wide, high = left + columns * (side + _GAP) + right, top + rows * (tall + note + _GAP) + 0.06
     figure.set_layout_engine("none")
     figure.set_size_inches(wide, high)
-    norm, colors = Normalize(exhibit.low, exhibit.high), _DIVERGING if exhibit.diverging else _HOT
+    diverging = exhibit.scale is Scale.DIVERGING
+    norm, colors = Normalize(exhibit.low, exhibit.high), _DIVERGING if diverging else _HOT
     for row, column in np.ndindex(rows, columns):
         x, y = left + column * (side + _GAP), high - top - row * (tall + note + _GAP) - tall
         axes = figure.add_axes((x / wide, y / high, side / wide, tall / high))
         _bare(axes)
         cell = exhibit.cells[row][column]
         if cell is not None:
-            painted = _painted(cell, norm, colors, shaded=exhibit.diverging)
+            painted = paint(cell, norm, colors, shaded=diverging)
             axes.imshow(painted, interpolation="none", aspect="auto")
             axes.set_xlabel(cell.note, fontsize=7, labelpad=2)
         if row == 0 and exhibit.columns:
@@ -235,43 +320,44 @@ def _draw_pictures(figure: "Figure", exhibit: Pictures) -> None:
             axes.set_ylabel(exhibit.rows[row], fontsize=8, rotation=0, ha="right", va="center", labelpad=4)
     if _mapped(cells):
         long = min(high - top - note - 0.12, 2.6)
-        box = ((wide - right + 0.04) / wide, (high - top - long) / high, 0.11 / wide, long / high)
-        _scale(figure, box, norm, colors, exhibit.scale_label)
-
-
-def _scale(
-    figure: "Figure", box: tuple[float, float, float, float], norm: "Normalize", colors: str, label: str
-) -> None:
-    from matplotlib.cm import ScalarMappable
-
-    axes = figure.add_axes(box)
-    figure.colorbar(ScalarMappable(norm, colors), cax=axes)
-    _plain_bar(axes, label)
+        axes = figure.add_axes(((wide - right + 0.04) / wide, (high - top - long) / high, 0.11 / wide, long / high))
+        figure.colorbar(ScalarMappable(norm, colors), cax=axes)
+        _plain_bar(axes, exhibit.scale_label)
 
 
 def _mapped(cells: Sequence[Picture]) -> bool:
     return any(cell.overlay is not None for cell in cells)
 
 
-def _painted(cell: Picture, norm: "Normalize", colors: str, *, shaded: bool) -> NDArray[np.uint8]:
+def paint(cell: Picture, norm: "Normalize", colors: str, *, shaded: bool) -> NDArray[np.uint8]:
     """The picture with its map over it, every patch of the map a plain block.
 
-    Under a diverging map the picture is only a shade, which leaves the hues as they are on the scale. A sequential map
-    covers the gray picture the more the stronger it is.
+    Args:
+        cell: The picture.
+        norm: From values of the map to [0, 1].
+        colors: The name of a color map.
+        shaded: Whether the picture only shades the map, which leaves the hues as they are on the scale; otherwise the
+            map covers the gray picture the more the stronger it is.
+
+    Returns:
+        Bytes [H, W, 3].
     """
     from matplotlib import colormaps
 
+    pixels = cell.pixels
+    if pixels is not None and pixels.ndim == 2:
+        pixels = np.repeat(pixels[:, :, None], 3, 2)
     if cell.overlay is None:
-        assert cell.pixels is not None
-        return cell.pixels
-    height, width = np.maximum(cell.overlay.shape, (1, 1) if cell.pixels is None else cell.pixels.shape[:2])
+        assert pixels is not None
+        return pixels
+    height, width = np.maximum(cell.overlay.shape, (1, 1) if pixels is None else pixels.shape[:2])
     share = np.clip(norm(_stretched(cell.overlay, height, width)), 0, 1)
-    paint = colormaps[colors](share)[:, :, :3]
-    if cell.pixels is None:
-        return _bytes(paint)
-    gray = (_stretched(cell.pixels, height, width) @ np.array([0.299, 0.587, 0.114]) / 255)[:, :, None]
+    color = colormaps[colors](share)[:, :, :3]
+    if pixels is None:
+        return _bytes(color)
+    gray = (_stretched(pixels, height, width) @ _GRAY / 255)[:, :, None]
     cover = _COVER * np.asarray(share)[:, :, None]
-    return _bytes(paint * (1 - _SHADE * (1 - gray)) if shaded else cover * paint + (1 - cover) * gray)
+    return _bytes(color * (1 - _SHADE * (1 - gray)) if shaded else cover * color + (1 - cover) * gray)
 
 
 def _stretched(values: NDArray[_Dtype], height: int, width: int) -> NDArray[_Dtype]:
@@ -307,9 +393,69 @@ def _tallness(cells: Sequence[Picture]) -> float:
     return 1.0
 
 
-def _largest(matrices: Sequence[Floats]) -> tuple[int, int]:
-    return max(len(one) for one in matrices), max(one.shape[1] for one in matrices)
-
-
 def _within(value: float, low: float, high: float) -> float:
     return min(max(value, low), high)
+
+
+def _draw_histograms(figure: "Figure", exhibit: Histograms) -> None:
+    """One panel per histogram, all with one horizontal scale, which ends where there is nothing more to see."""
+    count, edges = len(exhibit.panels), _floats(exhibit.edges)
+    across = min(_ACROSS, count)
+    figure.set_size_inches(2.05 * across + 0.5, 1.35 * -(-count // across) + 0.65)
+    panels = figure.subplots(-(-count // across), across, sharex=True, squeeze=False).ravel()
+    low, high = _visible(exhibit, edges)
+    for number, (axes, panel) in enumerate(zip(panels, exhibit.panels, strict=False)):
+        _draw_histogram(axes, exhibit, panel, edges)
+        if exhibit.log_x:
+            axes.set_xscale("log")
+            axes.minorticks_off()
+            decades = _decades(low, high)
+            axes.set_xticks(decades, [f"{x:g}" if 1e-2 <= x <= 1e3 else f"1e{round(np.log10(x))}" for x in decades])
+        axes.set_xlim(low, high)
+        axes.tick_params(labelsize=7, length=2, labelbottom=number + across >= count)
+    for axes in panels[count:]:
+        axes.set_axis_off()
+    figure.supxlabel(exhibit.x_label, fontsize=8)
+    figure.supylabel(exhibit.y_label, fontsize=8)
+    if len(exhibit.series) > 1:
+        figure.legend(panels[0].patches, exhibit.series, loc="outside upper center", ncols=4, frameon=False, fontsize=8)
+
+
+def _draw_histogram(axes: "Axes", exhibit: Histograms, panel: Histogram, edges: Floats) -> None:
+    names = list(dict.fromkeys(name for name, _ in exhibit.references))
+    for i, shares in enumerate(panel.shares):
+        values = np.nan_to_num(_floats(shares))
+        if i == 0:
+            axes.stairs(values, edges, fill=True, color=PALETTE[0], alpha=0.55, linewidth=0)
+        else:
+            axes.stairs(values, edges, color=INK, linewidth=0.9, linestyle=("-", "--", ":")[(i - 1) % 3])
+    for name, x in exhibit.references:
+        first = names.index(name)
+        axes.axvline(
+            x, color=PALETTE[1 + first % (len(PALETTE) - 1)], linewidth=0.8, linestyle=("-", DOTTED)[first % 2]
+        )
+    for i, name in enumerate(names):  # each beside its last line, on the side where the next is not
+        x = max(x for label, x in exhibit.references if label == name)
+        side: Literal["left", "right"] = "left" if i == len(names) - 1 else "right"
+        axes.annotate(f" {name} ", (x, 1.01), xycoords=("data", "axes fraction"), ha=side, va="bottom", fontsize=6.5)
+    axes.set_title(panel.name, loc="left", fontsize=8, pad=10 if names else 4)
+    axes.locator_params(axis="y", nbins=3)
+    axes.margins(y=0.05)
+    axes.set_ylim(bottom=0)
+
+
+def _visible(exhibit: Histograms, edges: Floats) -> tuple[float, float]:
+    """From the first to the last bin that is there, with all references in sight."""
+    total = np.nansum([_floats(shares) for panel in exhibit.panels for shares in panel.shares], axis=0)
+    used = np.flatnonzero(total > _VISIBLE * max(1e-12, float(total.max())))
+    ends = [edges[used[0]], edges[used[-1] + 1]] if len(used) else [edges[0], edges[-1]]
+    values = [x for _, x in exhibit.references]
+    wider = [2 * x if exhibit.log_x else x for x in values]
+    return float(min([*ends, *values])), float(max([*ends, *wider]))
+
+
+def _decades(low: float, high: float) -> list[float]:
+    """At most six powers of ten between the ends."""
+    first, last = math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9)
+    step = max(1, -(-(last - first + 1) // 6))
+    return [10.0**power for power in range(first, last + 1) if power % step == 0]

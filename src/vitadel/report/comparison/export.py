@@ -7,42 +7,48 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from vitadel.core.errors import UsageError
-from vitadel.core.files import write_whole
-from vitadel.report import identity
-from vitadel.report.comparison.compare import (
+from vitadel.report.comparison.figures import write_comparison_figures
+from vitadel.report.comparison.models import (
     Column,
     Comparison,
-    Row,
+    ModelRow,
     Score,
     compare_models,
     delta_text,
-    p_text,
     version_of,
 )
-from vitadel.report.comparison.figures import write_comparison_figures
-from vitadel.report.comparison.trends import Scaling, Trend, millions, scalings, trends
-from vitadel.report.reader import collect
-from vitadel.report.surveys import figure
-from vitadel.report.tables import latex_text, markdown_text
+from vitadel.report.comparison.trends import SizeTrend, Trend, size_trends, trends
+from vitadel.report.figures.style import PALETTE
+from vitadel.report.labels import color_numbers, identities
+from vitadel.report.reader import read_runs
+from vitadel.report.text import DASH, interval, latex_text, markdown_text, number, p_text, parameters_text, write_text
 
 Safe = Callable[[str], str]  # text as a format prints it unchanged
 
-_NONE = "\N{EN DASH}"
-_VERSION = 1
+_SCHEMA = 1  # of comparison.json
 
 
 def write_tables(runs: Sequence[Path], folder: Path, *, baseline: str | None = None) -> list[Path]:
-    """Write the comparison of the models in `runs` into `folder` in every form, and its figures beside."""
+    """Write the comparison of the models in `runs` into `folder` as LaTeX, Markdown, CSV and JSON, and its figures.
+
+    Args:
+        runs: Run folders.
+        folder: Where to write.
+        baseline: The model that differences are measured from.
+
+    Returns:
+        The files that were written.
+    """
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"--tables wants a folder, got the file {folder}. Choose another name.")
-    records = collect(runs)
+    records = read_runs(runs)
     found = compare_models(records, baseline)
     if found is None:
         raise UsageError("there is nothing to compare: no model was evaluated. Give runs of vitadel evaluate.")
     forms = {"tex": as_latex, "md": as_markdown, "csv": as_csv, "json": as_json}
-    paths = [_write(folder / f"comparison.{ending}", form(found)) for ending, form in forms.items()]
-    numbers = identity.numbers(identity.identities(records))
-    return [*paths, *write_comparison_figures(trends(found), scalings(found), numbers, folder / "figures")]
+    paths = [write_text(folder / f"comparison.{ending}", form(found)) for ending, form in forms.items()]
+    numbers = color_numbers(identities(records), len(PALETTE))
+    return [*paths, *write_comparison_figures(trends(found), size_trends(found), numbers, folder / "figures")]
 
 
 def as_markdown(comparison: Comparison) -> str:
@@ -59,10 +65,10 @@ def as_latex(comparison: Comparison) -> str:
     below = ["", "", "", *(column.about for column in comparison.columns), ""]
     heads = [" & ".join(map(latex_text, line)) + r" \\" for line in (above, below) if any(line)]
     body = [" & ".join(_cells(row, comparison, latex_text, "\\textbf{{{}}}")) + r" \\" for row in comparison.rows]
-    told = f"; differences are from {comparison.baseline}" if comparison.baseline else ""
+    base = f"; differences are from {' '.join(comparison.baseline.split())}" if comparison.baseline else ""
     return "\n".join(
         [
-            f"% needs \\usepackage{{booktabs}}; in brackets 95% intervals{_one_line(told)}",
+            f"% needs \\usepackage{{booktabs}}; in brackets 95% intervals{base}",
             f"\\begin{{tabular}}{{rlr{'r' * len(comparison.columns)}l}}",
             "\\toprule",
             *heads,
@@ -83,7 +89,7 @@ def as_csv(comparison: Comparison) -> str:
     writer = csv.writer(written, lineterminator="\n")
     writer.writerow(["rank", "model", "parameters", *heads, "flags", "potentially unreliable"])
     for row in comparison.rows:
-        numbers = [number for score in row.scores for number in _numbers(score, len(parts))]
+        numbers = [value for score in row.scores for value in _numbers(score, len(parts))]
         writer.writerow([row.rank, row.label, row.parameters, *numbers, len(row.flags), int(row.unreliable)])
     return written.getvalue()
 
@@ -91,8 +97,8 @@ def as_csv(comparison: Comparison) -> str:
 def as_json(comparison: Comparison) -> str:
     """Everything in the comparison, its fits and its flags included."""
     columns = comparison.columns
-    told = {
-        "version": _VERSION,
+    content = {
+        "version": _SCHEMA,
         "baseline": comparison.baseline,
         "ranked_by": columns[comparison.ranked_by].key,
         "columns": [
@@ -107,12 +113,12 @@ def as_json(comparison: Comparison) -> str:
         ],
         "models": [_model(row, columns) for row in comparison.rows],
         "trends": [_trend(one) for one in trends(comparison) if one.line is not None],
-        "scalings": [fit for one in scalings(comparison) for fit in _scaling(one)],
+        "scalings": [fit for one in size_trends(comparison) for fit in _size_trend(one)],
     }
-    return json.dumps(told, indent=2, allow_nan=False) + "\n"
+    return json.dumps(content, indent=2, allow_nan=False) + "\n"
 
 
-def _model(row: Row, columns: Sequence[Column]) -> dict[str, object]:
+def _model(row: ModelRow, columns: Sequence[Column]) -> dict[str, object]:
     scores = zip(columns, row.scores, strict=True)
     return {
         "rank": row.rank,
@@ -125,15 +131,15 @@ def _model(row: Row, columns: Sequence[Column]) -> dict[str, object]:
 
 
 def _score(score: Score) -> dict[str, object]:
-    told: dict[str, object] = {"value": score.value, "low": score.low, "high": score.high, "n": score.n}
+    content: dict[str, object] = {"value": score.value, "low": score.low, "high": score.high, "n": score.n}
     if score.note:
-        told["found_by"] = score.note
+        content["found_by"] = score.note
     if score.delta is not None:
-        told["delta"] = score.delta
+        content["delta"] = score.delta
     if (paired := score.paired) is not None:
         counts = {"n": paired.n, "better": paired.first_better, "worse": paired.second_better}
-        told["paired"] = {**counts, "p": paired.p, "test": paired.name}
-    return told
+        content["paired"] = {**counts, "p": paired.p, "test": paired.name}
+    return content
 
 
 def _trend(trend: Trend) -> dict[str, object]:
@@ -143,17 +149,17 @@ def _trend(trend: Trend) -> dict[str, object]:
     return {"column": trend.column.key, "formula": trend.formulas[0], **line, "effective_robustness": beyond}
 
 
-def _scaling(scaling: Scaling) -> list[dict[str, object]]:
+def _size_trend(trend: SizeTrend) -> list[dict[str, object]]:
     return [
         {
-            "column": scaling.column.key,
+            "column": trend.column.key,
             "family": family or None,
             "formula": formula,
             "factor": fit.factor,
             "exponent": fit.exponent,
             "models": fit.points,
         }
-        for (family, fit), formula in zip(scaling.fits, scaling.formulas, strict=True)
+        for (family, fit), formula in zip(trend.fits, trend.formulas, strict=True)
     ]
 
 
@@ -166,9 +172,9 @@ def _unit(column: Column) -> str:
     return " %" if column.is_share else ""
 
 
-def _cells(row: Row, comparison: Comparison, safe: Safe, strong: str) -> list[str]:
-    rank = _NONE if row.rank is None else str(row.rank)
-    size = _NONE if row.parameters is None else millions(row.parameters)
+def _cells(row: ModelRow, comparison: Comparison, safe: Safe, strong: str) -> list[str]:
+    rank = DASH if row.rank is None else str(row.rank)
+    size = DASH if row.parameters is None else parameters_text(row.parameters)
     flags = f"{len(row.flags)}, potentially unreliable" if row.unreliable else str(len(row.flags))
     scores = [_cell(score, column, safe, strong) for score, column in zip(row.scores, comparison.columns, strict=True)]
     return [safe(rank), safe(row.label), safe(size), *scores, safe(flags)]
@@ -176,14 +182,13 @@ def _cells(row: Row, comparison: Comparison, safe: Safe, strong: str) -> list[st
 
 def _cell(score: Score | None, column: Column, safe: Safe, strong: str) -> str:
     if score is None:
-        return safe(_NONE)
-    value = safe(figure(score.value, is_share=column.is_share))
+        return safe(DASH)
+    value = safe(number(score.value, is_share=column.is_share))
     parts = [strong.format(value) if score.best else value]
     if version := version_of(score, column):
         parts.append(safe(version))
-    if score.low is not None and score.high is not None:
-        ends = (figure(end, is_share=column.is_share) for end in (score.low, score.high))
-        parts.append(safe(f"[{_NONE.join(ends)}]"))
+    if ends := interval(score.low, score.high, is_share=column.is_share):
+        parts.append(safe(f"[{ends}]"))
     if score.delta is not None:
         p = "" if score.paired is None else f", {p_text(score.paired.p)}"
         parts.append(safe(f"({delta_text(score, column)}{p})"))
@@ -195,16 +200,3 @@ def _numbers(score: Score | None, width: int) -> list[float | None]:
         return [None] * width
     p = None if score.paired is None else score.paired.p
     return [score.value, score.low, score.high, score.n, score.delta, p][:width]
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
-
-
-def _write(path: Path, text: str) -> Path:
-    write_whole(path, lambda beside: _fill(beside, text))
-    return path
-
-
-def _fill(beside: Path, text: str) -> None:
-    beside.write_text(text, encoding="utf-8", errors="backslashreplace")

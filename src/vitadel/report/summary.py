@@ -1,33 +1,31 @@
-"""The summary as rows, and the same rows as Markdown and LaTeX."""
+"""The attack evaluations as rows, and the same rows as Markdown and LaTeX."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitadel.report.reader import collect
-from vitadel.report.records import Accuracy, Evaluation, Record
+from vitadel.core.stats import Accuracy
+from vitadel.report.reader import Evaluation, RunRecord, read_runs
+from vitadel.report.text import DASH, latex_text, markdown_text
 
 _HEADER = ("Model", "Evaluation", "Threat", "n", "Clean %", "Robust %", "Flags")
-_LATEX = str.maketrans(
-    {
-        "\\": r"\textbackslash{}",
-        "~": r"\textasciitilde{}",
-        "^": r"\textasciicircum{}",
-        "<": r"\textless{}",
-        ">": r"\textgreater{}",
-        "|": r"\textbar{}",
-        "\n": " ",
-        "\N{EN DASH}": "--",
-        "\N{MINUS SIGN}": "$-$",
-        **{sign: f"\\{sign}" for sign in "&%$#_{}"},
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)
 class SummaryRow:
-    """One evaluation of one model; `best` marks the highest robust accuracy among rows that may be compared."""
+    """One evaluation of one model.
+
+    Args:
+        model: The model's label.
+        evaluation: The evaluation's name, such as `autoattack-linf-8_255`.
+        threat: The threat as text.
+        n: Images.
+        clean: Clean accuracy.
+        robust: Robust accuracy; None without attacks.
+        attacks: The names of the attacks.
+        flags: How many reasons for doubt there are.
+        best: Whether the robust accuracy is the highest of those that may be compared.
+    """
 
     model: str
     evaluation: str
@@ -42,16 +40,16 @@ class SummaryRow:
 
 def summarize(runs: Sequence[Path]) -> list[SummaryRow]:
     """One row per run and evaluation; a run that only trained has none."""
-    return summary_rows(collect(runs))
+    return summary_rows(read_runs(runs))
 
 
-def summary_rows(records: Sequence[Record]) -> list[SummaryRow]:
+def summary_rows(records: Sequence[RunRecord]) -> list[SummaryRow]:
     """The rows of records that were read already."""
-    pairs = [(record, evaluation) for record in records for evaluation in record.evaluations]
+    pairs = [(record, evaluation) for record in records for evaluation in record.attacks]
     peers: dict[tuple[str, str, str], list[float]] = {}
     for record, evaluation in pairs:
-        if evaluation.robust is not None:
-            peers.setdefault(_comparable(record, evaluation), []).append(evaluation.robust.value)
+        if evaluation.record.robust is not None:
+            peers.setdefault(_comparable(record, evaluation), []).append(evaluation.record.robust.accuracy)
     return [_row(record, evaluation, peers.get(_comparable(record, evaluation), [])) for record, evaluation in pairs]
 
 
@@ -73,25 +71,24 @@ def latex(rows: Sequence[SummaryRow]) -> str:
     )
 
 
-def _comparable(record: Record, evaluation: Evaluation) -> tuple[str, str, str]:
+def _comparable(record: RunRecord, evaluation: Evaluation) -> tuple[str, str, str]:
     """Robust accuracies compare only under one threat, one suite and one set of images."""
-    hashes = record.manifest.get("hashes")
-    data = str(hashes.get("data")) if isinstance(hashes, dict) else ""
-    return (evaluation.threat.text if evaluation.threat else "", evaluation.suite, data)
+    threat = evaluation.record.threat
+    return (threat.text if threat else "", evaluation.record.suite, record.manifest.hashes.get("data", ""))
 
 
-def _row(record: Record, evaluation: Evaluation, peers: Sequence[float]) -> SummaryRow:
-    robust = evaluation.robust
+def _row(record: RunRecord, evaluation: Evaluation, peers: Sequence[float]) -> SummaryRow:
+    suite, robust = evaluation.record, evaluation.record.robust
     return SummaryRow(
         model=record.label,
         evaluation=evaluation.name,
-        threat=evaluation.threat.text if evaluation.threat else "none",
-        n=evaluation.n,
+        threat=suite.threat.text if suite.threat else "none",
+        n=suite.n,
         clean=evaluation.clean,
         robust=robust,
-        attacks=tuple(attack.name for attack in evaluation.attacks),
-        flags=len(evaluation.flags),
-        best=robust is not None and len(peers) > 1 and robust.value == max(peers),
+        attacks=tuple(attack.name for attack in suite.attacks),
+        flags=len(suite.flags),
+        best=robust is not None and len(peers) > 1 and robust.accuracy == max(peers),
     )
 
 
@@ -105,16 +102,4 @@ def _marked(cells: list[str], row: SummaryRow, strong: str) -> list[str]:
 
 
 def _with_interval(accuracy: Accuracy | None) -> str:
-    return f"{accuracy.percent} [{accuracy.interval}]" if accuracy else "\N{EN DASH}"
-
-
-def markdown_text(cell: str) -> str:
-    """Text that Markdown prints as it is, in a cell of a table."""
-    for sign, safe in (("\\", "\\\\"), ("&", "&amp;"), ("<", "&lt;"), ("|", "\\|"), ("\n", " ")):
-        cell = cell.replace(sign, safe)
-    return re.sub("[*`]", r"\\\g<0>", cell)
-
-
-def latex_text(cell: str) -> str:
-    """Text that LaTeX prints as it is."""
-    return cell.translate(_LATEX)
+    return f"{accuracy.percent} [{accuracy.interval}]" if accuracy else DASH

@@ -1,4 +1,4 @@
-"""Pictures for the gallery: PNG files as data addresses, and the perturbation made visible."""
+"""The gallery of attacked images: PNG files as data addresses, and the perturbation made visible."""
 
 import base64
 import struct
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from vitadel.report.checks import eps_text
-from vitadel.report.records import Evaluation, Gallery
+from vitadel.report.text import eps_text
+from vitadel.runs.schema import ROBUST, WRONG_BEFORE, Gallery
 
 _MOST_CARDS = 12
 _PAGE_BYTES = 12_000_000  # uncompressed pixels in one page; a page of photographs should still open on a phone
@@ -19,7 +19,7 @@ _PIXELATED_BELOW = 96
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """One image of the gallery: three pictures and what the model said."""
+    """One image of the gallery: three pictures and the model's predictions."""
 
     clean: str
     adversarial: str
@@ -27,17 +27,16 @@ class Card:
     true: str
     before: str
     after: str
-    outcome: str
-    fell: bool
-    wrong_before: bool
+    result: str
+    state: str
     scale: str
 
 
 def cards(gallery: Gallery, *, galleries: int) -> tuple[Card, ...]:
-    """Some of the images, fallen and standing ones both, as many as a page with `galleries` of them can bear."""
+    """Some of the images, broken and robust ones, as many as a page with `galleries` of them can hold."""
     each = 3 * gallery.clean[0].size if len(gallery.clean) else 1
     limit = max(2, min(_MOST_CARDS, _PAGE_BYTES // (each * galleries)))
-    return tuple(_card(gallery, index) for index in _chosen(gallery.fell_to, limit))
+    return tuple(_card(gallery, number) for number in _chosen(gallery.broken_by, limit))
 
 
 def pixelated(gallery: Gallery) -> bool:
@@ -63,10 +62,6 @@ def png(pixels: NDArray[np.uint8]) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", header) + _chunk(b"IDAT", body) + _chunk(b"IEND", b"")
 
 
-def has_gallery(evaluation: Evaluation) -> bool:
-    return evaluation.gallery is not None and len(evaluation.gallery.clean) > 0
-
-
 def _chunk(kind: bytes, body: bytes) -> bytes:
     return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
 
@@ -79,37 +74,35 @@ def _bytes(pixels: NDArray[np.float32]) -> NDArray[np.uint8]:
     return np.floor(255 * np.clip(pixels, 0, 1) + 0.5).astype(np.uint8)
 
 
-def _chosen(fell_to: Sequence[str], limit: int) -> list[int]:
-    """At most `limit` images, in turn one that fell, one that stands, one that was wrong before."""
-    fallen = [i for i, name in enumerate(fell_to) if name not in ("", "clean")]
-    standing = [i for i, name in enumerate(fell_to) if name == ""]
-    wrong = [i for i, name in enumerate(fell_to) if name == "clean"]
-    in_turn = sorted(
-        (place, turn, i) for turn, kind in enumerate((fallen, standing, wrong)) for place, i in enumerate(kind)
-    )
+def _state(broken_by: str) -> str:
+    return {ROBUST: "robust", WRONG_BEFORE: "wrong"}.get(broken_by, "broken")
+
+
+def _chosen(broken_by: Sequence[str], limit: int) -> list[int]:
+    """At most `limit` images, in turn one that was broken, one that is robust, one that was misclassified before."""
+    states = [_state(name) for name in broken_by]
+    kinds = [[i for i, state in enumerate(states) if state == kind] for kind in ("broken", "robust", "wrong")]
+    in_turn = sorted((rank, turn, i) for turn, kind in enumerate(kinds) for rank, i in enumerate(kind))
     return [i for _, _, i in sorted(in_turn[:limit], key=lambda entry: (entry[1], entry[2]))]
 
 
-def _card(gallery: Gallery, index: int) -> Card:
-    clean, adversarial = gallery.clean[index], gallery.adversarial[index]
+def _card(gallery: Gallery, number: int) -> Card:
+    clean = gallery.clean[number].astype(np.float32) / np.float32(255)
+    adversarial, broken_by = gallery.adversarial[number], gallery.broken_by[number]
     largest = float(np.abs(adversarial - clean).max())
     full = gallery.eps if gallery.norm == "linf" else largest
+    results = {"robust": "robust", "wrong": "misclassified before any attack"}
     return Card(
-        clean=_address(_bytes(clean)),
+        clean=_address(gallery.clean[number]),
         adversarial=_address(_bytes(adversarial)),
         perturbation=_address(perturbation(clean, adversarial, full)),
-        true=_class_name(gallery, gallery.label[index]),
-        before=_class_name(gallery, gallery.clean_prediction[index]),
-        after=_class_name(gallery, gallery.prediction[index]),
-        outcome=_outcome(gallery.fell_to[index]),
-        fell=gallery.fell_to[index] not in ("", "clean"),
-        wrong_before=gallery.fell_to[index] == "clean",
+        true=_class_name(gallery, gallery.label[number]),
+        before=_class_name(gallery, gallery.clean_prediction[number]),
+        after=_class_name(gallery, gallery.prediction[number]),
+        result=results.get(_state(broken_by), f"broken by {broken_by}"),
+        state=_state(broken_by),
         scale=f"\N{PLUS-MINUS SIGN}{eps_text(gallery.norm, full)}",
     )
-
-
-def _outcome(fell_to: str) -> str:
-    return {"": "stands", "clean": "wrong before any attack"}.get(fell_to, f"fell to {fell_to}")
 
 
 def _class_name(gallery: Gallery, number: int) -> str:

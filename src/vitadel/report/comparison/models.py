@@ -1,0 +1,437 @@
+"""Models side by side: one row per model, one column per number that may be compared.
+
+Numbers share a column only if images, threat and conventions are the same.
+"""
+
+import enum
+import hashlib
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from vitadel.core.errors import UsageError, unknown
+from vitadel.core.flags import Flag
+from vitadel.core.stats import Accuracy, PairedTest, paired_test
+from vitadel.report.reader import Evaluation, RunRecord
+from vitadel.report.text import compact, signed
+from vitadel.runs.schema import ThreatRecord
+
+# suites that are AutoAttack with its published budgets, in order of preference, and what tells them apart
+_AUTOATTACK = {"autoattack": "", "autoattack-rand": "rand", "autoattack-plus": "plus"}
+# conventions that belong to the model, or only say what a number cost
+_OWN_CONVENTIONS = frozenset({"preprocess", "seed", "grid_images", "mapped"})
+# how the names of suites end that judge the rescaled model in place of the model
+_OTHER_NETWORK = "-paper-protocol"
+
+
+class ColumnKind(enum.Enum):
+    """What a column holds."""
+
+    CLEAN = "clean"
+    AUTOATTACK = "autoattack"
+    BEST_KNOWN = "best-known"
+    SUITE = "suite"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One number that models are compared by.
+
+    Args:
+        key: Its name for programs, unique in a comparison.
+        kind: What it holds.
+        title: Its name for people.
+        about: Which number it is exactly.
+        unit: The kind of number, as `vitadel.runs.schema.Measure` has it.
+        is_share: Whether it lies in [0, 1] and is read in percent.
+        higher_is_better: Which way is better.
+    """
+
+    key: str
+    kind: ColumnKind
+    title: str
+    about: str
+    unit: str
+    is_share: bool
+    higher_is_better: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Score:
+    """A model's number in a column.
+
+    Args:
+        value: The number.
+        low: The lower end of its 95% interval.
+        high: The upper end.
+        n: Images.
+        note: The suite, where several could have given it.
+        scores: Those of each image, by id, that it was counted from.
+        delta: The difference to the baseline.
+        paired: The test of that difference.
+        best: Whether it is the best of its column.
+    """
+
+    value: float
+    low: float | None
+    high: float | None
+    n: int | None
+    note: str = ""
+    scores: Mapping[str, float] = field(default_factory=dict)
+    delta: float | None = None
+    paired: PairedTest | None = None
+    best: bool = False
+
+
+def version_of(score: Score | None, column: Column) -> str:
+    """Which AutoAttack it was, if not the standard one."""
+    return "" if score is None or column.kind is not ColumnKind.AUTOATTACK else score.note
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRow:
+    """One model.
+
+    Args:
+        label: Its name.
+        labels: The labels of its runs.
+        parameters: How many it has.
+        family: The first word of its architecture's name.
+        preprocess: How images were prepared for it.
+        scores: One for each column, None where it was not measured.
+        flags: Reasons to doubt its numbers, with the evaluations that raised them.
+        unreliable: Whether one of them speaks against an attack.
+        rank: Its place in the column that ranks; None if it has no number there.
+    """
+
+    label: str
+    labels: tuple[str, ...]
+    parameters: int | None
+    family: str
+    preprocess: tuple[str, ...]
+    scores: tuple[Score | None, ...]
+    flags: tuple[tuple[str, Flag], ...]
+    unreliable: bool
+    rank: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Models in order of rank, by the column `ranked_by`."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[ModelRow, ...]
+    ranked_by: int
+    baseline: str | None = None
+
+    @property
+    def clean(self) -> int | None:
+        """The column of clean accuracy that most models have."""
+        return next((number for number, column in enumerate(self.columns) if column.kind is ColumnKind.CLEAN), None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """All that was measured of one set of weights under one name."""
+
+    label: str
+    records: tuple[RunRecord, ...]
+
+    @property
+    def attacks(self) -> list[Evaluation]:
+        found = [one for record in self.records for one in record.attacks]
+        return [one for one in found if not one.record.suite.endswith(_OTHER_NETWORK)]
+
+    @property
+    def perturbations(self) -> list[Evaluation]:
+        return [one for record in self.records for one in record.perturbations]
+
+    def attacks_at(self, threat: ThreatRecord, images: str) -> list[Evaluation]:
+        """The attacks within a threat on a set of images."""
+        return [one for one in self.attacks if _attacked_at(one, threat) and _images(one) == images]
+
+
+_Scores = dict[str, Score]  # by the model's label
+
+
+@dataclass(frozen=True, slots=True)
+class _ColumnScores:
+    """A column with its scores; `differences` are what may tell it from another of the same title."""
+
+    column: Column
+    differences: tuple[str, ...]
+    scores: _Scores
+
+
+def compare_models(records: Sequence[RunRecord], baseline: str | None = None) -> Comparison | None:
+    """The models of `records` against each other, and against the one called `baseline`.
+
+    Returns:
+        The comparison; None if no model was evaluated.
+    """
+    models = _models(records)
+    found = [*_clean(models), *_robust(models, records), *_perturbed(models)]
+    if not found:
+        if baseline is not None:
+            raise UsageError(f"--baseline {baseline!r}: no model was evaluated. Give runs of vitadel evaluate.")
+        return None
+    columns, scores = _distinguished(found), [_with_best(one.column, one.scores) for one in found]
+    base = None if baseline is None else _baseline(baseline, models).label
+    if base is not None:
+        scores = [_against(base, column) for column in scores]
+    rows = [_row(model, [column.get(model.label) for column in scores]) for model in models]
+    by = _ranked_by(columns, scores)
+    return Comparison(columns, _ranked(rows, by, columns), by, base)
+
+
+def delta_text(score: Score, column: Column) -> str:
+    """The difference to the baseline with its sign: points of a share, otherwise the number's own unit."""
+    return "" if score.delta is None else signed(score.delta, is_share=column.is_share)
+
+
+def _models(records: Sequence[RunRecord]) -> list[_Model]:
+    groups: dict[tuple[str, str], list[RunRecord]] = {}
+    for record in records:
+        if record.attacks or record.perturbations:
+            groups.setdefault((record.name or record.label, record.weights), []).append(record)
+    names = [name for name, _ in groups]
+    labels = [name if names.count(name) == 1 else group[0].label for (name, _), group in groups.items()]
+    return [_Model(label, tuple(group)) for label, group in zip(labels, groups.values(), strict=True)]
+
+
+def _baseline(text: str, models: Sequence[_Model]) -> _Model:
+    names = {name: model for model in models for name in (model.label, *(r.label for r in model.records))}
+    if text not in names:
+        raise unknown("baseline", text, names)
+    return names[text]
+
+
+def _clean(models: Sequence[_Model]) -> list[_ColumnScores]:
+    """Clean accuracy; of several sets of images those that have models which others do not."""
+    scores: dict[str, _Scores] = {}
+    suites: dict[str, set[str]] = {}
+    for model in models:
+        for one in (*model.attacks, *model.perturbations):
+            if one.record.clean is not None:
+                images = _images(one)
+                score = _score(one.record.clean, one.by_id(one.clean_correct))
+                scores.setdefault(images, {}).setdefault(model.label, score)
+                suites.setdefault(images, set()).add(one.record.suite if one.record.main else "")
+
+    # a suite of perturbations may have images of its own; those of attacks, or of several suites, are the usual ones
+    def preference(images: str) -> tuple[int, bool, int, int]:
+        return -len(scores[images]), "" not in suites[images], -len(suites[images]), -_most(scores[images])
+
+    kept = _needed({images: scores[images] for images in sorted(scores, key=preference)})
+    return [_accuracies(ColumnKind.CLEAN, "Clean", "", scores[images]) for images in kept]
+
+
+def _robust(models: Sequence[_Model], records: Sequence[RunRecord]) -> list[_ColumnScores]:
+    attacks = [one for model in models for one in model.attacks if one.record.threat and one.record.robust]
+    columns: list[_ColumnScores] = []
+    for threat in _threats(attacks, records):
+        sets: dict[str, _Scores] = {}
+        for images in dict.fromkeys(_images(one) for one in attacks if _attacked_at(one, threat)):
+            sets[images] = _scores_of(models, partial(_best_known, threat=threat, images=images))
+        order = sorted(sets, key=lambda images: (-len(sets[images]), -_most(sets[images])))
+        shown = _needed({images: sets[images] for images in order})
+        auto = {images: _scores_of(models, partial(_autoattack, threat=threat, images=images)) for images in order}
+        # AutoAttack is expensive: on fewer images than the rest it is still the number that people want
+        shown_auto = _needed({images: scores for images, scores in auto.items() if scores})
+        for images in order:
+            about = threat.text if images in shown else f"{threat.text}, {_most(sets[images])} images"
+            if images in shown_auto:
+                columns.append(_accuracies(ColumnKind.AUTOATTACK, "AutoAttack", about, auto[images]))
+            if images in shown:
+                columns.append(_accuracies(ColumnKind.BEST_KNOWN, "Best known", about, sets[images]))
+    return columns
+
+
+def _scores_of(models: Sequence[_Model], find: Callable[[_Model], Score | None]) -> _Scores:
+    scores = {model.label: find(model) for model in models}
+    return {label: score for label, score in scores.items() if score is not None}
+
+
+def _threats(attacks: Sequence[Evaluation], records: Sequence[RunRecord]) -> list[ThreatRecord]:
+    """The threats to compare at: those of AutoAttack, or that a run was given; otherwise the middle of every norm."""
+    pairs = [(one.record.threat, one.record.suite) for one in attacks if one.record.threat]
+    known = {threat.text: threat for threat, _ in pairs}
+    wanted = {(threat.norm, threat.eps) for threat, suite in pairs if suite in _AUTOATTACK}
+    wanted |= {(r.manifest.text("threat", "is").lower(), r.manifest.find("threat", "eps")) for r in records}
+    chosen = [threat for threat in known.values() if (threat.norm, threat.eps) in wanted]
+    if not chosen:
+        for norm in dict.fromkeys(threat.norm for threat in known.values()):
+            in_order = sorted((t for t in known.values() if t.norm == norm), key=lambda t: t.eps or 0.0)
+            chosen.append(in_order[len(in_order) // 2])
+    return sorted(chosen, key=lambda threat: (threat.norm, threat.eps or 0.0))
+
+
+def _attacked_at(one: Evaluation, threat: ThreatRecord) -> bool:
+    return bool(one.record.threat and one.record.threat.text == threat.text and one.record.robust)
+
+
+def _best_known(model: _Model, threat: ThreatRecord, images: str) -> Score | None:
+    """The lowest accuracy that any suite found: every one is an upper bound, so the lowest is the best."""
+    found = [
+        _score(one.record.robust, one.by_id(one.correct), note=one.record.suite)
+        for one in model.attacks_at(threat, images)
+        if one.record.robust
+    ]
+    found += [
+        replace(_main(one), note=one.record.suite)
+        for one in model.perturbations
+        if one.record.threat and one.record.threat.text == threat.text
+        if one.main.kind == "accuracy" and _images(one) == images
+    ]
+    return min(found, key=lambda score: score.value, default=None)
+
+
+def _autoattack(model: _Model, threat: ThreatRecord, images: str) -> Score | None:
+    found = {one.record.suite: one for one in reversed(model.attacks_at(threat, images))}
+    for suite, note in _AUTOATTACK.items():
+        if suite in found and (robust := found[suite].record.robust) is not None:
+            return _score(robust, found[suite].by_id(found[suite].correct), note=note)
+    return None
+
+
+def _perturbed(models: Sequence[_Model]) -> list[_ColumnScores]:
+    found: dict[tuple[object, ...], _ColumnScores] = {}
+    for model in models:
+        for one in model.perturbations:
+            suite, main, threat = one.record, one.main, one.record.threat.text if one.record.threat else ""
+            column = Column(
+                suite.suite, ColumnKind.SUITE, suite.title, main.name, main.kind, main.is_share, main.higher_is_better
+            )
+            conventions = {
+                name: f"{name}: {compact(value)}"
+                for name, value in (suite.conventions or {}).items()
+                if name not in _OWN_CONVENTIONS and not name.startswith("forwards")
+            }
+            differences = (f"{suite.n} images", threat, *conventions.values())
+            circle = _circle(model, conventions.pop("sources", ""))
+            key = (column, threat, _images(one), suite.n, *conventions.values(), circle)
+            scores = found.setdefault(key, _ColumnScores(column, differences, {})).scores
+            scores.setdefault(model.label, _main(one))
+    return list(found.values())
+
+
+def _circle(model: _Model, sources: str) -> frozenset[str]:
+    """The weights of a model and of those it was compared with: each of a circle has the others as its sources."""
+    own = {record.weights[:8] for record in model.records if record.weights}
+    return frozenset(re.findall(r"=([0-9a-f]{8})\b", sources)) | own if sources else frozenset()
+
+
+def _main(one: Evaluation) -> Score:
+    main = one.main
+    assert main.value is not None  # SuiteRecord has it so
+    return Score(main.value, main.low, main.high, main.n or one.record.n, "", one.by_id(one.correct))
+
+
+def _needed(sets: Mapping[str, _Scores]) -> list[str]:
+    """Of sets of images, in order of preference, those with a model that no earlier one has."""
+    kept: list[str] = []
+    for images, scores in sets.items():
+        if not any(scores.keys() <= sets[earlier].keys() for earlier in kept):
+            kept.append(images)
+    return kept
+
+
+def _accuracies(kind: ColumnKind, title: str, about: str, scores: _Scores) -> _ColumnScores:
+    key = f"{kind.value} {about}".strip()
+    column = Column(key, kind, title, about, "accuracy", is_share=True, higher_is_better=True)
+    return _ColumnScores(column, (f"{_most(scores)} images",), scores)
+
+
+def _distinguished(found: Sequence[_ColumnScores]) -> tuple[Column, ...]:
+    """The columns; of those with one title each says what tells it apart, and has a key of its own."""
+    keys: list[str] = []
+    named = []
+    for one in found:
+        column, head = one.column, (one.column.title, one.column.about)
+        twins = [set(other.differences) for other in found if (other.column.title, other.column.about) == head]
+        own = [word for word in one.differences if word and not all(word in twin for twin in twins)]
+        keys.append(column.key)
+        number = keys.count(column.key)
+        key = column.key if number == 1 else f"{column.key} #{number}"
+        named.append(replace(column, key=key, about="; ".join(filter(None, (column.about, *own)))))
+    return tuple(named)
+
+
+def _with_best(column: Column, scores: _Scores) -> _Scores:
+    values = {score.value for score in scores.values()}
+    best = (max if column.higher_is_better else min)(values)
+    return {label: replace(score, best=len(values) > 1 and score.value == best) for label, score in scores.items()}
+
+
+def _against(baseline: str, scores: _Scores) -> _Scores:
+    base = scores.get(baseline)
+    if base is None:
+        return scores
+    return {
+        label: score
+        if label == baseline
+        else replace(score, delta=score.value - base.value, paired=paired_test(score.scores, base.scores))
+        for label, score in scores.items()
+    }
+
+
+def _ranked_by(columns: Sequence[Column], scores: Sequence[_Scores]) -> int:
+    """The column of robust accuracy that most models have; without one the first suite's, else clean accuracy."""
+    order = (ColumnKind.BEST_KNOWN, ColumnKind.SUITE, ColumnKind.CLEAN)
+    candidates = [number for number, column in enumerate(columns) if column.kind in order]
+    return min(candidates, key=lambda number: (order.index(columns[number].kind), -len(scores[number]), number))
+
+
+def _ranked(rows: Sequence[ModelRow], by: int, columns: Sequence[Column]) -> tuple[ModelRow, ...]:
+    sign = -1 if columns[by].higher_is_better else 1
+    measured = [row for row in rows if row.scores[by]]
+    measured.sort(key=lambda row: (sign * _value(row, by), -_value(row, 0)))
+    values = [_value(row, by) for row in measured]
+    ranked = [replace(row, rank=1 + values.index(value)) for row, value in zip(measured, values, strict=True)]
+    return (*ranked, *(row for row in rows if not row.scores[by]))
+
+
+def _value(row: ModelRow, column: int) -> float:
+    score = row.scores[column]
+    return -math.inf if score is None else score.value
+
+
+def _row(model: _Model, scores: Sequence[Score | None]) -> ModelRow:
+    doubted = [(one.name, flag) for one in model.attacks for flag in one.record.flags]
+    flags = [*doubted, *((one.name, flag) for one in model.perturbations for flag in one.record.flags)]
+    manifests = [record.manifest for record in model.records]
+    counts = [manifest.find("model", "parameters") for manifest in manifests]
+    preprocess = [compact(manifest.find("data", "preprocess") or "") for manifest in manifests]
+    return ModelRow(
+        label=model.label,
+        labels=tuple(dict.fromkeys(record.label for record in model.records)),
+        parameters=next((count for count in counts if isinstance(count, int) and count > 0), None),
+        family=next(filter(None, (_family(manifest.text("model", "spec", "name")) for manifest in manifests)), ""),
+        preprocess=tuple(dict.fromkeys(filter(None, preprocess))),
+        scores=tuple(scores),
+        flags=tuple({(name, flag.code): (name, flag) for name, flag in flags}.values()),
+        unreliable=bool(doubted),
+    )
+
+
+def _family(name: str) -> str:
+    """The first word of an architecture's name: `vit` of `timm:vit_tiny_patch16_224`, `resnet` of `resnet18`."""
+    word = re.match(r"[a-z]+", name.rpartition(":")[2].lower().removeprefix("test_"))
+    return word.group() if word else ""
+
+
+def _score(accuracy: Accuracy, scores: Mapping[str, float], note: str = "") -> Score:
+    return Score(accuracy.accuracy, accuracy.low, accuracy.high, accuracy.n, note, scores)
+
+
+def _images(one: Evaluation) -> str:
+    """A hash of the names and labels of the images, which two evaluations of the same images share."""
+    ids = "\n".join((*map(str, one.rows.id), "", *map(str, one.rows.label)))
+    text = ids if one.rows.id else f"{one.record.n} without names"
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+
+
+def _most(scores: _Scores) -> int:
+    return max((score.n or 0 for score in scores.values()), default=0)

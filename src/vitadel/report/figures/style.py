@@ -1,0 +1,101 @@
+"""How figures look, and figures as inline SVG for the page or as files: colors are CSS variables of the page."""
+
+import io
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vitadel.core.files import write_whole
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's colors, which people with any color vision can tell apart; their yellow is lost on white
+PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#7a7a7a")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+_GLYPHS = ("●", "■", "▲", "◆", "▼", "✚", "✖")
+DASHED: tuple[float, tuple[float, float]] = (0, (5, 3))
+DOTTED: tuple[float, tuple[float, float]] = (0, (1.5, 2))
+INK = "#010203"  # a color nobody chooses, so that it can be found again and handed to the page
+_STYLE: dict[str, object] = {
+    "svg.fonttype": "none",
+    "text.parse_math": False,
+    "font.size": 9,
+    **dict.fromkeys(("axes.edgecolor", "axes.labelcolor", "text.color", "xtick.color", "ytick.color"), INK),
+    "grid.color": INK,
+    "grid.alpha": 0.12,
+    "grid.linewidth": 0.6,
+    "axes.grid": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.6,
+    "lines.linewidth": 1.7,
+    "lines.markersize": 5.0,
+    "axes.formatter.limits": (-3, 5),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """A figure with its title and alternative text; `width` is what it was drawn for, in inches."""
+
+    title: str
+    svg: str
+    alt: str
+    width: float = 0.0
+
+
+def glyph(number: int) -> str:
+    """The marker of the model of this number in legends and tables; its lines carry the same."""
+    return _GLYPHS[number % len(_GLYPHS)]
+
+
+def color(number: int) -> str:
+    """The CSS color of the model of this number, which the page may lighten in the dark."""
+    number %= len(PALETTE)
+    return f"var(--line-{number}, {PALETTE[number]})"
+
+
+@contextmanager
+def styled(name: str, inches: tuple[float, float]) -> Iterator["Figure"]:
+    """An empty figure; what is drawn inside has the style of the page."""
+    import matplotlib.style
+    from matplotlib.figure import Figure
+
+    # the salt names the figure, so that no two drawings of one page share an id
+    with matplotlib.style.context({**_STYLE, "svg.hashsalt": name}, after_reset=True):
+        yield Figure(figsize=inches, layout="constrained")
+
+
+def svg(figure: "Figure") -> str:
+    """The figure as a bare element: no date, no namespace, no fixed size, colors left to the page."""
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    text = buffer.getvalue()
+    text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", text[text.index("<svg") :], flags=re.DOTALL)
+    text = re.sub(r' xmlns(:xlink)?="[^"]*"| (width|height)="[^"]*pt"| id="[\w.]+_\d+[^"]*"', "", text)
+    text = text.replace("xlink:href", "href").replace("<svg", '<svg aria-hidden="true"', 1).replace(INK, "currentColor")
+    for number, shade in enumerate(PALETTE):
+        text = text.replace(shade, color(number))
+    return text
+
+
+def save(figure: "Figure", path: Path) -> list[Path]:
+    """The figure as PNG and PDF, named like `path`."""
+    paths = [path.with_suffix(suffix) for suffix in (".png", ".pdf")]
+    for one in paths:
+        # a date would give the same study other bytes
+        metadata: dict[str, None] = {"CreationDate": None} if one.suffix == ".pdf" else {"Software": None}
+
+        # drawn in memory: matplotlib answers a full disk with errors of its own
+        drawn = io.BytesIO()
+        figure.savefig(drawn, format=one.suffix[1:], dpi=200, facecolor="white", metadata=metadata)
+
+        def write(beside: Path, drawn: io.BytesIO = drawn) -> None:
+            beside.write_bytes(drawn.getvalue())
+
+        write_whole(one, write)
+    return paths
