@@ -72,7 +72,7 @@ def _shared_name(labels: Sequence[str]) -> str:
 
 def _head(record: "RunRecord") -> tuple[str, str]:
     """The weights, and which of several heads predicts; two empty texts for a model with one head."""
-    head = record.manifest.text("model", "spec", "tuning", "answer")
+    head = record.manifest.head
     return (record.weights, head) if head and record.weights else ("", "")
 
 

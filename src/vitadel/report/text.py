@@ -150,8 +150,8 @@ def _architecture(spec: object) -> str:
 
 def _head(manifest: ManifestRecord) -> str:
     """Which of its heads a model with adapters predicts with."""
-    tuning, answer = (manifest.text("model", "spec", "tuning", key) for key in ("tuning", "answer"))
-    return "" if (tuning, answer) == ("single", "joint") else _HEADS.get(answer, "")
+    is_single = manifest.text("model", "spec", "tuning", "tuning") == "single"
+    return "" if is_single and manifest.head == "joint" else _HEADS.get(manifest.head, "")
 
 
 def _objective(objective: object) -> str:

@@ -61,6 +61,11 @@ class ManifestRecord:
         value = self.find(*path)
         return value if isinstance(value, str) else ""
 
+    @property
+    def head(self) -> str:
+        """Which head a model with adapters predicts with, which earlier versions called its answer; empty otherwise."""
+        return next(filter(None, (self.text("model", "spec", "tuning", key) for key in ("head", "answer"))), "")
+
     def to_json(self) -> dict[str, object]:
         """The record as plain JSON."""
         # the parts as they are: their hashes are of numbers that to_json would write as null, such as infinity

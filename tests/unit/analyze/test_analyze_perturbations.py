@@ -23,8 +23,9 @@ from vitadel.evaluate.store import TableRows
 from vitadel.goals import Untargeted
 from vitadel.models import Model, Option, load, wrap
 from vitadel.models.wide_resnet import WideResNet
-from vitadel.report import read_study, write_figures
+from vitadel.report import write_figures
 from vitadel.runs import ResultFolder
+from vitadel.runs.schema import read_study
 from vitadel.threats import L2, Linf
 
 EPS = 8 / 255
@@ -183,7 +184,7 @@ def test_the_batch_changes_nothing_and_an_interruption_costs_nothing(tmp_path: P
 def test_the_report_reads_and_draws_it(x: Tensor, tmp_path: Path) -> None:
     model = Planted(pattern_of_blocks())
     studied_in(tmp_path / "study", model, x, torch.zeros(5, dtype=torch.int64), Perturbations(steps=2, patch=4))
-    assert read_study(tmp_path) is not None
+    assert read_study(tmp_path / "study" / "result.json").study == "perturbations"
     names = [path.stem for path in write_figures(tmp_path) if path.suffix == ".png"]
     assert names == ["01-perturbations", "02-power-by-frequency", "03-jumps-by-place-in-the-patch"]
 

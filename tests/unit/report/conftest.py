@@ -11,7 +11,11 @@ import numpy as np
 import pytest
 
 from vitadel.core.files import read_json, write_json
+from vitadel.core.flags import Flag
+from vitadel.core.stats import accuracy
 from vitadel.runs import Run, fingerprint
+from vitadel.runs.exhibits import Exhibit
+from vitadel.runs.schema import AttackRecord, Gallery, Measure, StudyRecord, SuiteRecord, ThreatRecord
 
 HOSTILE = "<script>alert(1)</script>"
 N = 40
@@ -46,10 +50,10 @@ class Maker:
         """Make another run of a run: `change(folder, 3, "model", "parameters")` changes a part of its manifest."""
         manifest: dict[str, Any] = read_json(folder / "manifest.json")
         *way, last = path
-        place = manifest["parts"]
+        part = manifest["parts"]
         for name in way:
-            place = place[name]
-        place[last] = value
+            part = part[name]
+        part[last] = value
         hashes = {name: fingerprint(part) for name, part in manifest["parts"].items()}
         write_json(folder / "manifest.json", {**manifest, "hashes": hashes})
 
@@ -60,85 +64,126 @@ class Maker:
         model = {"name": name, "spec": {"is": "Timm", "name": spec}, **size, "sha256": sha256}
         return Run.claim(self.root / folder, "evaluate", {"model": model, "data": DATA, "seed": 0}, device="cpu")
 
-    def evaluate(self, folder: str, name: str, standing: Mapping[int, int], *, clean_only: bool = False) -> Path:
-        """A run over N images, 4 of them wrong before; `standing` gives the survivors at each eps in 1/255."""
+    def evaluate(self, folder: str, name: str, robust: Mapping[int, int], *, clean_only: bool = False) -> Path:
+        """A run over N images, 4 misclassified before any attack; `robust` says how many are at each eps in 1/255."""
         run = self.claim(folder, name)
-        for eps, left in standing.items():
-            fallen = [ATTACKS[i % 3 == 2] for i in range(N - 4 - left)]
-            self.write(run, f"linf-{eps}_255", [""] * left + fallen + ["clean"] * 4, eps / 255)
+        for eps, left in robust.items():
+            broken = [ATTACKS[i % 3 == 2] for i in range(N - 4 - left)]
+            self.attack(run, f"linf-{eps}_255", [""] * left + broken + ["clean"] * 4, eps / 255)
         if clean_only:
-            self.write(run, "clean", [""] * (N - 4) + ["clean"] * 4, None)
+            self.attack(run, "clean", [""] * (N - 4) + ["clean"] * 4, None)
         return run.folder
 
-    def write(
+    def attack(
         self,
         run: Run,
         name: str,
-        fell_to: Sequence[str],
+        broken_by: Sequence[str],
         eps: float | None,
-        flags: Sequence[object] = (),
+        flags: Sequence[Flag] = (),
         suite: str = "curve",
     ) -> None:
-        n, size = len(fell_to), eps or 0.0
-        columns = {"label": [0] * n, "clean_prediction": [int(f == "clean") for f in fell_to]}
-        columns |= {"prediction": [int(f != "") for f in fell_to], "forwards": [9] * n, "backwards": [8] * n}
-        rows = run.rows(name)
-        ids = [f"image-{i}" for i in range(n)]
-        rows.add({"row": list(range(n)), "id": ids, "fell_to": fell_to, "size": [size] * n, **columns})
-        right = sum(f != "clean" for f in fell_to)
-        threat = None if eps is None else {"norm": "linf", "eps": eps, "text": f"linf:{round(255 * eps)}/255"}
-        robust = None if eps is None else wilson(list(fell_to).count(""), n)
-        about = {"name": name, "suite": suite, "threat": threat, "n": n, "flags": list(flags), "seconds": 1.5}
-        rows.close({**about, "clean": wilson(right, n), "robust": robust, "attacks": _attacks(fell_to, eps)})
+        """A suite of attacks that breaks the images so."""
+        n, distance = len(broken_by), eps or 0.0
+        columns = {
+            "label": [0] * n,
+            "clean_prediction": [int(one == "clean") for one in broken_by],
+            "prediction": [int(one != "") for one in broken_by],
+            "broken_by": broken_by,
+            "distance": [distance] * n,
+        }
+        correct, robust = sum(one != "clean" for one in broken_by), list(broken_by).count("")
+        record = SuiteRecord(
+            name,
+            suite,
+            n,
+            clean=accuracy(correct, n),
+            threat=None if eps is None else ThreatRecord.of(f"linf:{round(255 * eps)}/255", eps),
+            robust=None if eps is None else accuracy(robust, n),
+            attacks=() if eps is None else _attacks(broken_by),
+            flags=flags,
+            seconds=1.5,
+        )
+        self.finish(run, record, columns)
 
-    def survey(
+    def perturb(
         self,
         run: Run,
         suite: str,
-        right: Sequence[float],
+        correct: Sequence[float],
         *,
         clean: Sequence[int] | None = None,
-        measures: Sequence[Mapping[str, object]] | None = None,
-        **more: object,
+        measures: Sequence[Measure] | None = None,
+        **more: Any,
     ) -> None:
-        """A survey of as many images as `right` has verdicts, whose main measure is their mean."""
-        n, rows = len(right), run.rows(suite)
-        said = [0] * n if clean is None else [1 - one for one in clean]
-        ids = [f"image-{i}" for i in range(n)]
-        rows.add({"row": list(range(n)), "id": ids, "label": [0] * n, "clean_prediction": said, "right": list(right)})
-        mean = sum(right) / n
-        main = {"name": "mean over all cells", "value": mean, "low": mean - 0.05, "high": mean + 0.05, "n": n}
-        main |= {"kind": "accuracy", "higher_is_better": True, "main": True}
-        told = {"name": suite, "suite": suite, "n": n, "threat": None, "robust": None, "attacks": [], "flags": []}
-        told |= {"clean": None if clean is None else wilson(sum(clean), n), "seconds": 1.0, "title": suite.title()}
-        told |= {"sentence": f"Found by {suite}.", "measures": [main] if measures is None else list(measures)}
-        rows.close({**told, "conventions": {"jpeg": 85}, "exhibits": [], **more})
+        """A suite of perturbations with a score for each image, whose main measure is their mean."""
+        n, mean = len(correct), sum(correct) / len(correct)
+        predictions = [0] * n if clean is None else [1 - one for one in clean]
+        main = Measure("mean over all cells", mean, mean - 0.05, mean + 0.05, n, main=True)
+        fields: dict[str, Any] = {
+            "title": suite.title(),
+            "sentence": f"Measured by {suite}.",
+            "conventions": {"jpeg": 85},
+            "threat": None,
+            "flags": (),
+            **more,
+        }
+        record = SuiteRecord(
+            suite,
+            suite,
+            n,
+            clean=None if clean is None else accuracy(sum(clean), n),
+            robust=None,
+            attacks=(),
+            seconds=1.0,
+            measures=[main] if measures is None else measures,
+            **fields,
+        )
+        self.finish(run, record, {"label": [0] * n, "clean_prediction": predictions, "correct": list(correct)})
+
+    def finish(self, run: Run, record: SuiteRecord, columns: Mapping[str, Sequence[object]]) -> Path:
+        """A summary and its rows, of images called image-0, image-1, ..."""
+        index = range(record.n)
+        rows: dict[str, Sequence[object]] = {"index": list(index), "id": [f"image-{i}" for i in index], **columns}
+        run.results(record.name).finish(rows, record.to_json())
+        return run.folder
+
+    def study(
+        self, folder: str, name: str, *exhibits: Exhibit, study: str = "made-up", weights: str = "ab" * 32
+    ) -> Path:
+        """A finished study that shows these exhibits."""
+        parts = {"study": {"is": "MadeUp"}, "model": {"name": name, "sha256": weights}, "seed": 0}
+        run = Run.claim(self.root / folder, "analyze", parts, device="cpu")
+        record = StudyRecord(study, f"About {study}", f"Measured in {name}.", exhibits)
+        write_json(run.folder / "study" / "result.json", record.to_json())
+        return run.folder
 
     def gallery(self, folder: Path, name: str, *, eps: float, norm: str = "linf") -> None:
+        """Three images: one broken, one robust, one misclassified before."""
         clean = np.full((3, 4, 4, 3), 128, np.uint8)
         adversarial = (clean / 255).astype(np.float32)
         adversarial[0, 0, :3] += np.array([-eps, 0, eps], np.float32)[:, None]
-        np.savez(
-            folder / "eval" / name / "gallery.npz",
+        gallery = Gallery(
             clean=clean,
             adversarial=adversarial,
-            label=np.array([0, 1, 0]),
-            clean_prediction=np.array([0, 1, 1]),
-            prediction=np.array([1, 1, 1]),
-            fell_to=np.array(["apgd-ce", "", "clean"]),
-            classes=np.array([HOSTILE, "dog"]),
-            eps=np.float64(eps),
-            norm=np.array(norm),
+            label=[0, 1, 0],
+            clean_prediction=[0, 1, 1],
+            prediction=[1, 1, 1],
+            broken_by=["apgd-ce", "", "clean"],
+            classes=[HOSTILE, "dog"],
+            eps=eps,
+            norm=norm,
         )
+        gallery.write(folder / "eval" / name / "gallery.npz")
 
 
-def _attacks(fell_to: Sequence[str], eps: float | None) -> list[dict[str, object]]:
-    tried, told = sum(f != "clean" for f in fell_to), list[dict[str, object]]()
-    for name in ATTACKS if eps is not None else ():
-        fell = list(fell_to).count(name)
-        told.append({"name": name, "tried": tried, "fell": fell, "forwards": 1234, "backwards": 0, "seconds": 0.5})
-        tried -= fell
-    return told
+def _attacks(broken_by: Sequence[str]) -> list[AttackRecord]:
+    tried, records = sum(one != "clean" for one in broken_by), list[AttackRecord]()
+    for name in ATTACKS:
+        broken = list(broken_by).count(name)
+        records.append(AttackRecord(name, tried, broken, forwards=1234, backwards=0, seconds=0.5))
+        tried -= broken
+    return records
 
 
 @pytest.fixture
@@ -157,4 +202,5 @@ def two_runs(make: Maker) -> list[Path]:
 
 @pytest.fixture
 def known_interval() -> Callable[[int, int], dict[str, float]]:
+    """Wilson's interval by its formula."""
     return wilson

@@ -1,7 +1,8 @@
-"""Which numbers may stand in one column, who is first, and how far everyone is from the baseline."""
+"""Which numbers may share a column, who is first, and how far everyone is from the baseline."""
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,23 +10,25 @@ import pytest
 from scipy.stats import binomtest
 
 from vitadel.core.errors import UsageError
-from vitadel.report.comparison.compare import Comparison, Kind, compare_models
-from vitadel.report.reader import collect
+from vitadel.core.flags import Flag
+from vitadel.report.comparison.models import ColumnKind, Comparison, compare_models
+from vitadel.report.reader import read_runs
 from vitadel.runs import Run
+from vitadel.runs.schema import Measure, ThreatRecord
 
 EPS = 8 / 255
 
 
 def table(runs: Sequence[Path], baseline: str | None = None) -> Comparison:
-    found = compare_models(collect(runs), baseline)
+    found = compare_models(read_runs(runs), baseline)
     assert found is not None
     return found
 
 
-def attacked(make: Any, run: Run, suite: str, standing: Sequence[int], flags: Sequence[object] = ()) -> None:
-    """Ten images, the last wrong before; those named stand."""
-    fell = ["" if i in standing else "apgd-ce" for i in range(9)]
-    make.write(run, f"{suite}-linf-8_255", [*fell, "clean"], EPS, flags, suite=suite)
+def attacked(make: Any, run: Run, suite: str, robust: Sequence[int], flags: Sequence[Flag] = ()) -> None:
+    """Ten images, the last misclassified before; those named are robust."""
+    broken = ["" if i in robust else "apgd-ce" for i in range(9)]
+    make.attack(run, f"{suite}-linf-8_255", [*broken, "clean"], EPS, flags, suite=suite)
 
 
 def values(found: Comparison) -> dict[str, list[float | None]]:
@@ -37,38 +40,38 @@ def values(found: Comparison) -> dict[str, list[float | None]]:
 def three(make: Any) -> list[Path]:
     """Models on the same ten images: of the first AutoAttack left 3 and PGD 2, of the second AutoAttack left 5."""
     first, second, third = (make.claim(name, name, size) for name, size in (("a", 5), ("b", 20), ("c", None)))
-    attacked(make, first, "adversarial", [0, 1, 2])
+    attacked(make, first, "autoattack", [0, 1, 2])
     attacked(make, first, "attack", [0, 1])
-    attacked(make, second, "adversarial", [0, 1, 2, 3, 4])
+    attacked(make, second, "autoattack", [0, 1, 2, 3, 4])
     attacked(make, third, "quick", [1, 8])
     for run, right in ((first, 7), (second, 4)):
-        make.survey(run, "corruptions", [1.0] * right + [0.0] * (10 - right), clean=[1] * 9 + [0])
+        make.perturb(run, "corruptions", [1.0] * right + [0.0] * (10 - right), clean=[1] * 9 + [0])
     return [run.folder for run in (first, second, third)]
 
 
-def test_columns_are_clean_autoattack_best_known_and_surveys(three: list[Path]) -> None:
+def test_columns_are_clean_autoattack_best_known_and_suites(three: list[Path]) -> None:
     found = table(three)
-    kinds = [Kind.CLEAN, Kind.AUTOATTACK, Kind.BEST_KNOWN, Kind.SURVEY]
+    kinds = [ColumnKind.CLEAN, ColumnKind.AUTOATTACK, ColumnKind.BEST_KNOWN, ColumnKind.SUITE]
     assert [column.kind for column in found.columns] == kinds
     assert [column.title for column in found.columns] == ["Clean", "AutoAttack", "Best known", "Corruptions"]
     assert [column.about for column in found.columns] == ["", "linf:8/255", "linf:8/255", "mean over all cells"]
     assert values(found) == {"b": [0.9, 0.5, 0.5, 0.4], "a": [0.9, 0.3, 0.2, 0.7], "c": [0.9, None, 0.2, None]}
     best = {row.label: row.scores[2] for row in found.rows}
-    assert [best[label].note for label in "abc"] == ["attack", "adversarial", "quick"]  # type: ignore[union-attr]
+    assert [best[label].note for label in "abc"] == ["attack", "autoattack", "quick"]  # type: ignore[union-attr]
     assert {row.label: row.parameters for row in found.rows} == {"a": 5, "b": 20, "c": None}
 
 
 def test_rank_is_by_best_known_and_ties_share_one(three: list[Path]) -> None:
     found = table(three)
-    assert found.columns[found.ranked_by].kind is Kind.BEST_KNOWN
+    assert found.columns[found.ranked_by].kind is ColumnKind.BEST_KNOWN
     assert [(row.label, row.rank) for row in found.rows] == [("b", 1), ("a", 2), ("c", 2)]
 
 
-def test_of_equals_the_one_that_is_better_on_clean_images_stands_first(make: Any) -> None:
+def test_of_equals_the_one_that_is_better_on_clean_images_comes_first(make: Any) -> None:
     clean = {"a": 6, "b": 9, "c": 7}
     runs = [make.claim(name, name) for name in clean]
     for run, right in zip(runs, clean.values(), strict=True):
-        make.survey(run, "corruptions", [1.0] * 5 + [0.0] * 5, clean=[1] * right + [0] * (10 - right))
+        make.perturb(run, "corruptions", [1.0] * 5 + [0.0] * 5, clean=[1] * right + [0] * (10 - right))
     found = table([run.folder for run in runs])
     assert [(row.label, row.rank) for row in found.rows] == [("b", 1), ("c", 1), ("a", 1)]
 
@@ -83,8 +86,8 @@ def test_a_measure_that_should_be_low_is_best_and_first_when_it_is(make: Any) ->
     errors = {"a": 80.0, "b": 70.0}
     runs = [make.claim(name, name) for name in errors]
     for run, value in zip(runs, errors.values(), strict=True):
-        mce = {"name": "mCE", "value": value, "low": None, "high": None, "n": None, "kind": "mCE"}
-        make.survey(run, "corruptions", [0.0], measures=[{**mce, "higher_is_better": False, "main": True}])
+        mce = Measure("mCE", value, kind="mCE", higher_is_better=False, main=True)
+        make.perturb(run, "corruptions", [0.0], measures=[mce])
     found = table([run.folder for run in runs])
     assert [(row.label, row.rank) for row in found.rows] == [("b", 1), ("a", 2)]
     assert [row.scores[0].best for row in found.rows] == [True, False]  # type: ignore[union-attr]
@@ -97,12 +100,12 @@ def test_differences_to_the_baseline_are_paired_by_image(three: list[Path]) -> N
     score = rows["b"].scores[2]
     assert score is not None
     assert score.paired is not None
-    # b stands on images 2, 3 and 4, where a does not; never the other way round
+    # b is robust on images 2, 3 and 4, where a is not; never the other way round
     assert score.delta == pytest.approx(0.3)
     assert (score.paired.first_better, score.paired.second_better, score.paired.n) == (3, 0, 10)
     assert score.paired.p == pytest.approx(binomtest(3, 3).pvalue)
     assert score.paired.exact
-    # c stands on 1 and 8, a on 0 and 1: one each way, although both have two
+    # c is robust on 1 and 8, a on 0 and 1: one each way, although both have two
     other = rows["c"].scores[2]
     assert other is not None
     assert other.paired is not None
@@ -115,34 +118,34 @@ def test_a_baseline_that_is_not_there_is_refused(three: list[Path], make: Any) -
     with pytest.raises(UsageError, match=r"unknown baseline 'd'\. .*Known: a, b, c\."):
         table(three, "d")
     with pytest.raises(UsageError, match=r"--baseline 'plain': no model was evaluated"):
-        compare_models(collect([make.train("run", "plain")]), "plain")
+        compare_models(read_runs([make.train("run", "plain")]), "plain")
 
 
 def test_several_runs_of_one_model_are_one_row(make: Any) -> None:
     runs = [make.claim(folder, "vit", 5) for folder in ("one", "two", "three")]
-    attacked(make, runs[0], "adversarial", [0, 1, 2])
+    attacked(make, runs[0], "autoattack", [0, 1, 2])
     attacked(make, runs[1], "quick", [0])
-    make.survey(runs[2], "corruptions", [1.0] * 10, clean=[1] * 9 + [0])
+    make.perturb(runs[2], "corruptions", [1.0] * 10, clean=[1] * 9 + [0])
     found = table([run.folder for run in runs])
     assert values(found) == {"vit": [0.9, 0.3, 0.1, 1.0]}
-    # the page tells the runs of attacks apart, and any of their names means the model
+    # the page names the runs of attacks by their folders, and any of their names means the model
     (row,) = found.rows
-    assert row.also == ("vit (one)", "vit (two)", "vit")
+    assert row.labels == ("vit (one)", "vit (two)", "vit")
     assert table([run.folder for run in runs], "vit (two)").baseline == "vit"
 
 
-def test_models_of_one_name_and_other_weights_are_told_apart(make: Any) -> None:
+def test_models_of_one_name_and_other_weights_get_their_folders(make: Any) -> None:
     runs = [make.claim(folder, "vit") for folder in ("one", "two")]
-    attacked(make, runs[0], "adversarial", [0, 1, 2])
-    make.survey(runs[1], "corruptions", [1.0] * 10)
+    attacked(make, runs[0], "autoattack", [0, 1, 2])
+    make.perturb(runs[1], "corruptions", [1.0] * 10)
     make.change(runs[1].folder, "cd" * 32, "model", "sha256")
     assert [row.label for row in table([run.folder for run in runs]).rows] == ["vit (one)", "vit (two)"]
 
 
 def test_other_images_are_another_column(make: Any) -> None:
     first, second = make.claim("a", "a"), make.claim("b", "b")
-    attacked(make, first, "adversarial", [0, 1, 2])
-    make.write(second, "adversarial-linf-8_255", [""] * 5 + ["square"] * 15, EPS, suite="adversarial")
+    attacked(make, first, "autoattack", [0, 1, 2])
+    make.attack(second, "autoattack-linf-8_255", [""] * 5 + ["square"] * 15, EPS, suite="autoattack")
     found = table([first.folder, second.folder])
     assert [(c.title, c.about) for c in found.columns] == [
         ("Clean", "20 images"),
@@ -161,21 +164,19 @@ def test_other_images_are_another_column(make: Any) -> None:
 def test_the_same_names_with_other_labels_are_other_images(make: Any) -> None:
     runs = [make.claim(name, name) for name in "ab"]
     for run in runs:
-        make.survey(run, "corruptions", [1.0] * 10)
-    rows = Run.open(runs[1].folder).rows("corruptions")
-    columns, summary = rows.read(), rows.summary
-    (rows.folder / "rows.parquet").unlink()
-    rows.add({**columns, "label": [1] * 10})
-    rows.close(summary)
+        make.perturb(run, "corruptions", [1.0] * 10)
+    results = runs[1].results("corruptions")
+    summary, rows = results.checked()
+    results.finish({**rows, "label": [1] * 10}, summary)
     assert values(table([run.folder for run in runs])) == {"a": [1, None], "b": [None, 1]}
 
 
 def test_fewer_images_of_a_model_that_has_more_need_no_column_of_clean_accuracy(make: Any) -> None:
     run = make.claim("a", "a")
-    attacked(make, run, "adversarial", [0, 1, 2])
-    make.survey(run, "corruptions", [1.0] * 40, clean=[1] * 39 + [0])
+    attacked(make, run, "autoattack", [0, 1, 2])
+    make.perturb(run, "corruptions", [1.0] * 40, clean=[1] * 39 + [0])
     found = table([run.folder])
-    # the images that were attacked stand for the model, whatever else was looked at
+    # the images that were attacked represent the model, whatever else was evaluated
     assert [(column.title, column.about) for column in found.columns][:2] == [
         ("Clean", ""),
         ("AutoAttack", "linf:8/255"),
@@ -186,7 +187,7 @@ def test_fewer_images_of_a_model_that_has_more_need_no_column_of_clean_accuracy(
 def test_autoattack_on_fewer_images_than_the_rest_has_its_column_and_says_so(make: Any) -> None:
     first, second = make.claim("a", "a"), make.claim("a-few", "a")
     attacked(make, first, "quick", range(6))
-    make.write(second, "adversarial-linf-8_255", [""] * 2 + ["apgd-ce"] * 3, EPS, suite="adversarial")
+    make.attack(second, "autoattack-linf-8_255", [""] * 2 + ["apgd-ce"] * 3, EPS, suite="autoattack")
     found = table([first.folder, second.folder])
     assert [(column.title, column.about) for column in found.columns] == [
         ("Clean", ""),
@@ -199,7 +200,7 @@ def test_autoattack_on_fewer_images_than_the_rest_has_its_column_and_says_so(mak
 def test_other_conventions_are_another_column(make: Any) -> None:
     runs = [make.claim(name, name) for name in "abc"]
     for run, jpeg in zip(runs, (85, 85, None), strict=True):
-        make.survey(run, "corruptions", [1.0] * 10, conventions={"table": "cifar", "jpeg": jpeg})
+        make.perturb(run, "corruptions", [1.0] * 10, conventions={"table": "cifar", "jpeg": jpeg})
     found = table([run.folder for run in runs])
     about = [column.about for column in found.columns]
     assert about == [
@@ -215,7 +216,9 @@ def test_models_that_are_each_other_s_sources_share_a_column(make: Any) -> None:
     weights = {name: hashlib.sha256(name.encode()).hexdigest()[:8] for name in "abcd"}
     for name, others in {"a": "bc", "b": "ac", "c": "ab", "d": "ab"}.items():
         sources = {f"{other}.safetensors": weights[other] for other in others}
-        make.survey(make.claim(name, name), "transfer", [1.0] * 10, conventions={"attack": "PGD-8", "sources": sources})
+        make.perturb(
+            make.claim(name, name), "transfer", [1.0] * 10, conventions={"attack": "PGD-8", "sources": sources}
+        )
     found = table([make.root / name for name in "abcd"])
     assert values(found) == {"a": [1.0, None], "b": [1.0, None], "c": [1.0, None], "d": [None, 1.0]}
 
@@ -224,7 +227,7 @@ def test_what_is_the_model_s_own_or_only_a_cost_does_not_part_two_models(make: A
     runs = [make.claim(name, name) for name in "ab"]
     for run, size in zip(runs, (224, 384), strict=True):
         own = {"preprocess": f"crop{size}", "seed": size, "forwards": 7 * size}
-        make.survey(run, "spatial", [1.0] * 10, conventions={"shifts": "9 x 9", **own})
+        make.perturb(run, "spatial", [1.0] * 10, conventions={"shifts": "9 x 9", **own})
     assert values(table([run.folder for run in runs])) == {"a": [1.0], "b": [1.0]}
 
 
@@ -232,18 +235,18 @@ def test_the_threat_compared_at_is_autoattack_s_or_the_one_asked_for_or_the_midd
     swept = make.evaluate("swept", "swept", {2: 30, 4: 20, 8: 10, 16: 5, 32: 0})
     assert [column.about for column in table([swept]).columns] == ["", "linf:8/255"]
     asked = make.claim("asked", "asked")
-    attacked(make, asked, "adversarial", [0])
-    make.write(asked, "quick-linf-4_255", [""] * 10, 4 / 255, suite="quick")
+    attacked(make, asked, "autoattack", [0])
+    make.attack(asked, "quick-linf-4_255", [""] * 10, 4 / 255, suite="quick")
     assert [column.about for column in table([asked.folder]).columns] == ["", "linf:8/255", "linf:8/255"]
     make.change(swept, {"is": "Linf", "eps": 4 / 255}, "threat")
     assert [column.about for column in table([swept]).columns] == ["", "linf:4/255"]
 
 
-def test_a_survey_at_the_threat_may_be_the_best_known(make: Any) -> None:
+def test_a_suite_at_the_threat_may_be_the_best_known(make: Any) -> None:
     run = make.claim("a", "a")
-    attacked(make, run, "adversarial", [0, 1, 2])
-    threat = {"norm": "linf", "eps": EPS, "text": "linf:8/255"}
-    make.survey(run, "gray-level", [1.0, 0.0, *[0.0] * 8], clean=[1] * 9 + [0], threat=threat)
+    attacked(make, run, "autoattack", [0, 1, 2])
+    threat = ThreatRecord.of("linf:8/255", EPS)
+    make.perturb(run, "gray-level", [1.0, 0.0, *[0.0] * 8], clean=[1] * 9 + [0], threat=threat)
     best = table([run.folder]).rows[0].scores[2]
     assert best is not None
     assert (best.value, best.note) == (0.1, "gray-level")
@@ -251,20 +254,20 @@ def test_a_survey_at_the_threat_may_be_the_best_known(make: Any) -> None:
 
 def test_the_rescaled_network_of_the_paper_s_protocol_is_not_the_model(make: Any) -> None:
     run = make.claim("a", "a")
-    attacked(make, run, "adversarial", [0, 1, 2])
-    attacked(make, run, "adversarial-paper-protocol", [], [{"code": "another-network", "sentence": "", "evidence": {}}])
+    attacked(make, run, "autoattack", [0, 1, 2])
+    attacked(make, run, "autoattack-paper-protocol", [], [Flag("another-network", "", {})])
     found = table([run.folder])
     assert values(found) == {"a": [0.9, 0.3, 0.3]}
     assert not found.rows[0].unreliable
 
 
-def test_flags_of_attacks_make_a_model_unreliable_and_those_of_surveys_are_told(make: Any) -> None:
-    doubt = {"code": "square-stronger", "sentence": "Gradients mislead.", "evidence": {}}
+def test_flags_of_attacks_make_a_model_unreliable_and_those_of_perturbations_are_listed(make: Any) -> None:
+    doubt = Flag("square-stronger", "Gradients mislead.", {})
     runs = [make.claim(name, name) for name in "ab"]
-    attacked(make, runs[0], "adversarial", [0], [doubt])
-    make.survey(runs[1], "corruptions", [1.0], flags=[{**doubt, "code": "procedural-frost"}])
+    attacked(make, runs[0], "autoattack", [0], [doubt])
+    make.perturb(runs[1], "corruptions", [1.0], flags=[replace(doubt, code="procedural-frost")])
     rows = {row.label: row for row in table([run.folder for run in runs]).rows}
-    assert [(name, flag.code) for name, flag in rows["a"].flags] == [("adversarial-linf-8_255", "square-stronger")]
+    assert [(name, flag.code) for name, flag in rows["a"].flags] == [("autoattack-linf-8_255", "square-stronger")]
     assert rows["a"].unreliable
     assert [flag.code for _, flag in rows["b"].flags] == ["procedural-frost"]
     assert not rows["b"].unreliable
@@ -272,8 +275,8 @@ def test_flags_of_attacks_make_a_model_unreliable_and_those_of_surveys_are_told(
 
 def test_shares_per_image_are_compared_as_shares(make: Any) -> None:
     runs = [make.claim(name, name) for name in "ab"]
-    make.survey(runs[0], "corruptions", [0.5, 0.75, 1.0, 0.25])
-    make.survey(runs[1], "corruptions", [0.25, 0.75, 0.5, 0.25])
+    make.perturb(runs[0], "corruptions", [0.5, 0.75, 1.0, 0.25])
+    make.perturb(runs[1], "corruptions", [0.25, 0.75, 0.5, 0.25])
     score = {row.label: row for row in table([run.folder for run in runs], "b").rows}["a"].scores[0]
     assert score is not None
     assert score.paired is not None
@@ -283,11 +286,11 @@ def test_shares_per_image_are_compared_as_shares(make: Any) -> None:
 
 def test_autoattack_in_another_version_says_so(make: Any) -> None:
     run = make.claim("a", "a")
-    attacked(make, run, "adversarial-rand", [0, 1])
+    attacked(make, run, "autoattack-rand", [0, 1])
     score = table([run.folder]).rows[0].scores[1]
     assert score is not None
     assert (score.value, score.note) == (0.2, "rand")
-    attacked(make, run, "adversarial", [0, 1, 2])
+    attacked(make, run, "autoattack", [0, 1, 2])
     score = table([run.folder]).rows[0].scores[1]
     assert score is not None
     assert (score.value, score.note) == (0.3, "")

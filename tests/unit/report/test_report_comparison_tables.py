@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from vitadel.core.errors import UsageError
+from vitadel.core.flags import Flag
 from vitadel.report import write_tables
-from vitadel.report.comparison.compare import Comparison, compare_models
-from vitadel.report.comparison.tables import as_csv, as_json, as_latex, as_markdown
-from vitadel.report.reader import collect
-from vitadel.report.tables import latex_text, markdown_text
+from vitadel.report.comparison.export import as_csv, as_json, as_latex, as_markdown
+from vitadel.report.comparison.models import Comparison, compare_models
+from vitadel.report.reader import read_runs
+from vitadel.report.text import latex_text, markdown_text
 from vitadel.runs import Run
 
 EVIL = "a_b & 50% #1 {x} $y$ ~z^2 \\w <i> | \"q\", 'r'"
@@ -26,14 +27,14 @@ def runs(make: Any) -> list[Path]:
     found = []
     for name, size, left in ((EVIL, 5_717_416, 5), ("vit", None, 2)):
         run = make.claim(f"run-{left}", name, size)
-        make.write(run, "aa", [""] * left + ["square"] * (9 - left) + ["clean"], 8 / 255, suite="adversarial")
+        make.attack(run, "aa", [""] * left + ["square"] * (9 - left) + ["clean"], 8 / 255, suite="autoattack")
         found.append(run.folder)
-    make.survey(run, "corruptions", [1.0, 0.5], flags=[{"code": "c", "sentence": "s", "evidence": {}}])
+    make.perturb(run, "corruptions", [1.0, 0.5], flags=[Flag("c", "s", {})])
     return found
 
 
 def table(runs: list[Path], baseline: str | None = None) -> Comparison:
-    found = compare_models(collect(runs), baseline)
+    found = compare_models(read_runs(runs), baseline)
     assert found is not None
     return found
 
@@ -100,7 +101,7 @@ def test_json_holds_everything(runs: list[Path]) -> None:
     first, second = told["models"]
     score = first["scores"]["best-known linf:8/255"]
     assert score["paired"] == {"n": 10, "better": 3, "worse": 0, "p": 0.25, "test": "McNemar, exact"}
-    assert score["found_by"] == "adversarial"
+    assert score["found_by"] == "autoattack"
     assert second["flags"] == [{"evaluation": "corruptions", "code": "c", "sentence": "s"}]
     assert told["trends"] == []
     assert told["scalings"] == []
@@ -110,7 +111,7 @@ def test_json_tells_the_fits_where_there_are_any(make: Any) -> None:
     runs = []
     for place, right in enumerate((10, 20, 30)):
         run = make.claim(f"run-{place}", f"model-{place}", 10**6 * (place + 1))
-        make.survey(
+        make.perturb(
             run, "corruptions", [1.0] * right + [0.0] * (40 - right), clean=[1] * (right + 2) + [0] * (38 - right)
         )
         runs.append(run.folder)
@@ -125,7 +126,7 @@ def test_json_tells_the_fits_where_there_are_any(make: Any) -> None:
 
 
 def test_all_forms_are_written_and_the_same_every_time(make: Any, runs: list[Path], tmp_path: Path) -> None:
-    make.survey(Run.open(runs[0]), "corruptions", [1.0, 0.25])
+    make.perturb(Run.open(runs[0]), "corruptions", [1.0, 0.25])
     paths = write_tables(runs, tmp_path / "tables", baseline="vit")
     names = [str(path.relative_to(tmp_path / "tables")) for path in paths]
     assert names[:4] == [f"comparison.{ending}" for ending in ("tex", "md", "csv", "json")]

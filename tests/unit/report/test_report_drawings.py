@@ -8,7 +8,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +24,25 @@ from matplotlib.patches import Rectangle, StepPatch
 from matplotlib.text import Text
 from matplotlib.ticker import FixedLocator
 
-from vitadel.core.files import write_json
-from vitadel.report import write_figures, write_report
-from vitadel.report.comparison.tables import write_tables
-from vitadel.report.exhibits import Bar, Bars, Heat, Line, Lines, Picture, Pictures
+from vitadel.report import write_report, write_tables
 from vitadel.report.figures.exhibits import exhibit_drawing
 from vitadel.runs import Run
+from vitadel.runs.exhibits import (
+    Bar,
+    Bars,
+    Exhibit,
+    Heat,
+    Histogram,
+    Histograms,
+    Line,
+    Lines,
+    Matrix,
+    Picture,
+    Pictures,
+    Scale,
+)
 
 RECORD = Path(__file__).with_name("drawings.json")
-NONE = np.array([])
 
 
 def rounded(values: object) -> Any:
@@ -130,7 +140,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     return found
 
 
-def told(path: Path) -> list[str]:
+def page_words(path: Path) -> list[str]:
     """The words of a page, element by element, but those of drawings and of where and when runs were made."""
     text = path.read_text(encoding="utf-8")
     text = re.sub(r"<(svg|style|script)\b.*?</\1>|<section id=\"provenance\">.*?</section>", "", text, flags=re.DOTALL)
@@ -146,8 +156,8 @@ def shorter(text: str) -> str:
 def check(name: str, found: Sequence[object]) -> None:
     recorded = json.loads(RECORD.read_text()) if RECORD.exists() else {}
     if name not in recorded:
-        told = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in {**recorded, name: found}.items()]
-        RECORD.write_text("{\n" + ",\n".join(told) + "\n}\n")
+        records = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in {**recorded, name: found}.items()]
+        RECORD.write_text("{\n" + ",\n".join(records) + "\n}\n")
         pytest.fail("the drawings were not on record and now are: look at the difference")
     assert json.loads(json.dumps(found)) == recorded[name]
 
@@ -156,57 +166,49 @@ def check(name: str, found: Sequence[object]) -> None:
 
 
 def line(number: int, *, band: bool = False, count: int = 5, **more: Any) -> Line:
-    x = np.arange(1.0, count + 1)
-    y = np.where(x == 2, np.nan, x * (number + 1) / 10)
-    values = {
-        "dashed": number == 1,
-        "color": None,
-        "low": y - 0.05 if band else NONE,
-        "high": y + 0.1 if band else NONE,
-    }
-    return Line(f"line {number}", x, y, **{**values, **more})
+    x = list(range(1, count + 1))
+    y = [None if one == 2 else one * (number + 1) / 10 for one in x]
+    low, high = ([None if one is None else one + away for one in y] if band else () for away in (-0.05, 0.1))
+    return Line(f"line {number}", x, y, **{"dashed": number == 1, "low": low, "high": high, **more})
 
 
 def lines(*shown: Line, **more: Any) -> Lines:
-    values: dict[str, Any] = {"log_x": False, "log_y": False, "y_range": None, "references": ()}
-    return Lines("Lines", "Of lines.", shown, "epoch", "share", **{**values, **more})
+    return Lines("Lines", "Of lines.", shown, "epoch", "share", **more)
 
 
 def heat(rows: int, columns: int, *, count: int = 1, names: bool = False, **more: Any) -> Heat:
-    matrices = [np.arange(rows * columns, dtype=np.float64).reshape(rows, columns) / 10 - at for at in range(count)]
-    labels = {
-        f"{one}s": tuple(f"{one} {at}" for at in range(n)) if names else ()
-        for one, n in (("row", rows), ("column", columns))
-    }
-    values: dict[str, Any] = {"low": None, "high": None, "center": None, "digits": None, **labels}
-    named = tuple((f"matrix {at}", matrix) for at, matrix in enumerate(matrices))
-    return Heat("Heat", "Of heat.", named, "CKA", "this", "that", **{**values, **more})
+    values = np.arange(rows * columns, dtype=np.float64).reshape(rows, columns) / 10
+    matrices = [Matrix(f"matrix {i}", (values - i).tolist()) for i in range(count)]
+    if names:
+        more |= {"rows": [f"row {i}" for i in range(rows)], "columns": [f"column {i}" for i in range(columns)]}
+    return Heat("Heat", "Of heat.", matrices, "CKA", "this", "that", **more)
 
 
 def pictures(down: int, across: int, *, mapped: bool = False, note: str = "", **more: Any) -> Pictures:
     pixels, overlay = np.full((4, 6, 3), 90, np.uint8), np.linspace(0, 1, 6, dtype=np.float32).reshape(2, 3)
-    cells = [[Picture(pixels, overlay if mapped else None, note) for _ in range(across)] for _ in range(down)]
-    cells[-1][-1] = None  # type: ignore[call-overload]
-    values: dict[str, Any] = {
-        "rows": (),
-        "columns": (),
-        "diverging": True,
-        "scale_label": "share",
-        "low": 0.0,
-        "high": 1.0,
-    }
-    return Pictures("Pictures", "Of pictures.", tuple(map(tuple, cells)), **{**values, **more})
+    picture = Picture(pixels, overlay if mapped else None, note)
+    cells: list[list[Picture | None]] = [[picture] * across for _ in range(down)]
+    cells[-1][-1] = None
+    return Pictures("Pictures", "Of pictures.", cells, **{"scale_label": "share", **more})
 
 
 def bars(series: int, groups: int, *, ends: bool = False, **more: Any) -> Bars:
     values = np.linspace(0.2, 0.8, groups)
-    low, high = (values - 0.1, values + 0.15) if ends else (NONE, NONE)
-    shown = tuple(Bar(f"bar {at}", values / (at + 1), low / (at + 1), high / (at + 1)) for at in range(series))
-    names = tuple(f"a group of {at}" for at in range(groups))
-    return Bars("Bars", "Of bars.", names, shown, "share", **{"y_range": None, "references": (), **more})
+    shown = []
+    for i in range(1, series + 1):
+        low, high = (((values + away) / i).tolist() if ends else () for away in (-0.1, 0.15))
+        shown.append(Bar(f"bar {i - 1}", (values / i).tolist(), low, high))
+    return Bars("Bars", "Of bars.", [f"a group of {i}" for i in range(groups)], shown, "share", **more)
 
 
-EXHIBITS: dict[str, Lines | Heat | Pictures | Bars] = {
+def histograms(panels: int, *series: str, **more: Any) -> Histograms:
+    shares = [[0.0, 0.1, 0.3, 0.6, 0.0], [0.2, 0.8, 0.0, 0.0, 0.0]][: len(series)]
+    shown = [Histogram(f"blocks.{i}", shares) for i in range(panels)]
+    edges = [0.01, 0.1, 1.0, 10.0, 100.0, 1000.0]
+    return Histograms("Histograms", "Of gaps.", shown, series, edges, "gap", "share", **more)
+
+
+EXHIBITS: dict[str, Exhibit] = {
     "lines": lines(line(0, band=True), line(1), line(2, color=5)),
     "one line on logarithms": lines(line(0, count=40), log_x=True, log_y=True, references=(("chance", 0.1),)),
     "few places on logarithms": lines(line(0), line(9), log_x=True, y_range=(-1.0, 2.0)),
@@ -218,7 +220,11 @@ EXHIBITS: dict[str, Lines | Heat | Pictures | Bars] = {
     "heat of one value": heat(1, 1, count=2, center=0.0),
     "pictures": pictures(2, 3, note="a cat, taken for a dog"),
     "maps": pictures(3, 2, mapped=True, rows=("first", "second", "a third"), columns=("as it is", "attacked")),
-    "many maps": pictures(1, 12, mapped=True, diverging=False, low=-0.5, note="seen"),
+    "many maps": pictures(1, 12, mapped=True, scale=Scale.SEQUENTIAL, low=-0.5, note="seen"),
+    "histograms": histograms(
+        5, "plain", "rescaled", log_x=True, references=(("fp16", 9.7), ("fp16", 16.6), ("fp32", 87.3))
+    ),
+    "one histogram": histograms(1, "plain"),
 }
 
 
@@ -232,52 +238,6 @@ def test_exhibits(name: str, drawn: list[dict[str, Any]]) -> None:
 # --------------------------------------------------------------------- pages
 
 
-def masking(interval: Callable[[int, int], dict[str, float]], attentions: int, norm: str) -> dict[str, object]:
-    """A study of masking as it writes its result."""
-
-    def share(count: int) -> dict[str, float]:
-        return interval(count, 40)
-
-    def gaps(place: int) -> dict[str, object]:
-        counts = [0] * 42
-        counts[0], counts[place], counts[place + 5] = 4, 60, 16
-        one = {"rows": 80, "counts": counts, "beyond": [8, 6, 4, 2], "median": 1.5, "max": 7.25}
-        return {"all": one, "heads": [one]}
-
-    eps = 8 / 255 if norm == "linf" else 0.5
-    return {
-        **{"study": "masking", "threat": {"norm": norm, "eps": eps, "text": f"{norm}:{eps:.3g}"}},
-        **{"settings": {"is": "Masking", "curve_steps": 20}, "n": 40, "classes": 10, "clean": share(36)},
-        **{"verdict": {"answer": "masked", "because": "it was made up", "evidence": []}, "seconds": 12.0},
-        **{"factors": {"attentions": [0.5, 0.01], "tried": 24}, "gradients": {}, "attacks": []},
-        "lines": [{"name": str(gap), "gap": gap} for gap in (9.7, 16.6, 87.3, 103.3)],
-        "edges": [10 ** (k / 4 - 2) for k in range(41)],
-        "gaps": {
-            "plain": [{"name": f"blocks.{i}.attn", **gaps(30)} for i in range(attentions)],
-            "scaled": [{"name": f"blocks.{i}.attn", **gaps(10)} for i in range(attentions)],
-        },
-        "eps": [{"eps": e * eps, "text": f"{norm}:{e}", "right": share(30 - 3 * e)} for e in (1, 2, 8)],
-        "iterations": [{"steps": s, "pgd": share(40 - s), "aas": share(38 - s)} for s in (10, 20)],
-        "blocks": [
-            {"blocks": k, "original": share(30), "rescaled": share(30 - k), "rescaled_clean": share(35)}
-            for k in range(attentions + 1)
-        ],
-    }
-
-
-def test_studies_of_masking(tmp_path: Path, known_interval: Any, drawn: list[dict[str, Any]]) -> None:
-    runs = []
-    for name, attentions, norm in (("one", 2, "linf"), ("two", 5, "linf"), ("three", 1, "l2")):
-        parts = {"study": {"is": "Masking"}, "model": {"name": name, "sha256": name}, "seed": 0}
-        run = Run.claim(tmp_path / name, "analyze", parts, device="cpu")
-        write_json(run.folder / "study" / "result.json", masking(known_interval, attentions, norm))
-        runs.append(run.folder)
-    page = write_report(runs, tmp_path / "page.html")
-    write_figures(runs[1])
-    check("masking", [one for one in drawn if one["format"] != "pdf"])
-    check("masking in words", told(page))
-
-
 def test_curves_and_trainings(make: Any, two_runs: list[Path], tmp_path: Path, drawn: list[dict[str, Any]]) -> None:
     wide = make.evaluate("wide-eval", "wide", {1: 30, 32: 9})
     runs = [*two_runs, wide, make.train("first", "plain"), make.train("second", "twin")]
@@ -286,7 +246,7 @@ def test_curves_and_trainings(make: Any, two_runs: list[Path], tmp_path: Path, d
         run.log("step", step=step, epoch=0, loss=1.0 / step, lr=0.1 + step, grad_norm=math.sin(step))
     page = write_report(runs, tmp_path / "page.html")
     check("curves", drawn)
-    check("curves in words", told(page))
+    check("curves in words", page_words(page))
 
 
 @pytest.mark.parametrize("count", [2, 4, 9])
@@ -296,7 +256,7 @@ def test_models_as_points(make: Any, tmp_path: Path, count: int, drawn: list[dic
         size = None if place == 2 else 10**6 * 4**place
         run = make.claim(f"run-{place}", f"model-{place}", size, ("vit", "xcit")[place % 2])
         right, clean = 4 * place + 2, 36 - 3 * place
-        make.survey(run, "corruptions", [1.0] * right + [0.0] * (40 - right), clean=[1] * clean + [0] * (40 - clean))
+        make.perturb(run, "corruptions", [1.0] * right + [0.0] * (40 - right), clean=[1] * clean + [0] * (40 - clean))
         runs.append(run.folder)
     page = write_report(runs, tmp_path / "page.html", baseline="model-1")
     tables = [
@@ -305,4 +265,4 @@ def test_models_as_points(make: Any, tmp_path: Path, count: int, drawn: list[dic
         if path.suffix not in (".png", ".pdf")
     ]
     check(f"{count} models", [one for one in drawn if one["format"] != "pdf"])
-    check(f"{count} models in words", [*told(page), *(shorter(path.read_text()) for path in tables)])
+    check(f"{count} models in words", [*page_words(page), *(shorter(path.read_text()) for path in tables)])

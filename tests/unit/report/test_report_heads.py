@@ -13,7 +13,7 @@ def measured(make: Any, folder: str, name: str, head: str, sha256: str = "ab" * 
     spec = {"is": "ModelSpec", "name": "timm:vit", "tuning": {"is": "Tuning", "tuning": tuning, "head": head}}
     parts = {"model": {"name": name, "spec": spec, "sha256": sha256}, "data": {"spec": "digits"}, "seed": 0}
     run = Run.claim(make.root / folder, "evaluate", parts, device="cpu")
-    make.write(run, "linf-8_255", [""] * 20 + ["square"] * 16 + ["clean"] * 4, 8 / 255)
+    make.attack(run, "linf-8_255", [""] * 20 + ["square"] * 16 + ["clean"] * 4, 8 / 255)
     return run.folder
 
 
@@ -33,8 +33,8 @@ def test_heads_of_one_model_share_its_name(make: Any) -> None:
     assert labels(runs[:1]) == ["digits-tora"]
     text = write_report(runs, make.root / "page.html").read_text()
     told = " ".join(html.unescape(re.sub(r"<[^>]*>", " ", text)).split())
-    assert "digits-tora#rob timm:vit; answers with its robust head" in told
-    assert "digits-tora#joint timm:vit; answers with the mean of its heads" in told
+    assert "digits-tora#rob timm:vit; predicts with its robust head" in told
+    assert "digits-tora#joint timm:vit; predicts with the mean of its heads" in told
 
 
 def test_other_weights_are_another_model(make: Any) -> None:
@@ -45,7 +45,7 @@ def test_other_weights_are_another_model(make: Any) -> None:
     assert labels(runs) == ["digits-tora", "runs/other#rob"]
 
 
-def test_a_head_measured_twice_is_told_apart_by_its_folder(make: Any) -> None:
+def test_a_head_measured_twice_is_distinguished_by_its_folder(make: Any) -> None:
     runs = [measured(make, folder, "runs/tora#rob", "rob") for folder in ("one", "two")]
     assert labels(runs) == ["runs/tora#rob (one)", "runs/tora#rob (two)"]
 

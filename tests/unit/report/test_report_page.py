@@ -5,7 +5,7 @@ import struct
 import subprocess
 import sys
 import zlib
-from dataclasses import asdict
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,13 @@ import pytest
 
 from vitadel.core.errors import UsageError
 from vitadel.core.files import read_json, write_json
-from vitadel.core.stats import expected_accuracy
+from vitadel.core.flags import Flag
+from vitadel.core.stats import accuracy, expected_accuracy
 from vitadel.report import summarize, write_report, write_tables
-from vitadel.report.reader import _gallery
 from vitadel.runs import Run
+from vitadel.runs.schema import AttackRecord, Gallery, SuiteRecord, ThreatRecord
 
-SECTIONS = ("comparison", "summary", "trust", "curve", "survivors", "training", "gallery", "provenance", "copy")
+SECTIONS = ("comparison", "summary", "trust", "curve", "attacks", "training", "gallery", "provenance", "copy")
 
 
 class Elements(HTMLParser):
@@ -64,9 +65,9 @@ def words(text: str) -> str:
 
 def test_summary_table_says_what_the_summaries_say(two_runs: list[Path], known_interval: Any) -> None:
     table = words(page(two_runs).split('<table class="summary">')[1].split("</table>")[0])
-    for standing in (20, 6, 0, 33, 28, 19):
-        told = [{k: f"{100 * v:.1f}" for k, v in known_interval(right, 40).items()} for right in (36, standing)]
-        assert "40 " + " ".join(f"{t['accuracy']} {t['low']}\N{EN DASH}{t['high']}" for t in told) in table
+    for robust in (20, 6, 0, 33, 28, 19):
+        shares = [{k: f"{100 * v:.1f}" for k, v in known_interval(correct, 40).items()} for correct in (36, robust)]
+        assert "40 " + " ".join(f"{s['accuracy']} {s['low']}\N{EN DASH}{s['high']}" for s in shares) in table
     assert "clean none \N{EN DASH} 40 90.0" in table
     assert "linf:8/255 apgd-ce, square" in table
 
@@ -74,8 +75,8 @@ def test_summary_table_says_what_the_summaries_say(two_runs: list[Path], known_i
 def test_the_legend_of_curves_names_models_that_were_attacked_at_several_radii(make: Any) -> None:
     run = make.claim("a", "swept")
     for name, eps in (("linf-1_255", 1), ("linf-4_255", 4)):
-        make.write(run, name, ["", "apgd-ce", "clean"], eps / 255)
-    make.write(run, "adversarial-linf-8_255", ["apgd-ce", "apgd-ce", "clean"], 8 / 255, suite="adversarial")
+        make.attack(run, name, ["", "apgd-ce", "clean"], eps / 255)
+    make.attack(run, "autoattack-linf-8_255", ["apgd-ce", "apgd-ce", "clean"], 8 / 255, suite="autoattack")
     text = page([run.folder, make.evaluate("b", "single", {8: 20})])
     curve = text.split('<section id="curve">')[1].split("</section>")[0]
     legend = words(curve.split('<ul class="legend">')[1].split("</ul>")[0])
@@ -135,7 +136,7 @@ def test_hostile_names_are_text(make: Any) -> None:
     text = page([run])
     assert text.count("<script>") == 1  # the page's own
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
-    assert "said &lt;script&gt;" in text
+    assert "predicted &lt;script&gt;" in text
 
 
 def test_same_runs_same_bytes(make: Any, two_runs: list[Path]) -> None:
@@ -160,11 +161,11 @@ def test_everything_together_has_every_section_in_order(make: Any, two_runs: lis
 
 def test_one_eps_alone_draws_no_curve(make: Any) -> None:
     text = page([make.evaluate("run", "plain", {8: 3})])
-    assert sections(text) == ["summary", "trust", "survivors", "provenance", "copy"]
+    assert sections(text) == ["summary", "trust", "attacks", "provenance", "copy"]
     assert "only one eps was attacked" in text
 
 
-def test_clean_evaluation_alone_has_no_survivors(make: Any) -> None:
+def test_clean_evaluation_alone_has_no_attacks(make: Any) -> None:
     text = page([make.evaluate("run", "plain", {}, clean_only=True)])
     assert sections(text) == ["summary", "trust", "provenance", "copy"]
 
@@ -173,10 +174,10 @@ def test_bars_count_the_rows(make: Any) -> None:
     text = page([make.evaluate("run", "plain", {8: 6})])
     bar = text.split('<div class="bar">')[1]
     assert re.findall(r'title="(\d+ [^"]*)"', bar) == [
-        "6 standing",
-        "20 fell to apgd-ce",
-        "10 fell to square",
-        "4 wrong before any attack",
+        "6 robust",
+        "20 broken by apgd-ce",
+        "10 broken by square",
+        "4 misclassified before any attack",
     ]
     assert "width:15.000%" in bar
 
@@ -186,27 +187,22 @@ def attack_lines(text: str) -> list[str]:
     return [words(line) for line in table.split("</tr>")[:-1]]
 
 
-def write_costs(run: Path, rows: dict[str, Any], summary: dict[str, Any]) -> Path:
-    """An evaluation at 8/255 with rows and a summary of its own."""
-    n = len(rows["fell_to"])
-    kept = Run.open(run).rows("linf-8_255")
-    kept.add({"row": list(range(n)), "id": [str(i) for i in range(n)], "label": [0] * n, "size": [0.01] * n, **rows})
-    threat = {"norm": "linf", "eps": 8 / 255, "text": "linf:8/255"}
-    kept.close({"name": "linf-8_255", "suite": "curve", "threat": threat, "n": n, "flags": [], **summary})
-    return run
+def at_8_255(run: Path, n: int, **fields: Any) -> SuiteRecord:
+    """The summary of an evaluation at 8/255."""
+    threat = ThreatRecord.of("linf:8/255", 8 / 255)
+    known: dict[str, Any] = {"clean": None, "robust": None, "attacks": (), "flags": (), "seconds": 1.0, **fields}
+    return SuiteRecord("linf-8_255", "curve", n, threat=threat, **known)
 
 
-def test_every_attack_says_what_it_left_and_what_was_rejected(make: Any, known_interval: Any) -> None:
-    # of ten images one was wrong, two fell inside a smaller radius, three to pgd, one to square; three stand
-    fell_to = ["clean", "pgd", "square", "pgd", "pgd", "pgd", "square", "", "", ""]
+def test_every_attack_says_what_it_left_and_what_was_rejected(make: Any) -> None:
+    # of ten images one was wrong, two broken within a smaller radius, three by pgd, one by square; three are robust
+    broken_by = ["clean", "pgd", "square", "pgd", "pgd", "pgd", "square", "", "", ""]
     forwards = [[0, 0]] * 3 + [[5, 0]] * 3 + [[5, 9]] * 4
-    attacks = [
-        {"name": "pgd", "tried": 7, "fell": 4, "forwards": 35, "backwards": 28, "seconds": 1.25, "rejected": 6},
-        {"name": "square", "tried": 4, "fell": 2, "forwards": 3600, "backwards": 0, "seconds": 2, "rejected": 0},
-    ]
-    summary = {"clean": known_interval(9, 10), "robust": known_interval(3, 10), "attacks": attacks}
-    summary["search_precision"] = "fp16"
-    text = page([write_costs(make.evaluate("run", "vit", {}), {"fell_to": fell_to, "forwards": forwards}, summary)])
+    attacks = [AttackRecord("pgd", 7, 4, 35, 28, 1.25, rejected=6), AttackRecord("square", 4, 2, 3600, 0, 2.0)]
+    run = make.evaluate("run", "vit", {})
+    record = at_8_255(run, 10, clean=accuracy(9, 10), robust=accuracy(3, 10), attacks=attacks, search_precision="fp16")
+    columns = {"label": [0] * 10, "broken_by": broken_by, "distance": [0.01] * 10, "forwards": forwards}
+    text = page([make.finish(Run.open(run), record, columns)])
     first, second = attack_lines(text)
     assert first.endswith("pgd 7 3 40.0 35 28 1.2 fp16 6")
     assert second.endswith("square 4 1 30.0 3,600 0 2.0 fp16 0")
@@ -224,37 +220,70 @@ def test_alarms_of_a_training_are_shown_once(make: Any) -> None:
     assert "<b>now</b>" not in text
 
 
-def test_a_random_model_is_shown_by_its_expected_accuracy(make: Any) -> None:
+def test_a_randomized_model_is_shown_by_its_expected_accuracy(make: Any) -> None:
     before, after = [1.0, 0.9, 0.5, 1.0], [0.8, 0.2, 0.5, 1.0]
-    told = [asdict(expected_accuracy(shares)) for shares in (before, after)]
-    costs = {"tried": 4, "forwards": 80, "backwards": 80, "seconds": 1, "rejected": 0}
-    attacks = [{"name": "apgd-ce", "fell": 1, **costs}, {"name": "apgd-dlr", "fell": 0, **costs}]
-    rows: dict[str, Any] = {
-        "fell_to": ["", "apgd-ce", "", ""],
-        "clean_right": before,
-        "right": after,
+    attacks = [AttackRecord("apgd-ce", 4, 1, 80, 80, 1.0), AttackRecord("apgd-dlr", 4, 0, 80, 80, 1.0)]
+    columns: dict[str, Any] = {
+        "label": [0] * 4,
+        "broken_by": ["", "apgd-ce", "", ""],
+        "distance": [0.01] * 4,
+        "clean_correct": before,
+        "robust": after,
         "forwards": [[20.0, 20.0]] * 4,
     }
-    summary = {"clean": told[0], "robust": told[1], "attacks": attacks}
-    text = page([write_costs(make.evaluate("run", "noisy", {}), rows, summary)])
+    run = make.evaluate("run", "noisy", {})
+    record = at_8_255(run, 4, clean=expected_accuracy(before), robust=expected_accuracy(after), attacks=attacks)
+    text = page([make.finish(Run.open(run), record, columns)])
     # mean +- 1.96 deviations of the mean: of 1, 0.9, 0.5, 1 the deviation is 0.238, of 0.8, 0.2, 0.5, 1 it is 0.35
     assert "4 85.0 61.7\N{EN DASH}100.0 62.5 28.2\N{EN DASH}96.8" in words(text)
-    assert "4 rows: 85.0 \N{RIGHTWARDS ARROW} 62.5% right" in words(text)
-    assert "mean share of right answers" in text
+    assert "4 rows: 85.0 \N{RIGHTWARDS ARROW} 62.5% correct" in words(text)
+    assert "mean share of correct predictions" in text
     assert [line.split("apgd-")[1] for line in attack_lines(text)] == [
         "ce 4 1 \N{EN DASH} 80 80 1.0 \N{EN DASH} 0",
         "dlr 4 0 62.5 80 80 1.0 \N{EN DASH} 0",
     ]
-    told[1]["accuracy"] = 0.7
-    spoilt = make.evaluate("spoilt", "noisy", {})
+    wrong = replace(record, robust=replace(expected_accuracy(after), accuracy=0.7))
     with pytest.raises(UsageError, match=r"says robust = 70\.0% \(28.*, its rows say 62\.5% \(28"):
-        page([write_costs(spoilt, rows, summary)])
+        page([make.finish(Run.open(run), wrong, columns)])
 
 
-def test_flags_are_counted_told_and_linked(make: Any) -> None:
+def test_a_run_of_an_earlier_version_is_shown_with_the_words_of_this_one(make: Any, known_interval: Any) -> None:
+    """Other names of columns, of fields and of the suite; a gallery with another name of its column."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    run = make.claim("run", "vit")
+    folder = run.folder / "eval" / "adversarial-linf-8_255"
+    folder.mkdir(parents=True)
+    fell_to = ["clean", "apgd-ce", "apgd-ce", "", ""]
+    columns = {"row": range(5), "id": list("abcde"), "label": [0] * 5, "clean_prediction": [1, 0, 0, 0, 0]}
+    columns |= {"fell_to": fell_to, "size": [0.0, 0.02, 0.03, 0.0, 0.0], "clean_right": [0.0, 1.0, 1.0, 1.0, 1.0]}
+    pq.write_table(pa.table({**columns, "right": [0.0, 0.0, 0.0, 1.0, 1.0]}), folder / "rows.parquet")
+    attack = {"name": "apgd-ce", "tried": 4, "fell": 2, "forwards": 40, "backwards": 40, "seconds": 1, "denied": 3}
+    summary = {"name": folder.name, "suite": "adversarial", "n": 5, "seconds": 1, "attacks": [attack], "flags": []}
+    summary |= {"threat": {"norm": "linf", "eps": 8 / 255, "text": "linf:8/255"}, "clean": known_interval(4, 5)}
+    write_json(folder / "summary.json", {**summary, "robust": known_interval(2, 5)})
+    make.gallery(run.folder, folder.name, eps=8 / 255)
+    with np.load(folder / "gallery.npz") as stored:
+        arrays = {("fell_to" if name == "broken_by" else name): stored[name] for name in stored}
+    np.savez(folder / "gallery.npz", **arrays)
+    text = page([run.folder])
+    assert attack_lines(text)[0].endswith("apgd-ce 4 2 40.0 40 40 1.0 \N{EN DASH} 3")
+    assert "autoattack linf: only one eps" not in words(text)
+    assert "autoattack linf: falls to zero" in words(text)
+    assert re.findall(r'title="(\d+ [^"]*)"', text.split('<div class="bar">')[1].split("</div></div>")[0]) == [
+        "2 robust",
+        "2 broken by apgd-ce",
+        "1 misclassified before any attack",
+    ]
+    assert "2 broken, largest 7.65/255, eps 8/255" in words(text)
+    assert "broken by apgd-ce" in words(text.split('<section id="gallery">')[1])
+
+
+def test_flags_are_counted_listed_and_linked(make: Any) -> None:
     run = Run.open(make.evaluate("run", "plain", {}))
-    flag = {"code": "zero_gradients", "sentence": "Gradients are zero.", "evidence": {"share": 0.25}}
-    make.write(run, "linf-8_255", [""] * 9 + ["square"] * 400, 8 / 255, [flag])
+    flag = Flag("zero_gradients", "Gradients are zero.", {"share": 0.25})
+    make.attack(run, "linf-8_255", [""] * 9 + ["square"] * 400, 8 / 255, [flag])
     text = page([run.folder])
     assert '<a href="#trust-r0e0" class="fail">⚑&nbsp;1&nbsp;flag</a>' in text
     assert "Gradients are zero." in text
@@ -294,9 +323,9 @@ def test_perturbation_is_black_gray_white_at_minus_eps_none_and_eps(make: Any) -
     assert difference[0, :4, 1].tolist() == [0, 128, 255, 128]
     assert "±8/255" in text
     shown = words(text.split('<section id="gallery">')[1])
-    assert "fell to apgd-ce" in shown
-    assert "true dog , said dog → dog stands" in shown
-    assert "wrong before any attack" in shown
+    assert "broken by apgd-ce" in shown
+    assert "true dog , predicted dog → dog robust" in shown
+    assert "misclassified before any attack" in shown
 
 
 def test_other_norms_are_scaled_to_their_largest_change_and_say_so(make: Any) -> None:
@@ -307,7 +336,7 @@ def test_other_norms_are_scaled_to_their_largest_change_and_say_so(make: Any) ->
     assert "±0.25" in text
 
 
-def test_two_runs_of_one_name_are_told_apart(make: Any) -> None:
+def test_two_runs_of_one_name_get_their_folders(make: Any) -> None:
     runs = [make.evaluate("first", "vit", {8: 3}), make.evaluate("second", "vit", {8: 9})]
     assert [row.model for row in summarize([*runs, runs[0]])] == ["vit (first)", "vit (second)"]
 
@@ -347,19 +376,17 @@ def test_a_flipped_bit_anywhere_in_the_gallery_is_noticed_or_harmless(make: Any)
     run = make.evaluate("run", "vit", {8: 3})
     make.gallery(run, "linf-8_255", eps=8 / 255)
     path = run / "eval" / "linf-8_255" / "gallery.npz"
-    whole, intact, noticed = path.read_bytes(), _gallery(path), 0
-    assert intact is not None
+    whole, intact, noticed = path.read_bytes(), Gallery.read(path), 0
     for place in range(0, len(whole), 11):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
         try:
-            found = _gallery(path)
+            found = Gallery.read(path)
         except UsageError:
             noticed += 1
         else:
-            assert found is not None
             np.testing.assert_array_equal(found.adversarial, intact.adversarial)
             np.testing.assert_array_equal(found.clean, intact.clean)
-            assert (found.label, found.fell_to, found.eps) == (intact.label, intact.fell_to, intact.eps)
+            assert (found.label, found.broken_by, found.eps) == (intact.label, intact.broken_by, intact.eps)
     assert noticed > 50
 
 

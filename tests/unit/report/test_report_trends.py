@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 from vitadel.report import write_report
-from vitadel.report.comparison.compare import compare_models
-from vitadel.report.comparison.figures import scaling_drawings, trend_drawings, with_strokes
-from vitadel.report.comparison.trends import Scaling, Trend, millions, scalings, trends
-from vitadel.report.reader import collect
+from vitadel.report.comparison.figures import size_drawings, trend_drawings, with_strokes
+from vitadel.report.comparison.models import compare_models
+from vitadel.report.comparison.trends import SizeTrend, Trend, size_trends, trends
+from vitadel.report.reader import read_runs
+from vitadel.report.text import parameters_text
+from vitadel.runs.schema import Measure
 
 CLEAN = (10, 20, 30, 36)
 SHIFTED = (4, 12, 18, 40)
@@ -25,15 +27,15 @@ def models(
     for place, (size, spec) in enumerate(zip(sizes, specs, strict=False)):
         run = make.claim(f"run-{place}", f"model-{place}", size, spec)
         right = [1.0] * SHIFTED[place] + [0.0] * (40 - SHIFTED[place])
-        make.survey(run, "corruptions", right, clean=[1] * CLEAN[place] + [0] * (40 - CLEAN[place]), **more)
+        make.perturb(run, "corruptions", right, clean=[1] * CLEAN[place] + [0] * (40 - CLEAN[place]), **more)
         runs.append(run.folder)
     return runs
 
 
-def both(runs: list[Path]) -> tuple[list[Trend], list[Scaling]]:
-    table = compare_models(collect(runs))
+def both(runs: list[Path]) -> tuple[list[Trend], list[SizeTrend]]:
+    table = compare_models(read_runs(runs))
     assert table is not None
-    return trends(table), scalings(table)
+    return trends(table), size_trends(table)
 
 
 def logit(p: np.ndarray) -> np.ndarray:
@@ -66,12 +68,13 @@ def test_two_models_have_points_and_no_line(make: Any) -> None:
 
 
 def test_what_is_no_share_is_not_put_through_a_logit_and_less_of_it_is_better(make: Any) -> None:
-    measure = {"name": "mCE", "low": None, "high": None, "n": None, "kind": "mCE", "main": True}
     runs, values = [], (90.0, 85.0, 60.0)
     for place, value in enumerate(values):
         run = make.claim(f"run-{place}", f"model-{place}", 10**6 * (place + 1))
-        told = [{**measure, "value": value, "higher_is_better": False}]
-        make.survey(run, "corruptions", [0.0] * 40, clean=[1] * CLEAN[place] + [0] * (40 - CLEAN[place]), measures=told)
+        measures = [Measure("mCE", value, kind="mCE", higher_is_better=False, main=True)]
+        make.perturb(
+            run, "corruptions", [0.0] * 40, clean=[1] * CLEAN[place] + [0] * (40 - CLEAN[place]), measures=measures
+        )
         runs.append(run.folder)
     ((trend,), sizes) = both(runs)
     x = logit(np.array(CLEAN[:3]) / 40)
@@ -107,9 +110,8 @@ def test_without_a_family_of_three_sizes_all_models_make_one_law(make: Any) -> N
 
 
 def test_a_bias_is_no_error_and_unknown_sizes_are_left_out(make: Any) -> None:
-    measure = {"name": "shape bias", "value": 0.2, "low": 0.1, "high": 0.3, "n": 9, "kind": "bias"}
-    told = [{**measure, "higher_is_better": True, "main": True}]
-    _, sizes = both(models(make, (1_000_000, 5_000_000, 20_000_000, None), measures=told))
+    measures = [Measure("shape bias", 0.2, 0.1, 0.3, 9, "bias", main=True)]
+    _, sizes = both(models(make, (1_000_000, 5_000_000, 20_000_000, None), measures=measures))
     assert [scaling.column.title for scaling in sizes] == ["Clean"]
     assert len(sizes[0].points) == 3
 
@@ -117,12 +119,12 @@ def test_a_bias_is_no_error_and_unknown_sizes_are_left_out(make: Any) -> None:
 def test_drawings_say_in_words_what_they_show_and_are_the_same_every_time(make: Any) -> None:
     against, sizes = both(models(make, (1_000_000, 5_000_000, 20_000_000, 90_000_000)))
     numbers = {f"model-{i}": i for i in range(4)}
-    (drawn,), by_size = trend_drawings(against, numbers), scaling_drawings(sizes, numbers)
+    (drawn,), by_size = trend_drawings(against, numbers), size_drawings(sizes, numbers)
     assert "model-0: 25.0 clean, 10.0, " in drawn.alt
     assert drawn.alt.endswith(f"beyond the line. {against[0].formulas[0]}.")
     assert "model-2: 20M, error 0.25" in by_size[0].alt
     assert sizes[0].formulas[0] in by_size[0].alt
-    again = [*trend_drawings(against, numbers), *scaling_drawings(sizes, numbers)]
+    again = [*trend_drawings(against, numbers), *size_drawings(sizes, numbers)]
     assert [d.svg for d in again] == [drawn.svg, *(d.svg for d in by_size)]
     assert len({d.svg for d in again}) == 3
 
@@ -137,7 +139,7 @@ def test_more_models_than_colors_are_numbered_by_rank(make: Any) -> None:
     for place in range(8):
         run = make.claim(f"run-{place}", f"model-{place}")
         right = [1.0] * (4 * place + 3) + [0.0] * (37 - 4 * place)
-        make.survey(run, "corruptions", right, clean=[1] * (4 * place + 5) + [0] * (35 - 4 * place))
+        make.perturb(run, "corruptions", right, clean=[1] * (4 * place + 5) + [0] * (35 - 4 * place))
         runs.append(run.folder)
     numbers = {f"model-{i}": i for i in range(8)}
     ((few,), _), ((many,), _) = both(runs[:7]), both(runs)
@@ -148,4 +150,4 @@ def test_more_models_than_colors_are_numbered_by_rank(make: Any) -> None:
 
 
 def test_sizes_as_people_say_them() -> None:
-    assert [millions(n) for n in (86_567_656, 5_717_416, 53_130, 5_400)] == ["86.6M", "5.72M", "0.0531M", "5.4k"]
+    assert [parameters_text(n) for n in (86_567_656, 5_717_416, 53_130, 5_400)] == ["86.6M", "5.72M", "0.0531M", "5.4k"]

@@ -1,7 +1,8 @@
-"""Surveys on the page and as files, from summaries as the contract has them."""
+"""Suites of perturbations on the page and as files."""
 
 import html
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,33 +10,28 @@ import pytest
 
 from vitadel.core.errors import UsageError
 from vitadel.core.files import read_json, write_json
+from vitadel.core.flags import Flag
 from vitadel.report import write_figures, write_report
 from vitadel.runs import Run
 from vitadel.runs.exhibits import Bar, Bars, Exhibit, Heat, Matrix, Table
+from vitadel.runs.schema import Measure
 from vitadel.runs.typed_json import to_json
 
 HOSTILE = "<script>alert(1)</script>"
-MEASURES: list[dict[str, object]] = [
-    {"name": "mean over 75 cells", "value": 0.6125, "low": 0.58, "high": 0.645, "n": 40, "kind": "accuracy"},
-    {"name": "noise", "value": 0.5, "low": None, "high": None, "n": None, "kind": "accuracy"},
-    {"name": "mCE", "value": 76.375, "low": 70.0, "high": 80.0, "n": 40, "kind": "mCE"},
-    {"name": "relative mCE", "value": None, "kind": "mCE"},
+MEASURES = [
+    Measure("mean over 75 cells", 0.6125, 0.58, 0.645, 40, main=True),
+    Measure("noise", 0.5),
+    Measure("mCE", 76.375, 70.0, 80.0, 40, "mCE", higher_is_better=False),
+    Measure("relative mCE", None, kind="mCE", higher_is_better=False),
 ]
 
 
-def measures() -> list[dict[str, object]]:
+def exhibits(height: float) -> list[Exhibit]:
     return [
-        {**one, "higher_is_better": one["kind"] == "accuracy", "main": place == 0} for place, one in enumerate(MEASURES)
-    ]
-
-
-def exhibits(height: float) -> object:
-    told: list[Exhibit] = [
         Heat("Per cell", "Rows are corruptions.", [Matrix("", [[0.0, height]])], "accuracy", rows=["fog"]),
         Bars("Per group", "Means.", ["noise"], [Bar("accuracy", [height])], "accuracy"),
         Table("In numbers", "As counted.", ["corruption", "accuracy"], [[HOSTILE, height]]),
     ]
-    return to_json(told)
 
 
 def words(text: str) -> str:
@@ -43,10 +39,15 @@ def words(text: str) -> str:
     return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", bare)).split())
 
 
-def surveyed(make: Any, name: str, height: float, **more: object) -> Path:
+def evaluated(make: Any, name: str, height: float, **more: Any) -> Path:
     run = make.claim(name, name, 5_000_000)
-    told = {"sentence": f"{name} is right in most cells.", "exhibits": exhibits(height), "title": "Corruptions", **more}
-    make.survey(run, "corruptions", [1.0] * 40, clean=[1] * 36 + [0] * 4, measures=measures(), **told)
+    fields = {
+        "sentence": f"{name} is right in most cells.",
+        "exhibits": exhibits(height),
+        "title": "Corruptions",
+        **more,
+    }
+    make.perturb(run, "corruptions", [1.0] * 40, clean=[1] * 36 + [0] * 4, **{"measures": MEASURES, **fields})
     return run.folder
 
 
@@ -54,11 +55,11 @@ def page(runs: list[Path]) -> str:
     return write_report(runs, runs[0].parent / "out" / "report.html").read_text(encoding="utf-8")
 
 
-def test_one_survey_is_a_section_with_everything_it_said(make: Any) -> None:
-    flag = {"code": "unread", "sentence": f"3 files {HOSTILE} were left out", "evidence": {"files": 3}}
-    text = page([surveyed(make, "vit", 0.5, flags=[flag], conventions={"jpeg": 85, "table": "cifar"})])
-    told = words(text.split('<section id="survey-0">')[1])
-    assert '<a href="#survey-0">Corruptions</a>' in text
+def test_one_suite_is_a_section_with_everything_it_measured(make: Any) -> None:
+    flag = Flag("unread", f"3 files {HOSTILE} were left out", {"files": 3})
+    text = page([evaluated(make, "vit", 0.5, flags=[flag], conventions={"jpeg": 85, "table": "cifar"})])
+    told = words(text.split('<section id="suite-0">')[1])
+    assert '<a href="#suite-0">Corruptions</a>' in text
     assert told.startswith(
         "Corruptions \u25cf vit vit is right in most cells. Measure \u25cf vit corruptions, 40 images"
     )
@@ -75,12 +76,12 @@ def test_one_survey_is_a_section_with_everything_it_said(make: Any) -> None:
     assert HOSTILE not in text
     assert text.count('<tr class="main">') == 1
     assert "measured on digits" in words(text)
-    # one model is no comparison, and surveys are no cascades
-    assert re.findall(r'<section id="([\w-]+)">', text) == ["survey-0", "provenance"]
+    # one model is no comparison, and there are no attacks
+    assert re.findall(r'<section id="([\w-]+)">', text) == ["suite-0", "provenance"]
 
 
 def test_several_models_stand_side_by_side_under_one_range(make: Any) -> None:
-    runs = [surveyed(make, "vit", 0.5), surveyed(make, "cnn", 0.75, conventions={"jpeg": None})]
+    runs = [evaluated(make, "vit", 0.5), evaluated(make, "cnn", 0.75, conventions={"jpeg": None})]
     text = page(runs)
     told = words(text)
     assert "Corruptions \u25cf vit vit is right in most cells. \u25a0 cnn cnn is right in most cells." in told
@@ -93,32 +94,29 @@ def test_several_models_stand_side_by_side_under_one_range(make: Any) -> None:
 
 
 def test_a_measure_that_only_one_model_has_is_a_dash_for_the_others(make: Any) -> None:
-    runs = [surveyed(make, "vit", 0.5), surveyed(make, "cnn", 0.75)]
-    path = runs[1] / "eval" / "corruptions" / "summary.json"
-    told = read_json(path)
-    extra = {**measures()[1], "name": "fog", "value": 0.25}
-    write_json(path, {**told, "measures": [*measures(), extra]})
+    fog = Measure("fog", 0.25)
+    runs = [evaluated(make, "vit", 0.5), evaluated(make, "cnn", 0.75, measures=[*MEASURES, fog])]
     assert "fog, % accuracy, higher is better \N{EN DASH} 25.0" in words(page(runs))
 
 
 def test_the_page_compares_and_every_figure_has_words(make: Any) -> None:
-    runs = [surveyed(make, name, 0.5) for name in ("vit", "cnn", "mlp")]
+    runs = [evaluated(make, name, 0.5) for name in ("vit", "cnn", "mlp")]
     for left, run in zip((20, 10, 5), runs, strict=True):
-        make.write(
-            Run.open(run), "aa", [""] * left + ["square"] * (36 - left) + ["clean"] * 4, 8 / 255, suite="adversarial"
+        make.attack(
+            Run.open(run), "aa", [""] * left + ["square"] * (36 - left) + ["clean"] * 4, 8 / 255, suite="autoattack"
         )
     text = write_report(runs, make.root / "page.html", baseline="cnn").read_text()
     assert text == write_report(runs, make.root / "page.html", baseline="cnn").read_text()
-    board = words(text.split('<table class="board">')[1].split("</table>")[0])
+    table = words(text.split('<table class="comparison">')[1].split("</table>")[0])
     assert (
-        "# Model Parameters Clean % AutoAttack % linf:8/255 Best known % linf:8/255 Corruptions % mean over 75" in board
+        "# Model Parameters Clean % AutoAttack % linf:8/255 Best known % linf:8/255 Corruptions % mean over 75" in table
     )
     assert (
-        "1 \u25cf vit 5M 90.0 76.9\N{EN DASH}96.0 0.0 , p = 1.000 50.0 35.2\N{EN DASH}64.8 +25.0 , p = 0.002" in board
+        "1 \u25cf vit 5M 90.0 76.9\N{EN DASH}96.0 0.0 , p = 1.000 50.0 35.2\N{EN DASH}64.8 +25.0 , p = 0.002" in table
     )
-    assert "2 \u25a0 cnn baseline 5M" in board
-    assert "3 \u25b2 mlp 5M" in board
-    assert "\N{MINUS SIGN}12.5 , p = 0.062" in board
+    assert "2 \u25a0 cnn baseline 5M" in table
+    assert "3 \u25b2 mlp 5M" in table
+    assert "\N{MINUS SIGN}12.5 , p = 0.062" in table
     assert 'title="better on 10, worse on 0 of 40 images; McNemar, exact"' in text
     figures = re.findall(r'<figure role="img" aria-label="([^"]+)"', text)
     assert len(figures) == text.count("<svg") > 6
@@ -127,58 +125,59 @@ def test_the_page_compares_and_every_figure_has_words(make: Any) -> None:
     assert text.count("<script>") == 1
     assert text.count('<div class="copy">') == 4
     # rows can be put in order by a number that every cell of a column has, or by nothing
-    rows = re.findall(r"<tr.*?</tr>", text.split('<table class="board">')[1].split("</table>")[0], re.S)
+    rows = re.findall(r"<tr.*?</tr>", text.split('<table class="comparison">')[1].split("</table>")[0], re.S)
     assert {row.count("data-sort") for row in rows[:1]} == {row.count("data-value") for row in rows[1:]} == {8}
 
 
-def test_models_that_saw_the_images_in_their_own_ways_are_named(make: Any) -> None:
-    runs = [surveyed(make, "vit", 0.5), surveyed(make, "cnn", 0.75)]
-    assert "in their own ways" not in page(runs)
+def test_models_whose_images_were_prepared_differently_are_named(make: Any) -> None:
+    runs = [evaluated(make, "vit", 0.5), evaluated(make, "cnn", 0.75)]
+    assert "in its own way" not in page(runs)
     make.change(runs[1], "crop384", "data", "preprocess")
-    assert "Models saw the images in their own ways: vit (size=8) ; cnn crop384 ." in words(page(runs))
+    assert "Images were prepared for each model in its own way: vit (size=8) ; cnn crop384 ." in words(page(runs))
 
 
 def test_the_title_counts_models_and_not_runs(make: Any) -> None:
-    runs = [surveyed(make, name, 0.5) for name in ("vit", "cnn")]
+    runs = [evaluated(make, name, 0.5) for name in ("vit", "cnn")]
     again = make.claim("again", "vit", 5_000_000)
-    make.survey(again, "corruptions", [1.0] * 40, clean=[1] * 36 + [0] * 4, measures=measures())
+    make.perturb(again, "corruptions", [1.0] * 40, clean=[1] * 36 + [0] * 4, measures=MEASURES)
     text = page([*runs, again.folder])
     assert "<title>Robustness of vit and cnn</title>" in text
     assert "vit (again)" in text
 
 
 def test_without_a_baseline_the_page_says_how_to_choose_one(make: Any) -> None:
-    text = page([surveyed(make, "vit", 0.5), surveyed(make, "cnn", 0.75)])
+    text = page([evaluated(make, "vit", 0.5), evaluated(make, "cnn", 0.75)])
     assert "--baseline MODEL" in text
     assert 'class="delta"' not in text
 
 
 @pytest.mark.parametrize(
-    ("spoilt", "told"),
+    ("damage", "message"),
     [
-        ({"measures": [{**measures()[0], "main": False}]}, "one main measure with a value, got 0"),
-        ({"measures": [measures()[0], measures()[0]]}, "one main measure with a value, got 2"),
-        ({"measures": [{**measures()[0], "value": None}]}, "one main measure with a value, got 1"),
+        ({"measures": [to_json(replace(MEASURES[0], main=False))]}, "one main measure with a value, got 0"),
+        ({"measures": to_json([MEASURES[0], MEASURES[0]])}, "one main measure with a value, got 2"),
+        ({"measures": [to_json(replace(MEASURES[0], value=None))]}, "one main measure with a value, got 1"),
         (
-            {"measures": [{**measures()[0], "value": "high"}]},
-            "a number was expected, got 'high'.*Run the evaluation again",
+            {"measures": [{**to_json(MEASURES[0]), "value": "high"}]},
+            r"measures\[0\]\.value should be a number, got 'high'\. Delete the file and run the same command again",
         ),
-        ({"title": None}, "text was expected, got None"),
+        ({"title": None}, "title should be text, got None"),
         ({"exhibits": [{"kind": "pie", "version": 1}]}, "unknown kind of exhibit 'pie'"),
-        ({"conventions": [1]}, r"an object was expected, got \[1\]"),
+        ({"conventions": [1]}, r"conventions should be an object, got \[1\]"),
+        ({"schema": "suite/2"}, "has version 2, and this Vitadel reads up to 1. Update it"),
     ],
 )
-def test_damaged_summaries_are_refused_by_name(make: Any, spoilt: dict[str, object], told: str) -> None:
-    run = surveyed(make, "vit", 0.5)
+def test_damaged_summaries_are_refused_by_name(make: Any, damage: dict[str, object], message: str) -> None:
+    run = evaluated(make, "vit", 0.5)
     path = run / "eval" / "corruptions" / "summary.json"
-    write_json(path, {**read_json(path), **spoilt})
-    with pytest.raises(UsageError, match=told) as raised:
+    write_json(path, {**read_json(path), **damage})
+    with pytest.raises(UsageError, match=message) as raised:
         page([run])
     assert "summary.json" in str(raised.value)
 
 
-def test_figures_of_surveys_are_written_beside_the_run(make: Any) -> None:
-    run = surveyed(make, "vit", 0.5)
+def test_figures_of_suites_are_written_beside_the_run(make: Any) -> None:
+    run = evaluated(make, "vit", 0.5)
     written = write_figures(run)
     names = [str(path.relative_to(run / "figures")) for path in written]
     assert names == [f"corruptions/{name}.{end}" for name in ("01-per-cell", "02-per-group") for end in ("png", "pdf")]
@@ -186,5 +185,5 @@ def test_figures_of_surveys_are_written_beside_the_run(make: Any) -> None:
     assert [path.read_bytes() for path in write_figures(run)] == before
     path = run / "eval" / "corruptions" / "summary.json"
     write_json(path, {**read_json(path), "exhibits": [{}]})
-    with pytest.raises(UsageError, match=r"summary\.json is not as the survey wrote it"):
+    with pytest.raises(UsageError, match=r"summary\.json: unknown kind of exhibit 'None'"):
         write_figures(run)

@@ -5,48 +5,44 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vitadel.core.files import write_json
 from vitadel.report import write_report
-from vitadel.report.figures import base
-from vitadel.report.identity import identities, names, numbers
-from vitadel.report.reader import collect, curves
-from vitadel.report.records import Record
-from vitadel.runs import Run
+from vitadel.report.figures.curves import strokes
+from vitadel.report.figures.style import glyph
+from vitadel.report.labels import color_numbers, identities, model_names
+from vitadel.report.reader import RunRecord, read_runs
+from vitadel.runs import ManifestRecord
+
+COLORS = 7
 
 
-def of(label: str, name: str, weights: str) -> Record:
-    return Record(label, label, {"parts": {"model": {"sha256": weights}}}, (), (), name=name)
+def of(label: str, name: str, weights: str) -> RunRecord:
+    return RunRecord(label, label, ManifestRecord("evaluate", {"model": {"sha256": weights}}), name=name)
 
 
-def surveyed(make: Any, folder: str, name: str, right: int) -> Path:
+def evaluated(make: Any, folder: str, name: str, right: int) -> Path:
     run = make.claim(folder, name, 5_000_000)
-    make.survey(run, "corruptions", [1.0] * right + [0.0] * (40 - right), clean=[1] * 36 + [0] * 4)
+    make.perturb(run, "corruptions", [1.0] * right + [0.0] * (40 - right), clean=[1] * 36 + [0] * 4)
     return run.folder
 
 
 def studied(make: Any, folder: str, name: str) -> Path:
-    weights = make.claim(f"{folder}-claimed", name).manifest.parts["model"]["sha256"]
-    parts = {"study": {"is": "MadeUp"}, "model": {"name": name, "sha256": weights}, "seed": 0}
-    run = Run.claim(make.root / folder, "analyze", parts, device="cpu")
-    told = {"study": "made-up", "title": "About", "summary": f"Found in {name}.", "exhibits": []}
-    write_json(run.folder / "study" / "result.json", told)
-    return run.folder
+    return make.study(folder, name, weights=make.claim(f"{folder}-claimed", name).manifest.text("model", "sha256"))
 
 
 def test_runs_of_one_model_have_one_color_and_numbers_of_their_own() -> None:
     records = [of("vit (a)", "vit", "1"), of("cnn", "cnn", "3"), of("vit (b)", "vit", "1"), of("vit (c)", "vit", "2")]
     models = identities(records)
-    assert numbers(models) == {"vit (a)": 0, "cnn": 1, "vit (b)": 7, "vit (c)": 2}
-    assert base.glyph(7) == base.glyph(0)
-    assert names(models) == ["vit (a)", "cnn", "vit (c)"]
+    assert color_numbers(models, COLORS) == {"vit (a)": 0, "cnn": 1, "vit (b)": 7, "vit (c)": 2}
+    assert glyph(7) == glyph(0)
+    assert model_names(models) == ["vit (a)", "cnn", "vit (c)"]
 
 
-def test_curves_of_one_model_are_told_apart_by_their_strokes(make: Any) -> None:
+def test_curves_of_one_model_are_distinguished_by_their_strokes(make: Any) -> None:
     runs = [make.evaluate(folder, "vit", {1: 30, 8: 20}) for folder in ("one", "two")]
     runs.append(make.evaluate("three", "cnn", {1: 25, 8: 10}))
-    records = collect(runs)
-    found = [curve for record in records for curve in curves(record)]
-    told = base.strokes(found, numbers(identities(records)))
+    records = read_runs(runs)
+    found = [curve for record in records for curve in record.curves]
+    told = strokes(found, color_numbers(identities(records), COLORS))
     assert told == {"vit (one)": "solid", "vit (two)": "dashed", "cnn": "solid"}
     text = write_report(runs, make.root / "page.html").read_text(encoding="utf-8")
     legend = text.split('<section id="curve">')[1].split("</ul>")[0]
@@ -69,22 +65,22 @@ def test_training_is_of_the_model_whose_label_it_has() -> None:
     trained, twin = (of(label, "vit", "") for label in ("vit", "vit (twin)"))
     models = identities([trained, twin, of("vit", "vit", "1")])
     assert models == {"vit": ("vit", "1"), "vit (twin)": ("vit (twin)", "")}
-    assert numbers(models) == {"vit": 0, "vit (twin)": 1}
+    assert color_numbers(models, COLORS) == {"vit": 0, "vit (twin)": 1}
 
 
 def test_measured_models_come_first(make: Any) -> None:
-    (record,) = collect([surveyed(make, "cnn", "cnn", 20)])
+    (record,) = read_runs([evaluated(make, "cnn", "cnn", 20)])
     only_studied = [of(f"vit {place}", f"vit {place}", str(place)) for place in range(8)]
-    assert numbers(identities([*only_studied, record]))["cnn"] == 0
-    assert numbers(identities([*only_studied, replace(record, surveys=())]))["cnn"] == 8
+    assert color_numbers(identities([*only_studied, record]), COLORS)["cnn"] == 0
+    assert color_numbers(identities([*only_studied, replace(record, perturbations=())]), COLORS)["cnn"] == 8
 
 
-def test_two_models_of_a_board_do_not_share_a_sign_because_of_many_runs(make: Any) -> None:
+def test_two_models_that_are_compared_do_not_share_a_marker_because_of_many_runs(make: Any) -> None:
     runs = [studied(make, f"study-{place}", "vit") for place in range(7)]
-    runs += [surveyed(make, "vit", "vit", 30), surveyed(make, "cnn", "cnn", 20)]
+    runs += [evaluated(make, "vit", "vit", 30), evaluated(make, "cnn", "cnn", 20)]
     text = write_report(runs, make.root / "page.html").read_text(encoding="utf-8")
     assert "<title>Robustness of vit and cnn</title>" in text
-    table = text.split('<table class="board">')[1].split("</table>")[0]
+    table = text.split('<table class="comparison">')[1].split("</table>")[0]
     assert re.findall(r'<i style="color:var\(--line-(\d)[^>]*>(.)</i>(\w+)', table) == [
         ("0", "●", "vit"),
         ("1", "■", "cnn"),

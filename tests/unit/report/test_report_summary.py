@@ -1,6 +1,7 @@
 from pathlib import Path
 
-from vitadel.report import Accuracy, SummaryRow, latex, markdown, summarize
+from vitadel.core.stats import Accuracy
+from vitadel.report import SummaryRow, latex, markdown, summarize
 
 
 def row(model: str, *, best: bool = False) -> SummaryRow:
@@ -32,4 +33,4 @@ def test_summaries_come_in_order_of_eps_with_clean_first(two_runs: list[Path]) -
     assert rows[0].robust is None
     assert rows[0].threat == "none"
     assert rows[-1].robust is not None
-    assert (rows[-1].model, rows[-1].robust.value, rows[-1].n) == ("twin", 19 / 40, 40)
+    assert (rows[-1].model, rows[-1].robust.accuracy, rows[-1].n) == ("twin", 19 / 40, 40)
