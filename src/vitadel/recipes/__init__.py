@@ -1,6 +1,8 @@
 """Recipes: functions that return a frozen `Recipe`, one file per paper. The only package with numbers of papers."""
 
+import inspect
 from collections.abc import Callable
+from types import ModuleType
 
 from vitadel.recipes import attention_scaling, cifar10, digits, heavy_augmentation, light_recipe, tora, vit_beats_wrn
 from vitadel.recipes.overrides import override
@@ -8,89 +10,23 @@ from vitadel.recipes.provenance import Leaf, leaves
 from vitadel.recipes.recipe import ModelChoice, Normalize, Recipe, Selection, SyntheticChoice
 from vitadel.recipes.runner import train_recipe
 
+
+def _recipes_of(module: ModuleType) -> dict[str, Callable[[], Recipe]]:
+    """The public functions of a module, by their names with hyphens: `digits_standard` is `digits-standard`."""
+    functions = inspect.getmembers_static(module, inspect.isfunction)
+    own = [make for name, make in functions if not name.startswith("_") and make.__module__ == module.__name__]
+    own.sort(key=lambda make: make.__code__.co_firstlineno)
+    return {make.__name__.replace("_", "-"): make for make in own}
+
+
 RECIPES: dict[str, Callable[[], Recipe]] = {
-    "digits-standard": digits.digits_standard,
-    "digits-adversarial": digits.digits_adversarial,
-    "digits-pointer": digits.digits_pointer,
-    "digits-aas": digits.digits_aas,
-    "digits-class-token": digits.digits_class_token,
-    "digits-tora": tora.digits_tora,
-    "cifar10-vit-tiny-short": cifar10.cifar10_vit_tiny_short,
-    "cifar10-xcit-tiny-short": cifar10.cifar10_xcit_tiny_short,
-    "cifar10-trades-short": cifar10.cifar10_trades_short,
-    "cifar10-aas-short": cifar10.cifar10_aas_short,
-    "cifar10-vit-tiny-standard-short": tora.cifar10_vit_tiny_standard_short,
-    "cifar10-tora-short": tora.cifar10_tora_short,
-    "cifar10-single-adapter-short": tora.cifar10_single_adapter_short,
-    "cifar10-head-only-short": tora.cifar10_head_only_short,
-    "cifar10-adapter-fusion-short": tora.cifar10_adapter_fusion_short,
-    "xcit-s12-imagenet": light_recipe.xcit_s12_imagenet,
-    "xcit-m12-imagenet": light_recipe.xcit_m12_imagenet,
-    "xcit-l12-imagenet": light_recipe.xcit_l12_imagenet,
-    "xcit-s12-imagenet-thesis": light_recipe.xcit_s12_imagenet_thesis,
-    "xcit-m12-imagenet-thesis": light_recipe.xcit_m12_imagenet_thesis,
-    "xcit-l12-imagenet-thesis": light_recipe.xcit_l12_imagenet_thesis,
-    "xcit-s12-imagenet-eps8": light_recipe.xcit_s12_imagenet_eps8,
-    "xcit-m12-imagenet-eps8": light_recipe.xcit_m12_imagenet_eps8,
-    "xcit-l12-imagenet-eps8": light_recipe.xcit_l12_imagenet_eps8,
-    "xcit-n12-imagenet100": light_recipe.xcit_n12_imagenet100,
-    "xcit-s12-imagenet100": light_recipe.xcit_s12_imagenet100,
-    "cait-s12-imagenet100": light_recipe.cait_s12_imagenet100,
-    "deit-s-imagenet100": light_recipe.deit_s_imagenet100,
-    "deit-s-imagenet": light_recipe.deit_s_imagenet,
-    "resnet50-gelu-imagenet": light_recipe.resnet50_gelu_imagenet,
-    "resnet50-gelu-imagenet-eps8": light_recipe.resnet50_gelu_imagenet_eps8,
-    "xcit-s12-caltech101": light_recipe.xcit_s12_caltech101,
-    "xcit-s12-flowers102": light_recipe.xcit_s12_flowers102,
-    "xcit-s12-cifar10": light_recipe.xcit_s12_cifar10,
-    "xcit-s12-cifar10-thesis": light_recipe.xcit_s12_cifar10_thesis,
-    "xcit-s12-cifar100": light_recipe.xcit_s12_cifar100,
-    "xcit-s12-cifar10-scratch": light_recipe.xcit_s12_cifar10_scratch,
-    "xcit-s12-cifar10-scratch-synthetic": light_recipe.xcit_s12_cifar10_scratch_synthetic,
-    "vit-b2-cifar10": vit_beats_wrn.vit_b2_cifar10,
-    "vit-b2-cifar10-long": vit_beats_wrn.vit_b2_cifar10_long,
-    "vit-b2-cifar10-lion98": vit_beats_wrn.vit_b2_cifar10_lion98,
-    "vit-l2-cifar10": vit_beats_wrn.vit_l2_cifar10,
-    "vit-l2-cifar10-long": vit_beats_wrn.vit_l2_cifar10_long,
-    "vit-b2-cifar10-l2": vit_beats_wrn.vit_b2_cifar10_l2,
-    "vit-l2-cifar10-l2": vit_beats_wrn.vit_l2_cifar10_l2,
-    "vit-b2-cifar100": vit_beats_wrn.vit_b2_cifar100,
-    "vit-l2-cifar100": vit_beats_wrn.vit_l2_cifar100,
-    "wrn-28-10-cifar10": vit_beats_wrn.wrn_28_10_cifar10,
-    "wrn-28-10-cifar10-lion": vit_beats_wrn.wrn_28_10_cifar10_lion,
-    "vit-s-imagenet-singh": heavy_augmentation.vit_s_imagenet_singh,
-    "vit-b-imagenet-ares": heavy_augmentation.vit_b_imagenet_ares,
-    "vit-b-cifar10-at": attention_scaling.vit_b_cifar10_at,
-    "vit-b-cifar10-at-aas": attention_scaling.vit_b_cifar10_at_aas,
-    "vit-b-cifar10-trades": attention_scaling.vit_b_cifar10_trades,
-    "vit-b-cifar10-trades-aas": attention_scaling.vit_b_cifar10_trades_aas,
-    "vit-b-cifar10-trades-awp": attention_scaling.vit_b_cifar10_trades_awp,
-    "vit-b-cifar10-trades-awp-aas": attention_scaling.vit_b_cifar10_trades_awp_aas,
-    "vit-b-cifar10-mart": attention_scaling.vit_b_cifar10_mart,
-    "vit-b-cifar10-mart-aas": attention_scaling.vit_b_cifar10_mart_aas,
-    "vit-b-cifar100-at": attention_scaling.vit_b_cifar100_at,
-    "vit-b-cifar100-at-aas": attention_scaling.vit_b_cifar100_at_aas,
-    "vit-b-cifar100-trades": attention_scaling.vit_b_cifar100_trades,
-    "vit-b-cifar100-trades-aas": attention_scaling.vit_b_cifar100_trades_aas,
-    "vit-b-cifar100-trades-awp": attention_scaling.vit_b_cifar100_trades_awp,
-    "vit-b-cifar100-trades-awp-aas": attention_scaling.vit_b_cifar100_trades_awp_aas,
-    "vit-b-cifar100-mart": attention_scaling.vit_b_cifar100_mart,
-    "vit-b-cifar100-mart-aas": attention_scaling.vit_b_cifar100_mart_aas,
-    "vit-b-imagenet100-at": attention_scaling.vit_b_imagenet100_at,
-    "vit-b-imagenet100-at-aas": attention_scaling.vit_b_imagenet100_at_aas,
-    "vit-b-imagenet100-trades": attention_scaling.vit_b_imagenet100_trades,
-    "vit-b-imagenet100-trades-aas": attention_scaling.vit_b_imagenet100_trades_aas,
-    "xcit-s12-cifar10-sgd": attention_scaling.xcit_s12_cifar10_sgd,
-    "xcit-s12-cifar10-aas": attention_scaling.xcit_s12_cifar10_aas,
-    "xcit-s12-cifar100-sgd": attention_scaling.xcit_s12_cifar100_sgd,
-    "xcit-s12-cifar100-aas": attention_scaling.xcit_s12_cifar100_aas,
-    "xcit-s12-imagenet100-sgd": attention_scaling.xcit_s12_imagenet100_sgd,
-    "xcit-s12-imagenet100-aas": attention_scaling.xcit_s12_imagenet100_aas,
-    "tora-vit-b16-imagenet": tora.tora_vit_b16_imagenet,
-    "tora-vit-b16-imagenet-eps4": tora.tora_vit_b16_imagenet_eps4,
-    "head-only-vit-b16-imagenet": tora.head_only_vit_b16_imagenet,
-    "single-adapter-vit-b16-imagenet": tora.single_adapter_vit_b16_imagenet,
-    "adapter-fusion-vit-b16-imagenet": tora.adapter_fusion_vit_b16_imagenet,
+    **_recipes_of(digits),
+    **_recipes_of(cifar10),
+    **_recipes_of(light_recipe),
+    **_recipes_of(vit_beats_wrn),
+    **_recipes_of(heavy_augmentation),
+    **_recipes_of(attention_scaling),
+    **_recipes_of(tora),
 }
 
 __all__ = [
