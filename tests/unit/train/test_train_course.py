@@ -13,15 +13,14 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from trainings import Interrupted, claim, interrupt_at, same, tiny_vit, weights  # type: ignore[import-not-found]
 
-from vitadel import data, models
+from vitadel import models
 from vitadel.attacks import PGD
 from vitadel.core.errors import Stopped, UsageError
 from vitadel.core.flags import Flag
-from vitadel.core.progress import Notify
-from vitadel.data import Split, Squash, convert
+from vitadel.data import Split, convert
 from vitadel.objectives import AWP, TRADES, Adversarial, Examples, LossOutput, Standard
-from vitadel.runs import Run
 from vitadel.threats import Linf
 from vitadel.train import (
     SGD,
@@ -43,42 +42,10 @@ PLAN = TrainingConfig(epochs=2, batch_size=16, optimizer=AdamW(lr=2e-3), checkpo
 ATTACK = PGD(steps=2, step_size=0.05, keep_best=False)
 
 
-@pytest.fixture(scope="module")
-def train() -> Split:
-    split = data.load("digits[:64]", preprocess=Squash(8)).train
-    assert split is not None
-    return split
-
-
-def fresh(**options: float) -> models.Model:
-    small = {"depth": 2, "embed_dim": 32, "num_heads": 2, **options}
-    return models.load("timm:test_vit", num_classes=10, image_size=8, patch_size=2, options=small)
-
-
-def claimed(folder: Path) -> Run:
-    return Run.claim(folder, "train", {"seed": 0}, device="cpu")
-
-
-def weights(run: Run, name: str = "final") -> dict[str, Tensor]:
-    return models.read_tensors(run.checkpoints / f"{name}.safetensors")[0]
-
-
 def assert_close(one: Mapping[str, Tensor], other: Mapping[str, Tensor], atol: float) -> None:
     assert one.keys() == other.keys()
     for key in one:
         torch.testing.assert_close(one[key], other[key], rtol=0, atol=atol)
-
-
-def same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
-
-
-def killed_at(step: int) -> Notify:
-    def kill(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
-        if done == step:
-            raise KeyboardInterrupt
-
-    return kill
 
 
 # ------------------------------------------------------------------ SIGTERM
@@ -90,14 +57,14 @@ def test_sigterm_ends_with_a_checkpoint_and_the_same_call_goes_on(train: Split, 
             os.kill(os.getpid(), signal.SIGTERM)
 
     before = signal.getsignal(signal.SIGTERM)
-    whole, broken = claimed(tmp_path / "whole"), claimed(tmp_path / "broken")
+    whole, broken = claim(tmp_path / "whole"), claim(tmp_path / "broken")
     plan = replace(PLAN, log_every_steps=100)  # one process waits for nobody, least of all for a line of the log
-    Trainer(fresh(), Standard(), train, plan, whole, seed=1).fit()
+    Trainer(tiny_vit(), Standard(), train, plan, whole, seed=1).fit()
     with pytest.raises(Stopped, match="stopped at step 4, which is saved"):
-        Trainer(fresh(), Standard(), train, plan, broken, seed=1, notify=ask).fit()
+        Trainer(tiny_vit(), Standard(), train, plan, broken, seed=1, notify=ask).fit()
     assert signal.getsignal(signal.SIGTERM) is before
     steps: list[int] = []
-    Trainer(fresh(), Standard(), train, plan, broken, seed=1, notify=lambda w, done, t, n: steps.append(done)).fit()
+    Trainer(tiny_vit(), Standard(), train, plan, broken, seed=1, notify=lambda w, done, t, n: steps.append(done)).fit()
     assert steps[0] == 5
     assert same(weights(whole), weights(broken))
 
@@ -107,7 +74,7 @@ def test_sigterm_ends_with_a_checkpoint_and_the_same_call_goes_on(train: Split, 
 
 def test_only_updates_are_computed_in_bf16(train: Split, tmp_path: Path) -> None:
     """On the hold-out, and given back, the model answers in float32; with averaged weights it always did."""
-    model, plan = fresh(), replace(PLAN, precision=Precision.BF16)
+    model, plan = tiny_vit(), replace(PLAN, precision=Precision.BF16)
     x, kinds = train.images(torch.arange(8)), list[torch.dtype]()
     head = model.net.get_submodule("head")
     head.register_forward_hook(lambda module, args, answer: kinds.append(answer.dtype))
@@ -122,7 +89,7 @@ def test_only_updates_are_computed_in_bf16(train: Split, tmp_path: Path) -> None
         kinds.clear()
         return {"clean": 0.5}
 
-    trained = Trainer(model, Standard(), train, plan, claimed(tmp_path / "run"), seed=1, validate=check).fit()
+    trained = Trainer(model, Standard(), train, plan, claim(tmp_path / "run"), seed=1, validate=check).fit()
     assert seen == [torch.float32] * 4
     with torch.no_grad():
         trained(x)
@@ -136,7 +103,7 @@ def test_only_updates_are_computed_in_bf16(train: Split, tmp_path: Path) -> None
             answers.append(model(examples.x).dtype)
             return Standard.loss(self, model, examples)
 
-    Trainer(model, Watching(), train, plan, claimed(tmp_path / "again"), seed=1).fit()
+    Trainer(model, Watching(), train, plan, claim(tmp_path / "again"), seed=1).fit()
     assert set(answers) == {torch.float32}
 
 
@@ -156,16 +123,16 @@ class BrokenOnce(Standard):
 
 def test_a_broken_loss_sends_the_run_back_and_on_another_way(train: Split, tmp_path: Path) -> None:
     BrokenOnce.calls = 0
-    run, seen = claimed(tmp_path / "run"), list[str]()
-    Trainer(fresh(), BrokenOnce(), train, PLAN, run, seed=1, notify=lambda what, *_: seen.append(what)).fit()
+    run, seen = claim(tmp_path / "run"), list[str]()
+    Trainer(tiny_vit(), BrokenOnce(), train, PLAN, run, seed=1, notify=lambda what, *_: seen.append(what)).fit()
     (alarm,) = run.read_log("alarm")
     assert alarm["code"] == "not-finite"
     assert "the loss is no longer finite at step 6: back to step 3" in str(alarm["sentence"])
     assert any(what.startswith("alarm at step 3: the loss is no longer finite") for what in seen)
     assert all(bool(value.isfinite().all()) for value in weights(run).values())
     # not the weights of a run without the accident: other images came after it
-    calm = claimed(tmp_path / "calm")
-    Trainer(fresh(), Standard(), train, PLAN, calm, seed=1).fit()
+    calm = claim(tmp_path / "calm")
+    Trainer(tiny_vit(), Standard(), train, PLAN, calm, seed=1).fit()
     assert not same(weights(run), weights(calm))
 
 
@@ -173,8 +140,8 @@ def test_going_back_loses_no_better_weights(train: Split, tmp_path: Path) -> Non
     """The hold-out is looked at after update 4; update 5 breaks, and the run goes back to 3."""
     BrokenOnce.calls = 0
     scores = iter([0.9, 0.5, 0.6])
-    run = claimed(tmp_path / "run")
-    Trainer(fresh(), BrokenOnce(), train, PLAN, run, seed=1, validate=lambda model: {"clean": next(scores)}).fit()
+    run = claim(tmp_path / "run")
+    Trainer(tiny_vit(), BrokenOnce(), train, PLAN, run, seed=1, validate=lambda model: {"clean": next(scores)}).fit()
     _, about = models.read_tensors(run.checkpoints / "best.safetensors")
     assert about["vitadel.selected"] == "step 4, hold-out {'clean': 0.9}"
     assert max(float(str(line["clean"])) for line in run.read_log("holdout", every=True)) == 0.9
@@ -188,11 +155,11 @@ def test_a_loss_broken_from_the_start_goes_back_to_the_first_weights(train: Spli
             step = Standard.loss(self, model, examples)
             return replace(step, loss=step.loss * float("nan"))
 
-    run = claimed(tmp_path / "run")
+    run = claim(tmp_path / "run")
     with pytest.raises(UsageError, match="no longer finite at step 2, for the 4th time. Lower the learning rate"):
-        Trainer(fresh(), Always(), train, PLAN, run, seed=1).fit()
+        Trainer(tiny_vit(), Always(), train, PLAN, run, seed=1).fit()
     state = max(run.checkpoints.glob("step-*"))
-    start = fresh().net.state_dict()
+    start = tiny_vit().net.state_dict()
     kept = {key.removeprefix("model.net."): value for key, value in models.read_tensors(state)[0].items()}
     assert same(start, {key: kept[key] for key in start})
     assert [alarm["at"] for alarm in run.read_log("alarm")] == [0, 0, 0]
@@ -212,8 +179,8 @@ class Steep(Standard):
 
 def test_weights_that_broke_under_a_fine_loss_are_never_saved(train: Split, tmp_path: Path) -> None:
     Steep.calls = 0
-    run = claimed(tmp_path / "run")
-    Trainer(fresh(), Steep(), train, PLAN, run, seed=1).fit()  # a checkpoint is due after the third update
+    run = claim(tmp_path / "run")
+    Trainer(tiny_vit(), Steep(), train, PLAN, run, seed=1).fit()  # a checkpoint is due after the third update
     (alarm,) = run.read_log("alarm")
     assert alarm["code"] == "not-finite"
     assert alarm["at"] == 0
@@ -234,17 +201,17 @@ def test_a_full_disk_is_named_and_the_checkpoint_before_survives(
             raise OSError(28, "No space left on device")
         real(path, *rest)  # type: ignore[arg-type]
 
-    whole, run = claimed(tmp_path / "whole"), claimed(tmp_path / "run")
-    Trainer(fresh(), Standard(), train, PLAN, whole, seed=1).fit()
+    whole, run = claim(tmp_path / "whole"), claim(tmp_path / "run")
+    Trainer(tiny_vit(), Standard(), train, PLAN, whole, seed=1).fit()
     with monkeypatch.context() as patch:
         patch.setattr("vitadel.train.checkpoint.write_tensors", full)
         with pytest.raises(UsageError, match="cannot write .*step-000000006.*No space left on device"):
-            Trainer(fresh(), Standard(), train, PLAN, run, seed=1).fit()
+            Trainer(tiny_vit(), Standard(), train, PLAN, run, seed=1).fit()
     assert sorted(path.name for path in run.checkpoints.iterdir()) == [
         "step-000000000.safetensors",
         "step-000000003.safetensors",
     ]
-    Trainer(fresh(), Standard(), train, PLAN, run, seed=1).fit()
+    Trainer(tiny_vit(), Standard(), train, PLAN, run, seed=1).fit()
     assert same(weights(run), weights(whole))
 
 
@@ -261,8 +228,8 @@ def test_a_batch_in_parts_is_the_whole_batch(train: Split, tmp_path: Path, objec
     plan = replace(PLAN, optimizer=SGD(lr=0.05), mixing=Mixing(mixup=0.8, cutmix=1.0), augment=PadCrop(1))
     runs = []
     for parts in (1, 4):
-        run = claimed(tmp_path / str(parts))
-        Trainer(fresh(), objective, train, replace(plan, accumulate=parts), run, seed=2).fit()
+        run = claim(tmp_path / str(parts))
+        Trainer(tiny_vit(), objective, train, replace(plan, accumulate=parts), run, seed=2).fit()
         runs.append(run)
     assert_close(weights(runs[0]), weights(runs[1]), 2e-5)
 
@@ -270,21 +237,23 @@ def test_a_batch_in_parts_is_the_whole_batch(train: Split, tmp_path: Path, objec
 def test_recomputed_activations_change_nothing(train: Split, tmp_path: Path) -> None:
     runs = []
     for on in (False, True):
-        run = claimed(tmp_path / str(on))
-        Trainer(fresh(), TRADES(ATTACK, Linf(0.1)), train, replace(PLAN, checkpoint_activations=on), run, seed=2).fit()
+        run = claim(tmp_path / str(on))
+        Trainer(
+            tiny_vit(), TRADES(ATTACK, Linf(0.1)), train, replace(PLAN, checkpoint_activations=on), run, seed=2
+        ).fit()
         runs.append(run)
     assert_close(weights(runs[0]), weights(runs[1]), 1e-6)
 
 
 def test_awp_trains_and_resumes_exactly(train: Split, tmp_path: Path) -> None:
     objective = AWP(Adversarial(ATTACK, Linf(0.1)), gamma=0.01, start=1)
-    whole, broken, plain = (claimed(tmp_path / name) for name in ("whole", "broken", "plain"))
-    Trainer(fresh(), objective, train, PLAN, whole, seed=1).fit()
-    Trainer(fresh(), objective.inner, train, PLAN, plain, seed=1).fit()
+    whole, broken, plain = (claim(tmp_path / name) for name in ("whole", "broken", "plain"))
+    Trainer(tiny_vit(), objective, train, PLAN, whole, seed=1).fit()
+    Trainer(tiny_vit(), objective.inner, train, PLAN, plain, seed=1).fit()
 
-    with pytest.raises(KeyboardInterrupt):
-        Trainer(fresh(), objective, train, PLAN, broken, seed=1, notify=killed_at(7)).fit()
-    Trainer(fresh(), objective, train, PLAN, broken, seed=1).fit()
+    with pytest.raises(Interrupted):
+        Trainer(tiny_vit(), objective, train, PLAN, broken, seed=1, notify=interrupt_at(7)).fit()
+    Trainer(tiny_vit(), objective, train, PLAN, broken, seed=1).fit()
     assert same(weights(whole), weights(broken))
     assert not same(weights(whole), weights(plain))
 
@@ -297,12 +266,12 @@ def test_synthetic_images_are_trained_on_counted_and_resumed(train: Split, tmp_p
     np.savez(tmp_path / "made.npz", image=images, label=np.arange(200) % 10)
     shards = convert([tmp_path / "made.npz"], tmp_path / "shards", num_classes=10)
     made = Synthetic(shards, 0.75)
-    whole, broken = claimed(tmp_path / "whole"), claimed(tmp_path / "broken")
-    Trainer(fresh(), Standard(), train, PLAN, whole, seed=1, synthetic=made).fit()
+    whole, broken = claim(tmp_path / "whole"), claim(tmp_path / "broken")
+    Trainer(tiny_vit(), Standard(), train, PLAN, whole, seed=1, synthetic=made).fit()
 
-    with pytest.raises(KeyboardInterrupt):
-        Trainer(fresh(), Standard(), train, PLAN, broken, seed=1, synthetic=made, notify=killed_at(5)).fit()
-    Trainer(fresh(), Standard(), train, PLAN, broken, seed=1, synthetic=made).fit()
+    with pytest.raises(Interrupted):
+        Trainer(tiny_vit(), Standard(), train, PLAN, broken, seed=1, synthetic=made, notify=interrupt_at(5)).fit()
+    Trainer(tiny_vit(), Standard(), train, PLAN, broken, seed=1, synthetic=made).fit()
     assert same(weights(whole), weights(broken))
     newest = max(whole.checkpoints.glob("step-*"))
     about = json.loads(models.read_tensors(newest)[1]["vitadel.training"])["progress"]
@@ -314,16 +283,16 @@ def test_synthetic_images_of_another_size_are_refused(train: Split, tmp_path: Pa
     shards = convert([tmp_path / "made.npz"], tmp_path / "shards")
     with pytest.raises(UsageError, match="synthetic images have 16 x 16 pixels, the real ones 8 x 8"):
         Trainer(
-            fresh(), Standard(), train, PLAN, claimed(tmp_path / "run"), seed=1, synthetic=Synthetic(shards, 0.5)
+            tiny_vit(), Standard(), train, PLAN, claim(tmp_path / "run"), seed=1, synthetic=Synthetic(shards, 0.5)
         ).fit()
 
 
 def test_images_changed_where_they_are_read(train: Split, tmp_path: Path) -> None:
     host = PILAugment(rand_augment="rand-m9-mstd0.5-inc1", erase=0.25, color_jitter=0.0)
     plan = replace(PLAN, pil_augment=host, repeats=2)
-    runs = [claimed(tmp_path / name) for name in ("one", "two")]
+    runs = [claim(tmp_path / name) for name in ("one", "two")]
     for run in runs:
-        Trainer(fresh(), Standard(), train, plan, run, seed=1).fit()
+        Trainer(tiny_vit(), Standard(), train, plan, run, seed=1).fit()
     assert same(weights(runs[0]), weights(runs[1]))
 
 
@@ -331,9 +300,15 @@ def test_images_changed_where_they_are_read(train: Split, tmp_path: Path) -> Non
 
 
 def test_what_is_logged(train: Split, tmp_path: Path) -> None:
-    run = claimed(tmp_path / "run")
+    run = claim(tmp_path / "run")
     Trainer(
-        fresh(), Standard(), train, PLAN, run, seed=1, validate=lambda model: {"clean": 0.5, "fgsm": 0.9, "robust": 0.1}
+        tiny_vit(),
+        Standard(),
+        train,
+        PLAN,
+        run,
+        seed=1,
+        validate=lambda model: {"clean": 0.5, "fgsm": 0.9, "robust": 0.1},
     ).fit()
     first, *_, last = run.read_log("step")
     assert {"loss", "lr", "images_per_second", "memory_mib", "device_hours", "clean_accuracy"} <= first.values.keys()
@@ -358,7 +333,7 @@ def test_nothing_is_compiled_for_a_check(train: Split, tmp_path: Path) -> None:
     def check(model: nn.Module) -> dict[str, float]:
         return {"clean": float(compiled(torch.zeros(3))[0])}
 
-    Trainer(fresh(), Standard(), train, PLAN, claimed(tmp_path / "run"), seed=1, validate=check).fit()
+    Trainer(tiny_vit(), Standard(), train, PLAN, claim(tmp_path / "run"), seed=1, validate=check).fit()
     assert not seen
     assert compiled(torch.zeros(3))[0] == 1
     assert seen == [1]
@@ -392,7 +367,7 @@ def test_alarms(scores: dict[str, float], best: float | None, codes: list[str]) 
 
 
 def test_an_understudy_answers_for_the_model_and_keeps_up_with_it() -> None:
-    model = fresh()
+    model = tiny_vit()
     attack_model = AttackModel(model)
     x = torch.rand(4, 3, 8, 8)
     with torch.no_grad():
@@ -411,12 +386,12 @@ def test_an_understudy_answers_for_the_model_and_keeps_up_with_it() -> None:
 def test_training_with_an_understudy_resumes_exactly(train: Split, tmp_path: Path) -> None:
     plan = replace(PLAN, precision=Precision.BF16, attack_model=True, ema=0.9)
     objective = TRADES(ATTACK, Linf(0.1))
-    whole, broken = claimed(tmp_path / "whole"), claimed(tmp_path / "broken")
-    Trainer(fresh(), objective, train, plan, whole, seed=1).fit()
+    whole, broken = claim(tmp_path / "whole"), claim(tmp_path / "broken")
+    Trainer(tiny_vit(), objective, train, plan, whole, seed=1).fit()
 
-    with pytest.raises(KeyboardInterrupt):
-        Trainer(fresh(), objective, train, plan, broken, seed=1, notify=killed_at(4)).fit()
-    Trainer(fresh(), objective, train, plan, broken, seed=1).fit()
+    with pytest.raises(Interrupted):
+        Trainer(tiny_vit(), objective, train, plan, broken, seed=1, notify=interrupt_at(4)).fit()
+    Trainer(tiny_vit(), objective, train, plan, broken, seed=1).fit()
     assert same(weights(whole), weights(broken))
 
 
@@ -426,8 +401,8 @@ def test_a_compiled_model_trains_to_the_same_weights(train: Split, tmp_path: Pat
     plan = replace(PLAN, optimizer=SGD(lr=0.05), ema=0.9)
     runs = []
     for compiled in (Compile.OFF, Compile.BLOCKS, Compile.FAST):
-        run = claimed(tmp_path / compiled.name)
-        Trainer(fresh(), TRADES(ATTACK, Linf(0.1)), train, replace(plan, compile=compiled), run, seed=2).fit()
+        run = claim(tmp_path / compiled.name)
+        Trainer(tiny_vit(), TRADES(ATTACK, Linf(0.1)), train, replace(plan, compile=compiled), run, seed=2).fit()
         runs.append(run)
     assert_close(weights(runs[0]), weights(runs[1]), 1e-4)
     assert_close(weights(runs[0]), weights(runs[2]), 1e-4)
@@ -436,7 +411,7 @@ def test_a_compiled_model_trains_to_the_same_weights(train: Split, tmp_path: Pat
 def test_what_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[nn.Module] = []
     monkeypatch.setattr(nn.Module, "compile", lambda module, **how: seen.append(module))
-    net = fresh().net
+    net = tiny_vit().net
     convolutional = models.load("timm:resnet18", num_classes=4).net
     xcit = models.load("timm:xcit_nano_12_p16_224", num_classes=4, image_size=32, patch_size=4).net
     parts = [dict(xcit.named_children())[name] for name in ("patch_embed", "blocks", "cls_attn_blocks")]
@@ -462,10 +437,10 @@ def test_what_may_be_recorded() -> None:
 
 @pytest.mark.parametrize("parts", [1, 4])
 def test_the_norm_of_the_gradient_is_logged_where_it_is_clipped(train: Split, tmp_path: Path, parts: int) -> None:
-    run = claimed(tmp_path / "run")
+    run = claim(tmp_path / "run")
     plan = replace(PLAN, epochs=1, clip_norm=1e-9, log_every_steps=1, accumulate=parts)
-    Trainer(fresh(), Standard(), train, plan, run, seed=1).fit()
-    expected, (x, y) = fresh().train(), first_batch(train)
+    Trainer(tiny_vit(), Standard(), train, plan, run, seed=1).fit()
+    expected, (x, y) = tiny_vit().train(), first_batch(train)
     torch.nn.functional.cross_entropy(expected(x), y).backward()
     norm = torch.nn.utils.get_total_norm([one.grad for one in expected.parameters() if one.grad is not None])
     assert run.read_log("step")[0]["gradient_norm"] == pytest.approx(float(norm), rel=1e-3)

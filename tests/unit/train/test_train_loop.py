@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
+from trainings import Interrupted, claim, interrupt_at, same, tiny_vit, weights  # type: ignore[import-not-found]
 
-from vitadel import data, models
+from vitadel import models
 from vitadel.attacks import PGD
 from vitadel.core.errors import UsageError
-from vitadel.data import Split, Squash
+from vitadel.data import Split
 from vitadel.objectives import Adversarial, Examples, LossOutput, Standard
 from vitadel.runs import Run
 from vitadel.threats import Linf
@@ -32,33 +33,10 @@ PLAN = TrainingConfig(
 OBJECTIVE = Adversarial(PGD(steps=2, step_size=0.05, keep_best=False), Linf(0.1), eps_warmup=0.5)
 
 
-class Killed(BaseException):
-    """Stands for a kill: nothing may catch it."""
-
-
-@pytest.fixture(scope="module")
-def train() -> Split:
-    split = data.load("digits[:64]", preprocess=Squash(8)).train
-    assert split is not None
-    return split
-
-
 def fresh() -> models.Model:
     # stochastic depth draws from the global generator at every step
-    options = {"depth": 2, "embed_dim": 32, "num_heads": 2, "drop_path_rate": 0.3}
-    return models.load("timm:test_vit", num_classes=10, image_size=8, patch_size=2, options=options)
-
-
-def claimed(folder: Path) -> Run:
-    return Run.claim(folder, "train", {"seed": 0}, device="cpu")
-
-
-def tensors(run: Run, name: str = "final") -> dict[str, Tensor]:
-    return models.read_tensors(run.checkpoints / f"{name}.safetensors")[0]
-
-
-def same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
+    model: models.Model = tiny_vit(drop_path_rate=0.3)
+    return model
 
 
 def score(model: nn.Module) -> dict[str, float]:
@@ -68,7 +46,7 @@ def score(model: nn.Module) -> dict[str, float]:
 
 @pytest.fixture(scope="module")
 def whole(train: Split, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    run = claimed(tmp_path_factory.mktemp("whole") / "run")
+    run = claim(tmp_path_factory.mktemp("whole") / "run")
     Trainer(fresh(), OBJECTIVE, train, PLAN, run, seed=7, validate=score).fit()
     return run
 
@@ -77,14 +55,12 @@ def whole(train: Split, tmp_path_factory: pytest.TempPathFactory) -> Run:
 def test_stopped_and_started_again_it_ends_with_the_same_weights(
     train: Split, whole: Run, tmp_path: Path, stop: int
 ) -> None:
-    def kill(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
-        if done == stop:
-            raise Killed
-
-    with pytest.raises(Killed):
-        Trainer(fresh(), OBJECTIVE, train, PLAN, claimed(tmp_path / "run"), seed=7, validate=score, notify=kill).fit()
+    with pytest.raises(Interrupted):
+        Trainer(
+            fresh(), OBJECTIVE, train, PLAN, claim(tmp_path / "run"), seed=7, validate=score, notify=interrupt_at(stop)
+        ).fit()
     torch.manual_seed(123)  # the caller's random state must not matter
-    resumed = claimed(tmp_path / "run")
+    resumed = claim(tmp_path / "run")
     steps: list[int] = []
     Trainer(
         fresh(),
@@ -97,8 +73,8 @@ def test_stopped_and_started_again_it_ends_with_the_same_weights(
         notify=lambda w, done, t, n: steps.append(done),
     ).fit()
     assert steps[0] == (stop - 1) // 3 * 3 + 1
-    assert same(tensors(resumed), tensors(whole))
-    assert same(tensors(resumed, "best"), tensors(whole, "best"))
+    assert same(weights(resumed), weights(whole))
+    assert same(weights(resumed, "best"), weights(whole, "best"))
     # also the means of a line whose updates came before and after the interruption
     logs = [[(entry["step"], entry["loss"]) for entry in run.read_log("step")] for run in (resumed, whole)]
     assert logs[0] == logs[1]
@@ -106,13 +82,9 @@ def test_stopped_and_started_again_it_ends_with_the_same_weights(
 
 @pytest.mark.parametrize(("kept", "missing"), [(0, 3), (1, 2), (3, 0)])
 def test_lines_that_the_log_lost_are_flagged(train: Split, tmp_path: Path, kept: int, missing: int) -> None:
-    def kill(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
-        if done == 8:
-            raise Killed
-
-    run, plan = claimed(tmp_path / "run"), replace(PLAN, epochs=3)
-    with pytest.raises(Killed):
-        Trainer(fresh(), OBJECTIVE, train, plan, run, seed=7, notify=kill).fit()
+    run, plan = claim(tmp_path / "run"), replace(PLAN, epochs=3)
+    with pytest.raises(Interrupted):
+        Trainer(fresh(), OBJECTIVE, train, plan, run, seed=7, notify=interrupt_at(8)).fit()
     log = run.folder / "log.jsonl"
     lines = log.read_bytes().splitlines(keepends=True)
     log.write_bytes(b"".join(lines[:kept]))
@@ -125,32 +97,28 @@ def test_lines_that_the_log_lost_are_flagged(train: Split, tmp_path: Path, kept:
 def test_every_optimizer_resumes_exactly(train: Split, tmp_path: Path, optimizer: Lion | SGD) -> None:
     plan = replace(PLAN, epochs=1, warmup_epochs=0, optimizer=optimizer, ema=None, checkpoint_every_steps=2)
 
-    def kill(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
-        if done == 3:
-            raise Killed
-
-    runs = [claimed(tmp_path / name) for name in ("whole", "broken")]
+    runs = [claim(tmp_path / name) for name in ("whole", "broken")]
     Trainer(fresh(), Standard(), train, plan, runs[0], seed=1).fit()
-    with pytest.raises(Killed):
-        Trainer(fresh(), Standard(), train, plan, runs[1], seed=1, notify=kill).fit()
+    with pytest.raises(Interrupted):
+        Trainer(fresh(), Standard(), train, plan, runs[1], seed=1, notify=interrupt_at(3)).fit()
     Trainer(fresh(), Standard(), train, plan, runs[1], seed=1).fit()
-    assert same(tensors(runs[0]), tensors(runs[1]))
+    assert same(weights(runs[0]), weights(runs[1]))
 
 
 def test_a_finished_run_is_not_trained_again(train: Split, whole: Run) -> None:
     def refuse(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
         raise AssertionError("a step was made")
 
-    before = tensors(whole)
+    before = weights(whole)
     model = Trainer(fresh(), OBJECTIVE, train, PLAN, whole, seed=7, validate=score, notify=refuse).fit()
-    assert same(before, tensors(whole))
+    assert same(before, weights(whole))
     assert same(before, model.cpu().net.state_dict())
 
 
 def test_another_seed_gives_other_weights(train: Split, whole: Run, tmp_path: Path) -> None:
-    run = claimed(tmp_path / "run")
+    run = claim(tmp_path / "run")
     Trainer(fresh(), OBJECTIVE, train, PLAN, run, seed=8).fit()
-    assert not same(tensors(run), tensors(whole))
+    assert not same(weights(run), weights(whole))
 
 
 def test_the_best_on_the_hold_out_is_kept(train: Split, tmp_path: Path) -> None:
@@ -163,10 +131,10 @@ def test_the_best_on_the_hold_out_is_kept(train: Split, tmp_path: Path) -> None:
         kept.append({key: value.cpu().clone() for key, value in model.net.state_dict().items()})
         return {"clean": 1.0, "robust": next(scores)}
 
-    run = claimed(tmp_path / "run")
+    run = claim(tmp_path / "run")
     Trainer(fresh(), Standard(), train, replace(PLAN, epochs=4), run, seed=0, validate=check).fit()
     # a tie keeps the earlier one
-    assert same(tensors(run, "best"), kept[1])
+    assert same(weights(run, "best"), kept[1])
     assert [entry["robust"] for entry in run.read_log("holdout")] == [0.3, 0.9, 0.9, 0.1]
 
 
@@ -184,7 +152,7 @@ def test_the_average_is_the_average(train: Split, tmp_path: Path) -> None:
         Standard(),
         train,
         replace(PLAN, epochs=1, warmup_epochs=0),
-        claimed(tmp_path / "r"),
+        claim(tmp_path / "r"),
         seed=0,
         notify=watch,
     ).fit()
@@ -208,7 +176,7 @@ def test_each_epoch_sees_each_image_once_in_another_order(train: Split, tmp_path
             return Examples(x, y, x)
 
     recorder = Recorder()
-    Trainer(fresh(), recorder, train, replace(PLAN, augment=None), claimed(tmp_path / "run"), seed=0).fit()
+    Trainer(fresh(), recorder, train, replace(PLAN, augment=None), claim(tmp_path / "run"), seed=0).fit()
     per_epoch = len(train) // 16
     epochs = [[row for rows in seen[i : i + per_epoch] for row in rows] for i in (0, per_epoch)]
     assert [len(set(rows)) for rows in epochs] == [per_epoch * 16] * 2
@@ -227,7 +195,7 @@ def test_a_loss_that_is_no_number_stops_the_run_and_spares_the_checkpoint(
             step = Standard().loss(model, examples)
             return step if len(calls) < 4 else LossOutput(step.loss * float("nan"))
 
-    run = claimed(tmp_path / "run")
+    run = claim(tmp_path / "run")
     with pytest.raises(UsageError, match="the loss is no longer finite at step 4.*the last checkpoint is untouched"):
         Trainer(
             fresh(), Diverging(), train, replace(PLAN, checkpoint_every_steps=1, log_every_steps=log_every), run, seed=0
@@ -237,7 +205,7 @@ def test_a_loss_that_is_no_number_stops_the_run_and_spares_the_checkpoint(
 
 
 def test_a_truncated_checkpoint_is_named_and_the_one_before_it_serves(train: Split, whole: Run, tmp_path: Path) -> None:
-    run = claimed(tmp_path / "run")
+    run = claim(tmp_path / "run")
     Trainer(fresh(), OBJECTIVE, train, PLAN, run, seed=7, validate=score).fit()
     newest = max(run.checkpoints.glob("step-*"))
     newest.write_bytes(newest.read_bytes()[:1000])
@@ -246,7 +214,7 @@ def test_a_truncated_checkpoint_is_named_and_the_one_before_it_serves(train: Spl
         Trainer(fresh(), OBJECTIVE, train, PLAN, run, seed=7, validate=score).fit()
     newest.unlink()
     Trainer(fresh(), OBJECTIVE, train, PLAN, run, seed=7, validate=score).fit()
-    assert same(tensors(run), tensors(whole))
+    assert same(weights(run), weights(whole))
 
 
 def test_a_flipped_bit_in_a_checkpoint_is_noticed(train: Split, whole: Run, tmp_path: Path) -> None:
@@ -272,16 +240,16 @@ def test_without_the_best_weights_so_far_training_does_not_go_on(train: Split, w
     for state in run.checkpoints.glob("step-*"):  # what the error says
         state.unlink()
     Trainer(fresh(), OBJECTIVE, train, PLAN, run, seed=7, validate=score).fit()
-    assert same(tensors(run, "best"), tensors(whole, "best"))
-    assert same(tensors(run), tensors(whole))
+    assert same(weights(run, "best"), weights(whole, "best"))
+    assert same(weights(run), weights(whole))
 
 
 def test_one_process_may_train_in_one_precision_after_another(train: Split, tmp_path: Path) -> None:
     plan = replace(PLAN, epochs=1, warmup_epochs=0)
     for number, precision in enumerate((Precision.FLOAT32, Precision.BF16, Precision.FLOAT32)):
-        run = claimed(tmp_path / str(number))
+        run = claim(tmp_path / str(number))
         Trainer(fresh(), OBJECTIVE, train, replace(plan, precision=precision), run, seed=0).fit()
-    exact, rounded, again = (tensors(Run.open(tmp_path / str(number))) for number in range(3))
+    exact, rounded, again = (weights(Run.open(tmp_path / str(number))) for number in range(3))
     assert same(exact, again)
     assert not same(exact, rounded)
     assert {value.dtype for value in rounded.values()} == {torch.float32}
@@ -290,4 +258,4 @@ def test_one_process_may_train_in_one_precision_after_another(train: Split, tmp_
 def test_an_empty_split_is_refused(train: Split, tmp_path: Path) -> None:
     empty = train.take(torch.tensor([], dtype=torch.int64))
     with pytest.raises(UsageError, match="the training split is empty"):
-        Trainer(fresh(), Standard(), empty, PLAN, claimed(tmp_path / "run"), seed=0).fit()
+        Trainer(fresh(), Standard(), empty, PLAN, claim(tmp_path / "run"), seed=0).fit()

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
+from trainings import claim, same, tiny_vit, weights  # type: ignore[import-not-found]
 
-from vitadel import data, models
+from vitadel import models
 from vitadel.attacks import PGD, Scaling
 from vitadel.core.errors import Stopped, UsageError
-from vitadel.data import Split, Squash
-from vitadel.models import Model, attention_scales, read_tensors, set_attention_scales
+from vitadel.data import Split
+from vitadel.models import attention_scales, read_tensors, set_attention_scales
 from vitadel.objectives import AWP, MART, TRADES, Adversarial, AttentionScaling, Objective, Scope, Standard
 from vitadel.runs import Run
 from vitadel.threats import Linf
@@ -36,30 +37,6 @@ PLAN = TrainingConfig(
     checkpoint_every_steps=1,
     log_every_steps=2,
 )
-
-
-@pytest.fixture(scope="module")
-def train() -> Split:
-    split = data.load("digits[:64]", preprocess=Squash(8)).train
-    assert split is not None
-    return split
-
-
-def fresh() -> Model:
-    options = {"depth": 2, "embed_dim": 32, "num_heads": 2}
-    return models.load("timm:test_vit", num_classes=10, image_size=8, patch_size=2, options=options)
-
-
-def claimed(folder: Path) -> Run:
-    return Run.claim(folder, "train", {"seed": 0}, device="cpu")
-
-
-def final(run: Run) -> dict[str, Tensor]:
-    return read_tensors(run.checkpoints / "final.safetensors")[0]
-
-
-def same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
 
 
 class Course:
@@ -93,9 +70,9 @@ class Course:
 def test_an_epoch_of_scaling_moves_the_factors_alone(
     train: Split, tmp_path: Path, scope: Scope, batches: int | None
 ) -> None:
-    run = claimed(tmp_path / "run")
+    run = claim(tmp_path / "run")
     course = Course(run)
-    Trainer(fresh(), replace(SCALING, scope=scope, batches=batches), train, PLAN, run, seed=1, notify=course).fit()
+    Trainer(tiny_vit(), replace(SCALING, scope=scope, batches=batches), train, PLAN, run, seed=1, notify=course).fit()
     course("", 0, 0, {})
     still = {9, 10, 11, 12} if batches is None else {9}
     every = set(range(1, 17))
@@ -120,12 +97,12 @@ def test_a_run_goes_on_where_it_was(train: Split, tmp_path: Path, scope: Scope, 
             os.kill(os.getpid(), signal.SIGTERM)
 
     objective, plan = replace(SCALING, scope=scope), replace(PLAN, checkpoint_every_steps=100)
-    whole, broken = claimed(tmp_path / "whole"), claimed(tmp_path / "broken")
-    one = Trainer(fresh(), objective, train, plan, whole, seed=1).fit()
+    whole, broken = claim(tmp_path / "whole"), claim(tmp_path / "broken")
+    one = Trainer(tiny_vit(), objective, train, plan, whole, seed=1).fit()
     with pytest.raises(Stopped):
-        Trainer(fresh(), objective, train, plan, broken, seed=1, notify=ask).fit()
-    other = Trainer(fresh(), objective, train, plan, broken, seed=1).fit()
-    assert same(final(whole), final(broken))
+        Trainer(tiny_vit(), objective, train, plan, broken, seed=1, notify=ask).fit()
+    other = Trainer(tiny_vit(), objective, train, plan, broken, seed=1).fit()
+    assert same(weights(whole), weights(broken))
     assert same(one.net.state_dict(), other.net.state_dict())
 
 
@@ -133,15 +110,15 @@ def test_a_run_goes_on_where_it_was(train: Split, tmp_path: Path, scope: Scope, 
     "inner", [MART(ATTACK, Linf(0.1)), AWP(TRADES(ATTACK, Linf(0.1)), gamma=0.01, start=1)], ids=["mart", "awp"]
 )
 def test_the_file_is_the_model_and_holds_its_factors(train: Split, tmp_path: Path, inner: Objective) -> None:
-    run = claimed(tmp_path / "run")
-    model = Trainer(fresh(), replace(SCALING, inner=inner), train, PLAN, run, seed=1).fit()
+    run = claim(tmp_path / "run")
+    model = Trainer(tiny_vit(), replace(SCALING, inner=inner), train, PLAN, run, seed=1).fit()
     back = models.load(run.checkpoints / "final.safetensors")
     assert back.attention_scales is not None
     assert bool((back.attention_scales != 1).any())
     assert same(back.net.state_dict(), model.net.state_dict())
     x, _ = _images(train)
-    plain = fresh()
-    plain.net.load_state_dict({key: value for key, value in final(run).items() if key != attention_scales.ATTENTION})
+    plain = tiny_vit()
+    plain.net.load_state_dict({key: value for key, value in weights(run).items() if key != attention_scales.ATTENTION})
     with torch.no_grad(), plain.taps.scale(back.attention_scales):
         by_hand = plain(x)
     with torch.no_grad():
@@ -149,29 +126,29 @@ def test_the_file_is_the_model_and_holds_its_factors(train: Split, tmp_path: Pat
 
 
 def test_a_model_trained_on_scaled_attacks_is_a_plain_model(train: Split, tmp_path: Path) -> None:
-    run = claimed(tmp_path / "run")
-    model = Trainer(fresh(), replace(SCALING, scope=Scope.ATTACK), train, PLAN, run, seed=1).fit()
-    assert final(run).keys() == fresh().net.state_dict().keys() == model.net.state_dict().keys()
+    run = claim(tmp_path / "run")
+    model = Trainer(tiny_vit(), replace(SCALING, scope=Scope.ATTACK), train, PLAN, run, seed=1).fit()
+    assert weights(run).keys() == tiny_vit().net.state_dict().keys() == model.net.state_dict().keys()
     # what the attack found with its factors was trained on
-    plain = claimed(tmp_path / "plain")
-    Trainer(fresh(), replace(SCALING, scope=Scope.ATTACK, period=100), train, PLAN, plain, seed=1).fit()
-    assert not same(final(run), final(plain))
+    plain = claim(tmp_path / "plain")
+    Trainer(tiny_vit(), replace(SCALING, scope=Scope.ATTACK, period=100), train, PLAN, plain, seed=1).fit()
+    assert not same(weights(run), weights(plain))
 
 
 def test_without_an_epoch_of_scaling_it_is_the_inner_objective(train: Split, tmp_path: Path) -> None:
     for scope in Scope:
         objective = replace(SCALING, scope=scope, period=100)
-        Trainer(fresh(), objective, train, PLAN, claimed(tmp_path / scope.name), seed=1).fit()
-    Trainer(fresh(), ADVERSARIAL, train, PLAN, claimed(tmp_path / "plain"), seed=1).fit()
-    plain, attack, deployed = (final(Run.open(tmp_path / name)) for name in ("plain", "ATTACK", "DEPLOYED"))
+        Trainer(tiny_vit(), objective, train, PLAN, claim(tmp_path / scope.name), seed=1).fit()
+    Trainer(tiny_vit(), ADVERSARIAL, train, PLAN, claim(tmp_path / "plain"), seed=1).fit()
+    plain, attack, deployed = (weights(Run.open(tmp_path / name)) for name in ("plain", "ATTACK", "DEPLOYED"))
     assert same(plain, attack)
     assert deployed.pop(attention_scales.ATTENTION).tolist() == [1.0, 1.0]
     assert same(plain, deployed)
 
 
 def test_what_is_logged(train: Split, tmp_path: Path) -> None:
-    run = claimed(tmp_path / "run")
-    Trainer(fresh(), replace(SCALING, batches=3), train, PLAN, run, seed=1).fit()
+    run = claim(tmp_path / "run")
+    Trainer(tiny_vit(), replace(SCALING, batches=3), train, PLAN, run, seed=1).fit()
     lines = [json.loads(line) for line in (run.folder / "log.jsonl").read_text().splitlines()]
     steps = {line["step"]: line for line in lines if line["event"] == "step"}
     assert sorted(steps) == list(range(2, 17, 2))
@@ -186,16 +163,16 @@ def test_what_is_logged(train: Split, tmp_path: Path) -> None:
 
 def test_a_start_with_factors_keeps_them(train: Split, tmp_path: Path) -> None:
     """Fine-tuning with any objective: the average has them too, unchanged."""
-    model = fresh()
+    model = tiny_vit()
     set_attention_scales(model, [0.3, 0.7])
-    tuned = Trainer(model, Standard(), train, replace(PLAN, epochs=1), claimed(tmp_path / "run"), seed=1).fit()
+    tuned = Trainer(model, Standard(), train, replace(PLAN, epochs=1), claim(tmp_path / "run"), seed=1).fit()
     assert tuned.attention_scales is not None
     assert tuned.attention_scales.tolist() == pytest.approx([0.3, 0.7])
 
 
 @pytest.mark.parametrize("scope", list(Scope))
 def test_a_copy_in_bf16_answers_with_the_factors(train: Split, tmp_path: Path, scope: Scope) -> None:
-    model = fresh()
+    model = tiny_vit()
     set_attention_scales(model, [0.5, 0.25])
     attack_model = AttackModel(model)
     x, _ = _images(train)
@@ -205,9 +182,9 @@ def test_a_copy_in_bf16_answers_with_the_factors(train: Split, tmp_path: Path, s
         attack_model.copy_weights()
         torch.testing.assert_close(attack_model(x), model(x), rtol=0.05, atol=0.05)
     plan = replace(PLAN, precision=Precision.BF16, attack_model=True)
-    run = claimed(tmp_path / "run")
-    Trainer(fresh(), replace(SCALING, scope=scope), train, plan, run, seed=1).fit()
-    assert (attention_scales.ATTENTION in final(run)) == (scope is Scope.DEPLOYED)
+    run = claim(tmp_path / "run")
+    Trainer(tiny_vit(), replace(SCALING, scope=scope), train, plan, run, seed=1).fit()
+    assert (attention_scales.ATTENTION in weights(run)) == (scope is Scope.DEPLOYED)
 
 
 @pytest.mark.parametrize("scope", list(Scope))
@@ -225,9 +202,9 @@ def test_a_copy_in_bf16_answers_with_the_factors(train: Split, tmp_path: Path, s
 def test_what_hides_attention_is_refused_before_the_first_update(
     train: Split, tmp_path: Path, scope: Scope, settings: dict[str, object], message: str
 ) -> None:
-    run, plan = claimed(tmp_path / "run"), replace(PLAN, **settings)  # type: ignore[arg-type]
+    run, plan = claim(tmp_path / "run"), replace(PLAN, **settings)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=message):
-        Trainer(fresh(), replace(SCALING, scope=scope), train, plan, run, seed=1).fit()
+        Trainer(tiny_vit(), replace(SCALING, scope=scope), train, plan, run, seed=1).fit()
     assert not list(run.checkpoints.glob("*.safetensors"))
 
 

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
+from trainings import claim, same, tiny_vit, weights  # type: ignore[import-not-found]
 
-from vitadel import data, models
+from vitadel import models
 from vitadel.attacks import PGD
 from vitadel.core.errors import Stopped, UsageError
-from vitadel.data import Split, Squash
+from vitadel.data import Split
 from vitadel.models import Adapted, Model, Tuning, family_of, read_tensors
 from vitadel.objectives import AWP, Objective, TORATraining
 from vitadel.runs import Run
@@ -35,32 +36,13 @@ PLAN = TrainingConfig(
 )
 
 
-@pytest.fixture(scope="module")
-def train() -> Split:
-    split = data.load("digits[:64]", preprocess=Squash(8)).train
-    assert split is not None
-    return split
-
-
 def backbone() -> Model:
-    options = {"depth": 2, "embed_dim": 32, "num_heads": 2, "drop_rate": 0.3}
-    return models.load("timm:test_vit", num_classes=10, image_size=8, patch_size=2, options=options)
+    model: Model = tiny_vit(drop_rate=0.3)
+    return model
 
 
 def fresh(tuning: Tuning | None = None) -> Model:
     return models.tora(backbone(), tuning)
-
-
-def claimed(folder: Path) -> Run:
-    return Run.claim(folder, "train", {"seed": 0}, device="cpu")
-
-
-def final(run: Run) -> dict[str, Tensor]:
-    return read_tensors(run.checkpoints / "final.safetensors")[0]
-
-
-def same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
 
 
 def frozen(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -81,13 +63,13 @@ def frozen(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def test_what_is_frozen_is_the_same_bit_for_bit(
     train: Split, tmp_path: Path, tuning: Tuning, independent: float, precision: Precision
 ) -> None:
-    run, before = claimed(tmp_path / "run"), backbone().net.state_dict()
+    run, before = claim(tmp_path / "run"), backbone().net.state_dict()
     model = fresh(tuning)
     start = {name: value.clone() for name, value in model.net.state_dict().items()}
     plan = replace(PLAN, precision=precision, attack_model=precision is Precision.BF16)
     average = Trainer(model, replace(OBJECTIVE, independent=independent), train, plan, run, seed=1).fit()
     assert average is not model
-    for state in (model.net.state_dict(), average.net.state_dict(), final(run)):
+    for state in (model.net.state_dict(), average.net.state_dict(), weights(run)):
         assert same(frozen(state), before)
     # and what is not frozen has moved, but for a fusion whose result nobody reads, and what all keys share: both
     # adapters' scores gain as much by it
@@ -122,7 +104,7 @@ class Course:
 def test_what_waits_for_its_turn_is_neither_moved_nor_decayed(
     train: Split, tmp_path: Path, optimizer: OptimizerChoice
 ) -> None:
-    run = claimed(tmp_path / "run")
+    run = claim(tmp_path / "run")
     course = Course(run)
     Trainer(fresh(), OBJECTIVE, train, replace(PLAN, optimizer=optimizer), run, seed=1, notify=course).fit()
     course("", 0, 0, {})
@@ -148,27 +130,27 @@ def test_a_run_goes_on_where_it_was(train: Split, tmp_path: Path, killed: int) -
             os.kill(os.getpid(), signal.SIGTERM)
 
     plan = replace(PLAN, checkpoint_every_steps=100)
-    whole, broken = claimed(tmp_path / "whole"), claimed(tmp_path / "broken")
+    whole, broken = claim(tmp_path / "whole"), claim(tmp_path / "broken")
     one = Trainer(fresh(), OBJECTIVE, train, plan, whole, seed=1).fit()
     with pytest.raises(Stopped):
         Trainer(fresh(), OBJECTIVE, train, plan, broken, seed=1, notify=ask).fit()
     other = Trainer(fresh(), OBJECTIVE, train, plan, broken, seed=1).fit()
-    assert same(final(whole), final(broken))
+    assert same(weights(whole), weights(broken))
     assert same(one.net.state_dict(), other.net.state_dict())
 
 
 def test_a_batch_in_parts_is_the_same_batch(train: Split, tmp_path: Path) -> None:
     plan = replace(PLAN, optimizer=SGD(lr=0.05), ema=None)
-    Trainer(fresh(), OBJECTIVE, train, plan, claimed(tmp_path / "one"), seed=1).fit()
-    Trainer(fresh(), OBJECTIVE, train, replace(plan, accumulate=4), claimed(tmp_path / "four"), seed=1).fit()
-    one, four = (final(Run.open(tmp_path / name)) for name in ("one", "four"))
+    Trainer(fresh(), OBJECTIVE, train, plan, claim(tmp_path / "one"), seed=1).fit()
+    Trainer(fresh(), OBJECTIVE, train, replace(plan, accumulate=4), claim(tmp_path / "four"), seed=1).fit()
+    one, four = (weights(Run.open(tmp_path / name)) for name in ("one", "four"))
     for name in one:
         torch.testing.assert_close(one[name], four[name], rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("objective", [OBJECTIVE, AWP(OBJECTIVE, gamma=0.01)], ids=["alone", "with AWP"])
 def test_the_file_is_the_model_and_answers_with_every_head(train: Split, tmp_path: Path, objective: Objective) -> None:
-    run = claimed(tmp_path / "run")
+    run = claim(tmp_path / "run")
     model = Trainer(fresh(), objective, train, PLAN, run, seed=1).fit()
     path = run.checkpoints / "final.safetensors"
     x = train.pixels.read(torch.arange(8)).float() / 255
@@ -195,7 +177,7 @@ def test_attacks_are_crafted_on_a_copy_that_gives_the_joint_answer_or_that_of_th
     monkeypatch.setattr(AttackModel, "forward", spy)
     plan = replace(PLAN, precision=Precision.BF16, attack_model=True)
     objective = replace(OBJECTIVE, attacks_own=attacks_own)
-    Trainer(fresh(), objective, train, plan, claimed(tmp_path / "run"), seed=1).fit()
+    Trainer(fresh(), objective, train, plan, claim(tmp_path / "run"), seed=1).fit()
     # two steps for two updates of phase 1 and four of phase 2
     assert seen == [alone] * 4 + ["joint"] * 8
 
@@ -206,11 +188,9 @@ def test_compiled_it_learns_the_same(train: Split, tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(Compile, "apply", lambda self, net: net.compile(backend="aot_eager") if self.value else None)
     torch._dynamo.reset()
     plan = replace(PLAN, optimizer=SGD(lr=0.05))
-    Trainer(fresh(), OBJECTIVE, train, plan, claimed(tmp_path / "plain"), seed=1).fit()
-    Trainer(
-        fresh(), OBJECTIVE, train, replace(plan, compile=Compile.FAST), claimed(tmp_path / "compiled"), seed=1
-    ).fit()
-    plain, compiled = (final(Run.open(tmp_path / name)) for name in ("plain", "compiled"))
+    Trainer(fresh(), OBJECTIVE, train, plan, claim(tmp_path / "plain"), seed=1).fit()
+    Trainer(fresh(), OBJECTIVE, train, replace(plan, compile=Compile.FAST), claim(tmp_path / "compiled"), seed=1).fit()
+    plain, compiled = (weights(Run.open(tmp_path / name)) for name in ("plain", "compiled"))
     for name in plain:
         torch.testing.assert_close(plain[name], compiled[name], rtol=0, atol=1e-5)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] >= 4
@@ -227,7 +207,7 @@ def test_compiled_it_learns_the_same(train: Split, tmp_path: Path, monkeypatch: 
 def test_what_cannot_be_is_refused_before_the_first_update(
     train: Split, tmp_path: Path, settings: dict[str, object], message: str
 ) -> None:
-    run, plan = claimed(tmp_path / "run"), replace(PLAN, **settings)  # type: ignore[arg-type]
+    run, plan = claim(tmp_path / "run"), replace(PLAN, **settings)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=message):
         Trainer(fresh(), OBJECTIVE, train, plan, run, seed=1).fit()
     assert not list(run.checkpoints.glob("*.safetensors"))
@@ -235,7 +215,7 @@ def test_what_cannot_be_is_refused_before_the_first_update(
 
 def test_a_model_without_adapters_is_refused(train: Split, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="this VisionTransformer has none"):
-        Trainer(backbone(), OBJECTIVE, train, PLAN, claimed(tmp_path / "run"), seed=1).fit()
+        Trainer(backbone(), OBJECTIVE, train, PLAN, claim(tmp_path / "run"), seed=1).fit()
 
 
 def test_blocks_that_are_alike_are_compiled_once_a_stage(
@@ -260,7 +240,7 @@ def test_blocks_that_are_alike_are_compiled_once_a_stage(
         models.load("timm:test_vit", num_classes=10, image_size=8, patch_size=2, options=options), Tuning()
     )
     start = {name: value.clone() for name, value in model.net.state_dict().items()}
-    Trainer(model, OBJECTIVE, train, plan, claimed(tmp_path / "run"), seed=1).fit()
+    Trainer(model, OBJECTIVE, train, plan, claim(tmp_path / "run"), seed=1).fit()
     blocks, fused, last_adapters, last_fusion = 2, 4, 3, 2
     assert len(made) == blocks + fused + last_adapters + last_fusion
     moved = {name for name, value in model.net.state_dict().items() if not torch.equal(value, start[name])}
