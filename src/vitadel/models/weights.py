@@ -4,11 +4,10 @@ import argparse
 import hashlib
 import os
 import pickle
-import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
 
 import safetensors
 import torch
@@ -67,17 +66,13 @@ def _bytes(value: Tensor) -> bytes:
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """What `write_tensors` wrote, checked against the hash in it, or any other safetensors file."""
-    _check_file(path)
-    try:
-        with safetensors.safe_open(path, "pt") as file:
-            tensors, about = {key: file.get_tensor(key) for key in file.keys()}, file.metadata() or {}  # noqa: SIM118
-    except FileNotFoundError:  # safetensors raises it for an unreadable file, too
-        _refuse_unreadable(path, "checkpoint")
-    except Exception as error:  # a damaged header can raise anything, and may name tensors that torch cannot make
-        raise UsageError(
-            f"{path} is truncated or not a safetensors file ({reason(error)}). Use an intact file."
-        ) from error
+    """The tensors and the header that `write_tensors` wrote, checked against the hash, or any other safetensors file.
+
+    Raises:
+        UsageError: If the file cannot be read, or is damaged.
+    """
+    with _refusing(path, "a safetensors file"), safetensors.safe_open(path, "pt") as file:
+        tensors, about = {key: file.get_tensor(key) for key in file.keys()}, file.metadata() or {}  # noqa: SIM118
     written = about.pop(_HASH, None)  # files of others, and of earlier versions, have none
     if written is not None and written != _hash(tensors, about):
         raise UsageError(f"{path} is damaged: its content does not match the hash in its header. Use an intact file.")
@@ -88,25 +83,34 @@ def read_foreign(path: Path) -> dict[str, Tensor]:
     """The weights in a file of others, in whichever container they are; code in the file is never run."""
     if path.suffix == ".safetensors":
         return read_tensors(path)[0]
-    _check_file(path)
+    # argparse.Namespace is harmless and in half of all published checkpoints
+    with _refusing(path, "a torch file"), torch.serialization.safe_globals([argparse.Namespace]):
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    tensors = _weights_in(content)
+    if not tensors:
+        raise UsageError(f"{path} holds no weights that can be found. Re-save its state dict alone.")
+    return tensors
+
+
+@contextmanager
+def _refusing(path: Path, kind: str) -> Iterator[None]:
+    """What cannot be read inside is a UsageError; pipes, devices and folders are not opened."""
+    refuse_special(path)
+    if os.path.isdir(path):
+        raise UsageError(f"{path} is a folder. Give the path of a file with weights.")
     try:
-        # argparse.Namespace is harmless and in half of all published checkpoints
-        with torch.serialization.safe_globals([argparse.Namespace]), warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # torch advises the author of a file to write another format
-            content = torch.load(path, map_location="cpu", weights_only=True)
-    except (FileNotFoundError, PermissionError):
-        _refuse_unreadable(path, "weights file")
+        yield
+    except (FileNotFoundError, PermissionError):  # safetensors raises the first for an unreadable file, too
+        if os.path.exists(path):
+            raise UsageError(f"{path} may not be read: permission denied. Make it readable.") from None
+        raise UsageError(f"{path} does not exist. Give the path of a file with weights.") from None
     except pickle.UnpicklingError as error:
         raise UsageError(
             f"{path} holds more than weights, and only weights are read ({reason(error)}). "
             "Re-save its state dict alone: torch.save(model.state_dict(), ...)."
         ) from error
-    except Exception as error:  # a damaged pickle can raise anything
-        raise UsageError(f"{path} is truncated or not a torch file ({reason(error)}). Use an intact file.") from error
-    tensors = _weights_in(content)
-    if not tensors:
-        raise UsageError(f"{path} holds no weights that can be found. Re-save its state dict alone.")
-    return tensors
+    except Exception as error:  # damaged files can raise anything, and may name tensors that torch cannot make
+        raise UsageError(f"{path} is truncated or not {kind} ({reason(error)}). Use an intact file.") from error
 
 
 def _refuse_meta(tensors: Mapping[str, Tensor]) -> None:
@@ -130,18 +134,6 @@ def _is_weight(key: object, value: object) -> bool:
         return False
     # networks here have no sparse, quantized or complex weights, and none without values
     return value.layout is torch.strided and not (value.is_quantized or value.is_complex() or value.is_meta)
-
-
-def _check_file(path: Path) -> None:
-    refuse_special(path)
-    if os.path.isdir(path):
-        raise UsageError(f"{path} is a folder. Give the path of a file with weights.")
-
-
-def _refuse_unreadable(path: Path, what: str) -> NoReturn:
-    if os.path.exists(path):
-        raise UsageError(f"{path} may not be read: permission denied. Make it readable.") from None
-    raise UsageError(f"{path} does not exist. Give the path of a {what}.") from None
 
 
 def strip_prefix(state: Mapping[str, Tensor], wanted: Iterable[str]) -> dict[str, Tensor]:
