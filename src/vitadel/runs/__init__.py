@@ -4,7 +4,7 @@ from vitadel.core.files import read_json, write_json, write_whole
 from vitadel.core.progress import Notify, silent
 from vitadel.runs.manifest import ManifestRecord, code_hashes, describe, fingerprint, surroundings
 from vitadel.runs.run import LogEntry, Run
-from vitadel.runs.tables import ResultFolder, Rows
+from vitadel.runs.tables import ResultFolder
 from vitadel.runs.tensorboard import Scalars
 
 __all__ = [
@@ -12,7 +12,6 @@ __all__ = [
     "ManifestRecord",
     "Notify",
     "ResultFolder",
-    "Rows",
     "Run",
     "Scalars",
     "code_hashes",

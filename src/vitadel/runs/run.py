@@ -20,7 +20,7 @@ from vitadel.core.distributed import Ranks
 from vitadel.core.errors import UsageError
 from vitadel.core.files import is_unfinished, write_json
 from vitadel.runs.manifest import ManifestRecord, describe, differences, fingerprint, surroundings
-from vitadel.runs.tables import ResultFolder, Rows
+from vitadel.runs.tables import ResultFolder
 
 _MANIFEST, _LOG = "manifest.json", "log.jsonl"
 # events whose values are numbers, or None where there is none
@@ -194,10 +194,6 @@ class Run:
             return []
         except OSError as error:
             raise UsageError(f"cannot read {path}: {error.strerror or error}. Make it readable.") from error
-
-    def rows(self, name: str) -> Rows:
-        """The rows of one evaluation, to write or to read."""
-        return Rows(self.folder / "eval" / name)
 
     def results(self, name: str) -> ResultFolder:
         """The results of one evaluation, to write or to read."""

@@ -1,7 +1,12 @@
-"""One row per image, kept in parquet and never lost.
+"""The folder of one evaluation or study: tables of per-image rows, parts that are not per image, and what they came to.
 
-Finished rows are written in parts, each whole or absent, so a kill costs at most the part in work. When all rows are
-there, the parts become `rows.parquet`. Every file holds a hash of its columns, which is checked when it is read.
+tables/NAME/*.parquet  rows of work under way, keyed by the image index
+parts/NAME.json        what is not per image
+rows.parquet           one row per image, when everything is computed
+summary.json           the record that was counted from the rows
+
+Every file is written whole or not at all, and every parquet file holds a hash of its columns, which is checked when it
+is read. Interrupted at any moment, work resumes from the tables.
 """
 
 import contextlib
@@ -17,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from vitadel.core.errors import UsageError
 from vitadel.core.files import read_json, write_json, write_whole
-from vitadel.core.stats import accuracy, expected_accuracy
+from vitadel.core.stats import Accuracy, accuracy_of
 
 if TYPE_CHECKING:
     import pyarrow
@@ -25,8 +30,8 @@ if TYPE_CHECKING:
 Columns = Mapping[str, Sequence[object]]
 
 _HASH = b"vitadel.sha256"
-# what every summary says, beside whatever else an evaluation found
-_SAID = ("name", "suite", "threat", "n", "clean", "robust", "attacks", "flags")
+# what every summary has
+_KEYS = ("name", "suite", "threat", "n", "clean", "robust", "attacks", "flags")
 # the hash of the rows that a summary was counted from
 _ROWS = "rows_sha256"
 # columns of rows that versions before 0.1 wrote under other names
@@ -36,97 +41,11 @@ _LONGEST = 120
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
-    """The rows of one evaluation, in `folder`."""
-
-    folder: Path
-
-    def add(self, columns: Columns) -> None:
-        """Keep some finished rows. `row`, the image's number in its split, is the key."""
-        import pyarrow as pa
-
-        first = min(int(str(row)) for row in columns["row"])
-        _write(pa.table(dict(columns)), self._parts / f"{first:09d}.parquet")
-
-    def page(self, name: str) -> "Rows":
-        """Rows that lead to these, such as the findings of one attack; gone when these are closed."""
-        safe = "".join(sign if sign.isalnum() or sign in "-_=." else "_" for sign in name)[:_LONGEST]
-        # two names must not share a folder because a file system cannot spell them
-        unlike = "" if safe == name else f"-{zlib.crc32(name.encode()):08x}"
-        return Rows(self.folder / "pages" / f"{safe}{unlike}")
-
-    def finished(self) -> set[int]:
-        """The numbers of the images that have their row."""
-        return {int(str(row)) for row in self.read().get("row", [])}
-
-    def read(self) -> dict[str, list[object]]:
-        """All rows so far as columns, in order of `row`; empty if there are none."""
-        return _read([self._whole] if self._whole.exists() else self._part_files())
-
-    def close(self, summary: Mapping[str, object]) -> None:
-        """Turn parts into one file, write the numbers derived from it beside it, drop the pages that led here."""
-        import pyarrow as pa
-
-        if parts := self._part_files():
-            with contextlib.suppress(OSError):  # of an earlier time, whose rows are replaced now
-                self._summary.unlink()
-            _write(pa.table(_read(parts)), self._whole)
-        columns = self.read()
-        write_json(self._summary, {**summary, _ROWS: _hash(columns)})
-        shutil.rmtree(self._parts, ignore_errors=True)
-        shutil.rmtree(self.folder / "pages", ignore_errors=True)
-
-    @property
-    def done(self) -> bool:
-        """Whether every row and the summary are there."""
-        return self._summary.exists() and self._whole.exists()
-
-    @property
-    def summary(self) -> dict[str, object]:
-        return {key: value for key, value in read_json(self._summary).items() if key != _ROWS}
-
-    def checked(self) -> tuple[dict[str, object], dict[str, list[object]]]:
-        """The summary, and the rows that it was counted from; refused if they do not belong together."""
-        for path in (self._summary, self._whole):
-            if not path.exists():
-                raise UsageError(f"{path} does not exist. Run the same command again to have it made.")
-        again = f"Delete {self._summary} and run the same command again."
-        told, columns = read_json(self._summary, again), self.read()
-        if absent := [key for key in _SAID if key not in told]:
-            raise UsageError(f"{self._summary} says nothing of {', '.join(absent)}. {again}")
-        if told.pop(_ROWS, None) not in (None, _hash(columns)) or told["n"] != len(
-            columns.get("row", columns.get("index", []))
-        ):
-            raise UsageError(f"{self._summary} was counted from other rows than {self._whole} has. {again}")
-        for name, counted in _counts(told, columns).items():
-            if not _same(told[name], counted):
-                raise UsageError(
-                    f"{self._summary} says {name} = {_shown(told[name])}, its rows say {_shown(counted)}. {again}"
-                )
-        return told, columns
-
-    def _part_files(self) -> list[Path]:
-        return sorted(self._parts.glob("*.parquet"))
-
-    @property
-    def _whole(self) -> Path:
-        return self.folder / "rows.parquet"
-
-    @property
-    def _summary(self) -> Path:
-        return self.folder / "summary.json"
-
-    @property
-    def _parts(self) -> Path:
-        return self.folder / "parts"
-
-
-@dataclass(frozen=True, slots=True)
 class ResultFolder:
-    """The results of one evaluation or study, in `folder`: what was computed so far, and what it came to.
+    """The results of one evaluation or study, in `folder`.
 
-    While work is under way there are tables (`tables/NAME/*.parquet`, keyed by the image index) and parts that are not
-    per image (`parts/NAME.json`), each file whole or absent, so an interruption costs what was not written yet.
+    Example:
+        >>> Run.open("runs/vit").results("quick-linf-8_255").rows()["broken_by"]
     """
 
     folder: Path
@@ -185,18 +104,17 @@ class ResultFolder:
         for path in (self._summary, self._rows):
             if not path.exists():
                 raise UsageError(f"{path} does not exist. Run the same command again to have it made.")
-        again = f"Delete {self._summary} and run the same command again."
-        summary, stored = read_json(self._summary, again), _read_one(self._rows)
+        remedy = f"Delete {self._summary} and run the same command again."
+        summary, stored = read_json(self._summary, remedy), _read_one(self._rows)
         rows = _with_new_names(stored)
-        if absent := [key for key in _SAID if key not in summary]:
-            raise UsageError(f"{self._summary} says nothing of {', '.join(absent)}. {again}")
+        if absent := [key for key in _KEYS if key not in summary]:
+            raise UsageError(f"{self._summary} says nothing of {', '.join(absent)}. {remedy}")
         if summary.pop(_ROWS, None) not in (None, _hash(stored)) or summary["n"] != len(rows.get("index", [])):
-            raise UsageError(f"{self._summary} was counted from other rows than {self._rows} has. {again}")
+            raise UsageError(f"{self._summary} was counted from other rows than {self._rows} has. {remedy}")
         for name, counted in _counts(summary, rows).items():
             if not _same(summary[name], counted):
-                raise UsageError(
-                    f"{self._summary} says {name} = {_shown(summary[name])}, its rows say {_shown(counted)}. {again}"
-                )
+                recorded, found = _shown(summary[name]), _shown(asdict(counted))
+                raise UsageError(f"{self._summary} says {name} = {recorded}, its rows say {found}. {remedy}")
         return summary, rows
 
     @property
@@ -253,21 +171,6 @@ def _write(table: "pyarrow.Table", path: Path) -> None:
     write_whole(path, lambda beside: pq.write_table(hashed, beside, write_page_checksum=True))
 
 
-def _read(paths: Sequence[Path]) -> dict[str, list[object]]:
-    """The columns of these files together, in order of `row`."""
-    columns: dict[str, list[object]] = {}
-    for path in paths:
-        for name, values in _read_one(path).items():
-            columns.setdefault(name, []).extend(values)
-    numbers = columns.get("row", columns.get("index", []))
-    if any(len(values) != len(numbers) for values in columns.values()):
-        raise UsageError(
-            f"the files in {paths[0].parent} differ in their columns. Delete them and run the same command again."
-        )
-    order = sorted(range(len(numbers)), key=lambda at: int(str(numbers[at])))
-    return {name: [values[at] for at in order] for name, values in columns.items()}
-
-
 def _read_one(path: Path) -> dict[str, list[object]]:
     """One file, if it is as it was written; those of earlier versions have no checksums and pass without."""
     import pyarrow.parquet as pq
@@ -291,40 +194,32 @@ def _hash(columns: Columns) -> str:
     return hashlib.sha256(json.dumps(columns).encode()).hexdigest()
 
 
-def _counts(told: Mapping[str, object], columns: Columns) -> dict[str, dict[str, object]]:
-    """The accuracies of a summary as its rows give them; without those that the rows do not say."""
-    pairs = zip(columns.get("label", ()), columns.get("clean_prediction", ()), strict=False)
-    clean = columns.get("clean_correct", columns.get("clean_right", [label == said for label, said in pairs]))
-    broken_by = columns.get("broken_by", columns.get("fell_to", ()))
-    robust = columns.get("robust", columns.get("right", [attack == "" for attack in broken_by]))
-    found = {"clean": _shares(clean), "robust": _shares(robust)}
-    return {name: _accuracy(shares) for name, shares in found.items() if shares and isinstance(told[name], dict)}
+def _counts(summary: Mapping[str, object], rows: Columns) -> dict[str, Accuracy]:
+    """The accuracies of a summary as its rows give them; without those that the rows do not have."""
+    pairs = zip(rows.get("label", ()), rows.get("clean_prediction", ()), strict=False)
+    clean = rows.get("clean_correct", [label == prediction for label, prediction in pairs])
+    robust = rows.get("robust", [attack == "" for attack in rows.get("broken_by", ())])
+    found = {"clean": clean, "robust": robust}
+    return {
+        name: accuracy_of([float(one) if isinstance(one, int | float) else math.nan for one in scores])
+        for name, scores in found.items()
+        if scores and isinstance(summary[name], dict)
+    }
 
 
-def _shares(values: Sequence[object]) -> list[float]:
-    return [float(value) if isinstance(value, int | float) else math.nan for value in values]
-
-
-def _accuracy(shares: Sequence[float]) -> dict[str, object]:
-    if all(share in (0, 1) for share in shares):
-        return asdict(accuracy(int(sum(shares)), len(shares)))
-    return asdict(expected_accuracy(shares))
-
-
-def _same(told: object, counted: Mapping[str, object]) -> bool:
-    if not isinstance(told, dict):
-        return False
-    pairs = [(told.get(name), value) for name, value in counted.items()]
-    return all(
-        isinstance(one, int | float) and isinstance(other, int | float) and math.isclose(one, other, abs_tol=1e-9)
-        for one, other in pairs
+def _same(recorded: object, counted: Accuracy) -> bool:
+    values = (
+        [(recorded.get(name), value) for name, value in asdict(counted).items()] if isinstance(recorded, dict) else []
+    )
+    return bool(values) and all(
+        isinstance(one, int | float) and math.isclose(one, other, abs_tol=1e-9) for one, other in values
     )
 
 
-def _shown(told: object) -> str:
-    """An accuracy as people read it, whatever stands in its place."""
-    numbers = [told.get(name) for name in ("accuracy", "low", "high")] if isinstance(told, dict) else []
-    if not all(isinstance(number, int | float) for number in numbers) or not numbers:
-        return json.dumps(told)[:80]
+def _shown(recorded: object) -> str:
+    """An accuracy as people read it, or whatever is in its place."""
+    numbers = [recorded.get(name) for name in ("accuracy", "low", "high")] if isinstance(recorded, dict) else []
+    if not numbers or not all(isinstance(number, int | float) for number in numbers):
+        return json.dumps(recorded)[:80]
     share, low, high = numbers
     return f"{share:.1%} ({low:.1%}-{high:.1%})"

@@ -13,7 +13,7 @@ from vitadel.attacks import PGD
 from vitadel.core.errors import UsageError
 from vitadel.evaluate import AttackSuite, NamedAttack
 from vitadel.losses import margin
-from vitadel.runs import Rows
+from vitadel.runs import ResultFolder
 from vitadel.threats import Linf
 
 ENTRIES = [NamedAttack("pgd", PGD(steps=3), margin)]
@@ -57,11 +57,11 @@ def test_a_noisy_model_leaves_the_callers_random_state_alone() -> None:
     assert [flag.code for flag in result.flags] == ["randomized"]
 
 
-def test_names_that_look_alike_on_disk_have_pages_of_their_own(tmp_path: Path) -> None:
-    rows = Rows(tmp_path)
-    rows.page("pgd:1").add({"row": [0], "success": [True]})
-    assert rows.page("pgd_1").read() == {}
-    assert rows.page("pgd:1").read() == {"row": [0], "success": [True]}
+def test_names_that_look_alike_on_disk_have_tables_of_their_own(tmp_path: Path) -> None:
+    results = ResultFolder(tmp_path)
+    results.append("pgd:1", {"index": [0], "success": [True]})
+    assert results.read("pgd_1") == {}
+    assert results.read("pgd:1") == {"index": [0], "success": [True]}
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_a_suite_of_several_radii_is_refused() -> None:
 def test_a_suite_without_any_radius_is_refused() -> None:
     with pytest.raises(UsageError, match="AttackSuite.eps_scales is empty, so no radius is attacked"):
         AttackSuite("own", "", tuple(ENTRIES), eps_scales=())
-    with pytest.raises(UsageError, match=r"suite 'own' has no radius up to 1 at 0.5, got shares \(4.0,\)"):
+    with pytest.raises(UsageError, match=r"suite 'own' has no radius up to 1 at 0.5, got eps_scales \(4.0,\)"):
         AttackSuite("own", "", tuple(ENTRIES), eps_scales=(4.0,)).radii(Linf(0.5))
 
 

@@ -1,0 +1,225 @@
+"""Results come back as they went in, in order, whole or not at all."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from vitadel.core.errors import UsageError
+from vitadel.core.files import read_json, write_json
+from vitadel.runs import ResultFolder
+from vitadel.runs.tables import Columns
+
+
+def columns(index: list[int]) -> dict[str, list[object]]:
+    return {"index": list(index), "label": [one % 10 for one in index], "costs": [[1.0, 2.0] for _ in index]}
+
+
+def test_portions_become_one_table_in_order(tmp_path: Path) -> None:
+    results = ResultFolder(tmp_path / "eval")
+    assert results.read("pgd") == results.rows() == {}
+    assert not results.finished
+    results.append("pgd", columns([4, 5]))
+    results.append("pgd", columns([0, 1, 2, 3]))
+    assert results.read("pgd") == columns([0, 1, 2, 3, 4, 5])
+    results.finish(columns([1, 0]), {"n": 2})
+    assert results.finished
+    assert results.rows() == columns([0, 1])
+    assert results.read("pgd") == {}
+    assert sorted(path.name for path in results.folder.iterdir()) == ["rows.parquet", "summary.json"]
+
+
+def test_an_interruption_between_rows_and_summary_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = ResultFolder(tmp_path / "eval")
+    results.append("pgd", columns([0, 1]))
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("vitadel.runs.tables.write_json", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        results.finish(columns([0, 1]), {"n": 2})
+    assert not results.finished
+    assert results.read("pgd") == columns([0, 1])
+
+
+def test_a_damaged_portion_is_named(tmp_path: Path) -> None:
+    results = ResultFolder(tmp_path / "eval")
+    results.append("pgd", columns([0, 1]))
+    (file,) = results.table("pgd").iterdir()
+    file.write_bytes(file.read_bytes()[:20])
+    with pytest.raises(UsageError, match="cannot read rows in .*Delete that file to redo its rows"):
+        results.read("pgd")
+
+
+def test_tables_and_parts_are_named_as_any_file_system_allows(tmp_path: Path) -> None:
+    results = ResultFolder(tmp_path / "eval")
+    results.append("pgd:steps=3,step_size=1/2", columns([2, 3]))
+    results.append("clean", columns([5]))
+    results.write_part("pgd:1", {"precision": "fp16"})
+    assert sorted(path.name for path in (results.folder / "tables").iterdir()) == [
+        "clean",
+        "pgd_steps=3_step_size=1_2-398e23b1",
+    ]
+    assert results.read("pgd:steps=3,step_size=1/2") == columns([2, 3])
+    assert results.read_part("pgd:1") == {"precision": "fp16"}
+    assert results.read_part("pgd_1") is None
+    assert results.read("fgsm") == {}
+
+
+def test_a_file_half_written_by_a_killed_process_is_no_row(tmp_path: Path) -> None:
+    results = ResultFolder(tmp_path / "eval")
+    results.append("clean", columns([4]))
+    (results.table("clean") / ".000000000.parquet.77.part").write_bytes(b"0" * 100)
+    assert results.read("clean")["index"] == [4]
+
+
+def test_a_flipped_bit_anywhere_in_a_table_is_found_or_harmless(tmp_path: Path) -> None:
+    results, outcomes = ResultFolder(tmp_path), []
+    results.append("pgd", {**columns(list(range(20))), "id": [f"image {row}" for row in range(20)]})
+    (file,) = results.table("pgd").iterdir()
+    written, whole = results.read("pgd"), file.read_bytes()
+    for place in range(0, len(whole), 7):
+        file.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
+        try:
+            outcomes.append(str(results.read("pgd") == written))
+        except UsageError as error:
+            outcomes.append(str(error).split(":")[0])
+    assert set(outcomes) == {"True", f"cannot read rows in {file}"}
+    assert outcomes.count("True") < len(outcomes) / 2
+
+
+def test_rows_of_earlier_versions_are_read_under_their_new_names(tmp_path: Path) -> None:
+    """Written before there were checksums, in any order, by a suite of attacks and by one that perturbs images."""
+    attacked = {
+        "row": [1, 0],
+        "fell_to": ["", "pgd"],
+        "size": [0.0, 0.1],
+        "clean_right": [1.0, 1.0],
+        "right": [1.0, 0.0],
+    }
+    perturbed = {"row": [1, 0], "clean_prediction": [3, 4], "right": [1.0, 0.5]}
+    for name, rows in (("attacked", attacked), ("perturbed", perturbed)):
+        (tmp_path / name).mkdir()
+        pq.write_table(pa.table(rows), tmp_path / name / "rows.parquet")
+    assert ResultFolder(tmp_path / "attacked").rows() == {
+        "index": [0, 1],
+        "broken_by": ["pgd", ""],
+        "distance": [0.1, 0.0],
+        "clean_correct": [1.0, 1.0],
+        "robust": [0.0, 1.0],
+    }
+    assert ResultFolder(tmp_path / "perturbed").rows() == {
+        "index": [0, 1],
+        "clean_prediction": [4, 3],
+        "correct": [0.5, 1.0],
+    }
+
+
+def evaluated(folder: Path) -> ResultFolder:
+    """Four images: three correct as they are, one of them after the attack."""
+    results = ResultFolder(folder)
+    correct = {"clean_correct": [1.0, 1.0, 1.0, 0.0], "robust": [1.0, 0.0, 0.0, 0.0]}
+    rows: Columns = {"index": [0, 1, 2, 3], "label": [0] * 4, "clean_prediction": [0, 0, 0, 1], **correct}
+    # with Wilson's intervals of 3 and of 1 in 4
+    clean = {"correct": 3, "n": 4, "accuracy": 0.75, "low": 0.3006418423, "high": 0.9544127392}
+    robust = {"correct": 1, "n": 4, "accuracy": 0.25, "low": 0.0455872608, "high": 0.6993581577}
+    about: dict[str, object] = {"name": "one", "suite": "one", "threat": None, "n": 4, "attacks": [], "flags": []}
+    results.finish(rows, {**about, "clean": clean, "robust": robust})
+    return results
+
+
+def edited(name: str, value: object) -> Callable[[ResultFolder], None]:
+    """Change the summary as somebody would who knows about the hash in it."""
+
+    def edit(results: ResultFolder) -> None:
+        told = read_json(results.folder / "summary.json")
+        write_json(results.folder / "summary.json", {**told, name: value})
+
+    return edit
+
+
+def in_an_editor(results: ResultFolder) -> None:
+    path = results.folder / "summary.json"
+    path.write_text(path.read_text().replace('"accuracy": 0.25', '"accuracy": 0.99'))
+
+
+def of_other_rows(results: ResultFolder) -> None:
+    results.append("other", {**results.rows(), "label": [1] * 4})
+    (results.table("other") / "000000000.parquet").replace(results.folder / "rows.parquet")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (in_an_editor, r"summary\.json is damaged or was edited"),
+        (
+            edited("robust", {"correct": 1, "n": 4, "accuracy": 0.99, "low": 0.047, "high": 0.448}),
+            r"says robust = 99\.0% \(4\.7%-44\.8%\), its rows say 25\.0% \(4\.6%-69\.9%\)",
+        ),
+        (edited("clean", {"correct": 3, "n": 4, "accuracy": 0.75, "low": 0.31, "high": 0.95}), "says clean = 75"),
+        (edited("clean", {"accuracy": 0.75}), 'says clean = {"accuracy": 0.75}, its rows say 75'),
+        (edited("n", 5), r"counted from other rows than .*rows\.parquet"),
+        (of_other_rows, r"counted from other rows than .*rows\.parquet"),
+        (
+            lambda one: (one.folder / "summary.json").write_text("{}"),
+            "says nothing of name, suite, threat, n, ",
+        ),
+        (lambda one: (one.folder / "summary.json").write_text("[]"), "should hold a JSON object, got a list"),
+        (lambda one: (one.folder / "summary.json").write_bytes(b'{"n": \xff}'), "is not readable JSON"),
+        (
+            lambda one: (one.folder / "summary.json").write_text('{"n": ' + "9" * 5000 + "}"),
+            "is not readable JSON",
+        ),
+        (
+            lambda one: (one.folder / "summary.json").unlink(),
+            r"summary\.json does not exist\. Run the same command",
+        ),
+        (
+            lambda one: (one.folder / "rows.parquet").unlink(),
+            r"rows\.parquet does not exist\. Run the same command",
+        ),
+    ],
+)
+def test_a_summary_that_its_rows_do_not_confirm_is_refused(
+    tmp_path: Path, spoil: Callable[[ResultFolder], object], told: str
+) -> None:
+    results = evaluated(tmp_path)
+    summary, _ = results.checked()
+    assert (summary["n"], "rows_sha256" in summary, "sha256" in summary) == (4, False, False)
+    spoil(results)
+    with pytest.raises(UsageError, match=told):
+        results.checked()
+
+
+def test_deleting_any_file_of_an_evaluation_makes_it_unfinished(tmp_path: Path) -> None:
+    for name in ("summary.json", "rows.parquet"):
+        results = evaluated(tmp_path / name)
+        assert results.finished
+        (results.folder / name).unlink()
+        assert not results.finished
+        evaluated(tmp_path / name)  # the same evaluation once more
+        assert results.checked()[0]["n"] == 4
+
+
+def test_a_summary_of_an_earlier_version_without_hashes_is_still_counted_again(tmp_path: Path) -> None:
+    results = evaluated(tmp_path)
+    summary, _ = results.checked()
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    assert results.checked()[0] == summary
+    summary["robust"] = {"correct": 4, "n": 4, "accuracy": 1.0, "low": 0.5101, "high": 1.0}
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    with pytest.raises(UsageError, match="says robust = 100.0%"):
+        results.checked()
+
+
+def test_tables_with_long_names_have_folders_of_their_own(tmp_path: Path) -> None:
+    names = [f"pgd:steps={'0' * 300}{steps}" for steps in (1, 2)]
+    for image, name in enumerate(names):
+        ResultFolder(tmp_path).append(name, columns([image]))
+    assert [ResultFolder(tmp_path).read(name)["index"] for name in names] == [[0], [1]]
