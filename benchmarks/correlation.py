@@ -46,7 +46,7 @@ def main() -> None:
                 model(part.to(device)).cpu()
 
     def look() -> str:
-        result = run_study(study, tensor_context(model, x, labels, batch=args.batch))
+        result = run_study(study, tensor_context(model, x, labels, batch_size=args.batch))
         return str(result.numbers["measure"])
 
     measure = look()

@@ -69,7 +69,7 @@ def main() -> None:
     with torch.no_grad():
         y = torch.cat([model(part).argmax(1) for part in x.split(args.batch)])
     started = busy(device)
-    result: Any = study(model, x, y, as_study(f"lesion:{args.settings}"), batch=args.batch)
+    result: Any = study(model, x, y, as_study(f"lesion:{args.settings}"), batch_size=args.batch)
     shared, started = busy(device) - started, busy(device)
     peer = one_by_one(model, x, y, result, args.batch)
     whole = busy(device) - started

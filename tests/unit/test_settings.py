@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import pytest
 
 import vitadel
-from vitadel.analyze import STUDIES, Bench, Parts
+from vitadel.analyze import STUDIES
 from vitadel.attacks import ATTACKS, PGD, SCALINGS
 from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Range, check_ranges
@@ -25,7 +25,10 @@ from vitadel.train import SGD, AdamW, Lion, TrainingConfig
 
 # what the program computes or reads itself, by package; nobody sets these numbers
 RECORDS = {
-    "analyze": "AttackRunner Evidence ImageAttacker Moments Outcome View Work",
+    "analyze": (
+        "AttackCost Attacked BlocksPoint EpsPoint Evidence Measured Measurements Moments PrefixCache Restriction "
+        "StepsPoint VariantCounts View"
+    ),
     "api": "Robustness",
     "attacks": "AttackResult ContinuousBatch Factors Flag Found ImageResult KeptBuffers WorkQueue",
     "core": "Accuracy LinearFit PairedTest PowerLawFit Range Ranks",
@@ -48,7 +51,6 @@ GIVEN: dict[str, dict[str, Any]] = {
     "AttentionScaling": {"inner": Standard()},
     "AWP": {"inner": Standard()},
     "AdamW": {"lr": 0.1},
-    "Bench": {"model": None, "images": None, "parts": Parts(), "threat": _THREAT},
     "CenterCrop": {"size": 32},
     "Corruption": {"name": "fog", "severity": 1},
     "L1": {"eps": 12.0},
@@ -140,7 +142,7 @@ def test_all_settings_of_the_registries_are_looked_at() -> None:
         SGD,
         Lion,
     } <= known
-    assert {Linf, L2, L1, RotateTranslate, AttackSuite, Bench} <= known
+    assert {Linf, L2, L1, RotateTranslate, AttackSuite} <= known
     for recipe in (make() for make in RECIPES.values()):
         assert {type(node) for node in _tree(recipe)} <= known
     assert len(FIELDS) > 120

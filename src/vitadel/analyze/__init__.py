@@ -11,12 +11,12 @@ from vitadel.analyze.perturbation_semantics import PerturbationSemantics, semant
 from vitadel.analyze.perturbations import Perturbations
 from vitadel.analyze.restricted_attention import RestrictedAttention
 from vitadel.analyze.saliency import Saliency
-from vitadel.analyze.study import AnyStudy, Bench, Parts, Study, map_chunks, run_study, study, tensor_context, threat_of
+from vitadel.analyze.study import Study, map_chunks, run_study, study, tensor_context, threat_of
 from vitadel.analyze.tora_gates import TORAGates
 from vitadel.analyze.verdict import Evidence, Verdict
 from vitadel.evaluate.images import Images
 
-STUDIES: dict[str, Callable[[], AnyStudy]] = {
+STUDIES: dict[str, Callable[[], Study]] = {
     "accumulate": FeatureVisualization,
     "convergence": Convergence,
     "correlation": Correlation,
@@ -32,8 +32,6 @@ STUDIES: dict[str, Callable[[], AnyStudy]] = {
 
 __all__ = [
     "STUDIES",
-    "AnyStudy",
-    "Bench",
     "Convergence",
     "Correlation",
     "Evidence",
@@ -41,7 +39,6 @@ __all__ = [
     "Images",
     "Lesion",
     "Masking",
-    "Parts",
     "PerturbationSemantics",
     "Perturbations",
     "RestrictedAttention",

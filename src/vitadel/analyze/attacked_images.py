@@ -13,9 +13,7 @@ from torch import Tensor, nn
 
 from vitadel.attacks import PGD
 from vitadel.core import stats
-from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Range
-from vitadel.evaluate.images import Images
 from vitadel.threats import Threat, bounds_each_pixel
 
 _SIDE = 112  # pixels of a small picture
@@ -44,19 +42,14 @@ StepSize = Annotated[float, Range(gt=0, hint="Leave it out for 1.5 eps / steps."
 
 
 def pgd(steps: int, step_size: float | None, threat: Threat, *, random_start: bool = True) -> PGD:
-    """The attack of Debenedetti's studies: steps of 1.5 eps / steps where nobody says otherwise, and a random start."""
+    """The attack of Debenedetti (2022): from a random start, with steps of 1.5 eps / steps if no length is given."""
     return PGD(steps=steps, step_size=step_size or 1.5 * threat.eps / steps, random_start=random_start)
-
-
-def check_images(images: Images) -> None:
-    if len(images) == 0:
-        raise UsageError("there are no images to study. Choose a longer slice of the data.")
 
 
 def as_bytes(delta: Tensor, threat: Threat, stretch: Stretch, sign: Sign) -> Tensor:
     """uint8 [B, C, H, W]: perturbations as images, 0 in the middle.
 
-    Threats other than Linf bound no single pixel: there every image is stretched to its own largest value.
+    Where a threat bounds no single pixel, every image is stretched to its own largest value.
     """
     turned = delta if sign is Sign.ADDED else -delta
     if stretch is Stretch.LEVEL:
@@ -98,19 +91,6 @@ def how_stretched(threat: Threat, stretch: Stretch, sign: Sign) -> str:
 def mean_interval(values: Sequence[float]) -> dict[str, float]:
     """The mean over images that have a value and its normal 95% interval, which a single image does not have."""
     known = [value for value in values if math.isfinite(value)]
-    mean, low, high = stats.mean_interval(known) if known else (math.nan, math.nan, math.nan)
-    return (
-        {"mean": mean, "low": low, "high": high}
-        if len(known) > 1
-        else {"mean": mean, "low": math.nan, "high": math.nan}
-    )
-
-
-def numbers(values: Tensor) -> list[float | None]:
-    """Numbers for a part: JSON has none that are not finite."""
-    return [value if math.isfinite(value) else None for value in values.tolist()]
-
-
-def floats(values: Sequence[object]) -> list[float]:
-    """Numbers from a part, nan where it has none."""
-    return [math.nan if value is None else float(str(value)) for value in values]
+    if len(known) < 2:
+        return {"mean": known[0] if known else math.nan, "low": math.nan, "high": math.nan}
+    return dict(zip(("mean", "low", "high"), stats.mean_interval(known), strict=True))

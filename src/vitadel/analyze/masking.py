@@ -97,15 +97,15 @@ def masking(
     settings: Masking | None = None,
     *,
     seed: int = 0,
-    batch: int | None = None,
-    notify: Notify = silent,
+    batch_size: int | None = None,
+    progress: Notify = silent,
 ) -> dict[str, object]:
     """The study of gradient masking on images in memory; `result["verdict"]["answer"]` is its verdict.
 
     Example:
         >>> masking(model, x, y, "linf:8/255")["verdict"]["answer"]
     """
-    return study(model, x, y, settings or Masking(), threat=threat, seed=seed, batch=batch, notify=notify)
+    return study(model, x, y, settings or Masking(), threat=threat, seed=seed, batch_size=batch_size, progress=progress)
 
 
 def _with_attention(model: nn.Module) -> Model:

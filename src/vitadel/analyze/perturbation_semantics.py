@@ -95,14 +95,16 @@ def semantics(
     settings: PerturbationSemantics | None = None,
     *,
     seed: int = 0,
-    batch: int | None = None,
-    notify: Notify = silent,
+    batch_size: int | None = None,
+    progress: Notify = silent,
 ) -> dict[str, object]:
     """The study with classifiers in hand, by name; those that the settings name are not loaded."""
     if not classifiers:
         raise UsageError("no model was given to classify the perturbations. Give them by name: {'resnet': model}.")
     study = _WithClassifiers(settings or PerturbationSemantics(), dict(classifiers))
-    return run_study(study, tensor_context(model, x, y, threat, seed=seed, batch=batch, notify=notify)).to_json()
+    return run_study(
+        study, tensor_context(model, x, y, threat, seed=seed, batch_size=batch_size, progress=progress)
+    ).to_json()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,32 +2,14 @@
 
 A study is a frozen dataclass of settings. `run` measures: what is per image through `Context.map` or `Context.stream`,
 sums over images through `map_chunks`, the rest through `Context.once`. So its images are shared by the processes of a
-launch, and an interrupted study resumes. `summarize` turns the tables and parts into a `StudyRecord`:
-
-    @dataclass(frozen=True)
-    class Confidence:
-        title: ClassVar[str] = "Confidence"
-        about: ClassVar[str] = "how sure is the model of what it predicts?"
-        needs_threat: ClassVar[bool] = False
-
-        def refuse(self, model: nn.Module) -> None: ...
-
-        def run(self, ctx: Context) -> None:
-            ctx.map("clean", lambda batch: {"confidence": ctx.logits(batch.x).softmax(1).amax(1)})
-
-        def summarize(self, ctx: Context) -> StudyRecord:
-            mean = statistics.fmean(ctx.table("clean")["confidence"])
-            table = Table("Confidence", "Mean largest probability.", ["mean"], [[mean]])
-            return StudyRecord("confidence", self.title, f"It is {mean:.1%} sure.", [table], {"mean": mean})
+launch, and an interrupted study resumes. `summarize` turns the tables and parts into a `StudyRecord`. CONTRIBUTING.md
+shows a study from beginning to end.
 """
 
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
-from pathlib import Path
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -36,14 +18,14 @@ from vitadel import threats as threats
 from vitadel.attacks import Engine
 from vitadel.core.distributed import Ranks
 from vitadel.core.errors import UsageError
-from vitadel.core.files import read_json, write_json
-from vitadel.core.numeric import Count, Seed, check_ranges
+from vitadel.core.files import write_json
 from vitadel.core.progress import Notify, silent
 from vitadel.evaluate.context import Context, callers_modes_off
 from vitadel.evaluate.images import TensorImages
 from vitadel.evaluate.store import Row, TableRows
-from vitadel.runs import Run, describe
-from vitadel.runs.schema import StudyRecord
+from vitadel.runs import describe
+from vitadel.runs.schema import StudyRecord, ThreatRecord
+from vitadel.runs.typed_json import to_json
 from vitadel.threats import Threat, spell
 
 
@@ -64,7 +46,7 @@ class Study(Protocol):
         """The result, from tables and parts; called in one process. `run_study` adds settings, threat and seconds."""
 
 
-def run_study(study: "AnyStudy", ctx: Context) -> StudyRecord:
+def run_study(study: Study, ctx: Context) -> StudyRecord:
     """Run a study and keep its result; what the context's store has already is not computed again.
 
     Args:
@@ -80,25 +62,23 @@ def run_study(study: "AnyStudy", ctx: Context) -> StudyRecord:
     if len(ctx.images) == 0:
         raise UsageError("there are no images to study. Choose a longer slice of the data.")
     with callers_modes_off(ctx.model):
-        if isinstance(study, OldStudy):
-            return ctx.ranks.agree(partial(_carried_out, study, ctx))
         if study.needs_threat:
             threat_of(ctx)
         study.run(ctx)
         ctx.ranks.wait()
-        return ctx.ranks.agree(partial(_summarized, study, ctx))
+        return ctx.ranks.agree(lambda: _summarized(study, ctx))
 
 
 def study(
     model: nn.Module,
     x: Tensor,
     y: Tensor,
-    settings: "AnyStudy",
+    settings: Study,
     *,
     threat: Threat | str = "linf:8/255",
     seed: int = 0,
-    batch: int | None = None,
-    notify: Notify = silent,
+    batch_size: int | None = None,
+    progress: Notify = silent,
 ) -> dict[str, object]:
     """Any study of a model on images in memory, and its result as JSON values.
 
@@ -109,17 +89,14 @@ def study(
         settings: The study.
         threat: The threat model of a study that attacks.
         seed: Seeds all random numbers.
-        batch: Images at a time; no number depends on it.
-        notify: Told how far the work is.
+        batch_size: Images at a time; no number depends on it.
+        progress: Called with how far the work is.
 
     Example:
         >>> study(model, x, y, Saliency(steps=20), threat="linf:4/255")["summary"]
     """
     settings.refuse(model)
-    ctx = tensor_context(model, x, y, threat, seed=seed, batch=batch, notify=notify)
-    if isinstance(settings, OldStudy):
-        with callers_modes_off(model):
-            return settings.carry_out(_bench(ctx))
+    ctx = tensor_context(model, x, y, threat, seed=seed, batch_size=batch_size, progress=progress)
     return run_study(settings, ctx).to_json()
 
 
@@ -130,12 +107,12 @@ def tensor_context(
     threat: Threat | str = "linf:8/255",
     *,
     seed: int = 0,
-    batch: int | None = None,
-    notify: Notify = silent,
+    batch_size: int | None = None,
+    progress: Notify = silent,
 ) -> Context:
     """The context of a study of images in memory, with its results in memory."""
-    engine, radius = Engine(batch_size=batch, precision="float32"), threats.as_threat(threat)
-    return Context(model, TensorImages(x, y), threat=radius, seed=seed, engine=engine, progress=notify)
+    engine, radius = Engine(batch_size=batch_size, precision="float32"), threats.as_threat(threat)
+    return Context(model, TensorImages(x, y), threat=radius, seed=seed, engine=engine, progress=progress)
 
 
 def threat_of(ctx: Context) -> Threat:
@@ -183,7 +160,7 @@ def _summarized(study: Study, ctx: Context) -> StudyRecord:
         common["settings"] = describe(study)
     if study.needs_threat:
         threat = threat_of(ctx)
-        common["threat"] = {"text": spell(threat), "eps": threat.eps}
+        common["threat"] = to_json(ThreatRecord.of(spell(threat), threat.eps))
     record = replace(record, numbers={**common, **record.numbers})
     if ctx.store.folder is not None:
         write_json(ctx.store.folder / "result.json", record.to_json())
@@ -209,100 +186,3 @@ class _Timed(Context):
         part = super().once(name, make)
         self.seconds[f"part {name}"] = part["seconds"]
         return part
-
-
-# ---------------------------------------------------- of studies that are not converted yet
-
-
-@runtime_checkable
-class OldStudy(Protocol):
-    """Settings that know how to be carried out; one that needs no threat is given one and does not look at it."""
-
-    about: ClassVar[str]
-    needs_threat: ClassVar[bool]
-
-    def refuse(self, model: nn.Module) -> None:
-        """Raise if this model cannot be studied; called before anything is written."""
-
-    def carry_out(self, bench: "Bench") -> dict[str, object]:
-        """Everything found out, as plain JSON; no number depends on `batch`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """The finished parts of a study, kept in `folder`, or only in memory."""
-
-    folder: Path | None = None
-    _held: dict[str, dict[str, object]] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, run: Run) -> "Parts":
-        return cls(run.folder / "study")
-
-    def once(self, name: str, make: Callable[[], Mapping[str, object]]) -> dict[str, object]:
-        """The part called `name`: as it was found when it was made, with the seconds that took."""
-        path = self.folder / "parts" / f"{name}.json" if self.folder else None
-        if name not in self._held and path is not None and path.exists():
-            self._held[name] = _read_part(path)
-        if name in self._held:
-            return self._held[name]
-        started = time.perf_counter()
-        made = {**make(), "seconds": time.perf_counter() - started}
-        if path is not None:
-            write_json(path, made)
-        # as it would be read again, so that a resumed study goes on with the very same values
-        found: dict[str, object] = json.loads(json.dumps(made))
-        self._held[name] = found
-        return found
-
-    @property
-    def seconds(self) -> float:
-        """What the parts asked for took, whenever they were made."""
-        return sum(float(str(part["seconds"])) for part in self._held.values())
-
-    def close(self, result: Mapping[str, object]) -> None:
-        if self.folder is not None:
-            write_json(self.folder / "result.json", result)
-
-
-def _read_part(path: Path) -> dict[str, object]:
-    part = read_json(path)
-    if not isinstance(part.get("seconds"), int | float):
-        raise UsageError(f"{path} is no part of a study. Delete it and run the same command again.")
-    return part
-
-
-@dataclass(frozen=True, slots=True)
-class Bench:
-    """What a study has before it: the model, the images, what is known already, and how to go about it."""
-
-    model: nn.Module
-    images: Any
-    parts: Parts
-    threat: Threat
-    seed: Seed = 0
-    batch: Count | None = None
-    notify: Notify = silent
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
-
-
-InHand = TensorImages
-
-AnyStudy = OldStudy | Study
-
-
-def _carried_out(study: OldStudy, ctx: Context) -> StudyRecord:
-    result = study.carry_out(_bench(ctx))
-    if "exhibits" not in result:
-        result = {**result, "title": "", "summary": "", "exhibits": []}
-    return StudyRecord.from_json(json.loads(json.dumps(result)))
-
-
-as_it_is = callers_modes_off
-
-
-def _bench(ctx: Context) -> Bench:
-    parts = Parts(ctx.store.folder)
-    return Bench(ctx.model, ctx.images, parts, threat_of(ctx), ctx.seed, ctx.engine.batch_size, ctx.progress)

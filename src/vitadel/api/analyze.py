@@ -7,7 +7,7 @@ from typing import Unpack
 from torch import nn
 
 from vitadel import threats
-from vitadel.analyze import STUDIES, AnyStudy, run_study
+from vitadel.analyze import STUDIES, Study, run_study
 from vitadel.api.arguments import progress_of
 from vitadel.api.evaluate import DEFAULT_THREAT
 from vitadel.api.job import Job
@@ -62,7 +62,7 @@ class Analysis:
 def analyze(
     model: str | Path | nn.Module,
     data: str | DataSet,
-    study: str | AnyStudy,
+    study: str | Study,
     *,
     run: str | Path,
     threat: str | Threat | None = None,
@@ -129,7 +129,7 @@ def analyze(
     return Analysis(Path(run), job.name, record, figures, job.assumption)
 
 
-def as_study(study: str | AnyStudy) -> AnyStudy:
+def as_study(study: str | Study) -> Study:
     """A study, or the one that `masking:queries=1000,iterations=10+20` names."""
     if not isinstance(study, str):
         return study
@@ -139,7 +139,7 @@ def as_study(study: str | AnyStudy) -> AnyStudy:
     return with_settings(STUDIES[name](), split_name(study)[1], notation(name))
 
 
-def _check(study: AnyStudy, job: Job, threat: Threat) -> None:
+def _check(study: Study, job: Job, threat: Threat) -> None:
     """Refuse what the study cannot do with this model and these images, before anything is written."""
     study.refuse(job.model)
     if study.needs_threat:

@@ -56,5 +56,5 @@ def studied_in(
         if done > stop_after * total and stop_in in (None, what):
             raise KeyboardInterrupt
 
-    ctx = tensor_context(model, x, y, notify=progress, **more)
+    ctx = tensor_context(model, x, y, progress=progress, **more)
     return run_study(settings, replace(ctx, store=ResultFolder(folder))).to_json()

@@ -117,7 +117,7 @@ def test_a_radius_that_binds_is_kept(model: Model, x: Tensor) -> None:
 
 def test_targets_are_drawn_from_the_seed(model: Model, x: Tensor) -> None:
     first = studied(model, x, FeatureVisualization(count=3, steps=1))["targets"]
-    assert first == studied(model, x[:1], FeatureVisualization(count=3, steps=1), batch=1)["targets"]
+    assert first == studied(model, x[:1], FeatureVisualization(count=3, steps=1), batch_size=1)["targets"]
     assert len(set(first)) == 3
     assert set(first) <= set(range(CLASSES))
     others = [studied(model, x, FeatureVisualization(count=3, steps=1), seed=seed)["targets"] for seed in range(1, 5)]
@@ -128,7 +128,7 @@ def test_targets_are_drawn_from_the_seed(model: Model, x: Tensor) -> None:
 def test_the_batch_changes_nothing_and_an_interrupted_study_resumes(model: Model, x: Tensor, tmp_path: Path) -> None:
     settings = FeatureVisualization(count=4, steps=5)
     straight = studied(model, x, settings)
-    assert {**studied(model, x, settings, batch=1), "seconds": 0} == {**straight, "seconds": 0}
+    assert {**studied(model, x, settings, batch_size=1), "seconds": 0} == {**straight, "seconds": 0}
     y = torch.arange(3)
     with pytest.raises(KeyboardInterrupt):
         studied_in(tmp_path, model, x, y, settings, stop_after=0.25)

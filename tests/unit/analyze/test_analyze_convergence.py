@@ -142,7 +142,7 @@ def test_a_slice_is_the_loss_on_its_plane_and_exact_in_the_middle(threat: Linf |
 def test_slices_do_not_depend_on_their_place(x: Tensor, y: Tensor) -> None:
     settings = Convergence(steps=(1,), restarts=1, slices=3, points=5)
     result: dict[str, Any] = study(Scale(), x, y, settings, threat=Linf(EPS))
-    one: dict[str, Any] = study(Scale(), x, y, settings, threat=Linf(EPS), batch=1)
+    one: dict[str, Any] = study(Scale(), x, y, settings, threat=Linf(EPS), batch_size=1)
     for mine, other in zip(result["slices"], one["slices"], strict=True):
         torch.testing.assert_close(torch.tensor(mine), torch.tensor(other))
     heat = result["exhibits"][-1]
@@ -161,7 +161,7 @@ def test_an_interruption_costs_nothing(x: Tensor, y: Tensor, tmp_path: Path) -> 
     settings = Convergence(steps=(0, 1, 3), restarts=2, slices=1, points=3)
 
     with pytest.raises(KeyboardInterrupt):
-        studied_in(tmp_path, Scale(), x, y, settings, stop_after=0.5, stop_in="", batch=3, threat=Linf(EPS))
+        studied_in(tmp_path, Scale(), x, y, settings, stop_after=0.5, stop_in="", batch_size=3, threat=Linf(EPS))
     tables = {path.name for path in (tmp_path / "tables").iterdir()}
     searches = ("steps-00000-restart-000", "steps-00001-restart-000", "steps-00001-restart-001")
     assert {"clean", *searches} <= tables

@@ -80,7 +80,7 @@ def slow(tensors: list[Tensor]) -> Tensor:
 @pytest.mark.parametrize("family", TOKENS)
 def test_maps_are_the_correlations_of_all_that_blocks_give(family: str, x: Tensor) -> None:
     model = tiny(family)
-    result, given = studied(model, x, batch=4), read(model, x)
+    result, given = studied(model, x, batch_size=4), read(model, x)
     patched, classed = TOKENS[family]
     assert result["measure"] == "pearson"
     assert result["n"] == 11
@@ -157,7 +157,7 @@ def slow_cka(tensors: list[Tensor], groups: list[Tensor], *, biased: bool = Fals
 @pytest.mark.parametrize("batch", [None, 3, 1])
 def test_layers_of_other_shapes_are_compared_by_cka(x: Tensor, biased: bool, batch: int | None) -> None:
     model = tiny("resnet")
-    result = studied(model, x, Correlation(group=8, biased=biased), batch=batch)
+    result = studied(model, x, Correlation(group=8, biased=biased), batch_size=batch)
     names = result["maps"]["own"]["whole"]["rows"]
     assert names == [f"layer{stage}.{unit}" for stage in (1, 2, 3, 4) for unit in (0, 1)]
     known = slow_cka(given_by(model, names, x), [torch.arange(6), torch.arange(6, 11)], biased=biased)
@@ -243,7 +243,7 @@ def test_no_number_depends_on_the_batch(x: Tensor) -> None:
     for batch in (1, 2, 7):
         for name in ("all", "class"):
             torch.testing.assert_close(
-                values(studied(model, x, batch=batch), name), values(whole, name), atol=1e-12, rtol=0
+                values(studied(model, x, batch_size=batch), name), values(whole, name), atol=1e-12, rtol=0
             )
 
 
@@ -256,11 +256,11 @@ def test_an_interrupted_study_resumes(family: str, name: str, times: int, rest: 
     y = torch.zeros(len(x)).long()
     known = study(model, x, y, settings)
     with pytest.raises(KeyboardInterrupt):
-        studied_in(tmp_path, model, x, y, settings, batch=64, stop_after=0.25)
+        studied_in(tmp_path, model, x, y, settings, batch_size=64, stop_after=0.25)
     assert ResultFolder(tmp_path).read("similarity")["index"] == [0]
     images: list[int] = []
     model.register_forward_hook(lambda module, args, out: images.append(len(out)))
-    result = studied_in(tmp_path, model, x, y, settings, batch=3)
+    result = studied_in(tmp_path, model, x, y, settings, batch_size=3)
     assert sum(images) == rest
     torch.testing.assert_close(values(result, name), values(known, name), atol=1e-12, rtol=0)
     images.clear()

@@ -31,8 +31,8 @@ def images() -> TensorImages:
     return TensorImages(x, torch.zeros(10, dtype=torch.int64))
 
 
-def measured(model: Model, images: TensorImages, factors: list[float] | None = None, batch: int = 4) -> list[dict]:  # type: ignore[type-arg]
-    return measure_gaps(Context(model, images, engine=Engine(batch_size=batch)), "gaps", factors)
+def measured(model: Model, images: TensorImages, factors: list[float] | None = None, batch_size: int = 4) -> list[dict]:  # type: ignore[type-arg]
+    return measure_gaps(Context(model, images, engine=Engine(batch_size=batch_size)), "gaps", factors)
 
 
 @torch.no_grad()
@@ -68,7 +68,7 @@ def test_counts_are_those_of_float64(model: Model, images: TensorImages, factors
 
 
 def test_no_number_depends_on_the_batch(model: Model, images: TensorImages) -> None:
-    one, other = measured(model, images, batch=3), measured(model, images, batch=10)
+    one, other = measured(model, images, batch_size=3), measured(model, images, batch_size=10)
     for a, b in zip(one, other, strict=True):
         assert a["all"]["beyond"] == b["all"]["beyond"]
         assert a["all"]["max"] == pytest.approx(b["all"]["max"], rel=1e-5)

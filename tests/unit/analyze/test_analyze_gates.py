@@ -50,8 +50,10 @@ def x() -> Tensor:
     return torch.rand(5, 3, 16, 16, generator=torch.Generator().manual_seed(3))
 
 
-def studied(model: nn.Module, x: Tensor, settings: TORAGates | None = None, batch: int | None = None) -> dict[str, Any]:
-    return study(model, x, torch.arange(len(x)), settings or TORAGates(), batch=batch)
+def studied(
+    model: nn.Module, x: Tensor, settings: TORAGates | None = None, batch_size: int | None = None
+) -> dict[str, Any]:
+    return study(model, x, torch.arange(len(x)), settings or TORAGates(), batch_size=batch_size)
 
 
 def maps(result: dict[str, Any], exhibit: int) -> Tensor:
@@ -168,7 +170,7 @@ def test_shares_are_those_that_the_weights_give(x: Tensor, tuning: Tuning, regis
 
 def test_no_number_depends_on_the_batch(x: Tensor) -> None:
     model = stirred(gated())
-    whole, single = studied(model, x), studied(model, x, batch=2)
+    whole, single = studied(model, x), studied(model, x, batch_size=2)
     for key, value in whole["shares"]["rob"].items():
         assert single["shares"]["rob"][key] == pytest.approx(value, abs=1e-12)
     torch.testing.assert_close(maps(single, 1), maps(whole, 1), atol=1e-6, rtol=0)
@@ -203,7 +205,7 @@ def test_an_interrupted_study_resumes(x: Tensor, tmp_path: Path) -> None:
     model, settings, y = stirred(gated()), TORAGates(images=3), torch.arange(5)
     known = studied(model, x, settings)
     with pytest.raises(KeyboardInterrupt):
-        studied_in(tmp_path, model, x, y, settings, batch=2, stop_after=0.6)
+        studied_in(tmp_path, model, x, y, settings, batch_size=2, stop_after=0.6)
     assert ResultFolder(tmp_path).read("gates")["index"] == [0, 1, 2, 3]
     resumed = studied_in(tmp_path, model, x, y, settings)
     assert resumed["shares"]["rob"]["mean"] == pytest.approx(known["shares"]["rob"]["mean"], abs=1e-12)

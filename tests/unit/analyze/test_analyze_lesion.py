@@ -59,7 +59,7 @@ def single(result: dict[str, Any], kind: str) -> dict[str, float]:
 def test_accuracies_are_those_of_skipped_parts(x: Tensor) -> None:
     model = tiny("vit")
     y = answered(model, x)
-    result = studied(model, x, y, Lesion(draws=4), batch=3)
+    result = studied(model, x, y, Lesion(draws=4), batch_size=3)
     assert result["clean"]["accuracy"] == 1
     for kind, ending in (("block", ""), ("attention", ".attn"), ("mlp", ".mlp")):
         known = {
@@ -199,7 +199,7 @@ def test_no_number_depends_on_the_batch(x: Tensor) -> None:
     model, y = tiny("vit"), torch.arange(10) % 5
     whole = studied(model, x, y)
     for batch in (1, 7):
-        other = studied(model, x, y, batch=batch)
+        other = studied(model, x, y, batch_size=batch)
         assert all(other[key] == whole[key] for key in ("clean", "single", "random", "cost", "summary"))
 
 
@@ -207,7 +207,7 @@ def test_an_interrupted_study_resumes(x: Tensor, tmp_path: Path) -> None:
     model, y, settings = tiny("vit"), torch.arange(10) % 5, Lesion(draws=3)
     known = studied(model, x, y, settings)
     with pytest.raises(KeyboardInterrupt):
-        studied_in(tmp_path, model, x, y, settings, batch=2, stop_after=0.5)
+        studied_in(tmp_path, model, x, y, settings, batch_size=2, stop_after=0.5)
     assert ResultFolder(tmp_path).read("lesions")["index"] == [0, 1, 2, 3]
     images: list[int] = []
     model.register_forward_hook(lambda module, args, out: images.append(len(out)))
@@ -224,8 +224,8 @@ def test_progress_ends_where_it_should(x: Tensor) -> None:
         x,
         torch.arange(10) % 5,
         Lesion(draws=0),
-        batch=4,
-        notify=lambda what, done, total, numbers: reports.append((what, done, total)),
+        batch_size=4,
+        progress=lambda what, done, total, numbers: reports.append((what, done, total)),
     )
     assert reports[-1] == ("lesions", 160, 160)
     assert [done for _, done, _ in reports] == sorted(done for _, done, _ in reports)

@@ -138,9 +138,9 @@ def test_masks_of_attention_begin_where_the_plan_says(x: Tensor) -> None:
 
 
 def counted(
-    model: Model, x: Tensor, variants: list[Variant], batch: int | None = None, classes: int = 5
+    model: Model, x: Tensor, variants: list[Variant], batch_size: int | None = None, classes: int = 5
 ) -> VariantCounts:
-    ctx = tensor_context(model, x, torch.arange(len(x)) % classes, batch=batch)
+    ctx = tensor_context(model, x, torch.arange(len(x)) % classes, batch_size=batch_size)
     map_variants(ctx, "changes", variants)
     return count_correct(ctx, "changes", variants)
 
@@ -161,7 +161,7 @@ def test_every_beginning_that_plans_share_runs_once(depth: int, x: Tensor) -> No
     runs[:] = [0] * depth
     variants = some_variants(model, 40)
     beginnings = {one[: at + 1] for one in [variant(layers_of(model)[1]), *variants] for at in range(depth)}
-    done = counted(model, x, variants, batch=2)
+    done = counted(model, x, variants, batch_size=2)
     assert done.layers_run == sum(beginning[-1] != Change.NO_LAYER for beginning in beginnings)
 
 
@@ -203,7 +203,7 @@ def test_right_answers_do_not_depend_on_the_batch(x: Tensor) -> None:
     variants = some_variants(model)
     whole = counted(model, x, variants)
     for batch in (1, 4):
-        other = counted(model, x, variants, batch=batch)
+        other = counted(model, x, variants, batch_size=batch)
         assert other.correct == whole.correct
         assert other.layers_run == whole.layers_run
     assert len(set(whole.correct.values())) > 1

@@ -140,7 +140,7 @@ def test_other_norms(tiny: Model) -> None:
 
 def test_no_number_depends_on_the_batch(pointer: Model, hidden: dict[str, object]) -> None:
     x = pictures(60)
-    other = masking(pointer, x, own_labels(pointer, x), "linf:24/255", SMALL, batch=23)
+    other = masking(pointer, x, own_labels(pointer, x), "linf:24/255", SMALL, batch_size=23)
     assert timeless(other) == timeless(hidden)
 
 
@@ -148,7 +148,7 @@ def test_an_interrupted_study_resumes_per_image(
     pointer: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x, settings = pictures(30), replace(SMALL, queries=20)
-    y, known = own_labels(pointer, x), {"threat": Linf(24 / 255), "batch": 4}
+    y, known = own_labels(pointer, x), {"threat": Linf(24 / 255), "batch_size": 4}
     whole = study(pointer, x, y, settings, **known)  # type: ignore[arg-type]
     searched: list[tuple[str, int]] = []
     stream = Context.stream

@@ -171,9 +171,9 @@ def test_the_batch_changes_nothing_and_an_interruption_costs_nothing(tmp_path: P
     settings = Perturbations(steps=3, patch=4)
 
     straight = study(model, x, y, settings)
-    assert {**study(model, x, y, settings, batch=3), "seconds": 0} == {**straight, "seconds": 0}
+    assert {**study(model, x, y, settings, batch_size=3), "seconds": 0} == {**straight, "seconds": 0}
     with pytest.raises(KeyboardInterrupt):
-        studied_in(tmp_path, model, x, y, settings, stop_after=0.7, batch=3)
+        studied_in(tmp_path, model, x, y, settings, stop_after=0.7, batch_size=3)
     kept = ResultFolder(tmp_path).read("perturbations")["index"]
     assert kept == list(range(15))
     resumed = studied_in(tmp_path, model, x, y, settings)

@@ -155,7 +155,7 @@ def test_random_masks_have_as_many_pairs_and_one_order_for_all_distances(shuffle
 def test_accuracy_is_that_of_slow_attention_within_the_distance(family: str, distance: int, x: Tensor) -> None:
     model = tiny(family)
     y = slowly(model, x, lambda block, i, j: apart(i, j) <= distance, PREFIX[family])
-    result = studied(model, x, y, batch=5)
+    result = studied(model, x, y, batch_size=5)
     near = {one["distance"]: one["accuracy"] for one in result["near"]}
     assert sorted(near) == [0, 1, 2, 3]
     assert near[distance] == 1  # the labels are what the slow computation answered
@@ -240,7 +240,7 @@ def test_no_number_depends_on_the_batch_and_seeds_choose_the_random_ones(x: Tens
     model, y = tiny("vit"), torch.arange(12) % 7
     whole = studied(model, x, y, RestrictedAttention(draws=2))
     for batch in (1, 7):
-        other = studied(model, x, y, RestrictedAttention(draws=2), batch=batch)
+        other = studied(model, x, y, RestrictedAttention(draws=2), batch_size=batch)
         assert all(other[key] == whole[key] for key in ("clean", "near", "random", "class_only", "summary"))
     elsewhere = studied(model, x, y, RestrictedAttention(draws=2), seed=9)
     assert elsewhere["near"] == whole["near"]
@@ -251,7 +251,7 @@ def test_an_interrupted_study_resumes(x: Tensor, tmp_path: Path) -> None:
     model, y = tiny("vit"), torch.arange(12) % 7
     known = studied(model, x, y)
     with pytest.raises(KeyboardInterrupt):
-        studied_in(tmp_path, model, x, y, RestrictedAttention(), batch=5, stop_after=0.5)
+        studied_in(tmp_path, model, x, y, RestrictedAttention(), batch_size=5, stop_after=0.5)
     assert ResultFolder(tmp_path).read("restrictions")["index"] == [0, 1, 2, 3, 4]
     images: list[int] = []
     model.register_forward_hook(lambda module, args, out: images.append(len(out)))

@@ -63,8 +63,10 @@ def x() -> Tensor:
     return torch.rand(4, 3, 32, 32, generator=torch.Generator().manual_seed(3))
 
 
-def studied(model: nn.Module, x: Tensor, settings: Saliency | None = None, batch: int | None = None) -> dict[str, Any]:
-    return study(model, x, torch.arange(len(x)), settings or Saliency(steps=2), batch=batch)
+def studied(
+    model: nn.Module, x: Tensor, settings: Saliency | None = None, batch_size: int | None = None
+) -> dict[str, Any]:
+    return study(model, x, torch.arange(len(x)), settings or Saliency(steps=2), batch_size=batch_size)
 
 
 def overlay(result: dict[str, Any], row: int, column: int) -> np.ndarray:
@@ -306,7 +308,7 @@ def test_numbers_are_those_of_the_maps_and_pictures_show_them(x: Tensor) -> None
 
 def test_no_number_depends_on_the_batch_and_an_interruption_costs_nothing(x: Tensor, tmp_path: Path) -> None:
     model = tiny("vit").double()
-    whole, single = studied(model, x, Saliency(steps=2)), studied(model, x, Saliency(steps=2), batch=1)
+    whole, single = studied(model, x, Saliency(steps=2)), studied(model, x, Saliency(steps=2), batch_size=1)
     for method, found in whole["maps"].items():
         for key, value in found.items():
             assert single["maps"][method][key]["mean"] == pytest.approx(value["mean"], abs=1e-6)
@@ -314,10 +316,10 @@ def test_no_number_depends_on_the_batch_and_an_interruption_costs_nothing(x: Ten
     many = x.repeat(5, 1, 1, 1)
     settings, y = Saliency(steps=1, methods=(EIGEN,)), torch.arange(20) % 5
     with pytest.raises(KeyboardInterrupt):
-        studied_in(tmp_path, model, many, y, settings, stop_after=0.5, batch=4)
+        studied_in(tmp_path, model, many, y, settings, stop_after=0.5, batch_size=4)
     assert 0 < len(ResultFolder(tmp_path).read("maps")["index"]) < 20
-    resumed = studied_in(tmp_path, model, many, y, settings, batch=4)
-    straight = study(model, many, y, settings, batch=4)
+    resumed = studied_in(tmp_path, model, many, y, settings, batch_size=4)
+    straight = study(model, many, y, settings, batch_size=4)
     assert {**resumed, "seconds": 0} == {**straight, "seconds": 0}
 
 

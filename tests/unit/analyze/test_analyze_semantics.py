@@ -83,7 +83,7 @@ def test_a_classifier_that_reads_perturbations_is_always_right(x: Tensor, y: Ten
 
 def test_the_control_shuffles_all_labels_once(x: Tensor, y: Tensor) -> None:
     result: dict[str, Any] = semantics(Stripes(), x, y, {"reads": Looking()}, Linf(EPS), FULL, seed=3)
-    again: dict[str, Any] = semantics(Stripes(), x, y, {"reads": Looking()}, Linf(EPS), FULL, seed=3, batch=7)
+    again: dict[str, Any] = semantics(Stripes(), x, y, {"reads": Looking()}, Linf(EPS), FULL, seed=3, batch_size=7)
     other: dict[str, Any] = semantics(Stripes(), x, y, {"reads": Looking()}, Linf(EPS), FULL, seed=4)
     assert again["scores"] == result["scores"]
     found = [scores(one, "reads", "shuffled") for one in (result, other)]
@@ -135,7 +135,7 @@ def test_an_interruption_costs_nothing_and_other_weights_are_asked_anew(x: Tenso
         save(load(name, num_classes=CLASSES, image_size=16, patch_size=8, options=SMALL, seed=seed), path)
     settings = PerturbationSemantics(classifiers=(str(first),), steps=2)
 
-    folder, known = tmp_path / "run", {"threat": Linf(EPS), "batch": 8}
+    folder, known = tmp_path / "run", {"threat": Linf(EPS), "batch_size": 8}
     with pytest.raises(KeyboardInterrupt):
         studied_in(folder, Stripes(), x, y, settings, stop_after=0.5, **known)
     (table,) = [path.name for path in (folder / "tables").iterdir()]

@@ -1,7 +1,6 @@
 """The studies of perturbations by name, with every kind of setting they have, as the command line writes them."""
 
 from collections.abc import Mapping
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,7 +11,7 @@ from vitadel.analyze import study as run
 from vitadel.analyze.attacked_images import Sign, Stretch
 from vitadel.analyze.feature_visualization import Norm, Start
 from vitadel.analyze.saliency_maps import Method
-from vitadel.analyze.study import Parts, Study
+from vitadel.analyze.study import Study
 from vitadel.api.analyze import as_study
 from vitadel.core.errors import UsageError
 from vitadel.models import load, tora
@@ -89,7 +88,7 @@ def test_progress_ends_with_all_that_was_to_be_done(text: str) -> None:
     def notify(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
         told.setdefault(what, []).append((done, total))
 
-    run(model, x, y, as_study(text), batch=4, notify=notify)
+    run(model, x, y, as_study(text), batch_size=4, progress=notify)
     assert told
     for steps in told.values():
         assert len({total for _, total in steps}) == 1
@@ -105,23 +104,3 @@ def test_models_and_images_without_values_are_refused() -> None:
         run(model, x, y, Convergence())
     with pytest.raises(UsageError, match="images and labels on the meta device have no values"):
         run(nn.Sequential(nn.Flatten(), nn.Linear(192, 10)), x.to("meta"), y, Convergence())
-
-
-@pytest.mark.parametrize(
-    ("content", "told"),
-    [
-        ("{}", r"one\.json is no part of a study\. Delete it and run the same command again"),
-        ('{"seconds": "long"}', r"one\.json is no part of a study"),
-        ('{"seconds": 1, "sha256": "00"}', r"one\.json is damaged or was edited"),
-        ("[1", r"one\.json is not readable JSON .* or delete it and run the same command again"),
-    ],
-)
-def test_a_damaged_part_of_a_study_is_named(tmp_path: Path, content: str, told: str) -> None:
-    made = Parts(tmp_path).once("one", lambda: {"share": 0.1})
-    path = tmp_path / "parts" / "one.json"
-    assert Parts(tmp_path).once("one", lambda: pytest.fail("made again")) == made
-    path.write_text(content)
-    with pytest.raises(UsageError, match=told):
-        Parts(tmp_path).once("one", lambda: {"share": 0.2})
-    path.unlink()
-    assert Parts(tmp_path).once("one", lambda: {"share": 0.2})["share"] == 0.2
