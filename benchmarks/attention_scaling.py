@@ -1,4 +1,4 @@
-"""Attacks with scaled attention: the tables of Jain & Dutta 2024, scored on the model and on the rescaled one.
+"""Attacks with rescaled attention: the tables of Jain & Dutta 2024, scored on the model and on the rescaled one.
 
     python benchmarks/attention_scaling.py MODEL --data folder:DIR -n 1000 [--threat linf:8/255] [--out FILE.jsonl]
 
@@ -20,7 +20,9 @@ from record import accuracy_record, clock, hardware, load, pack_bits, versions, 
 from torch import Tensor, nn
 
 from vitadel import robustness, threats
-from vitadel.attacks import FGSM, GAMA, PGD, SCALINGS, Engine, Factors, RescaledModel, Scaling, scaled, search_factors
+from vitadel.attacks import FGSM, GAMA, PGD, SCALINGS, Engine, Factors, Scaling
+from vitadel.attacks.attention_scaling.attack import find_attack_factors, rescale_attack
+from vitadel.attacks.attention_scaling.rescaled_model import RescaledModel
 from vitadel.core.stats import mcnemar
 from vitadel.evaluate import NamedAttack
 from vitadel.losses import dlr, margin
@@ -81,7 +83,7 @@ def compare(setup: Setup, entry: NamedAttack, ways: dict[str, Factors]) -> dict[
         "again": {"original": accuracy_record(*counted(again)), "union": accuracy_record(*counted(plain & again))},
     }
     for name, factors in ways.items():
-        original, _, seconds = setup.robust(NamedAttack(entry.name, scaled(entry.attack, factors), entry.loss))
+        original, _, seconds = setup.robust(NamedAttack(entry.name, rescale_attack(entry.attack, factors), entry.loss))
         rescaled, _, _ = setup.robust(entry, setup.rescaled(factors))
         with torch.no_grad():
             device = next(setup.model.parameters()).device
@@ -112,11 +114,11 @@ def find_ways(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> tuple[d
     """The factors to compare, and the cost of finding them."""
     device = next(model.parameters()).device
     x, y = x.to(device), y.to(device)
-    manual = search_factors(model, x, y, threat, Scaling.manual(*GRID))
+    manual = find_attack_factors(model, x, y, threat, Scaling.manual(*GRID))
     ways = {"manual": manual.best}
-    notes: dict[str, object] = {"manual": {f"{one.attentions[0]:g}": one.felled for one in manual.tried}}
+    notes: dict[str, object] = {"manual": {f"{one.attentions[0]:g}": one.broken for one in manual.tried}}
     for name in READINGS:
-        search = search_factors(model, x, y, threat, SCALINGS[name]())
+        search = find_attack_factors(model, x, y, threat, SCALINGS[name]())
         ways[name] = search.best
         notes[name] = {
             "factors": [float(f"{one:.4g}") for one in search.best.attentions],
@@ -155,7 +157,7 @@ def main() -> None:
     args = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model, x, y = load(args.model, args.data, args.n, device)
-    threat = threats.read(args.threat)
+    threat = threats.parse_threat(args.threat)
     about: dict[str, object] = {
         "benchmark": "saturation" if args.saturation else "attention-scaling",
         "model": Path(args.model).stem,

@@ -110,7 +110,7 @@ def main() -> None:
     args = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model, x, y = load(args.model, args.data, args.n, device, first=args.first)
-    threat = threats.read(args.threat)
+    threat = threats.parse_threat(args.threat)
     engine = Engine(precision=args.precision, compile=args.compile)
     result: dict[str, object] = {
         "benchmark": "autoattack",

@@ -20,7 +20,8 @@ from record import clock, hardware, load, versions, write_record
 from torch import Tensor, nn
 
 from vitadel import robustness, threats
-from vitadel.attacks import VERSIONS, Engine
+from vitadel.attacks import Engine
+from vitadel.attacks.autoattack import VERSIONS
 from vitadel.evaluate import NamedAttack
 from vitadel.threats import Threat
 
@@ -64,7 +65,7 @@ def main() -> None:
     with torch.no_grad():
         correct = torch.cat([model(part).argmax(1) for part in x.split(args.batch)]) == y
     x, y = x[correct], y[correct]
-    threat = threats.read(args.threat)
+    threat = threats.parse_threat(args.threat)
     for stage in VERSIONS["standard"](threat):
         if args.only not in (None, stage.name):
             continue

@@ -17,7 +17,8 @@ from record import hardware, versions, write_record
 
 from vitadel import data, models
 from vitadel.analyze.attention_gaps import EDGES, LINES, measure_gaps
-from vitadel.attacks import SCALINGS, find_factors
+from vitadel.attacks import SCALINGS
+from vitadel.attacks.attention_scaling.factor_search import find_factors
 from vitadel.evaluate.context import Context
 
 SHOWN = (0, 5, 11)  # the paper's blocks 1, 6 and 12

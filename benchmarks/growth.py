@@ -52,7 +52,7 @@ def main() -> None:
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
         started = clock(device)
-        result = robustness(subject, x, y, threats.read(args.threat), engine=Engine())
+        result = robustness(subject, x, y, threats.parse_threat(args.threat), engine=Engine())
         record: dict[str, object] = {
             "benchmark": "growth",
             "model": Path(args.model).stem,

@@ -29,7 +29,7 @@ def main() -> None:
     args = parser.parse_args()
     device = torch.device("cpu")
     model, x, y = load(args.model, args.data, args.n, device)
-    threat, goal = threats.read(args.threat), Untargeted(y)
+    threat, goal = threats.parse_threat(args.threat), Untargeted(y)
     with torch.no_grad():
         correct_B = model(x).argmax(1) == y
     square = Square(queries=5000)(model, x, Untargeted(y, margin), threat, seed=0)

@@ -70,17 +70,20 @@ def test_numbers_out_of_range_are_refused_before_a_folder_is_taken(
     assert "'linf:8/255/2' is not a number" in mistake(vitadel(*evaluate, "--threat", "linf:8/255/2"))
     assert "has too many digits" in mistake(vitadel(*evaluate, "--threat", "linf:1/1e999999999"))
     assert "Engine.batch_size must lie in [1, 2147483647]" in mistake(vitadel(*evaluate, "--batch", "9999999999"))
-    assert "holds every image of shape (3, 8, 8)" in mistake(vitadel(*evaluate, "--suite", "curve", "--threat", "l2:4"))
+    assert "allows every image of shape (3, 8, 8)" in mistake(
+        vitadel(*evaluate, "--suite", "curve", "--threat", "l2:4")
+    )
     transfer = (*evaluate, "--suite", f"transfer:sources={trained}", "--threat", "l2:1000")
-    assert "holds every image of shape (3, 8, 8)" in mistake(vitadel(*transfer))
+    assert "allows every image of shape (3, 8, 8)" in mistake(vitadel(*transfer))
     assert "GrayLevel.levels must lie in (0, 255]" in mistake(vitadel(*evaluate, "--suite", "gray-level:levels=0"))
     attack = ("attack", trained, "--data", "digits[:8]", *run, "--attack")
     assert "PGD.steps must be at least 1, got -1" in mistake(vitadel(*attack, "pgd:steps=-1"))
     assert "FGSM.step_size must be positive, got -0.1" in mistake(vitadel(*attack, "fgsm:step_size=-0.1"))
-    assert "Scaling.held must be at least 1, got 0" in mistake(vitadel(*attack, "fgsm", "--scaling", "aas:held=0"))
+    refused = mistake(vitadel(*attack, "fgsm", "--scaling", "aas:trial_images=0"))
+    assert "Scaling.trial_images must be at least 1, got 0" in refused
     assert "Scaling.grid[0] must be positive" in mistake(vitadel(*attack, "fgsm", "--scaling", "0"))
     analyze = ("analyze", "saliency", trained, "--data", "digits[:8]", *run)
-    assert "holds every image of shape (3, 8, 8)" in mistake(vitadel(*analyze, "--threat", "l1:1000"))
+    assert "allows every image of shape (3, 8, 8)" in mistake(vitadel(*analyze, "--threat", "l1:1000"))
     assert not (tmp_path / "run").exists()
 
 

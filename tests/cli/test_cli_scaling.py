@@ -42,7 +42,7 @@ def test_model_and_rescaled_model_are_told_apart(vitadel: Command, trained: Path
         "pgd:steps=3",
     )
     words = (*words, "--run", tmp_path / "run")
-    scaling = ("--scaling", "aas:batches=2,batch=8,held=8,steps=2")
+    scaling = ("--scaling", "aas:batches=2,batch_size=8,trial_images=8,steps=2")
     code, out, _ = vitadel(*words, *scaling)
     assert code == 0
     assert "scored on" in out

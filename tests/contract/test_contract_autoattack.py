@@ -9,17 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vitadel.attacks import (
-    APGD,
-    FAB,
-    AutoAttack,
-    AutoAttackPlus,
-    AutoAttackRand,
-    IterativeAttack,
-    Oracle,
-    Square,
-    Stage,
-)
+from vitadel.attacks import APGD, FAB, AutoAttack, AutoAttackPlus, AutoAttackRand, IterativeAttack, Square, Stage
+from vitadel.attacks.oracle import Oracle
 from vitadel.core.rng import RandomStreams
 from vitadel.goals import Untargeted
 from vitadel.losses import cross_entropy, dlr, margin
@@ -61,7 +52,7 @@ LABEL = torch.tensor([0])
 def evaluations(stage: Stage, threat: Threat, classes: int) -> int:
     """How many points a stage looks at in an image that never falls."""
     assert isinstance(stage.attack, IterativeAttack)
-    return stage.attack.num_restarts * stage.attack.num_branches(classes) * stage.attack.num_steps(threat)
+    return stage.attack.restarts * stage.attack.num_branches(classes) * stage.attack.num_steps(threat)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +91,7 @@ def test_fewer_classes_leave_fewer_targets() -> None:
 def test_each_stage_climbs_its_published_loss() -> None:
     losses = {stage.name: stage.loss for stage in AutoAttackPlus().stages(Linf(0.1))}
     assert (losses["apgd-ce"], losses["apgd-dlr"], losses["square"]) == (cross_entropy, dlr, margin)
-    draws = [stage.attack.draws for stage in AutoAttackRand().stages(Linf(0.1)) if isinstance(stage.attack, APGD)]
+    draws = [stage.attack.eot_samples for stage in AutoAttackRand().stages(Linf(0.1)) if isinstance(stage.attack, APGD)]
     assert draws == [20, 20]
 
 

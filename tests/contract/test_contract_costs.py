@@ -58,8 +58,8 @@ def search_costs(attack: Attack, threat: Threat, classes: int) -> tuple[int, int
     points = attack.steps + 1
     if isinstance(attack, APGD):
         # 5 steps with a wide start: 2 in three times, 2 in twice and 1 in the radius
-        wide = attack.wide_start and isinstance(threat, L1)
-        points = (points + 2 if wide else points) * attack.draws
+        wide = attack.use_larger_eps and isinstance(threat, L1)
+        points = (points + 2 if wide else points) * attack.eot_samples
     return look + searches * points, searches * points
 
 
@@ -161,7 +161,7 @@ def test_a_success_outside_the_threat_does_not_end_a_search(targets: int) -> Non
 def test_a_wide_start_shares_the_steps_and_judges_the_end_of_each_phase(steps: int, phases: tuple[int, ...]) -> None:
     """30%, 30% and the rest, rounded up."""
     model, x0 = Meter(logit_difference=5), torch.full((2, 3, 5, 7), 0.5)
-    APGD(steps=steps, wide_start=True).craft(model, x0, Untargeted(torch.tensor([0, 0])), L1(3.0), seed=0)
+    APGD(steps=steps, use_larger_eps=True).craft(model, x0, Untargeted(torch.tensor([0, 0])), L1(3.0), seed=0)
     points = sum(phase + 1 for phase in phases)
     assert (model.forwards, model.backwards) == (2 * points, 2 * points)
 

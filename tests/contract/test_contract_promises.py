@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from vitadel.attacks import FAB, FGSM, PGD, Attack, Engine, IterativeAttack, Oracle
+from vitadel.attacks import FAB, FGSM, PGD, Attack, Engine, IterativeAttack
+from vitadel.attacks.oracle import Oracle
 from vitadel.core.errors import UsageError
 from vitadel.core.rng import RandomStreams
 from vitadel.goals import Diverge, Targeted, Untargeted

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vitadel.attacks import FAB, FGSM, GAMA, PGD, Attack, AutoAttack, Engine, IterativeAttack, Oracle, Square
+from vitadel.attacks import FAB, FGSM, GAMA, PGD, Attack, AutoAttack, Engine, IterativeAttack, Square
+from vitadel.attacks.oracle import Oracle
 from vitadel.core.errors import UsageError
 from vitadel.core.rng import RandomStreams
 from vitadel.goals import Diverge, Goal, Targeted, Untargeted
@@ -59,8 +60,8 @@ def test_what_has_no_values(attack: Attack) -> None:
     [
         (labels(0, -1), r"label -1 is out of range. Labels must lie in 0..classes-1"),
         (labels(0, 3), r"label 3 is out of range: the model returns 3 classes. Labels must lie in 0..2; is it the mod"),
-        (labels(0, 1, 2), r"the goal speaks of 3 images, got 2. Give one label per image"),
-        (labels(0), r"the goal speaks of 1 images, got 2"),
+        (labels(0, 1, 2), r"the goal has labels for 3 images, got 2. Give one label per image"),
+        (labels(0), r"the goal has labels for 1 images, got 2"),
     ],
     ids=["negative", "too-high", "too-many", "too-few"],
 )
@@ -214,8 +215,8 @@ def test_radii_that_make_no_sense(make: Callable[[], Threat], message: str) -> N
 @pytest.mark.parametrize(
     ("threat", "message"),
     [
-        (L2(128), r"L2.eps of 128 holds every image of shape \(3, 32, 32\) \(the box has diameter 55.43\)"),
-        (L1(3073), r"L1.eps of 3073 holds every image of shape \(3, 32, 32\) \(diameter 3072\)"),
+        (L2(128), r"L2.eps of 128 allows every image of shape \(3, 32, 32\) \(the box has diameter 55.43\)"),
+        (L1(3073), r"L1.eps of 3073 allows every image of shape \(3, 32, 32\) \(the box has diameter 3072\)"),
     ],
     ids=["l2", "l1"],
 )

@@ -59,7 +59,7 @@ def test_more_restarts_are_never_weaker(threat: Threat, loss: Loss, pixels: Pixe
 HARDER: dict[str, Callable[[int], Attack]] = {
     "apgd-restarts": lambda n: APGD(steps=3, restarts=n),
     "apgd-t-restarts": lambda n: APGD(steps=2, targets=2, restarts=n),
-    "apgd-wide-restarts": lambda n: APGD(steps=5, wide_start=True, restarts=n),
+    "apgd-wide-restarts": lambda n: APGD(steps=5, use_larger_eps=True, restarts=n),
     "pgd-t-restarts": lambda n: PGD(steps=2, targets=2, restarts=n),
     "fab-restarts": lambda n: FAB(steps=2, restarts=n),
     "square-restarts": lambda n: Square(queries=10, restarts=n),
@@ -99,7 +99,7 @@ def test_a_wide_start_ends_in_the_radius_however_few_the_steps(steps: int) -> No
         return torch.stack([x.flatten(1).mean(1) + 5, 1 - x.flatten(1).mean(1)], 1)
 
     x0, goal, threat = torch.full((2, 3, 5, 7), 0.5), Untargeted(torch.zeros(2, dtype=torch.int64)), L1(3.0)
-    APGD(steps=steps, wide_start=True).craft(model, x0, goal, threat, seed=0)
+    APGD(steps=steps, use_larger_eps=True).craft(model, x0, goal, threat, seed=0)
     # three phases take three steps
     first = 9.0 if steps >= 3 else 3.0
     assert threat.distance(seen[0], x0).tolist() == pytest.approx([first] * 2, rel=1e-4)

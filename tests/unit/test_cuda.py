@@ -10,21 +10,11 @@ import pytest
 import torch
 
 from vitadel import data, models, robustness
-from vitadel.attacks import (
-    APGD,
-    FAB,
-    FGSM,
-    GAMA,
-    PGD,
-    Engine,
-    Factors,
-    IterativeAttack,
-    Oracle,
-    ScaledIterativeAttack,
-    Square,
-    WorkQueue,
-    searcher,
-)
+from vitadel.attacks import APGD, FAB, FGSM, GAMA, PGD, Engine, Factors, IterativeAttack, Square
+from vitadel.attacks.attention_scaling.attack import RescaledIterativeAttack
+from vitadel.attacks.engine.precision import searcher
+from vitadel.attacks.engine.queue import WorkQueue
+from vitadel.attacks.oracle import Oracle
 from vitadel.core.cuda_graph import GraphedBackward, GraphedForward
 from vitadel.core.rng import RandomStreams
 from vitadel.data import Split, Squash
@@ -164,7 +154,7 @@ WALKS: dict[str, IterativeAttack] = {
     "fab-t": FAB(steps=20, targets=3),
     "square": Square(queries=150),
     "gama": GAMA(steps=20),
-    "scaled": ScaledIterativeAttack(APGD(steps=20), Factors((0.3,) * 6)),
+    "scaled": RescaledIterativeAttack(APGD(steps=20), Factors((0.3,) * 6)),
 }
 
 

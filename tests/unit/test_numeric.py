@@ -98,7 +98,7 @@ def test_a_whole_number_has_64_bits(text: str) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: ATTACKS["fgsm"](step_size=-0.1), "FGSM.step_size must be positive, got -0.1. Leave it out for eps."),  # type: ignore[call-arg]
+        (lambda: ATTACKS["fgsm"](step_size=-0.1), "FGSM.step_size must be positive, got -0.1. Leave it out for eps."),
         (lambda: PGD(steps=2.5), "PGD.steps must be a whole number and be at least 1, got 2.5."),  # type: ignore[arg-type]
         (lambda: PGD(steps=True), "PGD.steps must be a whole number and be at least 1, got True."),
         (lambda: PGD(steps=2**31), "PGD.steps must lie in [1, 2147483647], got 2147483648."),

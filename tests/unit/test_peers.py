@@ -11,12 +11,16 @@ import torch
 from torch import Tensor
 
 from vitadel import models
-from vitadel.attacks import APGD, FAB, FGSM, PGD, IterativeAttack, Oracle, State, StepContext
-from vitadel.attacks.square import _patterns, _sides
+from vitadel.attacks import APGD, FAB, FGSM, PGD, IterativeAttack, State, StepContext
+from vitadel.attacks.oracle import Oracle
+from vitadel.attacks.square import window_sides
 from vitadel.core.rng import RandomStreams
 from vitadel.goals import Goal, Toward, Untargeted, top_other_classes
 from vitadel.losses import cross_entropy, dlr, logit_difference, targeted_dlr
 from vitadel.threats import L1, L2, Linf, Threat, with_eps
+from vitadel.threats.square_proposals import L1_PATTERNS, L2_PATTERNS
+
+PATTERNS = {"l2": L2_PATTERNS, "l1": L1_PATTERNS}
 
 
 @pytest.fixture
@@ -171,18 +175,18 @@ def test_autoattack_walks_the_same_fab(norm: str, threat: Threat, targeted: bool
 
 
 @pytest.mark.parametrize("size", [8, 32, 224])
-def test_autoattack_draws_squares_of_the_same_sides(size: int) -> None:
+def test_autoattack_draws_squares_of_the_samewindow_sides(size: int) -> None:
     square = pytest.importorskip("pyautoattack.square")
     attack = square.SquareAttack(None, n_queries=5000, eps=0.1, p_init=0.8, resc_schedule=False)
     theirs = [max(round(math.sqrt(attack.p_selection(query) * size * size)), 1) for query in range(5000)]
-    assert _sides(0.8, 5000, size, size, 1, torch.device("cpu"))[:5000].tolist() == theirs
+    assert window_sides(0.8, 5000, size, size, 1, torch.device("cpu"))[:5000].tolist() == theirs
 
 
 @pytest.mark.parametrize("norm", ["L2", "L1"])
 def test_autoattack_draws_the_same_patterns(norm: str) -> None:
     square = pytest.importorskip("pyautoattack.square")
     attack = square.SquareAttack(None, norm=norm, eps=0.1, device=torch.device("cpu"))
-    ours = _patterns(29, norm.lower(), torch.float32, torch.device("cpu"))
+    ours = PATTERNS[norm.lower()].table(29, torch.float32, torch.device("cpu"))
     turned = set()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

@@ -9,7 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from vitadel.attacks import IterativeAttack, Oracle, WorkQueue, is_zero, isolated
+from vitadel.attacks import IterativeAttack
+from vitadel.attacks.engine.queue import WorkQueue
+from vitadel.attacks.isolation import isolated
+from vitadel.attacks.oracle import Oracle, is_zero
 from vitadel.core.rng import RandomStreams, fold_seed
 from vitadel.core.stats import Accuracy, accuracy
 from vitadel.evaluate.context import Batch, Context

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from vitadel.analyze.study import map_chunks
-from vitadel.attacks import frozen
+from vitadel.attacks.isolation import frozen
 from vitadel.core.oom import in_batches
 from vitadel.evaluate.context import Context
 from vitadel.models import Model

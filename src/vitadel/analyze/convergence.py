@@ -21,7 +21,9 @@ from torch import Tensor, nn
 
 from vitadel import threats as threats
 from vitadel.analyze.study import threat_of
-from vitadel.attacks import PGD, Oracle, isolated
+from vitadel.attacks import PGD
+from vitadel.attacks.isolation import isolated
+from vitadel.attacks.oracle import Oracle
 from vitadel.core.device import device_of
 from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Count, CountOrZero, Range, check_ranges
@@ -101,7 +103,7 @@ class Convergence:
             "curve": [{"steps": steps, **one} for steps, one in curve.items()],
             "slices": slices,
         }
-        summary = _summary(curve, len(index), threats.spell(threat))
+        summary = _summary(curve, len(index), str(threat))
         return StudyRecord("convergence", self.title, summary, exhibits, numbers)
 
     def _attacked(self, ctx: Context) -> Tensor:
@@ -138,7 +140,7 @@ class Convergence:
     def _how(self, n: int, threat: Threat) -> str:
         length = "2.5 eps / steps" if self.step_size is None else f"{self.step_size:g}"
         return (
-            f"PGD at {threats.spell(threat)} with steps of {length}, {self.restarts} restarts from random points, on "
+            f"PGD at {threat!s} with steps of {length}, {self.restarts} restarts from random points, on "
             f"{n} images that the model gets right."
         )
 
@@ -176,7 +178,7 @@ class Convergence:
         return Heat(
             "The loss around images",
             "Cross-entropy at x + a d + b r, pixels clipped to [0, 1]: d is a step of length eps along the gradient "
-            f"at x, r one along random numbers, both as {threats.spell(threat)} steps. The image itself is in the "
+            f"at x, r one along random numbers, both as {threat!s} steps. The image itself is in the "
             "middle.",
             [Matrix(f"label {label}", one) for one, label in zip(slices, labels, strict=False)],
             value_label="cross-entropy",

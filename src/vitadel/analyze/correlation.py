@@ -21,7 +21,7 @@ from vitadel.analyze.layers import Read, layers_of, outputs_of
 from vitadel.analyze.similarity import Moments, Per, cka, dependence, gram
 from vitadel.analyze.similarity_figures import SimilarityMap, heat_maps, main_finding, steps
 from vitadel.analyze.study import map_chunks
-from vitadel.attacks import isolated
+from vitadel.attacks.isolation import isolated
 from vitadel.core.device import device_of
 from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Range, check_ranges

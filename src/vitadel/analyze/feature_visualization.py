@@ -24,7 +24,8 @@ from vitadel.analyze import spectrum
 from vitadel.analyze.attacked_images import StepSize, mean_interval
 from vitadel.analyze.json_arrays import packed, unpacked
 from vitadel.analyze.study import map_chunks
-from vitadel.attacks import PGD, isolated
+from vitadel.attacks import PGD
+from vitadel.attacks.isolation import isolated
 from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Count, CountOrZero, Positive, check_ranges
 from vitadel.core.oom import in_batches

@@ -68,7 +68,7 @@ class Masking:
             curve_steps=20,
             targets=3,
             queries=500,
-            scaling=Scaling(steps=3, held=32, probe=PGD(steps=10)),
+            scaling=Scaling(steps=3, trial_images=32, trial_attack=PGD(steps=10)),
         )
 
     def refuse(self, model: nn.Module) -> None:
@@ -83,7 +83,7 @@ class Masking:
         summary = (
             f"Verdict: {verdict.answer} ({verdict.because}). Of {measured.n} images {measured.clean.percent}% "
             f"({measured.clean.interval}%) are classified correctly, and {measured.attacks[0].broken} are broken by "
-            f"PGD with {self.steps} steps at {threats.spell(threat)}."
+            f"PGD with {self.steps} steps at {threat!s}."
         )
         exhibits = masking_exhibits(measured, threat)
         return StudyRecord("masking", self.title, summary, exhibits, measured.numbers())

@@ -6,7 +6,7 @@ from typing import Any
 from vitadel.analyze.attention_gaps import EDGES, LINES
 from vitadel.analyze.measures import Measured
 from vitadel.runs.exhibits import Cell, Exhibit, Histogram, Histograms, Line, Lines, Table
-from vitadel.threats import Threat, bounds_each_pixel, spell
+from vitadel.threats import Threat, bounds_each_pixel
 
 _MERGED = 4  # bins of the counts in a bin of the drawing, five of which are a decade
 _FORMATS = ("fp16", "fp16", "fp32", "fp32")  # of LINES
@@ -70,7 +70,7 @@ def _radii(measured: Measured, threat: Threat) -> Lines:
         "Accuracy under PGD within growing radii; the last is the ball around that of L-infinity at 100/255, where no "
         "model should be robust.",
         [Line.of("PGD", x, [measured.clean, *(point.right for point in measured.eps)])],
-        x_label="eps, in 1/255" if per_pixel else f"eps ({spell(threat).partition(':')[0]})",
+        x_label="eps, in 1/255" if per_pixel else f"eps ({str(threat).partition(':')[0]})",
         y_label="accuracy",
         y_range=(0.0, 1.02),
     )

@@ -11,12 +11,14 @@ from vitadel.analyze import verdict as tests
 from vitadel.analyze.attack_runner import Attacked, has_zero_gradient, run_attack
 from vitadel.analyze.attention_gaps import EDGES, LINES, measure_gaps
 from vitadel.analyze.study import threat_of
-from vitadel.attacks import PGD, Factors, IterativeAttack, RescaledModel, Square, scaled, search_factors
+from vitadel.attacks import PGD, Factors, IterativeAttack, Square
+from vitadel.attacks.attention_scaling.attack import find_attack_factors, rescale_attack
+from vitadel.attacks.attention_scaling.rescaled_model import RescaledModel
 from vitadel.core.stats import Accuracy, accuracy
 from vitadel.evaluate.context import Batch, Context
 from vitadel.losses import Loss, cross_entropy, margin
 from vitadel.models import Model
-from vitadel.threats import Threat, diameter, spell, with_eps
+from vitadel.threats import Threat, with_eps
 
 if TYPE_CHECKING:
     from vitadel.analyze.masking import Masking
@@ -192,8 +194,8 @@ class Measurements:
     def _tuning(self) -> tuple[list[int], int]:
         """The images that factors are searched on, and how many of them choose among candidates."""
         scaling = self.settings.scaling
-        index = list(self.correct or range(self.n))[: max(scaling.held, scaling.batches * scaling.batch)]
-        return index, min(scaling.held, max(1, len(self.correct) // 4))
+        index = list(self.correct or range(self.n))[: max(scaling.trial_images, scaling.batches * scaling.batch_size)]
+        return index, min(scaling.trial_images, max(1, len(self.correct) // 4))
 
     @cached_property
     def _search(self) -> dict[str, Any]:
@@ -201,8 +203,8 @@ class Measurements:
         index, held = self._tuning
 
         def search() -> dict[str, object]:
-            batch, chosen = self.ctx.batch(index), replace(self.settings.scaling, held=held)
-            found = search_factors(self.ctx.model, batch.x, batch.y, self.threat, chosen, seed=self.ctx.seed)
+            batch, chosen = self.ctx.batch(index), replace(self.settings.scaling, trial_images=held)
+            found = find_attack_factors(self.ctx.model, batch.x, batch.y, self.threat, chosen, seed=self.ctx.seed)
             cost = {"forwards": found.forwards, "backwards": found.backwards}
             return {**asdict(found.best), "tried": len(found.tried), "held": held, **cost}
 
@@ -235,21 +237,21 @@ class Measurements:
         """
         left, points, within = self.correct, list[EpsPoint](), frozenset[int]()
         for radius in self._radii:
-            name = f"eps-{spell(radius).replace(':', '-').replace('/', '_')}"
+            name = f"eps-{str(radius).replace(':', '-').replace('/', '_')}"
             broken = self._attack(name, PGD(steps=self.settings.curve_steps), left, threat=radius).broken
             left = [index for index in left if index not in broken]
             within |= broken if radius.eps <= self.threat.eps else frozenset()
-            points.append(EpsPoint(radius.eps, spell(radius), self._share(len(left))))
+            points.append(EpsPoint(radius.eps, str(radius), self._share(len(left))))
         last = self._radii[-1]
         longer = self._attack("eps-again", PGD(steps=self.settings.steps), left, threat=last, loss=margin)
         again = len(left) - len(longer.broken)
-        return points, within, tests.far(len(left), again, len(self.correct), spell(last))
+        return points, within, tests.far(len(left), again, len(self.correct), str(last))
 
     @cached_property
     def _radii(self) -> list[Threat]:
         """Shares of the threat, and at last the ball around that of L-infinity at 100/255."""
         shape = self.ctx.images.images(torch.tensor([0])).shape[1:]
-        last = max(FAR * diameter(self.threat, shape), self.threat.eps)
+        last = max(FAR * self.threat.diameter(shape), self.threat.eps)
         inside = {share * self.threat.eps for share in self.settings.shares}
         return [with_eps(self.threat, eps) for eps in sorted({eps for eps in inside if eps < last} | {last})]
 
@@ -374,6 +376,6 @@ def _gap_evidence(attentions: Sequence[Mapping[str, Any]]) -> tests.Evidence:
 
 
 def _scaled(attack: IterativeAttack, factors: Factors) -> IterativeAttack:
-    found = scaled(attack, factors)
+    found = rescale_attack(attack, factors)
     assert isinstance(found, IterativeAttack)
     return found

@@ -131,7 +131,7 @@ class _WithClassifiers:
         return f"classified-{'-'.join(_mark(one)[:8] for one in self.classifiers.values())}"
 
     def summarize(self, ctx: Context) -> StudyRecord:
-        rows, settings, spelled = ctx.table(self._table_name), self.settings, threats.spell(threat_of(ctx))
+        rows, settings, spelled = ctx.table(self._table_name), self.settings, str(threat_of(ctx))
         classes = rows["classes"][0]
         scores = {
             name: {shown: _score(rows[f"{shown}-{number}"], classes) for shown in _SHOWN}

@@ -121,7 +121,7 @@ class Perturbations:
         detail = f" Details are the middle {side} x {side} pixels." if side else ""
         return Pictures(
             "Perturbations",
-            f"PGD with {self.steps} steps at {threats.spell(threat)}. "
+            f"PGD with {self.steps} steps at {threat!s}. "
             f"{attacked_images.how_stretched(threat, self.stretch, self.sign)} Size is the mean over channels of the "
             f"absolute change, black for none and white for the largest of that image.{detail}",
             [[Picture.of(one[row].numpy()) for one in columns.values()] for row in range(len(x))],
@@ -239,7 +239,7 @@ def _table(rows: TableRows, patch: int | None) -> Table:
 def _summary(rows: TableRows, patch: int | None, threat: Threat) -> str:
     n, fine = len(rows), mean_interval(rows["fine"])["mean"]
     text = (
-        f"On {n} images at {threats.spell(threat)}, {sum(rows['success'])} of which end misclassified, "
+        f"On {n} images at {threat!s}, {sum(rows['success'])} of which end misclassified, "
         f"{fine:.0%} of the perturbation's power lies beyond a quarter of a cycle per pixel (white noise: 80%)."
     )
     if patch is None:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from vitadel.analyze.layers import layers_of
-from vitadel.attacks import isolated
+from vitadel.attacks.isolation import isolated
 from vitadel.core.errors import UsageError
 from vitadel.core.progress import silent
 from vitadel.core.stats import Accuracy, accuracy

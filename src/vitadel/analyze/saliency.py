@@ -106,7 +106,7 @@ class Saliency:
             "fooled": sum(rows["success"]),
             "maps": {method.value: found for method, found in scores.items()},
         }
-        summary = _summary(scores, len(rows), sum(rows["success"]), threats.spell(threat))
+        summary = _summary(scores, len(rows), sum(rows["success"]), str(threat))
         return StudyRecord("saliency", self.title, summary, exhibits, numbers)
 
     def _maps_of(self, ctx: Context) -> SaliencyMaps:
@@ -144,7 +144,7 @@ class Saliency:
         return Pictures(
             self.title,
             f"Maps on the clean image and on the attacked one (PGD with {self.steps} steps at "
-            f"{threats.spell(threat)}); below them the model's prediction. "
+            f"{threat!s}); below them the model's prediction. "
             f"{cam if Method.EIGENCAM in maps_of.methods else ''}Every map is relative to its own largest value, "
             "negative values are drawn as zero.",
             cells,

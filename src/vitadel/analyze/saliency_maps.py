@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from vitadel.analyze.eigencam import eigencam
-from vitadel.attacks import isolated
+from vitadel.attacks.isolation import isolated
 from vitadel.core.device import device_of
 from vitadel.core.errors import UsageError, unknown
 from vitadel.models import Model, family_of

@@ -26,7 +26,7 @@ from vitadel.evaluate.store import Row, TableRows
 from vitadel.runs import describe
 from vitadel.runs.schema import StudyRecord, ThreatRecord
 from vitadel.runs.typed_json import to_json
-from vitadel.threats import Threat, spell
+from vitadel.threats import Threat
 
 
 class Study(Protocol):
@@ -160,7 +160,7 @@ def _summarized(study: Study, ctx: Context) -> StudyRecord:
         common["settings"] = describe(study)
     if study.needs_threat:
         threat = threat_of(ctx)
-        common["threat"] = to_json(ThreatRecord.of(spell(threat), threat.eps))
+        common["threat"] = to_json(ThreatRecord.of(str(threat), threat.eps))
     record = replace(record, numbers={**common, **record.numbers})
     if ctx.store.folder is not None:
         write_json(ctx.store.folder / "result.json", record.to_json())

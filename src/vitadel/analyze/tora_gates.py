@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from vitadel.analyze.attacked_images import small
 from vitadel.analyze.layers import outputs_of
-from vitadel.attacks import isolated
+from vitadel.attacks.isolation import isolated
 from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Count, CountOrZero, check_ranges
 from vitadel.evaluate.context import Batch, Context

@@ -185,9 +185,12 @@ def _measures_table(model: str, record: SuiteRecord) -> ShortTable:
 
 def _factors(factors: Any) -> str:
     each = factors["attentions"]
-    broken = factors.get("broken", factors.get("felled"))
-    probe = "" if broken is None else f"; a short attack broke {broken} of {factors['of']}"
-    return f"{len(each)} attentions scaled by {min(each):.2g} to {max(each):.2g}{probe}"
+    # older records say `felled` and `of`
+    broken, num_images = (
+        factors.get(new, factors.get(old)) for new, old in (("broken", "felled"), ("num_images", "of"))
+    )
+    trial = "" if broken is None else f"; a short attack broke {broken} of {num_images}"
+    return f"{len(each)} attentions scaled by {min(each):.2g} to {max(each):.2g}{trial}"
 
 
 def _flags(record: SuiteRecord) -> list[str]:

@@ -1,59 +1,36 @@
-"""How an adversary searches: (model, x, goal, threat, seed) -> AttackResult."""
+"""Attacks: searches for adversarial images within a threat model.
+
+Example:
+    >>> result = PGD(steps=20)(model, x, y, "linf:8/255")
+    >>> result.success, result.x_adv
+"""
 
 from vitadel.attacks.apgd import APGD
-from vitadel.attacks.attention_scaling.attack import (
-    AAS,
-    ScaledAttack,
-    ScaledIterativeAttack,
-    rescaled,
-    scaled,
-    search_factors,
-)
-from vitadel.attacks.attention_scaling.factor_search import SCALINGS, Factors, Found, Scaling, find_factors
-from vitadel.attacks.attention_scaling.rescaled_model import RescaledModel, tapped
-from vitadel.attacks.autoattack import VERSIONS, AutoAttack, AutoAttackPlus, AutoAttackRand, Stage
+from vitadel.attacks.attention_scaling.attack import AAS
+from vitadel.attacks.attention_scaling.factor_search import SCALINGS, Factors, Scaling
+from vitadel.attacks.autoattack import AutoAttack, AutoAttackPlus, AutoAttackRand, Stage
 from vitadel.attacks.base import Attack
-from vitadel.attacks.counting import is_zero, zero_gradient_flags
 from vitadel.attacks.engine.engine import Engine
 from vitadel.attacks.engine.iterative import IterativeAttack, Query, State, StepContext
-from vitadel.attacks.engine.precision import FALLBACK, PRECISIONS, in_precision, searcher
-from vitadel.attacks.engine.queue import ImageResult, NonFiniteError, WorkQueue
 from vitadel.attacks.fab import FAB
+from vitadel.attacks.fgsm import FGSM
 from vitadel.attacks.gama import GAMA
-from vitadel.attacks.isolation import KeptBuffers, frozen, isolated
-from vitadel.attacks.oracle import Model, Oracle, as_logits, in_own_precision
-from vitadel.attacks.pgd import FGSM, PGD
+from vitadel.attacks.oracle import Model
+from vitadel.attacks.parsing import ATTACKS, parse_attack, parse_scaling
+from vitadel.attacks.pgd import PGD, SCHEDULES, Schedule, constant, cosine, linear
 from vitadel.attacks.result import AttackResult
 from vitadel.attacks.square import Square
-from vitadel.attacks.step_schedules import SCHEDULES, Schedule, constant, cosine, linear
-from vitadel.core.cuda_graph import generator_survives, warm_up
-from vitadel.core.flags import Flag
-
-ATTACKS: dict[str, type[Attack]] = {
-    "fgsm": FGSM,
-    "pgd": PGD,
-    "apgd": APGD,
-    "fab": FAB,
-    "square": Square,
-    "gama": GAMA,
-    "autoattack": AutoAttack,
-    "autoattack-plus": AutoAttackPlus,
-    "autoattack-rand": AutoAttackRand,
-}
 
 __all__ = [
     "AAS",
     "APGD",
     "ATTACKS",
     "FAB",
-    "FALLBACK",
     "FGSM",
     "GAMA",
     "PGD",
-    "PRECISIONS",
     "SCALINGS",
     "SCHEDULES",
-    "VERSIONS",
     "Attack",
     "AttackResult",
     "AutoAttack",
@@ -61,41 +38,18 @@ __all__ = [
     "AutoAttackRand",
     "Engine",
     "Factors",
-    "Flag",
-    "Found",
-    "ImageResult",
     "IterativeAttack",
-    "KeptBuffers",
     "Model",
-    "NonFiniteError",
-    "Oracle",
     "Query",
-    "RescaledModel",
-    "ScaledAttack",
-    "ScaledIterativeAttack",
     "Scaling",
     "Schedule",
     "Square",
     "Stage",
     "State",
     "StepContext",
-    "WorkQueue",
-    "as_logits",
     "constant",
     "cosine",
-    "find_factors",
-    "frozen",
-    "generator_survives",
-    "in_own_precision",
-    "in_precision",
-    "is_zero",
-    "isolated",
     "linear",
-    "rescaled",
-    "scaled",
-    "search_factors",
-    "searcher",
-    "tapped",
-    "warm_up",
-    "zero_gradient_flags",
+    "parse_attack",
+    "parse_scaling",
 ]

@@ -1,6 +1,6 @@
-"""Projected gradient ascent that finds its own step size.
+"""Auto-PGD: projected gradient ascent with momentum and an automatic step size.
 
-Shape letters: B items.
+Shape letters: B items (an image, or an image and a target class), K classes.
 """
 
 from collections.abc import Sequence
@@ -11,173 +11,273 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from vitadel.attacks import apgd_l1
-from vitadel.attacks.engine.iterative import IterativeAttack, Query, State, StepContext
+from vitadel.attacks.engine.iterative import IterativeAttack, Query, State, StepContext, toward_each
 from vitadel.attacks.oracle import Oracle
-from vitadel.attacks.targets import few_classes_for_dlr, few_targets, for_few_classes, target_loss, toward_each
 from vitadel.core.flags import Flag
 from vitadel.core.numeric import Count, Range, check_ranges
-from vitadel.goals import Goal
-from vitadel.threats import L1, L2, Threat, per_image
+from vitadel.goals import Goal, Untargeted
+from vitadel.losses import dlr, logit_difference, margin, targeted_dlr
+from vitadel.threats import Threat, per_image, with_eps
 
-# the share of steps in a window that must raise the gain for the step size to stay
+# a checkpoint keeps the step size if this share of the steps since the last one increased the objective
 _RHO = 0.75
-# how much of a new displacement is the gradient's; the rest is the last displacement's
-_MOMENTUM = 0.75
+# weight of the new displacement; the rest is momentum
+_ALPHA = 0.75
+# sparse threats: share of the values changed by the first steps, then that of the best point divided by _GROWTH
+_FIRST_SHARE, _GROWTH = 0.2, 1.5
+# the step size shrinks by _GROWTH, down to _MIN_STEP eps, and is reset to eps where the best point became sparser than
+# this share of its last support
+_SPARSER, _MIN_STEP = 0.95, 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class APGD(IterativeAttack):
-    r"""Auto-PGD (Croce & Hein 2020, arXiv:2003.01690), and for L1 its sparse sister (2021, arXiv:2103.01208).
+    r"""Auto-PGD (Croce & Hein 2020, arXiv:2003.01690), for sparse threats (L1) as in Croce & Hein 2021 (2103.01208).
 
-    ====================  ======================  =============================================================
-    paper                 here                    note
-    ====================  ======================  =============================================================
-    :math:`\eta^{(0)}`    ``2 * threat.eps``      halved at checkpoints
-    :math:`w_j`           `checkpoints`           after 22, 41, 57, 70, 80, 87, 93, 99 of 100 steps
-    condition 1           ``rises``               too few of the window's steps raised the gain
+    APGD-CE, APGD-DLR and so on by the loss of the goal; APGD-T with `targets`.
+
+    ====================  =======================  ==========================================================
+    paper                 here                     note
+    ====================  =======================  ==========================================================
+    :math:`\eta^{(0)}`    ``2 * threat.eps``       halved at checkpoints
+    :math:`w_j`           `checkpoints`            after 22, 41, 57, 70, 80, 87, 93, 99 of 100 steps
+    condition 1           ``num_increases``        too few steps of the window increased the objective
     condition 2           ``halved``, ``stalled``  not halved at the last checkpoint, and no new best since
-    :math:`\alpha`        ``_MOMENTUM``           1 in the first step
-    ====================  ======================  =============================================================
+    :math:`\alpha`        ``_ALPHA``               1 in the first step
+    ====================  =======================  ==========================================================
 
-    With `targets`, the attack is APGD-T: one search per rival of the label, on the targeted DLR. `draws` gradients are
-    averaged in each step for models that answer at random; such a search ends with its best point and no verdict.
-    With `wide_start`, an L1 search spends 30% of its steps in three times and 30% in twice the radius.
+    Differences from the authors' code: a search ends at its first success; L2 steps are projected exactly on ball and
+    box; with too few classes for DLR, the margin (below 3) or the logit difference (targeted, below 4) is maximized.
+
+    Args:
+        steps: The number of gradient steps.
+        restarts: How often an image that remains robust is attacked, from other random starts.
+        targets: APGD-T: one search on the targeted DLR per target class, for so many classes with the largest clean
+            logits; 0 for none.
+        eot_samples: Gradients averaged per step, for randomized models; such a search does not stop at a success.
+        use_larger_eps: Sparse threats only: 30% of the steps in three times and 30% in twice the radius, then project.
+
+    Example:
+        >>> result = APGD(steps=100)(model, x, Untargeted(y, dlr), "linf:8/255")  # APGD-DLR
+        >>> result = APGD(targets=9)(model, x, y, "linf:8/255")  # APGD-T
     """
 
     steps: Count = 100
     restarts: Count = 1
     targets: Annotated[int, Range(ge=0, hint="0 attacks without targets.")] = 0
-    draws: Count = 1
-    wide_start: bool = False
+    eot_samples: Count = 1
+    use_larger_eps: bool = False
 
     def __post_init__(self) -> None:
         check_ranges(self)
 
     def num_steps(self, threat: Threat) -> int:
-        # a step begins with a question, so the last point needs one more to be judged; so does each phase
-        phases = apgd_l1.phases(self.steps, self.wide_start) if isinstance(threat, L1) else [(1, self.steps)]
+        # a step evaluates the model first, so the last iterate needs one more; so does each phase
+        phases = eps_phases(self.steps, self.use_larger_eps) if threat.sparse else [(1, self.steps)]
         return sum(steps + 1 for _, steps in phases)
 
     @property
-    def num_restarts(self) -> int:
-        return self.restarts
-
-    @property
-    def may_leave_threat(self) -> bool:
-        return self.wide_start
+    def leaves_threat(self) -> bool:
+        return self.use_larger_eps
 
     @property
     def stops_at_success(self) -> bool:
-        return self.draws == 1
+        return self.eot_samples == 1
 
     def branch_goals(self, goal: Goal, others_BT: Tensor, classes: int) -> Sequence[Goal]:
-        if not self.targets:
-            return [for_few_classes(goal, classes)]
-        return toward_each(goal, others_BT, target_loss(classes))
+        if self.targets:
+            return toward_each(goal, others_BT, logit_difference if classes < 4 else targeted_dlr)
+        if isinstance(goal, Untargeted) and goal.loss is dlr and classes < 3:
+            return [Untargeted(goal.label_B, margin)]
+        return [goal]
 
     def find_flags(self, goal: Goal, classes: int) -> tuple[Flag, ...]:
-        return few_targets(self.targets, classes) + few_classes_for_dlr(self.targets, goal, classes)
+        flags = IterativeAttack.find_flags(self, goal, classes)
+        needed, instead = (4, "the logit difference") if self.targets else (3, "the margin")
+        uses_dlr = self.targets or (isinstance(goal, Untargeted) and goal.loss is dlr)
+        if classes >= needed or not uses_dlr:
+            return flags
+        sentence = f"DLR needs {needed} classes and the model has {classes}: {instead} was maximized instead"
+        return (*flags, Flag("few-classes", sentence, {"classes": classes, "needed": needed}))
 
-    def start(self, model: Oracle, items: StepContext) -> State:
-        if isinstance(items.threat, L1):
-            return apgd_l1.start(items, self.steps, self.wide_start)
-        x = _on_the_edge(items)
-        nothing_B = torch.zeros(len(x), device=x.device, dtype=x.dtype)
+    def start(self, model: Oracle, ctx: StepContext) -> State:
+        if ctx.threat.sparse:
+            return self._sparse_start(ctx)
+        x = ctx.threat.sample_boundary(ctx.x0, ctx.rng)
+        zero_B = torch.zeros(len(x), device=x.device, dtype=x.dtype)
         return {
             "x": x,
             "x_old": x,
             "best": x,
-            "grad_best": torch.zeros_like(x),
-            "gain_best": nothing_B - torch.inf,
-            "gain_old": nothing_B,
-            "gain_checked": nothing_B,
-            "rises": nothing_B,
-            "step_size": nothing_B + 2 * items.threat.eps,
-            "halved": torch.ones_like(nothing_B, dtype=torch.bool),
+            "best_grad": torch.zeros_like(x),
+            "best_objective": zero_B - torch.inf,
+            "last_objective": zero_B,
+            "checkpoint_objective": zero_B,
+            "num_increases": zero_B,
+            "step_size": zero_B + 2 * ctx.threat.eps,
+            "halved": torch.ones_like(zero_B, dtype=torch.bool),
         }
 
-    def step(self, model: Oracle, items: StepContext, state: State) -> tuple[Query, State]:
-        objective_B, grad, z_BK = self._gradient(model, state["x"], items.goal)
-        answer = Query(state["x"], z_BK, grad)
-        if isinstance(items.threat, L1):
-            return answer, apgd_l1.move(items, state, objective_B, grad, self.steps, self.wide_start)
-        x, grad, kept = self._check(items, state["x"], grad, _remember(items, state, objective_B, grad))
-        threat, x0 = items.threat, items.x0
-        ahead = threat.project(threat.ascend(x, grad, kept["step_size"]), x0)
-        share_B = per_image(torch.where(items.step_B == 0, 1.0, _MOMENTUM), x)
-        moved = threat.project(x + share_B * (ahead - x) + (1 - share_B) * (x - state["x_old"]), x0)
-        return answer, {**kept, "x": moved, "x_old": x}
-
-    def _check(self, items: StepContext, x: Tensor, grad: Tensor, kept: State) -> tuple[Tensor, Tensor, State]:
-        """At a checkpoint: halve the step and go back to the best point if the window was not worth it."""
-        window_B = _windows(self.steps, x.device)[items.step_B]
-        at_check_B = window_B > 0
-        stalled_B = ~kept["halved"] & (kept["gain_checked"] >= kept["gain_best"])
-        failed_B = (kept["rises"] <= _RHO * window_B) | stalled_B
-        back_B = at_check_B & failed_B
-        back = per_image(back_B, x)
-        checked = {
-            "step_size": torch.where(back_B, kept["step_size"] / 2, kept["step_size"]),
-            "halved": torch.where(at_check_B, failed_B, kept["halved"]),
-            "gain_checked": torch.where(at_check_B, kept["gain_best"], kept["gain_checked"]),
-            "rises": kept["rises"].masked_fill(at_check_B, 0),
-        }
-        return torch.where(back, kept["best"], x), torch.where(back, kept["grad_best"], grad), {**kept, **checked}
+    def step(self, model: Oracle, ctx: StepContext, state: State) -> tuple[Query, State]:
+        objective_B, grad, z_BK = self._gradient(model, state["x"], ctx.goal)
+        query = Query(state["x"], z_BK, grad)
+        if ctx.threat.sparse:
+            return query, self._sparse_step(ctx, state, objective_B, grad)
+        x, grad, state = self._checkpoint(ctx, grad, _update_best(ctx, state, objective_B, grad))
+        threat, x0 = ctx.threat, ctx.x0
+        ascended = threat.project(threat.ascend(x, grad, state["step_size"]), x0)
+        alpha_B = per_image(torch.where(ctx.step_B == 0, 1.0, _ALPHA), x)
+        new = threat.project(x + alpha_B * (ascended - x) + (1 - alpha_B) * (x - state["x_old"]), x0)
+        return query, {**state, "x": new, "x_old": x}
 
     def _gradient(self, model: Oracle, x: Tensor, goal: Goal) -> tuple[Tensor, Tensor, Tensor]:
-        """Gain, gradient and logits, averaged over the draws of a random model."""
-        answers = [model.gradient(x, goal) for _ in range(self.draws)]
-        if self.draws == 1:
-            return answers[0]
-        objective_B, grad, z_BK = (torch.stack(parts).mean(0) for parts in zip(*answers, strict=True))
+        """Objective, gradient and logits, averaged over the EOT samples of a randomized model."""
+        samples = [model.gradient(x, goal) for _ in range(self.eot_samples)]
+        if self.eot_samples == 1:
+            return samples[0]
+        objective_B, grad, z_BK = (torch.stack(parts).mean(0) for parts in zip(*samples, strict=True))
         return objective_B, grad, z_BK
+
+    def _checkpoint(self, ctx: StepContext, grad: Tensor, state: State) -> tuple[Tensor, Tensor, State]:
+        """At a checkpoint: if condition 1 or 2 holds, halve the step size and restart from the best point."""
+        window_B = _windows(self.steps, grad.device)[ctx.step_B]
+        at_checkpoint_B = window_B > 0
+        stalled_B = ~state["halved"] & (state["checkpoint_objective"] >= state["best_objective"])
+        failed_B = (state["num_increases"] <= _RHO * window_B) | stalled_B
+        restart_B = at_checkpoint_B & failed_B
+        restart = per_image(restart_B, grad)
+        checked = {
+            "step_size": torch.where(restart_B, state["step_size"] / 2, state["step_size"]),
+            "halved": torch.where(at_checkpoint_B, failed_B, state["halved"]),
+            "checkpoint_objective": torch.where(
+                at_checkpoint_B, state["best_objective"], state["checkpoint_objective"]
+            ),
+            "num_increases": state["num_increases"].masked_fill(at_checkpoint_B, 0),
+        }
+        x = torch.where(restart, state["best"], state["x"])
+        return x, torch.where(restart, state["best_grad"], grad), {**state, **checked}
+
+    # ---------------------------------------------------- sparse threats (L1)
+
+    def _sparse_start(self, ctx: StepContext) -> State:
+        """Normal noise projected on the ball of the first phase."""
+        x0 = ctx.x0
+        eps = ctx.threat.eps * eps_phases(self.steps, self.use_larger_eps)[0][0]
+        x = with_eps(ctx.threat, eps).sample_boundary(x0, ctx.rng)
+        zero_B = torch.zeros(len(x0), device=x0.device, dtype=x0.dtype)
+        values = x0[0].numel()
+        support_B = _support(x, x0) if self.use_larger_eps else zero_B + values
+        return {
+            "x": x,
+            "best": x,
+            "best_grad": torch.zeros_like(x0),
+            "best_objective": zero_B - torch.inf,
+            "step_size": zero_B + eps,
+            "share": support_B / values / _GROWTH if self.use_larger_eps else zero_B + _FIRST_SHARE,
+            "support": support_B,
+        }
+
+    def _sparse_step(self, ctx: StepContext, state: State, objective_B: Tensor, grad: Tensor) -> State:
+        """Sparse steps, whose sparsity and length follow the support of the best point."""
+        threat, x, x0, values = ctx.threat, state["x"], ctx.x0, ctx.x0[0].numel()
+        radii, checkpoint, phase_end = _sparse_tables(self.steps, self.use_larger_eps, x.device)
+        eps_B, next_eps_B = (radii[ctx.step_B + ahead].to(x.dtype) * threat.eps for ahead in (0, 1))
+        checkpoint_B, phase_end_B = checkpoint[ctx.step_B], phase_end[ctx.step_B]
+        better_B = objective_B > state["best_objective"]
+        better = per_image(better_B, x)
+        best, best_grad = torch.where(better, x, state["best"]), torch.where(better, grad, state["best_grad"])
+        best_objective_B = torch.where(better_B, objective_B.to(x.dtype), state["best_objective"])
+
+        now_B = _support(best, x0)
+        sparser_B = checkpoint_B & (now_B / state["support"].clamp_min(1) < _SPARSER)
+        step_B = torch.where(sparser_B, eps_B, state["step_size"] / torch.where(checkpoint_B, _GROWTH, 1.0))
+        step_B = step_B.maximum(_MIN_STEP * eps_B).minimum(eps_B)
+        share_B = torch.where(checkpoint_B, now_B / values / _GROWTH, state["share"])
+        support_B = torch.where(checkpoint_B, now_B, state["support"])
+        restart = per_image(sparser_B, x)
+        x, grad = torch.where(restart, best, x), torch.where(restart, best_grad, grad)
+        new = threat.project_within(threat.sparse_step(x, grad, step_B, share_B), x0, eps_B)
+
+        # the last iterate of a phase has just been evaluated: the next phase starts from the best one
+        projected = threat.project_within(best, x0, next_eps_B) if self.use_larger_eps else best
+        projected_support_B = _support(projected, x0)
+        ends = per_image(phase_end_B, x)
+        return {
+            "x": torch.where(ends, projected, new),
+            "best": torch.where(ends, projected, best),
+            "best_grad": best_grad,
+            "best_objective": best_objective_B.masked_fill(phase_end_B, -torch.inf),
+            "step_size": torch.where(phase_end_B, next_eps_B, step_B),
+            "share": torch.where(phase_end_B, projected_support_B / values / _GROWTH, share_B),
+            "support": torch.where(phase_end_B, projected_support_B, support_B),
+        }
 
 
 def checkpoints(steps: int) -> list[int]:
     """The steps after which the step size is reconsidered: windows of 22%, then 3% less each time, at least 6%."""
-    window, shorter, shortest = (max(int(share * steps), 1) for share in (0.22, 0.03, 0.06))
-    after, checks = window, []
+    window, decrease, shortest = (max(int(share * steps), 1) for share in (0.22, 0.03, 0.06))
+    after, found = window, []
     while after <= steps:
-        checks.append(after)
-        window = max(window - shorter, shortest)
+        found.append(after)
+        window = max(window - decrease, shortest)
         after += window
-    return checks
+    return found
+
+
+def eps_phases(steps: int, use_larger_eps: bool) -> list[tuple[int, int]]:
+    """(multiple of eps, steps) of every phase of a search in a sparse threat."""
+    if not use_larger_eps:
+        return [(1, steps)]
+    part = min(-(-3 * steps // 10), (steps - 1) // 2)
+    return [(factor, count) for factor, count in ((3, part), (2, part), (1, steps - 2 * part)) if count > 0]
 
 
 @lru_cache(maxsize=64)
 def _windows(steps: int, device: torch.device) -> Tensor:
-    """For every step the length of the window that ends there, 0 where none does."""
+    """For every step the number of steps since the last checkpoint if it is one, else 0."""
     table = torch.zeros(steps + 2)
-    for last, check in zip([0, *checkpoints(steps)], checkpoints(steps), strict=False):
-        table[check] = check - last
+    for last, checkpoint in zip([0, *checkpoints(steps)], checkpoints(steps), strict=False):
+        table[checkpoint] = checkpoint - last
     return table.to(device)
 
 
-def _remember(items: StepContext, state: State, objective_B: Tensor, grad: Tensor) -> dict[str, Tensor]:
-    """The state with the point just asked about taken into account."""
-    objective_B = objective_B.to(state["gain_old"].dtype)
-    first_B, better_B = items.step_B == 0, objective_B > state["gain_best"]
+@lru_cache(maxsize=64)
+def _sparse_tables(steps: int, use_larger_eps: bool, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """For every step: the multiple of eps, whether it is a checkpoint, whether a phase ends."""
+    radius: list[float] = []
+    checkpoint: list[bool] = []
+    phase_end: list[bool] = []
+    phases = eps_phases(steps, use_larger_eps)
+    for number, (factor, count) in enumerate(phases):
+        every = max(int(0.04 * count), 1)
+        radius += [float(factor)] * (count + 1)
+        checkpoint += [step > 0 and step % every == 0 for step in range(count + 1)]
+        phase_end += [False] * count + [number + 1 < len(phases)]
+    radius.append(radius[-1])  # the last step reads one ahead
+    return (
+        torch.tensor(radius, device=device),
+        torch.tensor([*checkpoint, False], device=device),
+        torch.tensor([*phase_end, False], device=device),
+    )
+
+
+def _update_best(ctx: StepContext, state: State, objective_B: Tensor, grad: Tensor) -> State:
+    """The state after evaluating `state["x"]`."""
+    objective_B = objective_B.to(state["last_objective"].dtype)
+    first_B, better_B = ctx.step_B == 0, objective_B > state["best_objective"]
     better = per_image(better_B, grad)
-    gain_best_B = torch.where(better_B, objective_B, state["gain_best"])
+    best_objective_B = torch.where(better_B, objective_B, state["best_objective"])
     return {
         **state,
         "best": torch.where(better, state["x"], state["best"]),
-        "grad_best": torch.where(better, grad, state["grad_best"]),
-        "gain_best": gain_best_B,
-        "gain_checked": torch.where(first_B, gain_best_B, state["gain_checked"]),
-        "rises": state["rises"] + ((objective_B > state["gain_old"]) & ~first_B),
-        "gain_old": objective_B,
+        "best_grad": torch.where(better, grad, state["best_grad"]),
+        "best_objective": best_objective_B,
+        "checkpoint_objective": torch.where(first_B, best_objective_B, state["checkpoint_objective"]),
+        "num_increases": state["num_increases"] + ((objective_B > state["last_objective"]) & ~first_B),
+        "last_objective": objective_B,
     }
 
 
-def _on_the_edge(items: StepContext) -> Tensor:
-    """A random point on the edge of the ball, cut off at the box."""
-    x0, eps, shape = items.x0, items.threat.eps, items.x0.shape[1:]
-    if isinstance(items.threat, L2):
-        noise = items.rng.normal(*shape, dtype=x0.dtype)
-        longest_B = noise.flatten(1).norm(dim=1)
-    else:
-        noise = 2 * items.rng.uniform(*shape, dtype=x0.dtype) - 1
-        longest_B = noise.abs().flatten(1).amax(1)
-    return (x0 + eps * noise / per_image(longest_B.clamp_min(1e-12), noise)).clamp(0, 1)
+def _support(x: Tensor, x0: Tensor) -> Tensor:
+    """[B] numbers of changed values."""
+    return (x != x0).flatten(1).sum(1).to(x.dtype)

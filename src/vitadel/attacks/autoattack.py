@@ -1,7 +1,6 @@
-"""AutoAttack: four attacks one after the other, with the budgets and in the order that were published.
+"""AutoAttack: attacks in the order and with the budgets of the authors' code.
 
-Croce & Hein 2020 (arXiv:2003.01690), for L1 2021 (arXiv:2103.01208). The same name means the same budgets: something
-cheaper is called something else. Shape letters: B images.
+Croce & Hein 2020 (arXiv:2003.01690), for L1 2021 (arXiv:2103.01208). Shape letters: B images.
 """
 
 from collections.abc import Callable
@@ -19,12 +18,12 @@ from vitadel.core.errors import UsageError, unknown
 from vitadel.core.rng import RandomStreams
 from vitadel.goals import Goal, Untargeted
 from vitadel.losses import Loss, cross_entropy, dlr, margin
-from vitadel.threats import L1, Threat
+from vitadel.threats import Threat
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One attack of a cascade and the loss it climbs; an attack with targets brings its own."""
+    """One attack of AutoAttack and the loss it maximizes; one with `targets` has its own."""
 
     name: str
     attack: Attack
@@ -32,35 +31,35 @@ class Stage:
 
 
 def standard(threat: Threat) -> tuple[Stage, ...]:
-    """Untargeted APGD, APGD-T, FAB-T and Square; in L1 with more restarts, fewer targets and a wide start."""
-    sparse = isinstance(threat, L1)
+    """APGD-CE, APGD-T, FAB-T and Square; for sparse threats (L1) with more restarts, fewer targets and larger eps."""
+    sparse = threat.sparse
     return (
-        Stage("apgd-ce", APGD(restarts=5 if sparse else 1, wide_start=sparse), cross_entropy),
-        Stage("apgd-t", APGD(targets=5 if sparse else 9, wide_start=sparse), margin),
+        Stage("apgd-ce", APGD(restarts=5 if sparse else 1, use_larger_eps=sparse), cross_entropy),
+        Stage("apgd-t", APGD(targets=5 if sparse else 9, use_larger_eps=sparse), margin),
         Stage("fab-t", FAB(targets=9), margin),
         Stage("square", Square(), margin),
     )
 
 
 def plus(threat: Threat) -> tuple[Stage, ...]:
-    """Six attacks with five restarts."""
-    sparse = isinstance(threat, L1)
+    """APGD-CE, APGD-DLR and FAB with five restarts, Square, APGD-T and FAB-T."""
+    sparse = threat.sparse
     return (
-        Stage("apgd-ce", APGD(restarts=5, wide_start=sparse), cross_entropy),
-        Stage("apgd-dlr", APGD(restarts=5, wide_start=sparse), dlr),
+        Stage("apgd-ce", APGD(restarts=5, use_larger_eps=sparse), cross_entropy),
+        Stage("apgd-dlr", APGD(restarts=5, use_larger_eps=sparse), dlr),
         Stage("fab", FAB(restarts=5), margin),
         Stage("square", Square(), margin),
-        Stage("apgd-t", APGD(targets=9, wide_start=sparse), margin),
+        Stage("apgd-t", APGD(targets=9, use_larger_eps=sparse), margin),
         Stage("fab-t", FAB(targets=9), margin),
     )
 
 
 def rand(threat: Threat) -> tuple[Stage, ...]:
-    """For models that answer at random: two attacks that average 20 gradients in every step."""
-    sparse = isinstance(threat, L1)
+    """For randomized models: APGD-CE and APGD-DLR with 20 EOT samples per step."""
+    sparse = threat.sparse
     return (
-        Stage("apgd-ce", APGD(draws=20, wide_start=sparse), cross_entropy),
-        Stage("apgd-dlr", APGD(draws=20, wide_start=sparse), dlr),
+        Stage("apgd-ce", APGD(eot_samples=20, use_larger_eps=sparse), cross_entropy),
+        Stage("apgd-dlr", APGD(eot_samples=20, use_larger_eps=sparse), dlr),
     )
 
 
@@ -69,9 +68,19 @@ VERSIONS: dict[str, Callable[[Threat], tuple[Stage, ...]]] = {"standard": standa
 
 @dataclass(frozen=True, slots=True)
 class AutoAttack(Attack):
-    """AutoAttack, standard: APGD-CE, APGD-T, FAB-T and Square, each on the images that the ones before left.
+    """AutoAttack, standard version: each attack runs on the images that remain robust after the ones before.
 
-    Called like any attack it works on one batch; an evaluation runs its stages over a whole data set.
+    Called like any attack it works on one batch; `vitadel.robustness` runs it on a whole data set. Differences from the
+    authors' code are those of its attacks; random numbers belong to images, not to batches.
+
+    Args:
+        version: "standard", "plus" or "rand".
+
+    Raises:
+        UsageError: If the version is unknown, or the goal not untargeted.
+
+    Example:
+        >>> result = AutoAttack()(model, x, y, "linf:8/255")
     """
 
     version: str = "standard"
@@ -81,33 +90,34 @@ class AutoAttack(Attack):
             raise unknown("version of AutoAttack", self.version, VERSIONS)
 
     def stages(self, threat: Threat) -> tuple[Stage, ...]:
+        """Its attacks, in order; their budgets depend on whether the threat is sparse."""
         return VERSIONS[self.version](threat)
 
     def search(self, model: Oracle, x0: Tensor, goal: Goal, threat: Threat, rng: RandomStreams) -> Tensor:
         if not isinstance(goal, Untargeted):
             raise UsageError(f"AutoAttack wants an Untargeted goal, got {type(goal).__name__}.")
-        x, standing_B = x0.clone(), torch.ones(len(x0), dtype=torch.bool, device=x0.device)
+        x, robust_B = x0.clone(), torch.ones(len(x0), dtype=torch.bool, device=x0.device)
         for number, stage in enumerate(self.stages(threat)):
-            rows = standing_B.nonzero().squeeze(1)
-            if len(rows) == 0:
+            index_B = robust_B.nonzero().squeeze(1)
+            if len(index_B) == 0:
                 break
-            own = Untargeted(goal.label_B[rows], stage.loss)
-            found = stage.attack.search(model, x0[rows], own, threat, rng.at(rows).fold(number))
-            x[rows] = threat.project(found.detach(), x0[rows])
+            goal_left = Untargeted(goal.label_B[index_B], stage.loss)
+            candidate = stage.attack.search(model, x0[index_B], goal_left, threat, rng.at(index_B).fold(number))
+            x[index_B] = threat.project(candidate.detach(), x0[index_B])
             with torch.no_grad():
-                standing_B[rows] = ~own.success(model(x[rows]))
+                robust_B[index_B] = ~goal_left.success(model(x[index_B]))
         return x
 
 
 @dataclass(frozen=True, slots=True)
 class AutoAttackPlus(AutoAttack):
-    """AutoAttack, plus: six attacks with five restarts."""
+    """AutoAttack, plus version: six attacks."""
 
     version: str = "plus"
 
 
 @dataclass(frozen=True, slots=True)
 class AutoAttackRand(AutoAttack):
-    """AutoAttack, rand: two attacks that average 20 gradients per step, for models that answer at random."""
+    """AutoAttack, rand version, for randomized models: two attacks with 20 EOT samples per step."""
 
     version: str = "rand"

@@ -1,91 +1,164 @@
-"""The contract every attack inherits: an author writes `search`, the rest is done here, once.
+"""The base class of attacks: an author writes `search`; checks, isolation, projection and judging are done here.
 
-Shape letters: B images, K classes.
+Shape letters: B images, C channels, H rows and W columns of pixels, K classes.
 """
 
 import time
 from abc import ABC, abstractmethod
-from typing import ClassVar, final
+from dataclasses import fields, is_dataclass
+from typing import ClassVar, Self, final
 
 import torch
 from torch import Tensor
 
-from vitadel.attacks.counting import CountingOracle, zero_gradient_flags
 from vitadel.attacks.isolation import frozen, isolated
-from vitadel.attacks.oracle import Model, Oracle
+from vitadel.attacks.oracle import CountingOracle, Model, Oracle, zero_gradient_flags
 from vitadel.attacks.result import AttackResult
 from vitadel.core.errors import UsageError
 from vitadel.core.numeric import check_seed
 from vitadel.core.rng import RandomStreams
-from vitadel.goals import Goal
+from vitadel.goals import Goal, Labels, as_goal
 from vitadel.losses import Loss, cross_entropy
-from vitadel.threats import Threat
+from vitadel.threats import Threat, as_threat
+
+# settings of other libraries and ours; a threat holds eps and the norm, a goal the target
+_ELSEWHERE = {"eps", "norm", "epsilon", "epsilons", "device", "targeted", "y_target"}
+_OUR_NAMES = {
+    "alpha": "step_size",
+    "eps_step": "step_size",
+    "eot_iter": "eot_samples",
+    "n_queries": "queries",
+    "n_restarts": "restarts",
+    "n_target_classes": "targets",
+} | dict.fromkeys(("n_iter", "num_steps", "nb_iter", "iters", "max_iter", "iterations"), "steps")
 
 
 class Attack(ABC):
-    """A search for an image in the threat that reaches the goal; holds no model and leaves no trace on one."""
+    """A search for adversarial images; it holds settings but no model, and leaves no trace on a model.
+
+    Example:
+        >>> attack = PGD(steps=20)
+        >>> result = attack(model, x, y, "linf:8/255")
+    """
 
     __slots__ = ()
 
-    # what it climbs where nobody says otherwise
+    # maximized where the goal is given as labels
     default_loss: ClassVar[Loss] = staticmethod(cross_entropy)
+
+    def __new__(cls, *args: object, **settings: object) -> Self:
+        """Refuse the constructor calls of other attack libraries, with the line to write instead."""
+        known = [one.name for one in fields(cls)] if is_dataclass(cls) else list(settings)
+        holds_model = bool(args) and callable(args[0]) and not isinstance(args[0], Attack)
+        foreign = sorted(set(settings) - set(known))
+        if holds_model or foreign:
+            raise UsageError(_line_to_write(cls.__name__, known, foreign, settings, holds_model=holds_model))
+        return super().__new__(cls)
 
     @abstractmethod
     def search(self, model: Oracle, x0: Tensor, goal: Goal, threat: Threat, rng: RandomStreams) -> Tensor:
-        """Return the best candidate per image. Need not be exact about the threat: the caller projects and judges."""
+        """The best candidate per image; it need not be projected, the caller does that and judges it.
+
+        Args:
+            model: Call it for logits, or its `gradient` for the gradient of the goal's objective.
+            x0: [B, C, H, W] the original images.
+            goal: The adversary's goal.
+            threat: The threat model.
+            rng: Random streams, one per image.
+        """
 
     @final
     def __call__(
-        self, model: Model, x0: Tensor, goal: Goal, threat: Threat, *, seed: int, index_B: Tensor | None = None
+        self,
+        model: Model,
+        x: Tensor,
+        y: Labels | Goal,
+        threat: Threat | str,
+        *,
+        seed: int = 0,
+        index_B: Tensor | None = None,
     ) -> AttackResult:
-        """Attack the images `x0` and judge what was found.
+        """Attack a batch of images.
 
-        The model is judged as it is, in its own precision, and its logits are compared in float32 or float64. Images of
-        half precision are searched and returned in float32.
+        The model is judged in its own precision and its logits are compared in float32 or float64. Nothing of the
+        caller's changes: training modes, gradients, hooks, random state, `x`.
 
-        `index_B` are the images' numbers in their data set: what is drawn for an image depends on them and on `seed`,
-        never on the batch. A seed is an int in [-2**63, 2**63 - 1]. Nothing of the caller's changes: modes, gradients,
-        hooks, random state, `x0`.
+        Args:
+            model: Takes [B, C, H, W] pixels in [0, 1] and returns logits [B, K].
+            x: [B, C, H, W] the images.
+            y: [B] labels for an untargeted attack, or a goal such as `Targeted(classes)` or `Untargeted(y, margin)`.
+            threat: A threat, or a text such as "linf:8/255".
+            seed: Seed of the random numbers, an int in [-2**63, 2**63 - 1].
+            index_B: The images' indices in their data set, by default 0, 1, ...: random numbers depend on these and on
+                the seed, not on the batch.
+
+        Returns:
+            The adversarial images, whether they succeed, and the cost.
+
+        Raises:
+            UsageError: If pixels are not in [0, 1], labels do not fit, or the model returns NaN or no logits.
         """
         check_seed(seed)
-        _check_pixels(x0)
+        _check_pixels(x)
+        goal, threat = as_goal(y, type(self).default_loss), as_threat(threat)
         started = time.perf_counter()
-        counted = CountingOracle(model, _highest_class(goal, len(x0)))
-        with isolated(model, seed, x0.device):
-            x0 = _wide(x0.clone() if x0.is_inference() else x0.detach())
+        oracle = CountingOracle(model, _highest_class(goal, len(x)))
+        with isolated(model, seed, x.device):
+            x0 = _at_least_float32(x.clone() if x.is_inference() else x.detach())
             if goal.classes.is_inference():  # made by a caller in inference mode, and of no use in a gradient
                 goal = goal.at(torch.arange(len(x0), device=x0.device))
-            x = self._candidate(counted, x0, goal, threat, seed, index_B)
+            x_adv = self._candidate(oracle, x0, goal, threat, seed, index_B)
             # a search may run in half precision, a success counts only in full
             with torch.no_grad(), torch.autocast(x0.device.type, enabled=False):
-                z_BK = counted(x)
-        _check_finite(counted.blind(), x, z_BK)
-        prediction, success, size = z_BK.argmax(1), goal.success(z_BK), threat.distance(x, x0)
-        zero = counted.zero_gradients()  # waits for the device, so the time below is real
+                z_BK = oracle(x_adv)
+        _check_finite(oracle.nonfinite_gradients(), x_adv, z_BK)
+        prediction, success, distance = z_BK.argmax(1), goal.success(z_BK), threat.distance(x_adv, x0)
+        zero = oracle.zero_gradients()  # waits for the device, so the time below is real
         seconds = time.perf_counter() - started
-        flags = zero_gradient_flags(zero, counted.backwards)
-        return AttackResult(x, success, prediction, size, counted.forwards, counted.backwards, seconds, zero, flags)
+        flags = zero_gradient_flags(zero, oracle.backwards)
+        return AttackResult(
+            x_adv, success, prediction, distance, oracle.forwards, oracle.backwards, seconds, zero, flags
+        )
 
     @final
     def craft(
         self, model: Model, x0: Tensor, goal: Goal, threat: Threat, *, seed: int, index_B: Tensor | None = None
     ) -> Tensor:
-        """The images alone, unjudged and with pixels trusted: for training, where a forward more per step is dear."""
+        """The adversarial images alone, without checks and judging: for training, where every forward pass counts."""
         check_seed(seed)
         with frozen(model):
-            return self._candidate(Oracle(model), _wide(x0.detach()), goal, threat, seed, index_B)
+            return self._candidate(Oracle(model), _at_least_float32(x0.detach()), goal, threat, seed, index_B)
 
     def _candidate(
         self, model: Oracle, x0: Tensor, goal: Goal, threat: Threat, seed: int, index_B: Tensor | None
     ) -> Tensor:
         index_B = torch.arange(len(x0)) if index_B is None else index_B
         with torch.enable_grad():
-            found = self.search(model, x0, goal, threat, RandomStreams.of(seed, index_B.to(x0.device)))
-        return threat.project(found.detach(), x0)
+            x = self.search(model, x0, goal, threat, RandomStreams.of(seed, index_B.to(x0.device)))
+        return threat.project(x.detach(), x0)
 
 
-def _wide(x0: Tensor) -> Tensor:
-    """Half precision has too few bits for the edge of a ball."""
+def _line_to_write(
+    name: str, known: list[str], foreign: list[str], settings: dict[str, object], *, holds_model: bool
+) -> str:
+    wrong = "an attack holds no model" if holds_model else f"{name} has no setting {foreign[0]!r}"
+    ours = {_OUR_NAMES.get(key, key): value for key, value in settings.items()}
+    kept = ", ".join(f"{key}={value!r}" for key, value in ours.items() if key in known)
+    eps = next((settings[key] for key in ("eps", "epsilon") if isinstance(settings.get(key), int | float)), 8 / 255)
+    norm = str(settings.get("norm", "linf")).lower()
+    if unknown := [key for key in foreign if key not in _ELSEWHERE and _OUR_NAMES.get(key) not in known]:
+        return f"{name} has no setting {unknown[0]!r}. Its settings are {', '.join(known)}."
+    return f'{wrong}. Write {name}({kept})(model, x, y, "{norm}:{_as_text(eps)}").'
+
+
+def _as_text(eps: object) -> str:
+    number = float(str(eps))
+    levels = number * 255
+    return f"{round(levels)}/255" if abs(levels - round(levels)) < 1e-6 and levels >= 1 else f"{number:g}"
+
+
+def _at_least_float32(x0: Tensor) -> Tensor:
+    """Half precision has too few bits for the boundary of a ball."""
     return x0.float() if x0.dtype in (torch.float16, torch.bfloat16) else x0
 
 
@@ -113,7 +186,7 @@ def _highest_class(goal: Goal, images: int) -> int:
     if classes.dtype != torch.int64:
         raise UsageError(f"labels must be class numbers in torch.int64, got {classes.dtype}. Write labels.long().")
     if len(classes) != images:
-        raise UsageError(f"the goal speaks of {len(classes)} images, got {images}. Give one label per image.")
+        raise UsageError(f"the goal has labels for {len(classes)} images, got {images}. Give one label per image.")
     if classes.is_meta:
         raise UsageError("the labels are on the meta device and have no values. Make them outside of it.")
     if (lowest := int(classes.min())) < 0:
@@ -121,10 +194,10 @@ def _highest_class(goal: Goal, images: int) -> int:
     return int(classes.max())
 
 
-def _check_finite(blind: int, x: Tensor, z_BK: Tensor) -> None:
+def _check_finite(nonfinite_gradients: int, x: Tensor, z_BK: Tensor) -> None:
     bad = int((~z_BK.isfinite()).any(1).sum())
     # a step along such a gradient leads nowhere, and the attack would report the image as robust
-    if blind or (not bad and not bool(x.isfinite().all())):
+    if nonfinite_gradients or (not bad and not bool(x.isfinite().all())):
         raise UsageError("the attack met NaN or infinite gradients. Check the model's backward pass on these images.")
     if bad:
         raise UsageError(

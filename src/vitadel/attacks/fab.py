@@ -1,6 +1,6 @@
-"""The fast adaptive boundary attack: walks along the decision boundary towards the image.
+"""The fast adaptive boundary attack.
 
-Shape letters: B items, K classes.
+Shape letters: B items (an image, or an image and a target class), K classes.
 """
 
 from collections.abc import Sequence
@@ -13,36 +13,42 @@ from torch.nn.functional import one_hot
 
 from vitadel.attacks.engine.iterative import IterativeAttack, Query, State, StepContext
 from vitadel.attacks.oracle import Oracle
-from vitadel.attacks.targets import few_targets, toward_each
 from vitadel.core.errors import UsageError
-from vitadel.core.flags import Flag
 from vitadel.core.numeric import Count, Range, check_ranges
 from vitadel.goals import Goal, Toward, Untargeted
 from vitadel.losses import logit_difference
-from vitadel.threats import L1, L2, Threat, per_image
-from vitadel.threats.hyperplane import project_on_plane
+from vitadel.threats import Threat, per_image
 
 # the paper's settings, the same in every published use
-_ALPHA_MAX, _OVERSHOOT, _BACK = 0.1, 1.05, 0.9
+_ALPHA_MAX, _ETA, _BETA = 0.1, 1.05, 0.9
 
 
 @dataclass(frozen=True, slots=True)
 class FAB(IterativeAttack):
-    r"""FAB (Croce & Hein 2020, arXiv:1907.02044), stopped as soon as it is inside the threat.
+    r"""FAB (Croce & Hein 2020, arXiv:1907.02044); FAB-T with `targets`.
 
-    Each step linearizes the boundary at the current point, projects the point and the image on that plane inside the
-    box, goes between the two projections a little too far, and, if that fools the model, a tenth of the way back.
+    Each step linearizes the decision boundary at the current point, projects point and image on that hyperplane inside
+    the box, moves to a mean of the two projections with overshoot, and after a success a tenth of the way back.
 
-    ===================  ==============  ==========================================
+    ===================  ==============  ============================================
     paper                here            note
-    ===================  ==============  ==========================================
-    :math:`\alpha_max`   ``_ALPHA_MAX``  how much the image attracts
-    :math:`\eta`         ``_OVERSHOOT``  beyond the plane
-    :math:`\beta`        ``_BACK``       of the displacement is kept after a success
-    ===================  ==============  ==========================================
+    ===================  ==============  ============================================
+    :math:`\alpha_max`   ``_ALPHA_MAX``  the largest weight of the image's projection
+    :math:`\eta`         ``_ETA``        overshoot
+    :math:`\beta`        ``_BETA``       of the displacement is kept after a success
+    ===================  ==============  ============================================
 
-    With `targets`, FAB-T: the boundary towards one rival of the label after the other, side by side. Without, the
-    nearest of all boundaries, which takes a backward pass per rival.
+    Differences from the authors' code: it stops as soon as it is inside eps instead of minimizing the distance further,
+    and has no final line search.
+
+    Args:
+        steps: The number of steps.
+        restarts: How often an image that remains robust is attacked; later ones start at a random point at eps / 2.
+        targets: FAB-T: the boundary to each of so many classes with the largest clean logits, side by side; 0 for the
+            nearest of all boundaries, at a backward pass per class.
+
+    Example:
+        >>> result = FAB(targets=9)(model, x, y, "linf:8/255")
     """
 
     steps: Count = 100
@@ -53,58 +59,52 @@ class FAB(IterativeAttack):
         check_ranges(self)
 
     def num_steps(self, threat: Threat) -> int:
-        return self.steps + 1  # a step begins with a question, so the last point needs one more
+        return self.steps + 1  # a step evaluates the model first, so the last iterate needs one more
 
     @property
-    def num_restarts(self) -> int:
-        return self.restarts
-
-    @property
-    def may_leave_threat(self) -> bool:
+    def leaves_threat(self) -> bool:
         return True
 
     def branch_goals(self, goal: Goal, others_BT: Tensor, classes: int) -> Sequence[Goal]:
         if not isinstance(goal, Untargeted):
             raise UsageError(f"FAB looks for any wrong class and wants an Untargeted goal, got {type(goal).__name__}.")
-        return toward_each(goal, others_BT, logit_difference) if self.targets else [goal]
+        return IterativeAttack.branch_goals(self, goal, others_BT, classes)
 
-    def find_flags(self, goal: Goal, classes: int) -> tuple[Flag, ...]:
-        return few_targets(self.targets, classes)
+    def start(self, model: Oracle, ctx: StepContext) -> State:
+        x = torch.where(per_image(ctx.restart_B == 0, ctx.x0), ctx.x0, _random_at_half_eps(ctx))
+        infinite_B = torch.full((len(x),), torch.inf, device=x.device, dtype=x.dtype)
+        return {"x": x, "best": ctx.x0, "best_distance": infinite_B}
 
-    def start(self, model: Oracle, items: StepContext) -> State:
-        x = torch.where(per_image(items.restart_B == 0, items.x0), items.x0, _half_way_out(items))
-        return {"x": x, "best": items.x0, "size_best": torch.full((len(x),), torch.inf, device=x.device, dtype=x.dtype)}
-
-    def step(self, model: Oracle, items: StepContext, state: State) -> tuple[Query, State]:
-        x, x0, threat = state["x"], items.x0, items.threat
+    def step(self, model: Oracle, ctx: StepContext, state: State) -> tuple[Query, State]:
+        x, x0, threat = state["x"], ctx.x0, ctx.threat
         z_BK = model(x)
-        fooled_B, size_B = items.goal.success(z_BK), threat.distance(x, x0)
-        nearer_B = fooled_B & (size_B < state["size_best"])
+        success_B, distance_B = ctx.goal.success(z_BK), threat.distance(x, x0)
+        nearer_B = success_B & (distance_B < state["best_distance"])
         best = torch.where(per_image(nearer_B, x), x, state["best"])
-        y = torch.where(per_image(fooled_B, x), x0 + _BACK * (x - x0), x)
-        gap_B, normal = _nearest_boundary(model, y, items.goal, threat)
-        moved = _between_projections(y, x0, normal, gap_B, threat)
-        size_best_B = torch.where(nearer_B, size_B, state["size_best"])
-        return Query(x, z_BK, normal), {"x": moved, "best": best, "size_best": size_best_B}
+        biased = torch.where(per_image(success_B, x), x0 + _BETA * (x - x0), x)
+        difference_B, normal = _nearest_boundary(model, biased, ctx.goal, threat)
+        new = _between_projections(biased, x0, normal, difference_B, threat)
+        best_distance_B = torch.where(nearer_B, distance_B, state["best_distance"])
+        return Query(x, z_BK, normal), {"x": new, "best": best, "best_distance": best_distance_B}
 
 
-def _between_projections(x: Tensor, x0: Tensor, normal: Tensor, gap_B: Tensor, threat: Threat) -> Tensor:
-    """Towards the boundary, where the linearized gap `gap_B` closes, and a little towards the image."""
-    here, there, w = x.flatten(1), x0.flatten(1), normal.flatten(1)
-    offset_B = (w * here).sum(1) - gap_B
-    both = project_on_plane(torch.cat([here, there]), torch.cat([w, w]), torch.cat([offset_B, offset_B]), threat)
-    zero = torch.zeros_like(both)
-    length_here, length_there = threat.distance(both, zero).clamp_min(1e-8).chunk(2)
-    alpha_B = per_image((length_here / (length_here + length_there)).clamp_max(_ALPHA_MAX), x)
-    step_here, step_there = (_OVERSHOOT * half.view_as(x) for half in both.chunk(2))
-    return ((1 - alpha_B) * (x + step_here) + alpha_B * (x0 + step_there)).clamp(0, 1)
+def _between_projections(x: Tensor, x0: Tensor, normal: Tensor, difference_B: Tensor, threat: Threat) -> Tensor:
+    """Towards the hyperplane where the linearized logit difference is zero, and a little towards the image."""
+    offset_B = (normal.flatten(1) * x.flatten(1)).sum(1) - difference_B
+    both = threat.project_on_hyperplane(
+        torch.cat([x, x0]), torch.cat([normal, normal]), torch.cat([offset_B, offset_B])
+    )
+    length_x, length_x0 = threat.distance(both, torch.zeros_like(both)).clamp_min(1e-8).chunk(2)
+    alpha_B = per_image((length_x / (length_x + length_x0)).clamp_max(_ALPHA_MAX), x)
+    step_x, step_x0 = (_ETA * half for half in both.chunk(2))
+    return ((1 - alpha_B) * (x + step_x) + alpha_B * (x0 + step_x0)).clamp(0, 1)
 
 
 def _nearest_boundary(model: Oracle, x: Tensor, goal: Goal, threat: Threat) -> tuple[Tensor, Tensor]:
-    """The lead of a rival over the label and its gradient; of all rivals the one whose boundary is nearest."""
+    """The logit difference to another class and its gradient; of all classes the one whose boundary is nearest."""
     if isinstance(goal, Toward):
-        gap_B, normal, _ = model.gradient(x, goal)
-        return gap_B, normal
+        difference_B, normal, _ = model.gradient(x, goal)
+        return difference_B, normal
     label_B = goal.classes
     x = x.detach().requires_grad_()
     with torch.enable_grad():
@@ -112,36 +112,23 @@ def _nearest_boundary(model: Oracle, x: Tensor, goal: Goal, threat: Threat) -> t
     classes = z_BK.shape[1]
     label_BK = one_hot(label_B, classes).to(z_BK.dtype)
     nearest_B = torch.full_like(z_BK[:, 0].detach(), torch.inf)
-    gap_B, normal = torch.zeros_like(nearest_B), torch.zeros_like(x)
-    broken_B = torch.zeros_like(label_B, dtype=torch.bool)
+    nearest_difference_B, normal = torch.zeros_like(nearest_B), torch.zeros_like(x)
+    not_finite_B = torch.zeros_like(label_B, dtype=torch.bool)
     for k in range(classes - 1):
         other_B = k + (label_B <= k)  # every class but the label
         grad = model.pull_back(one_hot(other_B, classes) - label_BK, z_BK, x, again=k + 2 < classes)
         difference_B = logit_difference(z_BK.detach(), label_B, other_B)
-        distance_B = difference_B.abs() / (1e-12 + _dual_norm(grad, threat))
+        distance_B = difference_B.abs() / (1e-12 + threat.dual_norm(grad))
         nearer_B = distance_B < nearest_B
         nearest_B = torch.where(nearer_B, distance_B, nearest_B)
-        gap_B = torch.where(nearer_B, difference_B, gap_B)
+        nearest_difference_B = torch.where(nearer_B, difference_B, nearest_difference_B)
         normal = torch.where(per_image(nearer_B, x), grad, normal)
-        broken_B |= ~distance_B.isfinite()
+        not_finite_B |= ~distance_B.isfinite()
     # NaN is nearer than nothing: it must not pass for a boundary that is far away
-    return gap_B, normal.detach().masked_fill(per_image(broken_B, x), torch.nan)
+    return nearest_difference_B, normal.detach().masked_fill(per_image(not_finite_B, x), torch.nan)
 
 
-def _dual_norm(grad: Tensor, threat: Threat) -> Tensor:
-    """How fast a value changes at most per unit of the threat's norm."""
-    flat = grad.flatten(1)
-    if isinstance(threat, L2):
-        return flat.norm(dim=1)
-    return flat.abs().amax(1) if isinstance(threat, L1) else flat.abs().sum(1)
-
-
-def _half_way_out(items: StepContext) -> Tensor:
-    """A random point at half the radius."""
-    x0, threat, shape = items.x0, items.threat, items.x0.shape[1:]
-    if isinstance(threat, (L2, L1)):
-        noise = items.rng.normal(*shape, dtype=x0.dtype)
-    else:
-        noise = 2 * items.rng.uniform(*shape, dtype=x0.dtype) - 1
-    length_B = threat.distance(noise, torch.zeros_like(noise)).clamp_min(1e-12)
-    return (x0 + noise * per_image(threat.eps / 2 / length_B, noise)).clamp(0, 1)
+def _random_at_half_eps(ctx: StepContext) -> Tensor:
+    noise = ctx.threat.random_direction(ctx.x0, ctx.rng)
+    length_B = ctx.threat.distance(noise, torch.zeros_like(noise)).clamp_min(1e-12)
+    return (ctx.x0 + noise * per_image(ctx.threat.eps / 2 / length_B, noise)).clamp(0, 1)

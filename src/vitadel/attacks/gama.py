@@ -1,4 +1,4 @@
-"""The guided adversarial margin attack.
+"""GAMA-PGD: the guided adversarial margin attack.
 
 Shape letters: B items, K classes.
 """
@@ -14,58 +14,65 @@ from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Count, NotNegative, check_ranges
 from vitadel.goals import Untargeted
 from vitadel.losses import margin
-from vitadel.threats import Linf, Threat, per_image
+from vitadel.threats import Threat, per_image
 
 
 @dataclass(frozen=True, slots=True)
 class GAMA(IterativeAttack):
-    r"""GAMA-PGD (Sriramanan et al. 2020, arXiv:2011.14969): climbs the margin of the probabilities, guided at first.
+    r"""GAMA-PGD (Sriramanan et al. 2020, arXiv:2011.14969): the margin of the probabilities, with a guiding term.
 
     .. math:: \max_{i \neq y} p_i - p_y + \lambda_t \, \lVert p - p(x_0) \rVert_2^2
 
-    The guide draws the answer away from the one to the clean image; its weight falls evenly from `guide` to nothing
-    within the first quarter of the steps. Steps of 2 eps are divided by 10 after 60% and 85%. The authors' code guides
-    away from the answer at the random start instead; the paper, and we, from the clean one.
+    The second term draws the output away from the one on the clean image; its weight decays linearly to zero within the
+    first quarter of the steps. Steps of 2 eps are divided by 10 after 60% and 85%. Difference from the authors' code:
+    there, the reference is the output at the random start; in the paper, and here, on the clean image.
+
+    Args:
+        steps: The number of gradient steps.
+        restarts: How often an image that remains robust is attacked, from other random starts.
+        guidance_weight: The initial weight of the guiding term, lambda.
+
+    Raises:
+        UsageError: If the goal is not untargeted.
+
+    Example:
+        >>> result = GAMA(steps=100)(model, x, y, "linf:8/255")
     """
 
     steps: Count = 100
     restarts: Count = 1
-    guide: NotNegative = 50.0
+    guidance_weight: NotNegative = 50.0
 
     def __post_init__(self) -> None:
         check_ranges(self)
 
     def num_steps(self, threat: Threat) -> int:
-        return self.steps + 1  # a step begins with a question, so the last point needs one more
+        return self.steps + 1  # a step evaluates the model first, so the last iterate needs one more
 
-    @property
-    def num_restarts(self) -> int:
-        return self.restarts
-
-    def start(self, model: Oracle, items: StepContext) -> State:
-        if not isinstance(items.goal, Untargeted):
-            raise UsageError(f"GAMA wants an Untargeted goal, got {type(items.goal).__name__}.")
-        x0, eps = items.x0, items.threat.eps
-        # the authors start from a corner of the ball; elsewhere a random point has to do
-        corner = x0 + eps * items.rng.signs(*x0.shape[1:], dtype=x0.dtype)
-        x = items.threat.project(corner, x0) if isinstance(items.threat, Linf) else items.threat.sample(x0, items.rng)
+    def start(self, model: Oracle, ctx: StepContext) -> State:
+        if not isinstance(ctx.goal, Untargeted):
+            raise UsageError(f"GAMA wants an Untargeted goal, got {type(ctx.goal).__name__}.")
+        x0 = ctx.x0
+        x = ctx.threat.sample_vertex(x0, ctx.rng)
         worst_B = torch.full((len(x0),), -torch.inf, device=x0.device, dtype=x0.dtype)
-        return {"x": x, "best": x, "lead_best": worst_B, "reference": model(x0).softmax(1)}
+        return {"x": x, "best": x, "best_objective": worst_B, "reference": model(x0).softmax(1)}
 
-    def step(self, model: Oracle, items: StepContext, state: State) -> tuple[Query, State]:
-        x, x0, threat = state["x"], items.x0, items.threat
-        done_B = items.step_B.to(x.dtype) / self.steps
-        weight_B = self.guide * (1 - 4 * done_B).clamp_min(0)
-        _, grad, z_BK = model.gradient(x, _Guided(items.goal.classes, state["reference"], weight_B))
-        difference_B = margin(z_BK, items.goal.classes).to(x.dtype)
-        better_B = difference_B > state["lead_best"]
-        step_B = 2 * threat.eps * torch.where(done_B < 0.6, 1.0, torch.where(done_B < 0.85, 0.1, 0.01)).to(x.dtype)
-        moved = {
+    def step(self, model: Oracle, ctx: StepContext, state: State) -> tuple[Query, State]:
+        x, x0, threat = state["x"], ctx.x0, ctx.threat
+        progress_B = ctx.step_B.to(x.dtype) / self.steps
+        weight_B = self.guidance_weight * (1 - 4 * progress_B).clamp_min(0)
+        _, grad, z_BK = model.gradient(x, _Guided(ctx.goal.classes, state["reference"], weight_B))
+        margin_B = margin(z_BK, ctx.goal.classes).to(x.dtype)
+        better_B = margin_B > state["best_objective"]
+        step_B = (
+            2 * threat.eps * torch.where(progress_B < 0.6, 1.0, torch.where(progress_B < 0.85, 0.1, 0.01)).to(x.dtype)
+        )
+        new = {
             "x": threat.project(threat.ascend(x, grad, step_B), x0),
             "best": torch.where(per_image(better_B, x), x, state["best"]),
-            "lead_best": torch.where(better_B, difference_B, state["lead_best"]),
+            "best_objective": torch.where(better_B, margin_B, state["best_objective"]),
         }
-        return Query(x, z_BK, grad), moved
+        return Query(x, z_BK, grad), new
 
 
 @dataclass(frozen=True, slots=True)

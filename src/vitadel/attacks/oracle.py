@@ -1,4 +1,4 @@
-"""The model as a search sees it: a function with a gradient.
+"""The model as an attack sees it: logits and input gradients, counted.
 
 Shape letters: B images, K classes.
 """
@@ -10,23 +10,30 @@ import torch
 from torch import Tensor, nn
 
 from vitadel.core.errors import UsageError
+from vitadel.core.flags import Flag
 from vitadel.goals import Goal
 from vitadel.threats import per_image
 
 Model = Callable[[Tensor], Tensor]
 
-# the power of two at which slopes travel back through the model; half precision holds it well
-_TRAVEL_AT = 6
+# the binary exponent to which gradients at the logits are scaled; half precision holds it well
+_EXPONENT = 6
 _TINY = 1e-30
 _PRECISIONS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+# the share of exactly zero gradients from which on a gradient attack cannot be trusted
+_ZERO_SHARE = 0.01
 
 
-def as_logits(answer: object) -> Tensor:
-    """What a model answered, if it is a tensor; many return it inside something else."""
-    if isinstance(answer, Tensor):
-        return answer
+def as_logits(output: object) -> Tensor:
+    """The output of a model if it is a tensor.
+
+    Raises:
+        UsageError: If it is something else, such as an output object that holds the logits.
+    """
+    if isinstance(output, Tensor):
+        return output
     raise UsageError(
-        f"the model should return logits, got a {type(answer).__name__}. "
+        f"the model should return logits, got a {type(output).__name__}. "
         "Wrap it in a module that returns the tensor alone, such as `net(x).logits` or `net(x)[0]`."
     )
 
@@ -44,20 +51,30 @@ def in_own_precision(model: object, x: Tensor) -> Tensor:
 
 
 class Oracle:
-    """Answers with logits in float32 and refuses answers that are not logits for the goal's classes.
+    """A model that returns logits in float32 and gradients of a goal's objective, and whose outputs are checked.
 
-    `calls` and `pullbacks` count batches sent forward and backward.
+    Args:
+        model: The model.
+        highest_class: The highest class among the labels, to refuse a model with fewer outputs.
+
+    Attributes:
+        forward_calls: Batches sent forward.
+        backward_calls: Batches sent backward.
     """
 
     def __init__(self, model: Model, highest_class: int = -1) -> None:
-        self.calls = 0
-        self.pullbacks = 0
+        self.forward_calls = 0
+        self.backward_calls = 0
         self._model = model
         self._highest_class = highest_class
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Logits in float32, or in float64 if both the pixels and what the model computes in are."""
-        self.calls += 1
+        """Logits in float32, or in float64 if both the pixels and what the model computes in are.
+
+        Raises:
+            UsageError: If the output is no tensor [B, K], or has no class for one of the labels.
+        """
+        self.forward_calls += 1
         z_BK = as_logits(self._model(in_own_precision(self._model, x)))
         if z_BK.ndim != 2 or len(z_BK) != len(x):
             raise UsageError(
@@ -73,12 +90,12 @@ class Oracle:
 
     @property
     def model(self) -> Model:
-        """What answers."""
+        """The model itself."""
         return self._model
 
     @contextmanager
-    def seen_through(self, view: Callable[[Model], Model]) -> Iterator[None]:
-        """Inside, `view` of the model answers in its place; what it costs is counted with the rest."""
+    def replaced(self, view: Callable[[Model], Model]) -> Iterator[None]:
+        """Inside, `view(model)` is evaluated instead of the model; its cost is counted with the rest."""
         model, self._model = self._model, view(self._model)
         try:
             yield
@@ -86,25 +103,74 @@ class Oracle:
             self._model = model
 
     def gradient(self, x: Tensor, goal: Goal) -> tuple[Tensor, Tensor, Tensor]:
-        """Gain [B], its gradient with respect to the pixels, and the logits behind both."""
+        """The goal's objective [B], its gradient with respect to the pixels, and the logits."""
         x = x.detach().requires_grad_()
         with torch.enable_grad():
             z_BK = self(x)
             leaf = z_BK.detach().requires_grad_()
             objective_B = goal.objective(leaf)
-            (slope_BK,) = torch.autograd.grad(objective_B.sum(), leaf)
-        return objective_B.detach(), self.pull_back(slope_BK, z_BK, x), z_BK.detach()
+            (grad_BK,) = torch.autograd.grad(objective_B.sum(), leaf)
+        return objective_B.detach(), self.pull_back(grad_BK, z_BK, x), z_BK.detach()
 
-    def pull_back(self, slope_BK: Tensor, z_BK: Tensor, x: Tensor, *, again: bool = False) -> Tensor:
-        """What `slope_BK` at the logits is at the pixels; zero if the model cuts the path between them.
+    def pull_back(self, grad_BK: Tensor, z_BK: Tensor, x: Tensor, *, again: bool = False) -> Tensor:
+        """The gradient at the pixels for a gradient at the logits; zero if the graph between them is cut.
 
-        Slopes travel through the model at about the same size, so that those of a saturated softmax do not vanish on
-        the way. The factors are powers of two: taking them out again changes no digit.
+        Gradients are scaled to about the same size on their way through the model, so that those of a saturated
+        softmax do not vanish. The factors are powers of two: dividing by them afterwards changes no digit.
         """
-        self.pullbacks += 1
+        self.backward_calls += 1
         if not z_BK.requires_grad:
             return torch.zeros_like(x)
-        steepest_B1 = slope_BK.abs().amax(1, keepdim=True)
-        factor_B1 = torch.exp2(_TRAVEL_AT - steepest_B1.clamp_min(_TINY).log2().ceil())
-        (grad,) = torch.autograd.grad(z_BK, x, factor_B1 * slope_BK, materialize_grads=True, retain_graph=again)
+        largest_B1 = grad_BK.abs().amax(1, keepdim=True)
+        factor_B1 = torch.exp2(_EXPONENT - largest_B1.clamp_min(_TINY).log2().ceil())
+        (grad,) = torch.autograd.grad(z_BK, x, factor_B1 * grad_BK, materialize_grads=True, retain_graph=again)
         return grad / per_image(factor_B1.to(grad.dtype), grad)
+
+
+class CountingOracle(Oracle):
+    """An oracle that counts images sent forward and backward, and gradients that are zero or not finite."""
+
+    def __init__(self, model: Model, highest_class: int) -> None:
+        super().__init__(model, highest_class)
+        self.forwards = 0
+        self.backwards = 0
+        self._zeros: Tensor | int = 0
+        self._nonfinite: Tensor | int = 0
+
+    def __call__(self, x: Tensor) -> Tensor:
+        self.forwards += len(x)
+        return super().__call__(x)
+
+    def pull_back(self, grad_BK: Tensor, z_BK: Tensor, x: Tensor, *, again: bool = False) -> Tensor:
+        self.backwards += len(x)
+        grad = super().pull_back(grad_BK, z_BK, x, again=again)
+        self._zeros = self._zeros + is_zero(grad).sum()
+        # counted, not raised: testing here would make every step wait for the device
+        self._nonfinite = self._nonfinite + (~is_finite(grad) & is_finite(z_BK.detach())).sum()
+        return grad
+
+    def nonfinite_gradients(self) -> int:
+        """How many gradients of finite logits were not finite."""
+        return int(self._nonfinite)
+
+    def zero_gradients(self) -> int:
+        """How many gradients were exactly zero."""
+        return int(self._zeros)
+
+
+def is_zero(grad: Tensor) -> Tensor:
+    """[B] whether all values of each image's gradient are zero."""
+    return (grad.flatten(1) == 0).all(1)
+
+
+def is_finite(values: Tensor) -> Tensor:
+    """[B] whether all values of each row are finite."""
+    return torch.isfinite(values.flatten(1)).all(1)
+
+
+def zero_gradient_flags(zero: int, gradients: int) -> tuple[Flag, ...]:
+    """A flag if 1% or more of the input gradients were exactly zero, so that gradient attacks cannot be trusted."""
+    if zero < _ZERO_SHARE * max(1, gradients):
+        return ()
+    sentence = f"{zero} of {gradients} input gradients were exactly zero: gradient attacks understate what is possible"
+    return (Flag("zero-gradients", sentence, {"zero": zero, "gradients": gradients}),)

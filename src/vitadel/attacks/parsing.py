@@ -1,15 +1,35 @@
-"""Attacks and attention scalings as people write them: `pgd:steps=40,loss=margin`, `aas:blocks=4`."""
+"""Attacks and attention scalings by name: `pgd:steps=40,loss=margin`, `aas:blocks=4`."""
 
 from collections.abc import Mapping
 from typing import Any
 
-from vitadel.attacks import ATTACKS, SCALINGS, SCHEDULES, Attack, AutoAttack, Scaling, Schedule
+from vitadel.attacks.apgd import APGD
+from vitadel.attacks.attention_scaling.factor_search import SCALINGS, Scaling
+from vitadel.attacks.autoattack import AutoAttack, AutoAttackPlus, AutoAttackRand
+from vitadel.attacks.base import Attack
+from vitadel.attacks.fab import FAB
+from vitadel.attacks.fgsm import FGSM
+from vitadel.attacks.gama import GAMA
+from vitadel.attacks.pgd import PGD, SCHEDULES, Schedule
+from vitadel.attacks.square import Square
 from vitadel.core.errors import unknown
 from vitadel.core.numeric import read_number
 from vitadel.core.settings import Notation, Reader, one_of, split_name, with_settings
 from vitadel.goals import TARGETS, Target
 from vitadel.losses import LOSSES, Loss, kl_divergence
-from vitadel.threats import Threat, read
+from vitadel.threats import Threat, parse_threat
+
+ATTACKS: dict[str, type[Attack]] = {
+    "fgsm": FGSM,
+    "pgd": PGD,
+    "apgd": APGD,
+    "fab": FAB,
+    "square": Square,
+    "gama": GAMA,
+    "autoattack": AutoAttack,
+    "autoattack-plus": AutoAttackPlus,
+    "autoattack-rand": AutoAttackRand,
+}
 
 # losses by the name that `loss=` chooses them by
 NAMED_LOSSES: dict[str, Loss] = {**LOSSES, "kl": kl_divergence}
@@ -28,12 +48,20 @@ def parse_attack(text: str) -> Attack:
 
 
 def parse_attack_and_goal(text: str) -> tuple[Attack, Loss, Target | None]:
-    """An attack with the loss it maximizes and the class it targets: `pgd:steps=40,loss=margin,target=runner-up`."""
+    """An attack with the loss it maximizes and the class it targets: `pgd:steps=40,loss=margin,target=runner-up`.
+
+    Raises:
+        UsageError: As `parse_attack`.
+    """
     return _parse(text, goal_settings=True)
 
 
 def parse_scaling(text: str) -> Scaling:
-    """The attention scaling that `aas:loss=margin,blocks=4` names; a number is one factor for every attention."""
+    """The attention scaling that `aas:loss=margin,blocks=4` names; a number is one factor for every attention layer.
+
+    Raises:
+        UsageError: If there is no such scaling or setting, or a value that it cannot have.
+    """
     name, settings = split_name(text)
     if name not in SCALINGS:
         if not name[:1].isdigit():
@@ -75,5 +103,5 @@ READERS: Mapping[Any, Reader] = {
     Scaling: _read_scaling,
     Schedule: one_of("schedule", SCHEDULES),
     Target: one_of("target", TARGETS),
-    Threat: lambda text, what: read(text),
+    Threat: lambda text, what: parse_threat(text),
 }

@@ -1,41 +1,71 @@
-"""Projected gradient ascent, and its one-step ancestor.
+"""Projected gradient descent, and schedules of its step size.
 
-Shape letters: B images.
+Shape letters: B images, K classes.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from vitadel.attacks.base import Attack
 from vitadel.attacks.engine.iterative import IterativeAttack, Query, State, StepContext
 from vitadel.attacks.oracle import Oracle
-from vitadel.attacks.step_schedules import Schedule, constant
-from vitadel.attacks.targets import few_targets, toward_each
 from vitadel.core.errors import UsageError
-from vitadel.core.flags import Flag
 from vitadel.core.numeric import Count, Positive, Range, check_ranges
 from vitadel.core.rng import RandomStreams
 from vitadel.goals import Goal
-from vitadel.losses import logit_difference
 from vitadel.threats import Threat, per_image
+
+# (step, steps) -> the factor in (0, 1] by which the step size is multiplied
+Schedule = Callable[[int, int], float]
+
+
+def constant(step: int, steps: int) -> float:
+    """The same step size throughout."""
+    return 1.0
+
+
+def linear(step: int, steps: int) -> float:
+    """Linear decay; the last factor is 1/steps."""
+    return 1 - step / steps
+
+
+def cosine(step: int, steps: int) -> float:
+    """Cosine annealing."""
+    return (1 + math.cos(math.pi * step / steps)) / 2
+
+
+SCHEDULES: dict[str, Schedule] = {"constant": constant, "linear": linear, "cosine": cosine}
 
 
 @dataclass(frozen=True, slots=True)
 class PGD(IterativeAttack):
-    """Projected gradient ascent (Madry et al. 2018, arXiv:1706.06083); keeps, per image, the best iterate.
+    """PGD (Madry et al. 2018, arXiv:1706.06083): steps along the gradient, each projected back into the threat.
 
-    Best means: reaches the goal, and among those that do (or do not), gains most. `step_size` defaults to
-    2.5 eps / steps, which crosses the threat with some steps to spare. A random start is anywhere in the threat; with
-    `start_noise` it is normal noise of that deviation, as often in TRADES. With `keep_best=False` the last iterate is
-    returned unjudged, one forward cheaper: what training wants.
+    Reference implementations return the last iterate. This one returns the best one per image: an adversarial example
+    if there is one, and the highest objective among equals.
 
-    With `targets`, the attack is multi-targeted (Gowal et al. 2019, arXiv:1910.09338): one search per rival of the
-    label, each climbing that rival's lead. Such searches, and every search in an evaluation, end at the first success.
+    Args:
+        steps: The number of gradient steps.
+        step_size: The length of a step in the threat's norm; by default 2.5 eps / steps, as in Madry's code.
+        random_start: Start at a random point of the threat rather than at the image.
+        start_noise: Standard deviation of a normal random start, as in TRADES (0.001); by default the start is uniform.
+        restarts: How often an image that remains robust is attacked, from other random starts.
+        schedule: Factors for the step size: `constant`, `linear` or `cosine`.
+        keep_best: Return the best iterate; False returns the last one, which saves a forward pass in training.
+        targets: Multi-targeted PGD (Gowal et al. 2019, arXiv:1910.09338): one search per target class, for so many
+            classes with the largest clean logits; 0 for none.
+
+    Raises:
+        UsageError: If a setting is out of range, or restarts or targets have no effect.
+
+    Example:
+        >>> result = PGD(steps=40, restarts=5)(model, x, y, "linf:8/255")
+        >>> result.x_adv, result.success
     """
 
     steps: Count = 20
@@ -56,105 +86,89 @@ class PGD(IterativeAttack):
         if self.targets and not self.keep_best:
             raise UsageError("PGD.targets need keep_best: of several searches one has to be chosen.")
 
+    @property
+    def uses_engine(self) -> bool:
+        return self.keep_best
+
+    def num_steps(self, threat: Threat) -> int:
+        return self.steps + 1  # a step evaluates the model first, so the last iterate needs one more
+
+    def start(self, model: Oracle, ctx: StepContext) -> State:
+        x = self._first_iterate(ctx)
+        return {"x": x, "best": x, "best_objective": torch.full((len(x),), -torch.inf, device=x.device, dtype=x.dtype)}
+
+    def step(self, model: Oracle, ctx: StepContext, state: State) -> tuple[Query, State]:
+        x = state["x"]
+        step_B = self._step_size(ctx.threat) * _factors(self.schedule, self.steps, x.device)[ctx.step_B].to(x.dtype)
+        objective_B, query, x_new = self._gradient_step(model, ctx, x, step_B)
+        better_B = objective_B > state["best_objective"]
+        best_objective_B = objective_B.to(x.dtype).maximum(state["best_objective"])
+        best = torch.where(per_image(better_B, x), x, state["best"])
+        return query, {"x": x_new, "best": best, "best_objective": best_objective_B}
+
+    def _gradient_step(
+        self, model: Oracle, ctx: StepContext, x: Tensor, step: float | Tensor
+    ) -> tuple[Tensor, Query, Tensor]:
+        """The objective at `x`, the query that gave it, and the next iterate."""
+        objective_B, grad, z_BK = model.gradient(x, ctx.goal)
+        return objective_B, Query(x, z_BK, grad), ctx.threat.project(ctx.threat.ascend(x, grad, step), ctx.x0)
+
     def search(self, model: Oracle, x0: Tensor, goal: Goal, threat: Threat, rng: RandomStreams) -> Tensor:
+        """All images of a batch in step, without early stopping: for training, and for a call on a batch."""
         if self.targets:
             return IterativeAttack.search(self, model, x0, goal, threat, rng)
+        every_B = torch.arange(len(x0), device=x0.device)
         if not self.keep_best:
-            return self._maximize(model, x0, goal, threat, rng.fold(0)).x
+            return self._search(model, x0, goal, threat, rng.fold(0)).x
         best = _Best.of(x0)
         for restart in range(self.restarts):
-            # an image that fell is not attacked again
-            rows = (~best.success_B).nonzero().squeeze(1) if restart else torch.arange(len(x0), device=x0.device)
-            if len(rows) == 0:
+            index_B = every_B[~best.success_B] if restart else every_B
+            if len(index_B) == 0:
                 break
-            best.take(rows, self._maximize(model, x0[rows], goal.at(rows), threat, rng.fold(restart).at(rows)))
+            found = self._search(model, x0[index_B], goal.at(index_B), threat, rng.fold(restart).at(index_B))
+            best.update(found, index_B)
         return best.x
 
-    def _maximize(self, model: Oracle, x0: Tensor, goal: Goal, threat: Threat, rng: RandomStreams) -> "_Best":
-        step_size = self._step_size(threat)
-        x = self._first(x0, threat, rng)
+    def _search(self, model: Oracle, x0: Tensor, goal: Goal, threat: Threat, rng: RandomStreams) -> "_Best":
+        """All steps from one start; the best iterate, or the last one without `keep_best`."""
+        zero_B = torch.zeros(len(x0), dtype=torch.int64, device=x0.device)
+        ctx = StepContext(x0, goal, threat, rng, zero_B, zero_B)
+        x, step_size = self._first_iterate(ctx), self._step_size(threat)
         best = _Best.of(x)
         for step in range(self.steps):
-            objective_B, grad, z_BK = model.gradient(x, goal)
+            factor = self.schedule(step, self.steps)
+            objective_B, query, x_new = self._gradient_step(model, ctx, x, step_size * factor)
             if self.keep_best:
-                best.offer(x, objective_B, goal.success(z_BK))
-            x = threat.project(threat.ascend(x, grad, step_size * self.schedule(step, self.steps)), x0)
+                best.update(_Best(x, objective_B, goal.success(query.z_BK)))
+            x = x_new
         if not self.keep_best:
-            return _Best(x, best.objective_B, best.success_B)
+            return replace(best, x=x)
         with torch.no_grad():
             z_BK = model(x)
-        best.offer(x, goal.objective(z_BK), goal.success(z_BK))
+        best.update(_Best(x, goal.objective(z_BK), goal.success(z_BK)))
         return best
 
-    def _first(self, x0: Tensor, threat: Threat, rng: RandomStreams) -> Tensor:
+    def _first_iterate(self, ctx: StepContext) -> Tensor:
+        x0 = ctx.x0
         if not self.random_start:
             return x0
         if self.start_noise is None:
-            return threat.sample(x0, rng)
-        return threat.project(x0 + self.start_noise * rng.normal(*x0.shape[1:], dtype=x0.dtype), x0)
+            return ctx.threat.sample(x0, ctx.rng)
+        return ctx.threat.project(x0 + self.start_noise * ctx.rng.normal(*x0.shape[1:], dtype=x0.dtype), x0)
 
     def _step_size(self, threat: Threat) -> float:
         return 2.5 * threat.eps / self.steps if self.step_size is None else self.step_size
 
-    def num_steps(self, threat: Threat) -> int:
-        return self.steps + 1  # a step begins with a question, so the last point needs one more
-
-    @property
-    def num_restarts(self) -> int:
-        return self.restarts
-
-    def branch_goals(self, goal: Goal, others_BT: Tensor, classes: int) -> Sequence[Goal]:
-        return toward_each(goal, others_BT, logit_difference) if self.targets else [goal]
-
-    def find_flags(self, goal: Goal, classes: int) -> tuple[Flag, ...]:
-        return few_targets(self.targets, classes)
-
-    def start(self, model: Oracle, items: StepContext) -> State:
-        x = self._first(items.x0, items.threat, items.rng)
-        return {"x": x, "best": x, "gain_best": torch.full((len(x),), -torch.inf, device=x.device, dtype=x.dtype)}
-
-    def step(self, model: Oracle, items: StepContext, state: State) -> tuple[Query, State]:
-        x, threat = state["x"], items.threat
-        objective_B, grad, z_BK = model.gradient(x, items.goal)
-        better_B = objective_B > state["gain_best"]
-        step_B = self._step_size(threat) * _factors(self.schedule, self.steps, x.device)[items.step_B].to(x.dtype)
-        moved = {
-            "x": threat.project(threat.ascend(x, grad, step_B), items.x0),
-            "best": torch.where(per_image(better_B, x), x, state["best"]),
-            "gain_best": objective_B.to(x.dtype).maximum(state["gain_best"]),
-        }
-        return Query(x, z_BK, grad), moved
-
 
 @lru_cache(maxsize=64)
 def _factors(schedule: Schedule, steps: int, device: torch.device) -> Tensor:
-    # the last point is asked about, but nobody goes on from it
+    # no step follows the last evaluation
     return torch.tensor([*(schedule(step, steps) for step in range(steps)), 0.0, 0.0], device=device)
-
-
-@dataclass(frozen=True, slots=True)
-class FGSM(Attack):
-    """One step along the sign of the gradient (Goodfellow et al. 2015, arXiv:1412.6572).
-
-    With `random_start`, the step sets out from a random image of the threat (Wong et al. 2020, arXiv:2001.03994).
-    `step_size` defaults to eps, so that without a random start the step ends on the edge.
-    """
-
-    step_size: Annotated[float, Range(gt=0, hint="Leave it out for eps.")] | None = None
-    random_start: bool = False
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
-
-    def search(self, model: Oracle, x0: Tensor, goal: Goal, threat: Threat, rng: RandomStreams) -> Tensor:
-        x = threat.sample(x0, rng) if self.random_start else x0
-        _, grad, _ = model.gradient(x, goal)
-        return threat.ascend(x, grad, threat.eps if self.step_size is None else self.step_size)
 
 
 @dataclass(slots=True)
 class _Best:
-    """Per image, the best candidate seen so far."""
+    """Per image the best iterate so far: a success before all others, then the highest objective."""
 
     x: Tensor
     objective_B: Tensor
@@ -165,17 +179,17 @@ class _Best:
         worst_B = torch.full((len(x),), -torch.inf, device=x.device, dtype=x.dtype)
         return cls(x, worst_B, torch.zeros_like(worst_B, dtype=torch.bool))
 
-    def offer(self, x: Tensor, objective_B: Tensor, success_B: Tensor) -> None:
-        more_B = (success_B == self.success_B) & (objective_B > self.objective_B)
-        better_B = more_B | (success_B & ~self.success_B)
-        self.x = torch.where(per_image(better_B, x), x, self.x)
-        self.objective_B = torch.where(better_B, objective_B.to(self.objective_B.dtype), self.objective_B)
-        self.success_B = self.success_B | success_B
-
-    def take(self, rows: Tensor, other: "_Best") -> None:
-        """Offer the candidates of some of the images."""
-        mine = _Best(self.x[rows], self.objective_B[rows], self.success_B[rows])
-        mine.offer(other.x, other.objective_B, other.success_B)
-        self.x = self.x.index_copy(0, rows, mine.x)
-        self.objective_B = self.objective_B.index_copy(0, rows, mine.objective_B)
-        self.success_B = self.success_B.index_copy(0, rows, mine.success_B)
+    def update(self, other: "_Best", index_B: Tensor | None = None) -> None:
+        """Take what is better in `other`, whose rows are the images `index_B` of this one."""
+        if index_B is not None:
+            part = _Best(self.x[index_B], self.objective_B[index_B], self.success_B[index_B])
+            part.update(other)
+            self.x = self.x.index_copy(0, index_B, part.x)
+            self.objective_B = self.objective_B.index_copy(0, index_B, part.objective_B)
+            self.success_B = self.success_B.index_copy(0, index_B, part.success_B)
+            return
+        higher_B = (other.success_B == self.success_B) & (other.objective_B > self.objective_B)
+        better_B = higher_B | (other.success_B & ~self.success_B)
+        self.x = torch.where(per_image(better_B, other.x), other.x, self.x)
+        self.objective_B = torch.where(better_B, other.objective_B.to(self.objective_B.dtype), self.objective_B)
+        self.success_B = self.success_B | other.success_B

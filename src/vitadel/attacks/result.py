@@ -1,4 +1,4 @@
-"""What an attack leaves behind."""
+"""What an attack returns."""
 
 from dataclasses import dataclass
 
@@ -7,12 +7,20 @@ from torch import Tensor
 from vitadel.core.flags import Flag
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class AttackResult:
-    """The images found and what finding them cost; `forwards` and `backwards` count images, not batches.
+    """Adversarial images of one batch, whether they succeed, and what the search cost.
 
-    `zero_gradients` of the `backwards` gave exactly nothing. The flags judge this batch alone; whoever adds up batches
-    judges the sums.
+    Args:
+        x_adv: [B, C, H, W] adversarial images, projected; where none was found, the best attempt.
+        success: [B] whether each image reaches the goal, judged by the model in its own precision after the search.
+        prediction: [B] the class of each `x_adv`.
+        distance: [B] the distance of each `x_adv` from its original in the threat's norm.
+        forwards: Forward passes, counted in images.
+        backwards: Backward passes, counted in images.
+        seconds: Duration of the call.
+        zero_gradients: Backward passes whose input gradient was exactly zero.
+        flags: Reasons to doubt the result, for this batch alone.
     """
 
     x_adv: Tensor
@@ -25,6 +33,14 @@ class AttackResult:
     zero_gradients: int
     flags: tuple[Flag, ...] = ()
 
+    def __repr__(self) -> str:
+        flags = f", flags={[flag.code for flag in self.flags]}" if self.flags else ""
+        return (
+            f"AttackResult({int(self.success.sum())} of {len(self.success)} images succeed, distance up to "
+            f"{self.distance.max().item():.4g}, {self.forwards} forwards, {self.backwards} backwards, "
+            f"{self.seconds:.2g} s{flags})"
+        )
+
     def columns(self) -> dict[str, Tensor]:
-        """What a table of results keeps of every image: `success`, `prediction` and `distance`, each [B]."""
+        """The columns `success`, `prediction` and `distance` of a table of results, each [B]."""
         return {"success": self.success, "prediction": self.prediction, "distance": self.distance}

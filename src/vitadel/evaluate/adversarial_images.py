@@ -21,7 +21,6 @@ from vitadel.evaluate.images import Images
 from vitadel.evaluate.store import ResultStore, Row
 from vitadel.models import read_tensors, write_tensors
 from vitadel.runs.schema import WRONG_BEFORE, Gallery, ThreatRecord
-from vitadel.threats import spell
 
 # float16 keeps eleven bits: shortened by this share first, rounding cannot lengthen a delta
 _SHORTER = 1 - 2**-10
@@ -128,7 +127,7 @@ def write_gallery(ctx: Context, rows: Mapping[str, Sequence[Any]], *, broken_bef
         adversarial=after[kept].permute(0, 2, 3, 1).contiguous().numpy(),
         classes=() if ctx.data is None else ctx.data.classes,
         eps=threat.eps,
-        norm=ThreatRecord.of(spell(threat), threat.eps).norm,
+        norm=ThreatRecord.of(str(threat), threat.eps).norm,
         **{name: [rows[name][index] for index in kept] for name in _SHOWN},
     ).write(folder / "gallery.npz")
 

@@ -1,4 +1,4 @@
-"""Suites of attacks with scaled attention: factors found once, then every attack plain and once more scaled."""
+"""Suites of attacks with rescaled attention: factors found once, then every attack plain and once more rescaled."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -6,8 +6,10 @@ from typing import Any
 
 import torch
 
-from vitadel.attacks import Engine, Factors, Flag, Scaling, scaled, search_factors
+from vitadel.attacks import Engine, Factors, Scaling
+from vitadel.attacks.attention_scaling.attack import find_attack_factors, rescale_attack
 from vitadel.core.errors import UsageError
+from vitadel.core.flags import Flag
 from vitadel.evaluate.context import Context
 from vitadel.evaluate.search import NamedAttack
 
@@ -25,12 +27,12 @@ _FACTORS = "factors"
 
 def with_scaled(attacks: tuple[NamedAttack, ...], factors: Factors) -> tuple[NamedAttack, ...]:
     """Every attack as it is; then every attack once more, learning from the rescaled model."""
-    again = (replace(one, name=one.name + SCALED, attack=scaled(one.attack, factors)) for one in attacks)
+    again = (replace(one, name=one.name + SCALED, attack=rescale_attack(one.attack, factors)) for one in attacks)
     return (*attacks, *again)
 
 
 def in_float32(engine: Engine) -> Engine:
-    """The engine for a scaled search: what scaling brings back is what lower precision would lose again."""
+    """The engine for a rescaled search: what scaling brings back is what lower precision would lose again."""
     if engine.precision not in (None, "float32"):
         raise UsageError(f"scaled attacks search in float32, got precision={engine.precision!r}. Leave it out.")
     if engine.compile:
@@ -43,9 +45,9 @@ def find_factors_once(ctx: Context, scaling: Scaling) -> dict[str, Any]:
 
     def search() -> dict[str, object]:
         assert ctx.threat is not None
-        count = min(len(ctx.images), max(scaling.batches * scaling.batch, scaling.held))
+        count = min(len(ctx.images), max(scaling.batches * scaling.batch_size, scaling.trial_images))
         batch = ctx.batch(torch.arange(count))
-        found = search_factors(ctx.model, batch.x, batch.y, ctx.threat, scaling, seed=ctx.seed)
+        found = find_attack_factors(ctx.model, batch.x, batch.y, ctx.threat, scaling, seed=ctx.seed)
         tried = [asdict(one) for one in found.tried]
         return {_FACTORS: asdict(found.best), "tried": tried, "forwards": found.forwards, "backwards": found.backwards}
 

@@ -23,7 +23,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitadel.attacks import Attack, AttackResult, Engine, as_logits, in_own_precision, isolated
+from vitadel.attacks import Attack, AttackResult, Engine
+from vitadel.attacks.isolation import isolated
+from vitadel.attacks.oracle import as_logits, in_own_precision
 from vitadel.core.device import device_of
 from vitadel.core.distributed import Ranks
 from vitadel.core.errors import UsageError

@@ -10,7 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitadel.attacks import Flag, KeptBuffers, in_own_precision, isolated
+from vitadel.attacks.isolation import KeptBuffers, isolated
+from vitadel.attacks.oracle import in_own_precision
+from vitadel.core.flags import Flag
 
 # float32 softmax outputs sum to one within this, half-precision ones too; logits practically never do
 _SUM_TOLERANCE = 4e-3

@@ -10,24 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitadel.attacks import (
-    FALLBACK,
-    Attack,
-    AttackResult,
-    Engine,
-    Flag,
-    ImageResult,
-    IterativeAttack,
-    Model,
-    NonFiniteError,
-    Oracle,
-    WorkQueue,
-    in_own_precision,
-    in_precision,
-    isolated,
-    searcher,
-)
+from vitadel.attacks import Attack, AttackResult, Engine, IterativeAttack, Model
+from vitadel.attacks.engine.precision import FALLBACK, in_precision, searcher
+from vitadel.attacks.engine.queue import ImageResult, NonFiniteError, WorkQueue
+from vitadel.attacks.isolation import isolated
+from vitadel.attacks.oracle import Oracle, in_own_precision
 from vitadel.core.errors import UsageError
+from vitadel.core.flags import Flag
 from vitadel.core.oom import in_batches
 from vitadel.core.rng import RandomStreams, fold_seed
 from vitadel.evaluate.context import Batch, Context, logits
@@ -118,7 +107,7 @@ class Search:
         """Attack the images in `index`; each result is yielded with its image's index as soon as it is known."""
         # random numbers are drawn per image, so another batch size draws the same ones
         seed = fold_seed(self.ctx.seed, *attack.name.encode())
-        if not isinstance(attack.attack, IterativeAttack) or not getattr(attack.attack, "keep_best", True):
+        if not isinstance(attack.attack, IterativeAttack) or not attack.attack.uses_engine:
             yield from self._in_batches(attack, index, seed)
             return
         done: set[int] = set()

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from vitadel.attacks import FGSM, Attack, Engine, frozen
+from vitadel.attacks import FGSM, Attack, Engine
+from vitadel.attacks.isolation import frozen
 from vitadel.core.oom import in_batches
 from vitadel.data import Split
 from vitadel.evaluate.context import Context

@@ -1,37 +1,48 @@
-"""What an adversary wants. The only room where a sign flips.
+"""The adversary's goals: an objective to maximize and when it has succeeded. The only place where a sign flips.
 
 Shape letters: B images, K classes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
+import torch
 from torch import Tensor
 
+from vitadel.core.errors import UsageError
 from vitadel.losses import Loss, TargetLoss, cross_entropy, kl_divergence, targeted_dlr
+
+Labels = Tensor | npt.NDArray[np.int64] | Sequence[int]
 
 
 class Goal(Protocol):
-    """A number to maximize, and the moment at which it is enough."""
+    """An objective to maximize, and whether the adversary has succeeded; both functions of the logits."""
 
     def objective(self, z_BK: Tensor) -> Tensor:
-        """[B] values; an attack makes them as large as it can."""
+        """[B] values that an attack maximizes."""
 
     def success(self, z_BK: Tensor) -> Tensor:
-        """[B] truth values: does the adversary have what it wants?"""
+        """[B] whether each image is an adversarial example."""
 
-    def at(self, rows: Tensor) -> "Goal":
-        """The same goal for the images in `rows` alone."""
+    def at(self, index_B: Tensor) -> "Goal":
+        """The same goal for some of the images."""
 
     @property
     def classes(self) -> Tensor:
-        """The class numbers the goal speaks of, so that a model with too few outputs is refused."""
+        """[B] the highest class numbers the goal refers to, so that a model with too few outputs is refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class Untargeted:
-    """Any class but the label."""
+    """Any class but the label.
+
+    Args:
+        label_B: The labels.
+        loss: A function of logits and labels that increases as the label is predicted worse.
+    """
 
     label_B: Tensor
     loss: Loss = cross_entropy
@@ -42,8 +53,8 @@ class Untargeted:
     def success(self, z_BK: Tensor) -> Tensor:
         return z_BK.argmax(1) != self.label_B
 
-    def at(self, rows: Tensor) -> "Untargeted":
-        return Untargeted(self.label_B[rows], self.loss)
+    def at(self, index_B: Tensor) -> "Untargeted":
+        return Untargeted(self.label_B[index_B], self.loss)
 
     @property
     def classes(self) -> Tensor:
@@ -52,7 +63,15 @@ class Untargeted:
 
 @dataclass(frozen=True, slots=True)
 class Targeted:
-    """One chosen class."""
+    """One chosen class per image.
+
+    Args:
+        target_B: The target classes.
+        loss: As in `Untargeted`; here it is minimized.
+
+    Example:
+        >>> result = PGD()(model, x, Targeted(least_likely(model(x))), "linf:8/255")
+    """
 
     target_B: Tensor
     loss: Loss = cross_entropy
@@ -63,8 +82,8 @@ class Targeted:
     def success(self, z_BK: Tensor) -> Tensor:
         return z_BK.argmax(1) == self.target_B
 
-    def at(self, rows: Tensor) -> "Targeted":
-        return Targeted(self.target_B[rows], self.loss)
+    def at(self, index_B: Tensor) -> "Targeted":
+        return Targeted(self.target_B[index_B], self.loss)
 
     @property
     def classes(self) -> Tensor:
@@ -73,7 +92,7 @@ class Targeted:
 
 @dataclass(frozen=True, slots=True)
 class Toward:
-    """Any class but the label, sought in the direction of one other class."""
+    """Any class but the label, with an objective that leads towards one other class, as in APGD-T and FAB-T."""
 
     label_B: Tensor
     target_B: Tensor
@@ -85,8 +104,8 @@ class Toward:
     def success(self, z_BK: Tensor) -> Tensor:
         return z_BK.argmax(1) != self.label_B
 
-    def at(self, rows: Tensor) -> "Toward":
-        return Toward(self.label_B[rows], self.target_B[rows], self.loss)
+    def at(self, index_B: Tensor) -> "Toward":
+        return Toward(self.label_B[index_B], self.target_B[index_B], self.loss)
 
     @property
     def classes(self) -> Tensor:
@@ -95,7 +114,7 @@ class Toward:
 
 @dataclass(frozen=True, slots=True)
 class Diverge:
-    """An answer far from the one the model gave on other images, labels aside (the inner goal of TRADES)."""
+    """A large KL divergence from reference logits, as in the inner maximization of TRADES; labels play no role."""
 
     reference_BK: Tensor
 
@@ -105,29 +124,42 @@ class Diverge:
     def success(self, z_BK: Tensor) -> Tensor:
         return z_BK.argmax(1) != self.reference_BK.argmax(1)
 
-    def at(self, rows: Tensor) -> "Diverge":
-        return Diverge(self.reference_BK[rows])
+    def at(self, index_B: Tensor) -> "Diverge":
+        return Diverge(self.reference_BK[index_B])
 
     @property
     def classes(self) -> Tensor:
         return self.reference_BK.argmax(1)
 
 
+def as_goal(y: Labels | Goal, loss: Loss = cross_entropy) -> Goal:
+    """A goal, or the untargeted one for labels, with `loss` as the objective.
+
+    Raises:
+        UsageError: If `y` is neither.
+    """
+    if isinstance(y, Tensor | np.ndarray | Sequence) and not isinstance(y, str):
+        return Untargeted(torch.as_tensor(y), loss)
+    if not hasattr(y, "objective"):
+        raise UsageError(f"an attack takes labels [B] or a goal such as Untargeted(labels), got {type(y).__name__}.")
+    return y
+
+
 Target = Callable[[Tensor], Tensor]
 
 
 def least_likely(z_BK: Tensor) -> Tensor:
-    """The class the model believes in least: the hardest target."""
+    """[B] the class with the lowest logit: the hardest target."""
     return z_BK.argmin(1)
 
 
 def runner_up(z_BK: Tensor) -> Tensor:
-    """The class that comes second: the easiest target."""
+    """[B] the class with the second highest logit: the easiest target."""
     return z_BK.topk(2, dim=1).indices[:, 1]
 
 
 def top_other_classes(z_BK: Tensor, label_B: Tensor, count: int) -> Tensor:
-    """[B, count] classes other than the label, the one the model believes in most first."""
+    """[B, count] the classes other than the label with the highest logits, in descending order."""
     return z_BK.scatter(1, label_B[:, None], float("-inf")).topk(count, dim=1).indices
 
 
@@ -137,10 +169,12 @@ __all__ = [
     "TARGETS",
     "Diverge",
     "Goal",
+    "Labels",
     "Target",
     "Targeted",
     "Toward",
     "Untargeted",
+    "as_goal",
     "least_likely",
     "runner_up",
     "top_other_classes",

@@ -12,8 +12,8 @@ AAS every :math:`\lambda` epochs; 5 to 40 work  ``period``; epochs ``period``, `
                                                 with ``batches`` only its first ones
 :math:`S' = \mathrm{clamp}(S + \delta)`         the reference is the network without factors, as in `Scaling.paper`:
                                                 new factors replace the old ones and do not drift over the epochs
-one S per mini-batch, the last is kept          each ``scaling.batch`` images give a candidate; of all candidates of an
-                                                epoch the one with the largest distance is kept
+one S per mini-batch, the last is kept          each ``scaling.batch_size`` images give a candidate; of all
+                                                candidates of an epoch the one with the largest distance is kept
 the old factors are replaced (line 17)          they are part of the model, saved and evaluated with it
                                                 (``Scope.DEPLOYED``), or used in attacks during training only
                                                 (``Scope.ATTACK``)
@@ -32,7 +32,9 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, distributed, nn
 
-from vitadel.attacks import RescaledModel, Scaling, find_factors
+from vitadel.attacks import Scaling
+from vitadel.attacks.attention_scaling.factor_search import find_factors
+from vitadel.attacks.attention_scaling.rescaled_model import RescaledModel
 from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Range, check_ranges
 from vitadel.core.rng import fold_seed
@@ -66,7 +68,7 @@ class AttentionScaling(Objective):
     inner: Objective
     period: Annotated[int, Range(ge=1, hint="It counts epochs.")] = 10
     scope: Scope = Scope.DEPLOYED
-    scaling: Scaling = field(default_factory=lambda: replace(Scaling.paper(), batches=1, batch=64))
+    scaling: Scaling = field(default_factory=lambda: replace(Scaling.paper(), batches=1, batch_size=64))
     batches: Annotated[int, Range(ge=1, hint="Write null for all.")] | None = None
 
     def __post_init__(self) -> None:
@@ -205,7 +207,7 @@ class _FactorSearch(Objective):
     def _candidate(self, model: Model, images: _SearchImages) -> Tensor:
         """[2 + M]: score, distance and factors of the best candidate of the batch, the same for all ranks."""
         rank, world = _rank_and_world()
-        size, device = self.scaling.batch, images.x.device
+        size, device = self.scaling.batch_size, images.x.device
         kept_M = _factors(model.net, self.buffer)
         candidates = [torch.tensor([-math.inf, 0.0, *kept_M], device=device)]
         for begin in range(rank * size, len(images.x), world * size):
@@ -214,11 +216,11 @@ class _FactorSearch(Objective):
             # by the first image, so that a batch in parts has the same starts
             seed = fold_seed(images.seed, int(images.index_B[begin]))
             with _without_factors(kept_M):
-                best = find_factors(model, x, y, replace(self.scaling, batch=len(x)), seed=seed).best
-            assert best.value is not None
-            score = float(begin) if self.scaling.keep == "last" else best.value
-            if math.isfinite(best.value):
-                candidates.append(torch.tensor([score, best.value, *best.attentions], device=device))
+                best = find_factors(model, x, y, replace(self.scaling, batch_size=len(x)), seed=seed).best
+            assert best.objective is not None
+            score = float(begin) if self.scaling.keep == "last" else best.objective
+            if math.isfinite(best.objective):
+                candidates.append(torch.tensor([score, best.objective, *best.attentions], device=device))
         return _best(_gathered(_best(torch.stack(candidates))))
 
     def _keep(self, net: nn.Module, candidate: Tensor) -> tuple[Tensor, Tensor]:

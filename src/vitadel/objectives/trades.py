@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from vitadel.attacks import frozen
+from vitadel.attacks.isolation import frozen
 from vitadel.core.errors import UsageError
 from vitadel.core.numeric import NotNegative
 from vitadel.goals import Diverge

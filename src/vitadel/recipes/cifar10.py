@@ -126,7 +126,7 @@ def cifar10_aas_short() -> Recipe:
     searches are paid for by two epochs less. Not measured.
     """
     base = cifar10_vit_tiny_short()
-    scaling = replace(Scaling.paper(), batches=1, batch=512)
+    scaling = replace(Scaling.paper(), batches=1, batch_size=512)
     return replace(
         base,
         name="cifar10-aas-short",

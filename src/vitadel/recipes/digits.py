@@ -79,7 +79,7 @@ def digits_pointer() -> Recipe:
 def digits_aas() -> Recipe:
     """digits-adversarial with factors for the attention, searched for twice on the way."""
     base = digits_adversarial()
-    scaling = replace(Scaling.paper(), batches=1, batch=32)
+    scaling = replace(Scaling.paper(), batches=1, batch_size=32)
     return replace(
         base,
         name="digits-aas",

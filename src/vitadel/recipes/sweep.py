@@ -44,7 +44,7 @@ from vitadel.runs.schema import (
     SweepRecord,
     TestScores,
 )
-from vitadel.threats import Threat, check_size, spell
+from vitadel.threats import Threat, check_size
 from vitadel.train import Mixing, PILAugment, launch_ranks
 
 # what decides which combination is best: the first of these that was measured. Test images come last: the best of
@@ -267,7 +267,7 @@ class Sweep:
             recipe=self.recipe.name,
             axes=[axis.name for axis in self.axes],
             suite=self.suite.name if self.suite else None,
-            threat=spell(self.threat) if self.suite and self.suite.attacks and self.threat else None,
+            threat=str(self.threat) if self.suite and self.suite.attacks and self.threat else None,
             published=PublishedTable(published.source, published.attack, published.note) if published else None,
             best=best_combinations(rows),
             rows=rows,

@@ -60,7 +60,7 @@ class ThreatRecord:
 
     @classmethod
     def of(cls, text: str, eps: float | None) -> "ThreatRecord":
-        """The record of a threat from its text, such as `vitadel.threats.spell` gives."""
+        """The record of a threat from its text, such as `str` gives."""
         return cls(text.partition(":")[0], eps, text)
 
 

@@ -1,11 +1,10 @@
-"""Where an image may go."""
+"""Threat models: norm balls around an image, within the box [0, 1]."""
 
-from vitadel.core.numeric import read_number
-from vitadel.threats.base import Threat, bounds_each_pixel, check_size, diameter, per_image, spread, with_eps
+from vitadel.threats.base import Threat, bounds_each_pixel, check_size, per_image, spread, with_eps
 from vitadel.threats.l1 import L1, project_l1
 from vitadel.threats.l2 import L2
 from vitadel.threats.linf import Linf
-from vitadel.threats.parsing import THREATS, as_threat, read, spell
+from vitadel.threats.parsing import THREATS, as_threat, parse_threat
 
 __all__ = [
     "L1",
@@ -16,12 +15,9 @@ __all__ = [
     "as_threat",
     "bounds_each_pixel",
     "check_size",
-    "diameter",
+    "parse_threat",
     "per_image",
     "project_l1",
-    "read",
-    "read_number",
-    "spell",
     "spread",
     "with_eps",
 ]

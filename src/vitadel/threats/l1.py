@@ -1,41 +1,43 @@
-"""The ball of few changed pixels."""
+"""The L1 ball."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
-from vitadel.core.errors import UsageError
-from vitadel.core.numeric import Range, check_ranges
+from vitadel.core.numeric import Range
 from vitadel.core.rng import RandomStreams
-from vitadel.threats.base import per_image
+from vitadel.threats.base import Threat, check_size, per_image
+from vitadel.threats.hyperplane import displacement, steepest_moves
+from vitadel.threats.square_proposals import L1_PATTERNS
 
 # 48 halvings leave a bracket far below float32's resolution of a pixel; the last line then solves it exactly
 _HALVINGS = 48
 
 
 @dataclass(frozen=True, slots=True)
-class L1:
-    """Every image whose pixel changes add up to at most `eps`, pixels in [0, 1].
+class L1(Threat):
+    """Images whose changes of pixel values add up to at most `eps`.
 
-    `active` is the share of pixel values that one step moves, after the sparse step of Tramer & Boneh 2019
-    (arXiv:1904.13000): the steepest step moves a single value and is far too slow.
+    Args:
+        eps: The radius for pixels in [0, 1], such as 12.
+        active: The share of the pixel values that one step of PGD moves, as in the sparse steps of Tramer & Boneh 2019
+            (arXiv:1904.13000): the steepest step moves a single value and is far too slow.
     """
+
+    name: ClassVar[str] = "l1"
+    sparse: ClassVar[bool] = True
+    square_min_side: ClassVar[int] = 3
 
     eps: Annotated[float, Range(gt=0, hint="Write for example 12.")]
     active: Annotated[float, Range(gt=0, le=1, hint="It is a share of the pixel values.")] = 0.01
 
-    def __post_init__(self) -> None:
-        check_ranges(self)
-
     def project(self, x: Tensor, x0: Tensor) -> Tensor:
         """The exact projection on ball and box together."""
-        if self.eps > (limit := x0[0].numel()):
-            raise UsageError(
-                f"L1.eps of {self.eps:g} holds every image of shape {tuple(x0.shape[1:])} (diameter {limit}). "
-                "Pixels live in [0, 1]: divide an eps meant for [0, 255] by 255."
-            )
+        check_size(self, x0.shape[1:])
         return project_l1(x, x0, self.eps)
 
     def ascend(self, x: Tensor, grad: Tensor, step: float | Tensor) -> Tensor:
@@ -65,13 +67,43 @@ class L1:
     def distance(self, x: Tensor, x0: Tensor) -> Tensor:
         return (x - x0).abs().flatten(1).double().sum(1).to(x.dtype)
 
+    def diameter(self, shape: Sequence[int]) -> float:
+        return math.prod(shape)
+
+    def sample_boundary(self, x0: Tensor, rng: RandomStreams) -> Tensor:
+        return project_l1(x0 + self.random_direction(x0, rng), x0, self.eps)
+
+    def dual_norm(self, grad: Tensor) -> Tensor:
+        return grad.flatten(1).abs().amax(1)
+
+    def project_on_hyperplane(self, x: Tensor, normal: Tensor, offset_B: Tensor) -> Tensor:
+        return displacement(x, normal, offset_B, steepest_moves)
+
+    def square_start(self, x0: Tensor, rng: RandomStreams) -> Tensor:
+        return project_l1(x0 + L1_PATTERNS.tiles(x0, rng), x0, self.eps)
+
+    def square_proposal(self, best: Tensor, x0: Tensor, side_B: Tensor, rng: RandomStreams) -> Tensor:
+        return project_l1(L1_PATTERNS.move(best, x0, self.eps, side_B, rng), x0, self.eps)
+
+    def project_within(self, x: Tensor, x0: Tensor, eps_B: Tensor) -> Tensor:
+        return project_l1(x, x0, eps_B)
+
+    def sparse_step(self, x: Tensor, grad: Tensor, step_B: Tensor, share_B: Tensor) -> Tensor:
+        slope = grad.flatten(1).abs()
+        values = slope.shape[1]
+        rank_B = ((1 - share_B) * values).clamp(0, values - 1).long()
+        threshold_B = slope.sort(1).values.gather(1, rank_B[:, None]).squeeze(1)
+        signs = grad.sign() * (grad.abs() >= per_image(threshold_B, grad))
+        moved_B = signs.abs().flatten(1).sum(1)
+        return x + signs * per_image(step_B / (moved_B + 1e-10), x)
+
 
 def project_l1(x: Tensor, x0: Tensor, eps: float | Tensor) -> Tensor:
     r"""The nearest image to `x` in the box and within an L1 distance of `eps`, [B] if each has its own, from `x0`.
 
     With :math:`d = x - x_0` and :math:`r` the room from :math:`x_0` to the box in the direction of :math:`d`, the
     projection moves each value by :math:`\mathrm{clip}(|d| - \lambda, 0, r)`. Their sum falls as :math:`\lambda`
-    rises and is piecewise linear: bisect, then solve the last piece (tests/unit/threat/test_projections.py).
+    rises and is piecewise linear: bisect, then solve the last piece (tests/unit/threats/test_projections.py).
     """
     eps = eps[:, None].double() if isinstance(eps, Tensor) else eps
     shift, origin = (x - x0).double().flatten(1), x0.double().flatten(1)

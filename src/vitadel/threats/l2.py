@@ -1,30 +1,36 @@
 """The Euclidean ball."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
-from vitadel.core.errors import UsageError
-from vitadel.core.numeric import Range, check_ranges
+from vitadel.core.numeric import Range
 from vitadel.core.rng import RandomStreams
-from vitadel.threats.base import per_image, spread
+from vitadel.threats.base import Threat, check_size, per_image, spread
+from vitadel.threats.hyperplane import displacement, proportional_moves
+from vitadel.threats.square_proposals import L2_PATTERNS
 
 _TINY = 1e-12
-# an image whose turns are cut short stays inside the ball, a little short of its edge
-_TURNS = 16
+# an image whose iterations are cut short stays inside the ball, a little short of its boundary
+_ITERATIONS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class L2:
-    """Every image at a Euclidean distance of at most `eps` from the original, pixels in [0, 1]."""
+class L2(Threat):
+    """Images at a Euclidean distance of at most `eps` from the original.
+
+    Args:
+        eps: The radius for pixels in [0, 1], such as 0.5 or 128/255.
+    """
+
+    name: ClassVar[str] = "l2"
+    square_min_side: ClassVar[int] = 3
 
     eps: Annotated[float, Range(gt=0, hint="Write for example 0.5 or 128/255.")]
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
 
     def project(self, x: Tensor, x0: Tensor) -> Tensor:
         r"""The exact projection on ball and box together, without sorting.
@@ -32,10 +38,11 @@ class L2:
         The Lagrangian of :math:`\min \|z - x\|^2` gives :math:`z = \mathrm{clip}(x_0 + s (x - x_0))` for one factor
         :math:`s \le 1` per image, and :math:`\|z - x_0\|` grows with :math:`s`. Freezing the pixels clipped at the
         current :math:`s` leaves an equation solved by a square root; its solution never overshoots, and the
-        turns settle as soon as the clipped set does: three or four on images (tests/unit/threat/test_projections.py).
-        On a GPU their number is fixed: asking whether they have settled would make every step wait for the device.
+        iteration ends as soon as the clipped set settles: after three or four on images
+        (tests/unit/threats/test_projections.py). On a GPU their number is fixed: testing for the end would make every
+        step wait for the device.
         """
-        _refuse_ball_over_box(self.eps, x0)
+        check_size(self, x0.shape[1:])
         # distances add up thousands of squares: float32 sums of them are only good to 1e-5
         shift = (x - x0).double().flatten(1)
         low, high = -x0.double().flatten(1), 1 - x0.double().flatten(1)
@@ -43,7 +50,9 @@ class L2:
         norm_B = shift.clamp(low, high).norm(dim=1)
         outside_B = norm_B > self.eps
         scale_B = torch.where(outside_B, self.eps / shift.norm(dim=1).clamp_min(_TINY), scale_B)
-        for _ in range(shift.shape[1] if x.is_cpu else _TURNS):  # every turn but the last clips one value more
+        for _ in range(
+            shift.shape[1] if x.is_cpu else _ITERATIONS
+        ):  # every iteration but the last clips one value more
             moved = scale_B[:, None] * shift
             free = (moved >= low) & (moved <= high)
             clipped_B = (moved.clamp(low, high).square() * ~free).sum(1)
@@ -67,14 +76,32 @@ class L2:
     def distance(self, x: Tensor, x0: Tensor) -> Tensor:
         return _norm(x - x0)
 
+    def diameter(self, shape: Sequence[int]) -> float:
+        return math.sqrt(math.prod(shape))
+
+    def sample_boundary(self, x0: Tensor, rng: RandomStreams) -> Tensor:
+        noise = self.random_direction(x0, rng)
+        return (x0 + self.eps * noise / per_image(noise.flatten(1).norm(dim=1).clamp_min(_TINY), noise)).clamp(0, 1)
+
+    def dual_norm(self, grad: Tensor) -> Tensor:
+        return grad.flatten(1).norm(dim=1)
+
+    def project_on_hyperplane(self, x: Tensor, normal: Tensor, offset_B: Tensor) -> Tensor:
+        return displacement(
+            x, normal, offset_B, lambda slope, room, gap_B: proportional_moves(slope, slope, room, gap_B)
+        )
+
+    def square_start(self, x0: Tensor, rng: RandomStreams) -> Tensor:
+        return self._stretched(x0 + L2_PATTERNS.tiles(x0, rng), x0)
+
+    def square_proposal(self, best: Tensor, x0: Tensor, side_B: Tensor, rng: RandomStreams) -> Tensor:
+        return self._stretched(L2_PATTERNS.move(best, x0, self.eps, side_B, rng), x0)
+
+    def _stretched(self, x: Tensor, x0: Tensor) -> Tensor:
+        """`x` at distance eps from `x0`, then clipped to the box."""
+        delta = x - x0
+        return (x0 + delta * (self.eps / L2_PATTERNS.norm(delta, (1, 2, 3)).clamp_min(_TINY))).clamp(0, 1)
+
 
 def _norm(x: Tensor) -> Tensor:
     return x.flatten(1).double().norm(dim=1).to(x.dtype)
-
-
-def _refuse_ball_over_box(eps: float, x0: Tensor) -> None:
-    if eps > (limit := math.sqrt(x0[0].numel())):
-        raise UsageError(
-            f"L2.eps of {eps:g} holds every image of shape {tuple(x0.shape[1:])} (the box has diameter {limit:.4g}). "
-            "Pixels live in [0, 1]: write 128/255, not 128."
-        )

@@ -22,7 +22,7 @@ LEAST = Masking(
     blocks=(1,),
     targets=1,
     queries=2,
-    scaling=Scaling(steps=1, batches=1, batch=2, held=1, probe=PGD(steps=1)),
+    scaling=Scaling(steps=1, batches=1, batch_size=2, trial_images=1, trial_attack=PGD(steps=1)),
 )
 
 

@@ -32,7 +32,7 @@ SMALL = Masking(
     curve_steps=6,
     targets=2,
     queries=60,
-    scaling=Scaling(steps=1, batches=2, batch=8, held=8, probe=PGD(steps=2)),
+    scaling=Scaling(steps=1, batches=2, batch_size=8, trial_images=8, trial_attack=PGD(steps=2)),
 )
 
 

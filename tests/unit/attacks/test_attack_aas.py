@@ -20,14 +20,13 @@ from vitadel.attacks import (
     Engine,
     Factors,
     IterativeAttack,
-    Oracle,
-    RescaledModel,
-    ScaledIterativeAttack,
     Scaling,
     Square,
     StepContext,
-    scaled,
 )
+from vitadel.attacks.attention_scaling.attack import RescaledIterativeAttack, rescale_attack
+from vitadel.attacks.attention_scaling.rescaled_model import RescaledModel
+from vitadel.attacks.oracle import Oracle
 from vitadel.core.errors import UsageError
 from vitadel.core.rng import RandomStreams
 from vitadel.goals import Targeted, Untargeted
@@ -93,9 +92,9 @@ def test_factors_of_one_change_nothing(model: Model, x: Tensor, label_B: Tensor,
     goal, rng, same = (
         Untargeted(label_B, loss),
         RandomStreams.of(2, torch.arange(len(x))),
-        scaled(inner, Factors((1.0, 1.0))),
+        rescale_attack(inner, Factors((1.0, 1.0))),
     )
-    if isinstance(inner, IterativeAttack) and isinstance(same, ScaledIterativeAttack):
+    if isinstance(inner, IterativeAttack) and isinstance(same, RescaledIterativeAttack):
         found = [Engine().search(walk, Oracle(model), x, goal, EPS, rng) for walk in (inner, same)]
     else:
         found = [attack.search(Oracle(model), x, goal, EPS, rng) for attack in (inner, same)]
@@ -105,7 +104,7 @@ def test_factors_of_one_change_nothing(model: Model, x: Tensor, label_B: Tensor,
 def test_a_walk_and_its_scaled_self_cost_what_they_should(model: Model, x: Tensor, label_B: Tensor) -> None:
     """Every point is asked about twice: the rescaled model with its gradient, the model itself without."""
     goal, nearly_nothing = Untargeted(label_B), Linf(1e-6)
-    result = scaled(PGD(steps=5), Factors((0.5, 0.5)))(model, x, goal, nearly_nothing, seed=0)
+    result = rescale_attack(PGD(steps=5), Factors((0.5, 0.5)))(model, x, goal, nearly_nothing, seed=0)
     assert not result.success.any()
     assert result.backwards == len(x) * 6
     assert result.forwards == len(x) * (2 * 6 + 1)  # and once for the judgment
@@ -113,7 +112,7 @@ def test_a_walk_and_its_scaled_self_cost_what_they_should(model: Model, x: Tenso
 
 def test_gradients_are_those_of_the_rescaled_model(model: Model, x: Tensor, label_B: Tensor) -> None:
     factors = Factors((0.2, 3.0))
-    found = scaled(FGSM(), factors)(model, x, Untargeted(label_B), EPS, seed=0)
+    found = rescale_attack(FGSM(), factors)(model, x, Untargeted(label_B), EPS, seed=0)
     by_hand = FGSM()(RescaledModel(model, factors.attentions), x, Untargeted(label_B), EPS, seed=0)
     assert torch.equal(found.x_adv, by_hand.x_adv)
     assert torch.equal(found.success, model(by_hand.x_adv).argmax(1) != label_B)
@@ -147,7 +146,7 @@ def test_a_walk_is_shown_to_the_model_itself_at_every_step(model: Model, x: Tens
                 _, state = inner.step(Oracle(watched), replace(items, step_B=torch.tensor([step])), state)
             fools = [bool(goal.at(torch.tensor([row])).success(model(point))) for point in seen]
             found = Engine().search(
-                ScaledIterativeAttack(inner, factors),
+                RescaledIterativeAttack(inner, factors),
                 Oracle(model),
                 x[row : row + 1],
                 goal.at(torch.tensor([row])),
@@ -170,7 +169,7 @@ def test_no_verdict_depends_on_the_batch(model: Model, x: Tensor, label_B: Tenso
 
 def test_leaves_no_trace(model: Model, x: Tensor, label_B: Tensor) -> None:
     before = model(x)
-    AAS(PGD(steps=2), Scaling(batches=1, batch=8, held=8))(model, x, Untargeted(label_B), EPS, seed=0)
+    AAS(PGD(steps=2), Scaling(batches=1, batch_size=8, trial_images=8))(model, x, Untargeted(label_B), EPS, seed=0)
     assert torch.equal(model(x), before)
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
@@ -181,7 +180,7 @@ def test_a_whole_autoattack_is_scaled_attack_by_attack(model: Model, x: Tensor, 
     plain = AutoAttack()(model, x[:2], goal, Linf(48 / 255), seed=0)
     assert bool((result.success | ~plain.success).all())
     with pytest.raises(UsageError, match=r"attack by attack. Write AAS\(AutoAttack\(\)"):
-        scaled(AutoAttack(), Factors((1.0, 1.0)))
+        rescale_attack(AutoAttack(), Factors((1.0, 1.0)))
 
 
 def test_other_norms(model: Model, x: Tensor, label_B: Tensor) -> None:
@@ -197,14 +196,14 @@ def test_a_goal_without_labels_needs_factors_given(model: Model, x: Tensor, labe
 
 
 def test_prepared_finds_factors_once(model: Model, x: Tensor, label_B: Tensor) -> None:
-    ready, found = AAS(PGD(steps=3), Scaling(batches=2, batch=8, held=8)).prepared(model, x, label_B, EPS)
+    ready, found = AAS(PGD(steps=3), Scaling(batches=2, batch_size=8, trial_images=8)).prepared(model, x, label_B, EPS)
     assert ready.factors == found.best
     assert len(found.best.attentions) == 2
 
 
 def test_the_engine_moves_scaled_walks_like_any_other(model: Model, x: Tensor, label_B: Tensor) -> None:
     walk, rng = (
-        ScaledIterativeAttack(APGD(steps=6, targets=2), Factors((0.3, 0.1))),
+        RescaledIterativeAttack(APGD(steps=6, targets=2), Factors((0.3, 0.1))),
         RandomStreams.of(0, torch.arange(len(x))),
     )
     goal = Untargeted(label_B, margin)

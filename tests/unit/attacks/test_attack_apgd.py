@@ -13,9 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitadel.attacks import APGD, IterativeAttack, Oracle, Query, State, StepContext
-from vitadel.attacks.apgd import checkpoints
-from vitadel.attacks.apgd_l1 import _sparse_step, phases
+from vitadel.attacks import APGD, IterativeAttack, Query, State, StepContext
+from vitadel.attacks.apgd import checkpoints, eps_phases
+from vitadel.attacks.oracle import Oracle
 from vitadel.core.errors import UsageError
 from vitadel.core.rng import RandomStreams
 from vitadel.goals import Goal, Untargeted
@@ -118,14 +118,14 @@ def test_a_gain_that_never_rises_halves_the_step_at_every_checkpoint(slope: floa
     assert step_sizes([slope * call for call in range(51)], 50) == pytest.approx(stairs([11, 21, 30, 38, 45], 50))
 
 
-@pytest.mark.parametrize(("rises", "halved"), [(16, True), (17, False)])
-def test_three_quarters_of_a_window_must_rise(rises: int, halved: bool) -> None:
-    """The first window has 22 steps, and 16.5 is three quarters of it. Falls come first: nothing but rises counts.
+@pytest.mark.parametrize(("num_increases", "halved"), [(16, True), (17, False)])
+def test_three_quarters_of_a_window_must_rise(num_increases: int, halved: bool) -> None:
+    """The first window has 22 steps, and 16.5 is three quarters of it. Decreases come first and do not count.
 
-    The gain of the start is no rise, though it is positive.
+    The objective of the start is no increase, though it is positive.
     """
-    gains = [5.0 - call for call in range(23 - rises)]
-    gains += [gains[-1] + 1000 * (1 + call) for call in range(rises)] + [0.0] * 78
+    gains = [5.0 - call for call in range(23 - num_increases)]
+    gains += [gains[-1] + 1000 * (1 + call) for call in range(num_increases)] + [0.0] * 78
     assert step_sizes(gains)[21] == pytest.approx(2)
     assert step_sizes(gains)[22] == pytest.approx(1 if halved else 2)
 
@@ -176,12 +176,16 @@ def test_items_of_a_batch_are_checked_apart() -> None:
 
     walk, items = APGD(steps=100), first(gray(2), Linf(0.1))
     state: State = {**walk.start(Oracle(model), items), "x": gray(2) - 0.1, "best": gray(2) - 0.1}
-    state = {**state, "rises": torch.tensor([20.0, 20.0], dtype=torch.float64), "halved": torch.tensor([True, True])}
+    state = {
+        **state,
+        "num_increases": torch.tensor([20.0, 20.0], dtype=torch.float64),
+        "halved": torch.tensor([True, True]),
+    }
     _, at_check = walk.step(Oracle(model), replace(items, step_B=torch.tensor([21, 22])), state)
-    assert at_check["rises"].tolist() == [21, 0]
+    assert at_check["num_increases"].tolist() == [21, 0]
     _, at_check = walk.step(Oracle(model), replace(items, step_B=torch.tensor([22, 41])), state)
-    assert at_check["rises"].tolist() == [0, 0]
-    few: State = {**state, "rises": torch.tensor([15.0, 15.0], dtype=torch.float64)}
+    assert at_check["num_increases"].tolist() == [0, 0]
+    few: State = {**state, "num_increases": torch.tensor([15.0, 15.0], dtype=torch.float64)}
     _, at_check = walk.step(Oracle(model), replace(items, step_B=torch.tensor([22, 41])), few)
     # 16 rises with row 0's own; of 22 they are too few, of 19 the other's 15 are enough
     assert at_check["step_size"].tolist() == pytest.approx([0.1, 0.2])
@@ -411,24 +415,24 @@ def test_a_sparse_step_moves_the_steepest_values_alike() -> None:
         expected = torch.zeros(1, 10, dtype=torch.float64)
         for place, sign in moved.items():
             expected[0, place] = sign * 0.6 / len(moved)
-        found = _sparse_step(
+        found = L1(1.0).sparse_step(
             torch.zeros_like(grad), grad, torch.tensor([0.6]), torch.tensor([share], dtype=torch.float64)
         )
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-7)
 
 
 def test_a_wide_start_spends_its_steps_in_three_balls() -> None:
-    assert phases(100, True) == [(3, 30), (2, 30), (1, 40)]
-    assert phases(10, True) == [(3, 3), (2, 3), (1, 4)]
-    assert phases(7, True) == [(3, 3), (2, 3), (1, 1)]
-    assert phases(100, False) == [(1, 100)]
+    assert eps_phases(100, True) == [(3, 30), (2, 30), (1, 40)]
+    assert eps_phases(10, True) == [(3, 3), (2, 3), (1, 4)]
+    assert eps_phases(7, True) == [(3, 3), (2, 3), (1, 1)]
+    assert eps_phases(100, False) == [(1, 100)]
 
 
 def test_every_phase_asks_once_more_than_it_steps() -> None:
     assert APGD(steps=100).num_steps(Linf(0.1)) == 101
     assert APGD(steps=100).num_steps(L1(12)) == 101
-    assert APGD(steps=100, wide_start=True).num_steps(L1(12)) == 103
-    assert APGD(steps=100, wide_start=True).num_steps(L2(0.5)) == 101
+    assert APGD(steps=100, use_larger_eps=True).num_steps(L1(12)) == 103
+    assert APGD(steps=100, use_larger_eps=True).num_steps(L2(0.5)) == 101
 
 
 def test_the_balls_of_a_wide_start_shrink_from_three_radii_to_one() -> None:
@@ -441,7 +445,7 @@ def test_the_balls_of_a_wide_start_shrink_from_three_radii_to_one() -> None:
         return torch.stack([torch.zeros_like(objective_B), objective_B], 1)
 
     threat = L1(0.8)
-    trace = walked(APGD(steps=100, wide_start=True), model, first(x0, threat), 102)
+    trace = walked(APGD(steps=100, use_larger_eps=True), model, first(x0, threat), 102)
     sizes = [threat.distance(answer.x, x0).item() for answer, _ in trace]
     for opens, ends, times in ((0, 30, 3), (31, 61, 2), (62, 102, 1)):
         assert max(sizes[opens : ends + 1]) == pytest.approx(times * 0.8, abs=1e-6)
@@ -452,7 +456,7 @@ def test_the_balls_of_a_wide_start_shrink_from_three_radii_to_one() -> None:
         expected = nearest(best.x.numpy().ravel(), x0.numpy().ravel(), times * 0.8, "l1")
         np.testing.assert_allclose(trace[opens][0].x.numpy().ravel(), expected, rtol=0, atol=1e-6)
         assert trace[opens - 1][1]["step_size"].item() == pytest.approx(times * 0.8)
-        assert trace[opens - 1][1]["gain_best"].item() == -math.inf
+        assert trace[opens - 1][1]["best_objective"].item() == -math.inf
 
 
 # ------------------------------------------------------------------- others
@@ -461,12 +465,12 @@ def test_the_balls_of_a_wide_start_shrink_from_three_radii_to_one() -> None:
 def test_gradients_of_a_random_model_are_averaged() -> None:
     """Two draws per step: the slopes cancel in the first value and add up in the second."""
     gains, slopes = [1.0, 3.0, 0.0, 0.0], [[1.0, 1.0], [-1.0, 3.0], [1.0, 0.0], [1.0, 0.0]]
-    trace = walked(APGD(steps=1, draws=2), scripted(gains, slopes), first(gray(values=2), L2(0.1)), 1)
+    trace = walked(APGD(steps=1, eot_samples=2), scripted(gains, slopes), first(gray(values=2), L2(0.1)), 1)
     answer, state = trace[0]
     assert answer.grad is not None
     assert answer.grad.flatten().tolist() == [0.0, 2.0]
     assert answer.z_BK.tolist() == [[0.0, 2.0]]
-    assert state["gain_best"].item() == 2
+    assert state["best_objective"].item() == 2
 
 
 @pytest.mark.parametrize(
@@ -474,7 +478,7 @@ def test_gradients_of_a_random_model_are_averaged() -> None:
     [
         (lambda: APGD(steps=0), "APGD.steps must be at least 1, got 0"),
         (lambda: APGD(restarts=0), "APGD.restarts must be at least 1, got 0"),
-        (lambda: APGD(draws=0), "APGD.draws must be at least 1, got 0"),
+        (lambda: APGD(eot_samples=0), "APGD.eot_samples must be at least 1, got 0"),
         (lambda: APGD(targets=-1), "APGD.targets must not be negative, got -1"),
     ],
 )

@@ -9,7 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from vitadel.attacks import APGD, FAB, VERSIONS, Attack, AutoAttack, Oracle, Square, Stage
+from vitadel.attacks import APGD, FAB, Attack, AutoAttack, Square, Stage
+from vitadel.attacks.autoattack import VERSIONS
+from vitadel.attacks.oracle import Oracle
 from vitadel.core.errors import UsageError
 from vitadel.core.rng import RandomStreams
 from vitadel.goals import Targeted, Untargeted
@@ -46,16 +48,16 @@ def test_standard_stages_are_the_published_ones(threat: Threat) -> None:
         Stage("apgd-ce", APGD(steps=100, restarts=1), cross_entropy),
         Stage("apgd-t", APGD(steps=100, restarts=1, targets=9), margin),
         Stage("fab-t", FAB(steps=100, restarts=1, targets=9), margin),
-        Stage("square", Square(queries=5000, share=0.8, restarts=1), margin),
+        Stage("square", Square(queries=5000, p_init=0.8, restarts=1), margin),
     )
 
 
 def test_standard_stages_in_l1() -> None:
     assert AutoAttack("standard").stages(L1(12)) == (
-        Stage("apgd-ce", APGD(steps=100, restarts=5, wide_start=True), cross_entropy),
-        Stage("apgd-t", APGD(steps=100, restarts=1, targets=5, wide_start=True), margin),
+        Stage("apgd-ce", APGD(steps=100, restarts=5, use_larger_eps=True), cross_entropy),
+        Stage("apgd-t", APGD(steps=100, restarts=1, targets=5, use_larger_eps=True), margin),
         Stage("fab-t", FAB(steps=100, restarts=1, targets=9), margin),
-        Stage("square", Square(queries=5000, share=0.8, restarts=1), margin),
+        Stage("square", Square(queries=5000, p_init=0.8, restarts=1), margin),
     )
 
 
@@ -63,16 +65,16 @@ def test_standard_stages_in_l1() -> None:
 def test_the_stages_of_the_other_versions(threat: Threat) -> None:
     sparse = isinstance(threat, L1)
     assert AutoAttack("plus").stages(threat) == (
-        Stage("apgd-ce", APGD(steps=100, restarts=5, wide_start=sparse), cross_entropy),
-        Stage("apgd-dlr", APGD(steps=100, restarts=5, wide_start=sparse), dlr),
+        Stage("apgd-ce", APGD(steps=100, restarts=5, use_larger_eps=sparse), cross_entropy),
+        Stage("apgd-dlr", APGD(steps=100, restarts=5, use_larger_eps=sparse), dlr),
         Stage("fab", FAB(steps=100, restarts=5), margin),
-        Stage("square", Square(queries=5000, share=0.8, restarts=1), margin),
-        Stage("apgd-t", APGD(steps=100, restarts=1, targets=9, wide_start=sparse), margin),
+        Stage("square", Square(queries=5000, p_init=0.8, restarts=1), margin),
+        Stage("apgd-t", APGD(steps=100, restarts=1, targets=9, use_larger_eps=sparse), margin),
         Stage("fab-t", FAB(steps=100, restarts=1, targets=9), margin),
     )
     assert AutoAttack("rand").stages(threat) == (
-        Stage("apgd-ce", APGD(steps=100, restarts=1, draws=20, wide_start=sparse), cross_entropy),
-        Stage("apgd-dlr", APGD(steps=100, restarts=1, draws=20, wide_start=sparse), dlr),
+        Stage("apgd-ce", APGD(steps=100, restarts=1, eot_samples=20, use_larger_eps=sparse), cross_entropy),
+        Stage("apgd-dlr", APGD(steps=100, restarts=1, eot_samples=20, use_larger_eps=sparse), dlr),
     )
 
 
@@ -81,7 +83,7 @@ def test_what_an_image_that_stands_costs() -> None:
     threat, costs = Linf(8 / 255), {}
     for stage in AutoAttack().stages(threat):
         assert isinstance(stage.attack, (APGD, FAB, Square))
-        costs[stage.name] = stage.attack.num_steps(threat) * stage.attack.num_branches(10) * stage.attack.num_restarts
+        costs[stage.name] = stage.attack.num_steps(threat) * stage.attack.num_branches(10) * stage.attack.restarts
     assert costs == {"apgd-ce": 101, "apgd-t": 909, "fab-t": 909, "square": 5001}
 
 

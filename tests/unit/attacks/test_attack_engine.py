@@ -10,22 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from vitadel.attacks import (
-    APGD,
-    FAB,
-    GAMA,
-    PGD,
-    Engine,
-    ImageResult,
-    IterativeAttack,
-    Oracle,
-    Query,
-    Square,
-    State,
-    StepContext,
-    WorkQueue,
-)
-from vitadel.attacks.engine.batching import ContinuousBatch, _even_interval
+from vitadel.attacks import APGD, FAB, GAMA, PGD, Engine, IterativeAttack, Query, Square, State, StepContext
+from vitadel.attacks.engine.batching import ContinuousBatch, even_interval
+from vitadel.attacks.engine.queue import ImageResult, WorkQueue
+from vitadel.attacks.oracle import Oracle
 from vitadel.core.errors import UsageError
 from vitadel.core.rng import RandomStreams
 from vitadel.goals import Goal, Targeted, Toward, Untargeted, top_other_classes
@@ -37,7 +25,7 @@ IMAGES, CLASSES = 9, 4
 WALKS: dict[str, tuple[IterativeAttack, Threat]] = {
     "apgd": (APGD(steps=12), Linf(0.008)),
     "apgd-l2": (APGD(steps=12), L2(0.05)),
-    "apgd-wide": (APGD(steps=12, wide_start=True), L1(0.14)),
+    "apgd-wide": (APGD(steps=12, use_larger_eps=True), L1(0.14)),
     "apgd-t": (APGD(steps=8, targets=3), Linf(0.0085)),
     "apgd-restarts": (APGD(steps=4, restarts=3), Linf(0.008)),
     "fab": (FAB(steps=6, restarts=2), Linf(0.007)),
@@ -145,7 +133,7 @@ def test_rare_questions_cost_steps_but_change_no_verdict(name: str, interval: in
     """An image that falls goes on until the next question; the cost is that of the intervals begun."""
     walk, threat = WALKS[name]
     often, limit = hunted(walk, threat), walk.num_steps(threat)
-    every = _even_interval(limit, interval)
+    every = even_interval(limit, interval)
     rarely = hunted(walk, threat, Engine(batch_size=6, sync_interval=interval))
     num_branches, forwards = walk.num_branches(CLASSES), 2 if isinstance(walk, FAB) else 1
     for number, finding in often.items():
@@ -181,7 +169,7 @@ class Creep(IterativeAttack):
 
 def test_rows_whose_steps_are_used_up_stand_still() -> None:
     """Of two intervals of four steps, the last step is one too many: 0.71 would succeed, and is not asked about."""
-    assert _even_interval(7, 4) == 4
+    assert even_interval(7, 4) == 4
     for interval in (1, 4):
         (finding,) = lonely(1, Creep(), Linf(0.4), upwards, interval=interval)
         assert not finding.success
@@ -202,7 +190,7 @@ def test_rows_whose_steps_are_used_up_stand_still() -> None:
     ],
 )
 def test_intervals_leave_few_steps_over(limit: int, about: int, expected: int) -> None:
-    assert _even_interval(limit, about) == expected
+    assert even_interval(limit, about) == expected
 
 
 def test_a_batch_searched_at_once_gets_what_the_pool_finds() -> None:
@@ -231,8 +219,8 @@ def test_an_image_that_stands_pays_for_every_step_of_every_wave(name: str) -> No
     per_step = {FAB: (2, CLASSES - 1), Square: (1, 0)}.get(type(walk), (1, 1))
     if name == "fab-t":
         per_step = 2, 1
-    steps = walk.num_steps(threat) * walk.num_branches(CLASSES) * walk.num_restarts
-    starts = walk.num_restarts if name == "gama" else 0
+    steps = walk.num_steps(threat) * walk.num_branches(CLASSES) * walk.restarts
+    starts = walk.restarts if name == "gama" else 0
     assert not finding.success
     assert finding.prediction == -1
     assert finding.forwards == steps * per_step[0] + starts
@@ -482,10 +470,10 @@ def test_a_full_device_halves_the_batch_and_changes_nothing(name: str, from_call
 
 def test_an_image_that_does_not_fit_is_told() -> None:
     walk, threat = WALKS["apgd-t"]
-    with pytest.raises(UsageError, match=r"out of memory with a single image in work \(3 rows\)"):
+    with pytest.raises(UsageError, match=r"out of memory with a single image \(3 items\)"):
         hunted(walk, threat, model=Small(2))
     walk, threat = WALKS["apgd"]
-    with pytest.raises(UsageError, match=r"out of memory with a single image in work \(1 rows\)"):
+    with pytest.raises(UsageError, match=r"out of memory with a single image \(1 items\)"):
         hunted(walk, threat, model=Small(0))
 
 
@@ -547,8 +535,8 @@ META = torch.device("meta")
 THREATS: dict[str, Threat] = {"linf": Linf(0.1), "l2": L2(0.5), "l1": L1(2.0)}
 STEPS: dict[str, IterativeAttack] = {
     "apgd": APGD(),
-    "apgd-wide": APGD(wide_start=True),
-    "apgd-rand": APGD(draws=3),
+    "apgd-wide": APGD(use_larger_eps=True),
+    "apgd-rand": APGD(eot_samples=3),
     "fab": FAB(),
     "square": Square(),
     "pgd": PGD(),
@@ -599,12 +587,12 @@ def test_the_engines_own_step_asks_for_nothing(name: str) -> None:
     pool = WorkQueue(items.rng, CLASSES, lambda at: (items.x0, items.goal, none))
     hunt = ContinuousBatch(4, 16, False, walk, oracle, pool, items.threat, None)
     assert hunt.fill()
-    before = dict(hunt.rows)
+    before = dict(hunt.items)
     with torch.no_grad():
-        after = hunt._step(hunt.rows)
+        after = hunt.step(hunt.items)
     assert after.keys() == before.keys()
     for key, rows in after.items():
-        assert hunt.rows[key] is before[key]
+        assert hunt.items[key] is before[key]
         assert (rows.shape, rows.dtype) == (before[key].shape, before[key].dtype), key
 
 

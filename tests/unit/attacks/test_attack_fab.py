@@ -12,13 +12,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitadel.attacks import FAB, Engine, ImageResult, Oracle, StepContext, WorkQueue
+from vitadel.attacks import FAB, Engine, StepContext
+from vitadel.attacks.engine.queue import ImageResult, WorkQueue
+from vitadel.attacks.oracle import Oracle
 from vitadel.core.errors import UsageError
 from vitadel.core.rng import RandomStreams
 from vitadel.goals import Goal, Targeted, Toward, Untargeted
 from vitadel.losses import logit_difference, margin
 from vitadel.threats import L1, L2, Linf, Threat, with_eps
-from vitadel.threats.hyperplane import project_on_plane
 
 Model = Callable[[Tensor], Tensor]
 Array = NDArray[np.float64]
@@ -51,7 +52,7 @@ def distance(x0: Tensor, w: Tensor, b: float, threat: Threat) -> Tensor:
     """Exact by the tests of the projection (test_attack_hyperplane.py)."""
     p = x0.flatten(1)
     offset_B = torch.full((len(p),), b, dtype=torch.float64)
-    moved = project_on_plane(p, w.expand_as(p), offset_B, threat)
+    moved = threat.project_on_hyperplane(p, w.expand_as(p), offset_B)
     return threat.distance(moved, torch.zeros_like(moved))
 
 
@@ -80,7 +81,7 @@ def test_the_nearest_point_of_a_plane_is_found_from_both_sides(norm: str, target
     for step in range(31):
         _, state = FAB().step(oracle, replace(items, step_B=none_B + step), state)
     exact_B, size_B = distance(x0, w, b, threat), threat.distance(state["best"], x0)
-    torch.testing.assert_close(state["size_best"], size_B)
+    torch.testing.assert_close(state["best_distance"], size_B)
     assert bool((size_B >= exact_B * (1 - 1e-9)).all())
     assert bool((size_B <= exact_B * 1.01).all())
     assert torch.equal(model(state["best"]).argmax(1), 1 - label_B)
@@ -171,7 +172,7 @@ def test_later_waves_start_at_half_the_radius(norm: str) -> None:
     torch.testing.assert_close(threat.distance(x, x0), expected_B, rtol=1e-9, atol=1e-12)
     dark = FAB().start(Oracle(lambda x: x), replace(items, x0=torch.zeros_like(x0)))["x"]
     torch.testing.assert_close(dark, (x - x0).clamp_min(0))
-    assert FAB(restarts=3).num_restarts == 3
+    assert FAB(restarts=3).restarts == 3
 
 
 # ---------------------------------------------------- a slow version of it
@@ -247,7 +248,7 @@ def test_every_point_is_that_of_the_slow_version(norm: str, seed: int) -> None:
     fooled = [x for x in slow if gap(x)[0]]
     order = {"linf": np.inf, "l2": 2, "l1": 1}[norm]
     sizes = [float(np.linalg.norm(x - x0.numpy().ravel(), order)) for x in fooled]
-    assert state["size_best"].item() == pytest.approx(min(sizes))
+    assert state["best_distance"].item() == pytest.approx(min(sizes))
     np.testing.assert_allclose(state["best"].numpy().ravel(), fooled[int(np.argmin(sizes))], rtol=0, atol=1e-8)
 
 

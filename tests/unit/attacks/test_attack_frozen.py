@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from vitadel.attacks import frozen
+from vitadel.attacks.isolation import frozen
 
 
 def half_frozen() -> nn.Sequential:

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from vitadel.attacks import GAMA, Oracle, StepContext
+from vitadel.attacks import GAMA, StepContext
+from vitadel.attacks.oracle import Oracle
 from vitadel.core.errors import UsageError
 from vitadel.core.rng import RandomStreams
 from vitadel.goals import Targeted, Untargeted
@@ -49,7 +50,7 @@ def test_the_gain_is_the_margin_of_the_probabilities_plus_a_fading_guide() -> No
 def test_the_guide_is_a_setting() -> None:
     w, x0 = net(), torch.rand(3, 1, 2, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     oracle, items = Oracle(lambda x: x.flatten(1) @ w), items_at([0, 0, 0], x0, L2(0.3))
-    without = GAMA(steps=100, guide=0.0)
+    without = GAMA(steps=100, guidance_weight=0.0)
     plain, _ = without.step(oracle, items, without.start(oracle, items))
     late, _ = GAMA(steps=100).step(oracle, replace(items, step_B=items.step_B + 25), without.start(oracle, items))
     early, _ = GAMA(steps=100).step(oracle, items, without.start(oracle, items))
@@ -70,7 +71,7 @@ def test_steps_are_divided_by_ten_after_three_fifths_and_again_after_seventeen_t
         rising_B = x.flatten(1).sum(1)
         return torch.stack([torch.zeros_like(rising_B), rising_B], 1)
 
-    walk, items = GAMA(steps=steps, guide=0), items_at([round(part * steps) for part in parts], x0, Linf(0.1))
+    walk, items = GAMA(steps=steps, guidance_weight=0), items_at([round(part * steps) for part in parts], x0, Linf(0.1))
     state = {**walk.start(Oracle(model), items), "x": x0 - 0.1}
     _, moved = walk.step(Oracle(model), items, state)
     walked = (moved["x"] - (x0 - 0.1)).amax((1, 2, 3))
@@ -106,7 +107,7 @@ def test_the_best_point_has_the_highest_lead_of_the_logits() -> None:
     at_B = torch.stack(leads).argmax(0)
     assert len(at_B.unique()) > 1
     torch.testing.assert_close(state["best"], torch.stack(points)[at_B, torch.arange(5)])
-    torch.testing.assert_close(state["lead_best"], torch.stack(leads).amax(0))
+    torch.testing.assert_close(state["best_objective"], torch.stack(leads).amax(0))
 
 
 def test_gama_refuses_what_it_cannot_do() -> None:

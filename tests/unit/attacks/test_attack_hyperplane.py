@@ -12,10 +12,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linprog, minimize
 from torch import Tensor
 
-from vitadel.core.errors import UsageError
-from vitadel.core.rng import RandomStreams
 from vitadel.threats import L1, L2, Linf, Threat
-from vitadel.threats.hyperplane import project_on_plane
 
 Array = NDArray[np.float64]
 THREATS: dict[str, Threat] = {"linf": Linf(0.1), "l2": L2(0.1), "l1": L1(0.1)}
@@ -72,7 +69,7 @@ def exact_length(p: Array, w: Array, b: float, norm: str) -> float:
 
 def project(p: Array, w: Array, b: float, norm: str, dtype: torch.dtype = torch.float64) -> Array:
     point, normal = (torch.from_numpy(v)[None].to(dtype) for v in (p, w))
-    moved = project_on_plane(point, normal, torch.tensor([b], dtype=dtype), THREATS[norm])
+    moved = THREATS[norm].project_on_hyperplane(point, normal, torch.tensor([b], dtype=dtype))
     assert moved.dtype == dtype
     return moved[0].double().numpy()
 
@@ -161,7 +158,7 @@ def test_points_of_a_batch_do_not_meet(norm: str) -> None:
     sized += [case for case in cases(reachable=False) if len(case[0]) == 7]
     points, normals = (torch.from_numpy(np.stack([case[part] for case in sized])) for part in (0, 1))
     offsets = torch.tensor([case[2] for case in sized], dtype=torch.float64)
-    whole = project_on_plane(points, normals, offsets, THREATS[norm])
+    whole = THREATS[norm].project_on_hyperplane(points, normals, offsets)
     for row, (p, w, b) in enumerate(sized):
         np.testing.assert_allclose(whole[row].numpy(), project(p, w, b, norm), rtol=0, atol=1e-12)
 
@@ -175,28 +172,9 @@ def test_a_fixed_number_of_turns_is_enough_on_images(norm: str, monkeypatch: pyt
     normal = torch.randn(20, 3 * 32 * 32, generator=generator, dtype=torch.float64) ** 3
     goal = point + torch.linspace(0.001, 0.3, 20, dtype=torch.float64)[:, None] * normal.sign()
     offset_B = (normal * goal.clamp(0, 1)).sum(1)
-    settled = project_on_plane(point, normal, offset_B, THREATS[norm])
+    settled = THREATS[norm].project_on_hyperplane(point, normal, offset_B)
     monkeypatch.setattr(Tensor, "is_cpu", False, raising=False)
     assert not point.is_cpu
-    torch.testing.assert_close(project_on_plane(point, normal, offset_B, THREATS[norm]), settled, rtol=0, atol=1e-12)
-
-
-def test_other_threats_are_refused() -> None:
-    class Patch:
-        eps = 1.0
-
-        def project(self, x: Tensor, x0: Tensor) -> Tensor:
-            return x
-
-        def ascend(self, x: Tensor, grad: Tensor, step: float | Tensor) -> Tensor:
-            return x
-
-        def sample(self, x0: Tensor, rng: RandomStreams) -> Tensor:
-            return x0
-
-        def distance(self, x: Tensor, x0: Tensor) -> Tensor:
-            return x.flatten(1)[:, 0]
-
-    threat: Threat = Patch()
-    with pytest.raises(UsageError, match="FAB knows the norms linf, l2 and l1, got Patch"):
-        project_on_plane(torch.zeros(1, 2), torch.ones(1, 2), torch.ones(1), threat)
+    torch.testing.assert_close(
+        THREATS[norm].project_on_hyperplane(point, normal, offset_B), settled, rtol=0, atol=1e-12
+    )

@@ -7,8 +7,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vitadel.attacks import PGD, SCALINGS, Factors, RescaledModel, Scaling, find_factors, search_factors, tapped
-from vitadel.attacks.attention_scaling.factor_search import _Search
+from vitadel.attacks import PGD, SCALINGS, Factors, Scaling
+from vitadel.attacks.attention_scaling.attack import find_attack_factors
+from vitadel.attacks.attention_scaling.factor_search import FactorSearch, find_factors
+from vitadel.attacks.attention_scaling.rescaled_model import RescaledModel, require_taps
 from vitadel.core.errors import UsageError
 from vitadel.losses import cross_entropy, margin
 from vitadel.models import Model, load
@@ -63,7 +65,7 @@ def test_distances_are_those_of_the_formula(distance: str, by_hand: object) -> N
     found = find_factors(model, x.double(), y, scaling)
     for one, factor in zip(found.tried, (0.3, 2.0), strict=True):
         assert one.attentions == (factor, factor)
-        assert one.value == pytest.approx(float(by_hand(model, x.double(), [factor] * 2).detach()), rel=1e-9)  # type: ignore[operator]
+        assert one.objective == pytest.approx(float(by_hand(model, x.double(), [factor] * 2).detach()), rel=1e-9)  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("loss", ["cross-entropy", "margin", "gama"])
@@ -75,38 +77,40 @@ def test_other_losses_are_those_of_the_logits(loss: str) -> None:
     p_BK, clean_BK = z_BK.softmax(1), model(x.double()).softmax(1)
     guided = (margin(p_BK, y) + 50 * (p_BK - clean_BK).square().sum(1)).mean()
     expected = {"cross-entropy": cross_entropy(z_BK, y).mean(), "margin": margin(z_BK, y).mean(), "gama": guided}
-    assert one.value == pytest.approx(expected[loss].item(), rel=1e-9)
+    assert one.objective == pytest.approx(expected[loss].item(), rel=1e-9)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 @pytest.mark.parametrize("space", ["log", "linear"])
-def test_slopes_agree_with_finite_differences(name: str, space: str) -> None:
+def test_gradients_agree_with_finite_differences(name: str, space: str) -> None:
     model, (x, y) = network(name).double(), images(2)
     start = "decades" if space == "log" else "normal"
-    search = _Search(tapped(model), Scaling(space=space, start=start), x.double(), y, seed=0)
-    count, batch = search._count, (x.double(), y)
-    reference = search._reference(torch.ones(count, dtype=torch.float64), x.double())
+    search = FactorSearch(require_taps(model), Scaling(space=space, start=start), x.double(), y, seed=0)
+    count, batch = search.count, (x.double(), y)
+    reference = search.reference(torch.ones(count, dtype=torch.float64), x.double())
     u_M = torch.linspace(-1.0, -0.2, count).double() if space == "log" else torch.linspace(0.2, 0.8, count).double()
-    slope_M = search._slope(u_M, batch, reference)
+    grad_M = search.gradient(u_M, batch, reference)
     # where there is only one token to look at, factors change nothing
-    moved = (slope_M.abs() > 1e-6).nonzero().flatten().tolist()
+    moved = (grad_M.abs() > 1e-6).nonzero().flatten().tolist()
     assert len(moved) >= 2
     for i in {*moved[:2], moved[-1], count - 1}:
         step = 1e-5 * torch.eye(count)[i].double()
         with torch.no_grad():
-            up, down = (float(search._value(search._inside(u), batch, reference)) for u in (u_M + step, u_M - step))
-        assert float(slope_M[i]) == pytest.approx((up - down) / 2e-5, rel=1e-3, abs=1e-8)
+            up, down = (
+                float(search.objective(search.factors_at(u), batch, reference)) for u in (u_M + step, u_M - step)
+            )
+        assert float(grad_M[i]) == pytest.approx((up - down) / 2e-5, rel=1e-3, abs=1e-8)
 
 
 def test_steps_go_uphill_and_stay_in_range() -> None:
     model, (x, y) = network(), images()
-    found = find_factors(model, x, y, replace(Scaling.paper(), batches=4, batch=6, steps=20, step_size=0.05))
+    found = find_factors(model, x, y, replace(Scaling.paper(), batches=4, batch_size=6, steps=20, step_size=0.05))
     assert all(1e-7 <= factor <= 1 for one in found.tried for factor in one.attentions)
-    search = _Search(tapped(model), replace(Scaling(), steps=20, step_size=0.05, batch=6), x, y, seed=0)
-    decade, start, end = search._maximize(0, torch.ones(2, dtype=torch.float64))
-    assert end.value is not None
-    assert start.value is not None
-    assert end.value > start.value
+    search = FactorSearch(require_taps(model), replace(Scaling(), steps=20, step_size=0.05, batch_size=6), x, y, seed=0)
+    decade, start, end = search.maximize(0, torch.ones(2, dtype=torch.float64))
+    assert end.objective is not None
+    assert start.objective is not None
+    assert end.objective > start.objective
     assert decade.attentions[0] == decade.attentions[1] == pytest.approx(10 ** (-7 / 24))
 
 
@@ -115,10 +119,10 @@ def test_a_clamp_without_gradient_holds_its_factor_and_one_passed_through_does_n
     moved = {}
     for through in (True, False):
         scaling = replace(Scaling.paper(), through_clamp=through)
-        search = _Search(tapped(model), scaling, x.double(), y, seed=0)
-        beyond = search._clamped(torch.tensor([1.5, 0.5]).double()) if through else torch.tensor([1.5, 0.5]).double()
-        reference = search._reference(torch.tensor([0.5, 0.5]).double(), x.double())
-        moved[through] = search._slope(beyond, (x.double(), y), reference)
+        search = FactorSearch(require_taps(model), scaling, x.double(), y, seed=0)
+        beyond = search.clamped(torch.tensor([1.5, 0.5]).double()) if through else torch.tensor([1.5, 0.5]).double()
+        reference = search.reference(torch.tensor([0.5, 0.5]).double(), x.double())
+        moved[through] = search.gradient(beyond, (x.double(), y), reference)
     assert moved[False][0] == 0
     assert moved[True][0] != 0
     torch.testing.assert_close(moved[True][1], moved[False][1])
@@ -126,9 +130,9 @@ def test_a_clamp_without_gradient_holds_its_factor_and_one_passed_through_does_n
 
 def test_a_start_is_never_the_reference_itself() -> None:
     model, (x, y) = network(), images(2)
-    search = _Search(tapped(model), Scaling.paper(), x, y, seed=0)
+    search = FactorSearch(require_taps(model), Scaling.paper(), x, y, seed=0)
     ones = torch.ones(2, dtype=torch.float64)
-    starts = torch.stack([search._start(number, ones) for number in range(200)])
+    starts = torch.stack([search.start(number, ones) for number in range(200)])
     assert (starts != 1).any(1).all()
     assert (starts == 1).any()  # about half of the noise lies above
     assert starts.min() == 1e-7
@@ -137,15 +141,15 @@ def test_a_start_is_never_the_reference_itself() -> None:
 
 def test_the_drifting_reference_is_what_the_last_batch_found() -> None:
     model, (x, y) = network(), images(4)
-    scaling = replace(Scaling.literal(), batches=2, batch=2, logits=False)
+    scaling = replace(Scaling.literal(), batches=2, batch_size=2, logits=False)
     first, second = find_factors(model, x, y, scaling).tried
-    search = _Search(tapped(model), scaling, x, y, seed=0)
-    again = search._maximize(1, torch.tensor(first.attentions, dtype=torch.float64))[-1]
+    search = FactorSearch(require_taps(model), scaling, x, y, seed=0)
+    again = search.maximize(1, torch.tensor(first.attentions, dtype=torch.float64))[-1]
     assert second == again
-    assert second != search._maximize(1, torch.ones(2, dtype=torch.float64))[-1]
+    assert second != search.maximize(1, torch.ones(2, dtype=torch.float64))[-1]
 
 
-@pytest.mark.parametrize(("keep", "expected"), [("last", 2), ("distance", 1), ("felled", 0)])
+@pytest.mark.parametrize(("keep", "expected"), [("last", 2), ("distance", 1), ("broken", 0)])
 def test_what_is_kept(keep: str, expected: int) -> None:
     model, (x, y) = network(), images()
     worth = {0.5: 5, 1e-3: 1, 0.9: 3}
@@ -154,9 +158,9 @@ def test_what_is_kept(keep: str, expected: int) -> None:
         return worth[factors.attentions[0]], 6
 
     found = find_factors(model, x, y, replace(Scaling.manual(*worth), keep=keep), trial=trial)
-    assert [one.felled for one in found.tried] == [5, 1, 3]
+    assert [one.broken for one in found.tried] == [5, 1, 3]
     assert found.best == found.tried[expected]
-    assert found.best.of == 6
+    assert found.best.num_images == 6
 
 
 def test_of_two_that_fell_as_much_the_milder_is_kept() -> None:
@@ -173,15 +177,15 @@ def test_without_a_trial_felled_goes_by_the_distance() -> None:
 
 def test_only_the_first_blocks_are_scaled() -> None:
     model, (x, y) = network(), images()
-    found = find_factors(model, x, y, Scaling(blocks=1, batches=2, batch=3, steps=2))
+    found = find_factors(model, x, y, Scaling(blocks=1, batches=2, batch_size=3, steps=2))
     assert all(one.attentions[0] < 1 and one.attentions[1] == 1 for one in found.tried)
-    more = find_factors(model, x, y, Scaling(blocks=9, batches=1, batch=3, steps=2))
+    more = find_factors(model, x, y, Scaling(blocks=9, batches=1, batch_size=3, steps=2))
     assert all(len(one.attentions) == 2 for one in more.tried)
 
 
 def test_the_extra_factor_multiplies_the_logits() -> None:
     model, (x, y) = network(), images()
-    found = find_factors(model, x, y, replace(Scaling.literal(), batches=3, batch=2))
+    found = find_factors(model, x, y, replace(Scaling.literal(), batches=3, batch_size=2))
     assert all(one.logits != 1 or one.attentions != (1, 1) for one in found.tried)
     with model.taps.scale((0.5, 0.25)):
         expected = 3 * model(x)
@@ -191,9 +195,9 @@ def test_the_extra_factor_multiplies_the_logits() -> None:
 def test_the_same_seed_finds_the_same_and_leaves_no_trace() -> None:
     model, (x, y) = network().train(), images()
     state = {name: value.clone() for name, value in model.state_dict().items()}
-    first, second = (find_factors(model, x, y, Scaling(batches=2, batch=3, steps=3), seed=5) for _ in range(2))
+    first, second = (find_factors(model, x, y, Scaling(batches=2, batch_size=3, steps=3), seed=5) for _ in range(2))
     assert first.tried == second.tried
-    assert first.tried != find_factors(model, x, y, Scaling(batches=2, batch=3, steps=3), seed=6).tried
+    assert first.tried != find_factors(model, x, y, Scaling(batches=2, batch_size=3, steps=3), seed=6).tried
     assert model.training
     assert all(weight.requires_grad and weight.grad is None for weight in model.parameters())
     assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
@@ -201,15 +205,15 @@ def test_the_same_seed_finds_the_same_and_leaves_no_trace() -> None:
 
 def test_costs_are_counted() -> None:
     model, (x, y) = network(), images()
-    found = find_factors(model, x, y, Scaling(batches=2, batch=3, steps=4))
+    found = find_factors(model, x, y, Scaling(batches=2, batch_size=3, steps=4))
     # per batch: the reference, the decade, the start and the end, and the steps
     assert (found.forwards, found.backwards) == (2 * 3 * (4 + 4), 2 * 3 * 4)
 
 
 def test_the_costs_of_trials_are_counted_too() -> None:
     model, (x, _) = network(), images()
-    scaling = replace(Scaling.manual(0.5, 0.1), probe=PGD(steps=3))
-    found = search_factors(model, x, model(x).argmax(1), Linf(1e-6), scaling)  # where nothing falls
+    scaling = replace(Scaling.manual(0.5, 0.1), trial_attack=PGD(steps=3))
+    found = find_attack_factors(model, x, model(x).argmax(1), Linf(1e-6), scaling)  # where nothing falls
     measured = 2 * (6 + 6)  # per candidate a reference and a value
     tried = 2 * 6 * (2 * 4 + 1)  # four points, each shown to both models, and the judgment
     assert (found.forwards, found.backwards) == (measured + tried + 6, 2 * 6 * 4)
@@ -218,16 +222,18 @@ def test_the_costs_of_trials_are_counted_too() -> None:
 def test_a_search_inside_a_threat_tries_its_candidates_on_the_model_itself() -> None:
     model, (x, _) = network(), images()
     y = model(x).argmax(1)
-    y[0] = (y[0] + 1) % 5  # wrong before any attack, so nobody fells it
-    found = search_factors(model, x, y, Linf(8 / 255), Scaling.manual(0.5, 1e-3))
-    assert all(one.of == 5 and one.felled is not None and 0 <= one.felled <= 5 for one in found.tried)
+    y[0] = (y[0] + 1) % 5  # wrong before any attack, so no attack breaks it
+    found = find_attack_factors(model, x, y, Linf(8 / 255), Scaling.manual(0.5, 1e-3))
+    assert all(one.num_images == 5 and one.broken is not None and 0 <= one.broken <= 5 for one in found.tried)
 
 
 def test_a_model_in_training_is_judged_in_evaluation_and_left_as_it_was() -> None:
     """LeViT's BatchNorm would remember the images, and refuse a single one."""
     model, (x, y) = network("levit").train(), images(1)
     state = {name: value.clone() for name, value in model.state_dict().items()}
-    search_factors(model, x, y, Linf(8 / 255), Scaling(batches=1, batch=1, held=1, steps=1, probe=PGD(steps=1)))
+    find_attack_factors(
+        model, x, y, Linf(8 / 255), Scaling(batches=1, batch_size=1, trial_images=1, steps=1, trial_attack=PGD(steps=1))
+    )
     assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
     assert model.training
 

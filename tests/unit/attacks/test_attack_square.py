@@ -14,16 +14,19 @@ from numpy.typing import NDArray
 from scipy import stats
 from torch import Tensor
 
-from vitadel.attacks import Oracle, Query, Square, State, StepContext
-from vitadel.attacks.square import _move_mass, _patterns, _sides, _tiles, _window
+from vitadel.attacks import Query, Square, State, StepContext
+from vitadel.attacks.oracle import Oracle
+from vitadel.attacks.square import window_sides
 from vitadel.core.errors import UsageError
 from vitadel.core.rng import RandomStreams
 from vitadel.goals import Untargeted
 from vitadel.losses import margin
 from vitadel.threats import L1, L2, Linf, Threat
+from vitadel.threats.square_proposals import L1_PATTERNS, L2_PATTERNS, window_mask
 
 Array = NDArray[np.float64]
 CPU = torch.device("cpu")
+PATTERNS = {"l2": L2_PATTERNS, "l1": L1_PATTERNS}
 THREATS: dict[str, Threat] = {"linf": Linf(0.1), "l2": L2(0.8), "l1": L1(4.0)}
 
 
@@ -62,8 +65,8 @@ def walked(
 @pytest.mark.parametrize(
     ("size", "expected"), [(32, [29, 20, 14, 10, 7, 5, 4, 3]), (224, [200, 142, 100, 71, 50, 35, 25, 18])]
 )
-def test_the_published_schedule_of_sides(size: int, expected: list[int]) -> None:
-    sides = _sides(0.8, 5000, size, size, 1, CPU)[:5000].tolist()
+def test_the_published_schedule_ofwindow_sides(size: int, expected: list[int]) -> None:
+    sides = window_sides(0.8, 5000, size, size, 1, CPU)[:5000].tolist()
     runs = [(side, len(list(queries))) for side, queries in groupby(sides)]
     assert [side for side, _ in runs] == expected
     # queries 0..10 come first, then halvings after 10, 50, 200, 500, 1000, 2000, 4000
@@ -71,28 +74,28 @@ def test_the_published_schedule_of_sides(size: int, expected: list[int]) -> None
 
 
 def test_long_searches_halve_twice_more() -> None:
-    sides = _sides(0.8, 10_000, 224, 224, 1, CPU)[:10_000].tolist()
+    sides = window_sides(0.8, 10_000, 224, 224, 1, CPU)[:10_000].tolist()
     ends = [place + 1 for place, (one, other) in enumerate(pairwise(sides)) if one != other]
     assert ends == [11, 51, 201, 501, 1001, 2001, 4001, 6001, 8001]
 
 
 def test_patterns_need_odd_sides_of_at_least_three() -> None:
-    sides = _sides(0.8, 5000, 32, 32, 3, CPU).tolist()
+    sides = window_sides(0.8, 5000, 32, 32, 3, CPU).tolist()
     assert [side for side, _ in groupby(sides)] == [29, 21, 15, 11, 7, 5, 3]
-    assert set(_sides(0.8, 5000, 4, 4, 3, CPU).tolist()) == {3, 4}
+    assert set(window_sides(0.8, 5000, 4, 4, 3, CPU).tolist()) == {3, 4}
 
 
 def test_a_window_fits_into_an_image_that_is_not_square() -> None:
-    assert _sides(1.0, 10, 4, 100, 1, CPU).max().item() == 4
-    assert _sides(0.8, 10, 6, 24, 1, CPU)[0].item() == 6
-    assert _sides(0.1, 10, 9, 10, 1, CPU)[0].item() == 3
+    assert window_sides(1.0, 10, 4, 100, 1, CPU).max().item() == 4
+    assert window_sides(0.8, 10, 6, 24, 1, CPU)[0].item() == 6
+    assert window_sides(0.1, 10, 9, 10, 1, CPU)[0].item() == 3
 
 
 def test_windows_are_squares_at_every_place_alike() -> None:
     """Sides of 3 in 6 x 5 pixels: 4 x 3 places, the last row and column among them."""
     draws = RandomStreams.of(5, torch.arange(6000))
     side_B = torch.full((6000,), 3)
-    windows = _window(draws.uniform(2), side_B, torch.zeros(6000, 1, 6, 5))
+    windows = window_mask(draws.uniform(2), side_B, torch.zeros(6000, 1, 6, 5))
     assert windows.shape == (6000, 1, 6, 5)
     assert windows.flatten(1).sum(1).unique().tolist() == [9]
     rows, columns = windows.any(3).int().argmax(2), windows.any(2).int().argmax(2)
@@ -106,7 +109,7 @@ def test_windows_are_squares_at_every_place_alike() -> None:
 
 def test_every_item_has_a_window_of_its_own_side() -> None:
     side_B = torch.arange(1, 8)
-    windows = _window(RandomStreams.of(0, torch.arange(7)).uniform(2), side_B, torch.zeros(7, 1, 7, 9))
+    windows = window_mask(RandomStreams.of(0, torch.arange(7)).uniform(2), side_B, torch.zeros(7, 1, 7, 9))
     assert windows.flatten(1).sum(1).tolist() == [side * side for side in range(1, 8)]
 
 
@@ -130,7 +133,7 @@ def test_a_proposal_changes_one_window_and_lies_on_the_edge() -> None:
     x0, queries = images(8), 60
     trace = walked(Linf(0.1), x0, queries)
     up, down = (x0 + 0.1).clamp(0, 1), (x0 - 0.1).clamp(0, 1)
-    sides = _sides(0.8, queries, 12, 12, 1, CPU)
+    sides = window_sides(0.8, queries, 12, 12, 1, CPU)
     for query in range(queries):
         best, asked = trace[query][1]["best"], trace[query + 1][0].x
         assert bool(((asked == up) | (asked == down)).all())
@@ -150,7 +153,7 @@ def test_a_proposal_changes_one_window_and_lies_on_the_edge() -> None:
                 )
 
 
-def test_a_proposal_fills_its_window() -> None:
+def test_a_proposal_fills_itswindow_mask() -> None:
     """The first query of 12 x 12 pixels covers 11 x 11 of them; where the start had the other sign, all change."""
     x0 = torch.full((200, 1, 12, 12), 0.5, dtype=torch.float64)
     trace = walked(Linf(0.1), x0, 2)
@@ -164,7 +167,7 @@ def test_the_best_gain_never_falls_and_only_gains_are_kept(norm: str) -> None:
     x0 = images(5)
     trace = walked(THREATS[norm], x0, 60)
     gains = torch.stack([margin(answer.z_BK, torch.zeros(5, dtype=torch.int64)) for answer, _ in trace])
-    best = torch.stack([state["gain_best"] for _, state in trace])
+    best = torch.stack([state["best_objective"] for _, state in trace])
     assert torch.equal(best, gains.cummax(0).values)
     assert bool((best[-1] > best[0]).all())
     for row in range(5):
@@ -205,7 +208,7 @@ def hill(height: int, width: int, fall_off: int) -> Array:
 
 @pytest.mark.parametrize(("norm", "fall_off"), [("l2", 2), ("l1", 4)])
 def test_patterns_are_two_hills_of_opposite_sign(norm: str, fall_off: int) -> None:
-    table = _patterns(9, norm, torch.float64, CPU).numpy()
+    table = PATTERNS[norm].table(9, torch.float64, CPU).numpy()
     for side in range(2, 10):
         upper, lower = hill(side // 2, side, fall_off), hill(side - side // 2, side, fall_off)
         whole = np.concatenate([upper, -lower])
@@ -219,8 +222,8 @@ def test_patterns_are_two_hills_of_opposite_sign(norm: str, fall_off: int) -> No
 def test_the_first_pattern_is_made_of_tiles() -> None:
     """12 pixels hold 6 x 6 tiles of 2, one pixel from the corner: the last row and column of tiles are cut off."""
     x0 = images(30)
-    tiles = _tiles(x0, RandomStreams.of(0, torch.arange(30)), "l2")
-    pattern = _patterns(12, "l2", torch.float64, CPU)[2, :2, :2]
+    tiles = L2_PATTERNS.tiles(x0, RandomStreams.of(0, torch.arange(30)))
+    pattern = L2_PATTERNS.table(12, torch.float64, CPU)[2, :2, :2]
     assert not tiles[:, :, 0].any()
     assert not tiles[:, :, :, 0].any()
     kinds = [pattern, pattern.T, -pattern, -pattern.T]
@@ -240,7 +243,7 @@ def test_the_first_pattern_is_made_of_tiles() -> None:
 
 def test_pixels_beyond_the_last_whole_tile_are_left_alone() -> None:
     # tiles of 2 pixels: 11 rows hold 5, and 25 columns 12
-    tiles = _tiles(torch.zeros(4, 3, 11, 25, dtype=torch.float64), RandomStreams.of(0, torch.arange(4)), "l2")
+    tiles = L2_PATTERNS.tiles(torch.zeros(4, 3, 11, 25, dtype=torch.float64), RandomStreams.of(0, torch.arange(4)))
     covered = tiles.abs().amax((0, 1)) > 0
     assert torch.equal(covered, (torch.arange(11) < 10)[:, None] & (torch.arange(25) < 24))
 
@@ -254,14 +257,14 @@ def test_mass_moves_from_one_window_to_the_other() -> None:
     generator = torch.Generator().manual_seed(0)
     delta = 0.01 * torch.randn(4, 2, 3, 3, dtype=torch.float64, generator=generator)
     side_B, rng = torch.full((4,), 3), RandomStreams.of(0, torch.arange(4))
-    after = _move_mass(x0 + delta, x0, side_B, rng, L2(0.5)) - x0
+    after = L2_PATTERNS.move(x0 + delta, x0, 0.5, side_B, rng) - x0
     lengths = delta.square().sum((2, 3)).sqrt()
     left_B = 0.25 - lengths.square().sum(1)
     expected = (left_B[:, None] / 2 + lengths.square()).sqrt()
     torch.testing.assert_close(after.square().sum((2, 3)).sqrt(), expected)
     # in all, the whole radius
     torch.testing.assert_close(after.flatten(1).norm(dim=1), torch.full((4,), 0.5, dtype=torch.float64))
-    pattern = _patterns(3, "l2", torch.float64, CPU)[3]
+    pattern = L2_PATTERNS.table(3, torch.float64, CPU)[3]
     for image in range(4):
         for channel in range(2):
             old = delta[image, channel] / lengths[image, channel]
@@ -275,7 +278,7 @@ def test_mass_in_l1_moves_with_the_published_weights() -> None:
     x0 = torch.full((4, 2, 3, 3), 0.5, dtype=torch.float64)
     generator = torch.Generator().manual_seed(0)
     delta = 0.01 * torch.randn(4, 2, 3, 3, dtype=torch.float64, generator=generator)
-    after = _move_mass(x0 + delta, x0, torch.full((4,), 3), RandomStreams.of(0, torch.arange(4)), L1(2.0)) - x0
+    after = L1_PATTERNS.move(x0 + delta, x0, 2.0, torch.full((4,), 3), RandomStreams.of(0, torch.arange(4))) - x0
     had = delta.abs().sum((2, 3))
     torch.testing.assert_close(after.abs().sum((2, 3)), (2 - had.sum(1, keepdim=True)) + 2 * had)
 
@@ -285,7 +288,7 @@ def test_what_lies_outside_both_windows_stays() -> None:
     x0 = torch.full((50, 2, 12, 12), 0.5, dtype=torch.float64)
     generator = torch.Generator().manual_seed(0)
     delta = 0.01 * torch.randn(50, 2, 12, 12, dtype=torch.float64, generator=generator)
-    after = _move_mass(x0 + delta, x0, torch.full((50,), 3), RandomStreams.of(0, torch.arange(50)), L2(2.0)) - x0
+    after = L2_PATTERNS.move(x0 + delta, x0, 2.0, torch.full((50,), 3), RandomStreams.of(0, torch.arange(50))) - x0
     changed = (after - delta).abs().amax(1) > 1e-12
     cleared = (after == 0).all(1)
     assert 9 <= changed.flatten(1).sum(1).min().item() < changed.flatten(1).sum(1).max().item() == 18
@@ -301,8 +304,8 @@ def test_what_lies_outside_both_windows_stays() -> None:
     [
         (lambda: Square(queries=0), "Square.queries must be at least 1, got 0"),
         (lambda: Square(restarts=0), "Square.restarts must be at least 1, got 0"),
-        (lambda: Square(share=0), r"Square.share must lie in \(0, 1\], got 0"),
-        (lambda: Square(share=1.5), r"Square.share must lie in \(0, 1\], got 1.5"),
+        (lambda: Square(p_init=0), r"Square.p_init must lie in \(0, 1\], got 0"),
+        (lambda: Square(p_init=1.5), r"Square.p_init must lie in \(0, 1\], got 1.5"),
     ],
 )
 def test_settings_of_square_that_make_no_sense_are_refused(make: Callable[[], Square], message: str) -> None:

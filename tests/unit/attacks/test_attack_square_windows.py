@@ -5,12 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from vitadel.attacks import Oracle, Square, StepContext
-from vitadel.attacks.square import _tiles
+from vitadel.attacks import Square, StepContext
+from vitadel.attacks.oracle import Oracle
 from vitadel.core.rng import RandomStreams
 from vitadel.goals import Untargeted
 from vitadel.losses import margin
 from vitadel.threats import L1, L2, Threat
+from vitadel.threats.square_proposals import L1_PATTERNS
 
 COUNT, SIDE = 40, 12
 
@@ -20,7 +21,7 @@ def test_the_last_queries_move_mass_between_windows_of_three_pixels(threat: Thre
     """The smallest pattern has 3 x 3 pixels: a proposal differs from the best at most in two such windows."""
     x0 = torch.full((COUNT, 3, SIDE, SIDE), 0.5, dtype=torch.float64)
     none_B = torch.zeros(COUNT, dtype=torch.int64)
-    attack, oracle = Square(queries=6000, share=0.01), Oracle(lambda x: torch.zeros(len(x), 2, dtype=x.dtype))
+    attack, oracle = Square(queries=6000, p_init=0.01), Oracle(lambda x: torch.zeros(len(x), 2, dtype=x.dtype))
     context = StepContext(
         x0, Untargeted(none_B, margin), threat, RandomStreams.of(0, torch.arange(COUNT)), none_B, none_B
     )
@@ -39,7 +40,7 @@ def test_the_last_queries_move_mass_between_windows_of_three_pixels(threat: Thre
 
 def test_every_tile_of_the_start_has_signs_of_its_own() -> None:
     """Tiles of 2 x 2 pixels, one pixel from the border: of two neighbors, half have the same sign in a channel."""
-    tiles = _tiles(torch.zeros(200, 3, SIDE, SIDE), RandomStreams.of(0, torch.arange(200)), "l1")
+    tiles = L1_PATTERNS.tiles(torch.zeros(200, 3, SIDE, SIDE), RandomStreams.of(0, torch.arange(200)))
     first = tiles[:, :, 1:11:2, 1:11:2].sign()  # one pixel of each tile, never zero
     assert bool((first != 0).all())
     for other in (first.roll(1, 2), first.roll(1, 3)):

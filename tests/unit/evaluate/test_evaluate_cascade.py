@@ -12,8 +12,9 @@ from evaluations import evaluate  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
 from vitadel import data, models
-from vitadel.attacks import FGSM, PGD, Flag
+from vitadel.attacks import FGSM, PGD
 from vitadel.core.errors import UsageError
+from vitadel.core.flags import Flag
 from vitadel.data import DataSet, InMemory, Split, Squash
 from vitadel.evaluate import SUITES, AttackSuite, Context, NamedAttack, TensorImages, sanity_flags, validation_scores
 from vitadel.goals import Untargeted, runner_up
@@ -422,7 +423,7 @@ def test_mistakes_are_named(digits: DataSet, tmp_path: Path) -> None:
         evaluate(Ink(0.3), digits, SUITE, claim(tmp_path / "a"))
     with pytest.raises(UsageError, match="Engine.batch_size must be at least 1, got 0"):
         evaluate(Ink(0.3), digits, SUITE, claim(tmp_path / "b"), threat=Linf(0.1), batch=0)
-    with pytest.raises(UsageError, match="holds every image of shape"):
+    with pytest.raises(UsageError, match="allows every image of shape"):
         evaluate(Ink(0.3), digits, SUITE, run := claim(tmp_path / "c"), threat=L2(1000))
     assert not (run.folder / "eval").exists()
 

@@ -11,7 +11,9 @@ from torch.autograd import grad as slope_of
 
 from vitadel import robustness
 from vitadel.api.results import Robustness
-from vitadel.attacks import APGD, FAB, FGSM, PGD, Attack, AutoAttack, Engine, Flag, Square, searcher
+from vitadel.attacks import APGD, FAB, FGSM, PGD, Attack, AutoAttack, Engine, Square
+from vitadel.attacks.engine.precision import searcher
+from vitadel.core.flags import Flag
 from vitadel.evaluate import AttackSuite, Context, NamedAttack, Search, TensorImages, sanity_flags
 from vitadel.losses import cross_entropy, dlr, margin
 from vitadel.runs import ResultFolder
@@ -185,7 +187,7 @@ def test_a_saturated_softmax_kills_cross_entropy_and_leaves_dlr_as_it_was() -> N
 
 @pytest.mark.parametrize(
     "attack",
-    [APGD(steps=10), APGD(steps=10, draws=20), FAB(steps=5), PGD(steps=4)],
+    [APGD(steps=10), APGD(steps=10, eot_samples=20), FAB(steps=5), PGD(steps=4)],
     ids=["apgd", "apgd-20-draws", "fab", "pgd"],
 )
 def test_the_share_of_cut_gradients_is_that_of_cut_images(attack: Attack) -> None:
@@ -207,7 +209,7 @@ def test_a_loss_that_is_flat_beyond_the_goal_hides_nothing() -> None:
     def noisy(z: Tensor) -> Tensor:
         return z + 0.01 * torch.randn_like(z)
 
-    entries = [NamedAttack("apgd", APGD(steps=20, draws=5), dlr)]
+    entries = [NamedAttack("apgd", APGD(steps=20, eot_samples=5), dlr)]
     found = robustness(Altered(after=noisy), x, y, Linf(4 * float(radii(x, y).max())), entries)
     assert found.robust.correct == 0
     assert set(by_code(found)) == {"randomized"}

@@ -47,8 +47,8 @@ def pictures(mean: float) -> tuple[Tensor, Tensor]:
 def rand(steps: int, draws: int = 4) -> tuple[NamedAttack, ...]:
     """AutoAttack's two attacks for random models, cut short."""
     return (
-        NamedAttack("apgd-ce", APGD(steps=steps, draws=draws), cross_entropy),
-        NamedAttack("apgd-dlr", APGD(steps=steps, draws=draws), dlr),
+        NamedAttack("apgd-ce", APGD(steps=steps, eot_samples=draws), cross_entropy),
+        NamedAttack("apgd-dlr", APGD(steps=steps, eot_samples=draws), dlr),
     )
 
 

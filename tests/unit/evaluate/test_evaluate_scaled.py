@@ -10,7 +10,8 @@ from evaluations import evaluate  # type: ignore[import-not-found]
 from torch import Tensor
 
 from vitadel import data, robustness
-from vitadel.attacks import PGD, Engine, Factors, RescaledModel, Scaling, Square
+from vitadel.attacks import PGD, Engine, Factors, Scaling, Square
+from vitadel.attacks.attention_scaling.rescaled_model import RescaledModel
 from vitadel.core.errors import UsageError
 from vitadel.core.files import read_json, write_json
 from vitadel.evaluate import SUITES, AttackSuite, NamedAttack, attention_scaling
@@ -21,7 +22,7 @@ from vitadel.threats import Linf
 
 THREAT = "linf:48/255"
 FACTORS = "eval/factors/parts/factors.json"
-SMALL = Scaling(batches=6, batch=16, held=16, probe=PGD(steps=5))
+SMALL = Scaling(batches=6, batch_size=16, trial_images=16, trial_attack=PGD(steps=5))
 PLAIN = NamedAttack("pgd", PGD(steps=10, random_start=False))
 
 
@@ -59,7 +60,7 @@ def test_what_stands_is_attacked_again_and_scored_on_the_model_itself(model: Mod
 def test_the_papers_protocol_is_the_rescaled_model_in_the_models_place(model: Model, x: Tensor, y: Tensor) -> None:
     result = robustness(model, x, y, THREAT, [PLAIN], scaling=SMALL)
     assert result.factors is not None
-    assert result.factors.of == 15
+    assert result.factors.num_images == 15
     rescaled = RescaledModel(model, result.factors.attentions, result.factors.logits)
     assert result.paper_protocol == robustness(rescaled, x, y, THREAT, [PLAIN]).robust
     assert robustness(model, x, y, THREAT, [PLAIN]).paper_protocol is None

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from vitadel import models
-from vitadel.attacks import RescaledModel, searcher
+from vitadel.attacks.attention_scaling.rescaled_model import RescaledModel
+from vitadel.attacks.engine.precision import searcher
 from vitadel.core.errors import UsageError
 from vitadel.models import Model, Option, attention_scales, fingerprint, set_attention_scales
 

@@ -7,7 +7,9 @@ import torch
 from torch import Tensor
 
 from vitadel import models
-from vitadel.attacks import PGD, RescaledModel, Scaling, find_factors
+from vitadel.attacks import PGD, Scaling
+from vitadel.attacks.attention_scaling.factor_search import find_factors
+from vitadel.attacks.attention_scaling.rescaled_model import RescaledModel
 from vitadel.core.errors import UsageError
 from vitadel.core.rng import fold_seed
 from vitadel.models import Model, attention_scales, set_attention_scales
@@ -26,7 +28,7 @@ from vitadel.threats import Linf
 
 ATTACK = PGD(steps=2, step_size=0.05, keep_best=False)
 ADVERSARIAL = Adversarial(ATTACK, Linf(0.1))
-ONE = replace(Scaling.paper(), batches=1, batch=4, steps=2)
+ONE = replace(Scaling.paper(), batches=1, batch_size=4, steps=2)
 
 
 def fresh() -> Model:
@@ -144,15 +146,15 @@ def test_the_greatest_distance_of_an_epoch_is_kept(batch: tuple[Tensor, Tensor])
     for seed in range(4):
         value = searched(model, batch, objective, 5, seed)
         so_far = [one for done in range(seed + 1) for one in candidates[done]]
-        best = max(so_far, key=lambda one: one.value or 0.0)
-        assert best.value is not None
-        assert value.item() == pytest.approx(best.value)
+        best = max(so_far, key=lambda one: one.objective or 0.0)
+        assert best.objective is not None
+        assert value.item() == pytest.approx(best.objective)
         assert model.attention_scales is not None
         assert model.attention_scales.tolist() == pytest.approx(best.attentions)
     # another epoch begins anew, also where its distance is smaller
-    worst = min(range(4), key=lambda seed: max(one.value or 0.0 for one in candidates[seed]))
+    worst = min(range(4), key=lambda seed: max(one.objective or 0.0 for one in candidates[seed]))
     searched(model, batch, objective, 10, worst)
-    expected = max(candidates[worst], key=lambda one: one.value or 0.0)
+    expected = max(candidates[worst], key=lambda one: one.objective or 0.0)
     assert model.attention_scales is not None
     assert model.attention_scales.tolist() == pytest.approx(expected.attentions)
 
@@ -207,7 +209,7 @@ def test_costs() -> None:
 
 def test_the_search_costs_what_it_says(batch: tuple[Tensor, Tensor]) -> None:
     for scaling in (ONE, replace(Scaling(), batches=2, steps=3), Scaling.manual(0.1, 0.01)):
-        found = find_factors(fresh(), *batch, replace(scaling, batch=8))
+        found = find_factors(fresh(), *batch, replace(scaling, batch_size=8))
         told = AttentionScaling(ADVERSARIAL, scaling=scaling).at(TrainingTime(10.5, 30.0)).passes
         assert (found.forwards + found.backwards) / 8 == told
 

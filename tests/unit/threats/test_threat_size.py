@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from vitadel.core.errors import UsageError
-from vitadel.threats import L1, L2, Linf, read_number, with_eps
+from vitadel.core.numeric import read_number
+from vitadel.threats import L1, L2, Linf, with_eps
 
 
 def test_numbers_are_exact_fractions() -> None:

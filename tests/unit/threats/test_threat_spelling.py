@@ -4,7 +4,7 @@ import pytest
 
 from vitadel.core.errors import UsageError
 from vitadel.shifts import RotateTranslate
-from vitadel.threats import L1, L2, Linf, Threat, as_threat, read, spell
+from vitadel.threats import L1, L2, Linf, Threat, as_threat, parse_threat
 
 
 @pytest.mark.parametrize(
@@ -19,14 +19,14 @@ from vitadel.threats import L1, L2, Linf, Threat, as_threat, read, spell
     ],
 )
 def test_reading_and_spelling(text: str, threat: Threat) -> None:
-    assert read(text) == threat
-    assert read(spell(threat)).eps == pytest.approx(threat.eps, rel=1e-9)
+    assert parse_threat(text) == threat
+    assert parse_threat(str(threat)).eps == pytest.approx(threat.eps, rel=1e-9)
 
 
 def test_gray_levels_are_spelled_as_such() -> None:
-    assert [spell(Linf(k / 255)) for k in (0.25, 1, 8, 2.5)] == [f"linf:{k}/255" for k in ("0.25", "1", "8", "2.5")]
-    assert [spell(Linf(0.05)), spell(L2(0.5)), spell(L2(128 / 255))] == ["linf:0.05", "l2:0.5", "l2:128/255"]
-    assert [spell(L1(12)), spell(Linf(0.1 / 3))] == ["l1:12", "linf:8.5/255"]
+    assert [str(Linf(k / 255)) for k in (0.25, 1, 8, 2.5)] == [f"linf:{k}/255" for k in ("0.25", "1", "8", "2.5")]
+    assert [str(Linf(0.05)), str(L2(0.5)), str(L2(128 / 255))] == ["linf:0.05", "l2:0.5", "l2:128/255"]
+    assert [str(L1(12)), str(Linf(0.1 / 3))] == ["l1:12", "linf:8.5/255"]
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_gray_levels_are_spelled_as_such() -> None:
 )
 def test_what_cannot_be_read_is_refused(text: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        read(text)
+        parse_threat(text)
 
 
 def test_a_radius_alone_is_no_threat() -> None:
@@ -55,4 +55,4 @@ def test_a_radius_alone_is_no_threat() -> None:
     with pytest.raises(UsageError, match=r'a threat is a text such as "linf:8/255", or one of Linf, L2, L1, got 0\.5'):
         as_threat(0.5)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="or one of Linf, L2, L1, got RotateTranslate"):
-        spell(RotateTranslate(3.0))  # type: ignore[arg-type]
+        as_threat(RotateTranslate(3.0))  # type: ignore[arg-type]

@@ -60,7 +60,7 @@ KINDS: dict[str, tuple[Objective, TrainingConfig]] = {
     "steps-4": (Adversarial(replace(ATTACK, steps=4), Linf(0.1)), replace(PLAN, epochs=1)),
     "scaling": (
         # cut into candidates of 4 images: two for each of two ranks and of two parts
-        AttentionScaling(AWP(TRADES(ATTACK, Linf(0.1))), 1, scaling=replace(Scaling.paper(), batches=1, batch=4)),
+        AttentionScaling(AWP(TRADES(ATTACK, Linf(0.1))), 1, scaling=replace(Scaling.paper(), batches=1, batch_size=4)),
         replace(PLAN, accumulate=2),
     ),
     "tradeoff": (TORATraining(ATTACK, Linf(0.1)), replace(PLAN, accumulate=2)),

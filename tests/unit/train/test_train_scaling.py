@@ -25,7 +25,7 @@ from vitadel.train.attack_model import AttackModel
 
 ATTACK = PGD(steps=2, step_size=0.05, keep_best=False)
 ADVERSARIAL = Adversarial(ATTACK, Linf(0.1))
-ONE = replace(Scaling.paper(), batches=1, batch=16, steps=2)
+ONE = replace(Scaling.paper(), batches=1, batch_size=16, steps=2)
 SCALING = AttentionScaling(ADVERSARIAL, period=2, scaling=ONE)
 # four updates an epoch, of which number 2 is the one of scaling: updates 9 to 12
 PLAN = TrainingConfig(

@@ -1,4 +1,4 @@
-"""Attacks that learn from a rescaled model and are judged by the model itself.
+"""Adaptive attention scaling as an attack: gradients of a rescaled model, success on the model itself.
 
 Shape letters: B images.
 """
@@ -10,8 +10,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from vitadel.attacks.attention_scaling.factor_search import Factors, Found, Scaling, find_factors
-from vitadel.attacks.attention_scaling.rescaled_model import RescaledModel, tapped
+from vitadel.attacks.attention_scaling.factor_search import Factors, FactorSearchResult, Scaling, find_factors
+from vitadel.attacks.attention_scaling.rescaled_model import RescaledModel, require_taps
 from vitadel.attacks.autoattack import AutoAttack
 from vitadel.attacks.base import Attack
 from vitadel.attacks.engine.iterative import IterativeAttack, Query, State, StepContext
@@ -26,57 +26,61 @@ from vitadel.losses import Loss
 from vitadel.threats import Threat
 
 
-def rescaled(model: object, factors: Factors) -> RescaledModel:
-    """The model with these factors on its attention and its logits."""
-    return RescaledModel(tapped(model), factors.attentions, factors.logits)
+def rescale_model(model: object, factors: Factors) -> RescaledModel:
+    """The model with its attention and logits multiplied by factors.
+
+    Raises:
+        UsageError: If the model has no taps, is compiled, or computes in half precision.
+    """
+    return RescaledModel(require_taps(model), factors.attentions, factors.logits)
 
 
 @dataclass(frozen=True, slots=True)
-class ScaledAttack(Attack):
-    """`inner` on the rescaled model; what it ends with is judged on the model itself."""
+class RescaledAttack(Attack):
+    """`inner` on the rescaled model; its result is judged on the model itself."""
 
     inner: Attack
     factors: Factors
 
     def search(self, model: Oracle, x0: Tensor, goal: Goal, threat: Threat, rng: RandomStreams) -> Tensor:
-        with model.seen_through(partial(rescaled, factors=self.factors)):
+        with model.replaced(partial(rescale_model, factors=self.factors)):
             return self.inner.search(model, x0, goal, threat, rng)
 
 
 @dataclass(frozen=True, slots=True)
-class ScaledIterativeAttack(IterativeAttack):
-    """The same step by step: every point on the way is shown to the model itself, and the first that fools it counts.
+class RescaledIterativeAttack(IterativeAttack):
+    """An iterative attack on the rescaled model; every iterate is judged on the model itself.
 
-    A walk that stopped where it fools the rescaled model would stop too early, or never see that it has won.
+    A search that stopped where the rescaled model is fooled would stop too early, or miss a success.
     """
 
     inner: IterativeAttack
     factors: Factors
 
-    def start(self, model: Oracle, items: StepContext) -> State:
-        with model.seen_through(partial(rescaled, factors=self.factors)):
-            return self.inner.start(model, items)
+    def start(self, model: Oracle, ctx: StepContext) -> State:
+        with model.replaced(partial(rescale_model, factors=self.factors)):
+            return self.inner.start(model, ctx)
 
-    def step(self, model: Oracle, items: StepContext, state: State) -> tuple[Query, State]:
-        with model.seen_through(self._again):
-            answer, moved = self.inner.step(model, items, state)
+    def step(self, model: Oracle, ctx: StepContext, state: State) -> tuple[Query, State]:
+        with model.replaced(self._rescaled_again):
+            query, new_state = self.inner.step(model, ctx, state)
         with torch.no_grad():
-            return replace(answer, z_BK=model(answer.x)), moved
+            return replace(query, z_BK=model(query.x)), new_state
 
-    def _again(self, model: Model) -> Model:
-        """What `start` has looked at once: every step would otherwise go through all weights."""
+    def _rescaled_again(self, model: Model) -> Model:
+        """Without the checks that `start` has made: they would go through all weights in every step."""
         return RescaledModel(model, self.factors.attentions, self.factors.logits)  # type: ignore[arg-type]
 
     def num_steps(self, threat: Threat) -> int:
         return self.inner.num_steps(threat)
 
     @property
-    def num_restarts(self) -> int:
-        return self.inner.num_restarts
+    def restarts(self) -> int:
+        return self.inner.restarts
 
     @property
-    def may_leave_threat(self) -> bool:
-        return self.inner.may_leave_threat
+    def leaves_threat(self) -> bool:
+        return self.inner.leaves_threat
 
     @property
     def stops_at_success(self) -> bool:
@@ -96,76 +100,100 @@ class ScaledIterativeAttack(IterativeAttack):
         return self.inner.find_flags(goal, classes)
 
 
-def scaled(inner: Attack, factors: Factors) -> Attack:
-    """`inner`, learning from the model with these factors."""
+def rescale_attack(inner: Attack, factors: Factors) -> Attack:
+    """`inner` with the gradients of the model rescaled by factors.
+
+    Raises:
+        UsageError: If `inner` is AutoAttack, whose attacks are rescaled one by one.
+    """
     if isinstance(inner, AutoAttack):
         raise UsageError("AutoAttack is scaled attack by attack. Write AAS(AutoAttack(), ...).")
-    if isinstance(inner, IterativeAttack) and getattr(inner, "keep_best", True):
-        return ScaledIterativeAttack(inner, factors)
-    return ScaledAttack(inner, factors)
+    if isinstance(inner, IterativeAttack) and inner.uses_engine:
+        return RescaledIterativeAttack(inner, factors)
+    return RescaledAttack(inner, factors)
 
 
 @dataclass(frozen=True, slots=True)
 class AAS(Attack):
-    """Adaptive attention scaling around `inner`: never weaker than it, since images it fells are not touched again.
+    """Adaptive attention scaling (Jain & Dutta 2024) around an attack; never weaker than it.
 
-    The images that `inner` leaves are attacked once more, by the same attack on the rescaled model, and scored on the
-    model itself. Factors are those given, or found on the images at hand: on another batch, then, they are others;
-    `prepared` finds them once.
+    Images that remain robust are attacked once more, with gradients of a model whose attention scores are rescaled;
+    success is judged on the model itself.
+
+    Args:
+        inner: The attack.
+        scaling: How factors are searched, on the images at hand.
+        factors: The factors, if they are known; see `prepared`.
+
+    Example:
+        >>> result = AAS(PGD(steps=20))(model, x, y, "linf:8/255")
     """
 
     inner: Attack
     scaling: Scaling = field(default_factory=Scaling)
     factors: Factors | None = None
 
-    def prepared(self, model: object, x: Tensor, y: Tensor, threat: Threat, *, seed: int = 0) -> tuple["AAS", Found]:
-        """The same attack with factors found on these images, and how they were found."""
-        found = search_factors(model, x, y, threat, self.scaling, seed=seed)
-        return replace(self, factors=found.best), found
+    def prepared(
+        self, model: object, x: Tensor, y: Tensor, threat: Threat, *, seed: int = 0
+    ) -> tuple["AAS", FactorSearchResult]:
+        """The same attack with factors searched once, on these images, and the result of that search."""
+        result = find_attack_factors(model, x, y, threat, self.scaling, seed=seed)
+        return replace(self, factors=result.best), result
 
     def search(self, model: Oracle, x0: Tensor, goal: Goal, threat: Threat, rng: RandomStreams) -> Tensor:
-        factors = self.factors or self._found_here(model, x0, goal, threat)
+        factors = self.factors or self._search_factors(model, x0, goal, threat)
         x = threat.project(self.inner.search(model, x0, goal, threat, rng).detach(), x0)
-        for number, (attack, loss) in enumerate(self._parts(threat)):
+        for number, (attack, loss) in enumerate(self._attacks(threat)):
             with torch.no_grad():
-                rows = (~goal.success(model(x))).nonzero().squeeze(1)
-            if len(rows) == 0:
+                index_B = (~goal.success(model(x))).nonzero().squeeze(1)
+            if len(index_B) == 0:
                 break
-            own = goal.at(rows) if loss is None else Untargeted(_untargeted(goal).label_B[rows], loss)
-            found = scaled(attack, factors).search(model, x0[rows], own, threat, rng.at(rows).fold(number))
-            x[rows] = threat.project(found.detach(), x0[rows])
+            goal_left = goal.at(index_B) if loss is None else Untargeted(_untargeted(goal).label_B[index_B], loss)
+            candidate = rescale_attack(attack, factors).search(
+                model, x0[index_B], goal_left, threat, rng.at(index_B).fold(number)
+            )
+            x[index_B] = threat.project(candidate.detach(), x0[index_B])
         return x
 
-    def _parts(self, threat: Threat) -> list[tuple[Attack, Loss | None]]:
-        """What is attacked with once more, and the loss each climbs if it is not the goal's own."""
+    def _attacks(self, threat: Threat) -> list[tuple[Attack, Loss | None]]:
+        """The attacks on the rescaled model, each with the loss it maximizes if it is not the goal's."""
         if isinstance(self.inner, AutoAttack):
             return [(stage.attack, stage.loss) for stage in self.inner.stages(threat)]
         return [(self.inner, None)]
 
-    def _found_here(self, model: Oracle, x0: Tensor, goal: Goal, threat: Threat) -> Factors:
-        return search_factors(model.model, x0, _untargeted(goal).label_B, threat, self.scaling).best
+    def _search_factors(self, model: Oracle, x0: Tensor, goal: Goal, threat: Threat) -> Factors:
+        return find_attack_factors(model.model, x0, _untargeted(goal).label_B, threat, self.scaling).best
 
 
-def search_factors(
+def find_attack_factors(
     model: object, x: Tensor, y: Tensor, threat: Threat, scaling: Scaling | None = None, *, seed: int = 0
-) -> Found:
-    """Factors for attacks inside `threat`: candidates are tried by a short attack, judged by the model itself."""
+) -> FactorSearchResult:
+    """Search factors for attacks in a threat: a short attack tries each candidate, judged on the model itself.
+
+    Args:
+        model: The model, with taps.
+        x: [B, C, H, W] the images.
+        y: [B] their labels.
+        threat: The threat model.
+        scaling: How to search.
+        seed: Seed of the search.
+    """
     check_seed(seed)
     chosen = scaling or Scaling()
-    held_x, held_y = x[: chosen.held], y[: chosen.held]
-    goal = Untargeted(held_y, type(chosen.probe).default_loss)
+    trial_x, trial_y = x[: chosen.trial_images], y[: chosen.trial_images]
+    goal = Untargeted(trial_y, type(chosen.trial_attack).default_loss)
     with isolated(model, seed, x.device), torch.no_grad():
-        right_B = ~goal.success(tapped(model)(held_x))
-    forwards, backwards = len(held_x), 0
+        correct_B = ~goal.success(require_taps(model)(trial_x))
+    forwards, backwards = len(trial_x), 0
 
     def trial(factors: Factors) -> tuple[int, int]:
         nonlocal forwards, backwards
-        result = scaled(chosen.probe, factors)(model, held_x, goal, threat, seed=seed)  # type: ignore[arg-type]
+        result = rescale_attack(chosen.trial_attack, factors)(model, trial_x, goal, threat, seed=seed)  # type: ignore[arg-type]
         forwards, backwards = forwards + result.forwards, backwards + result.backwards
-        return int((result.success & right_B).sum()), int(right_B.sum())
+        return int((result.success & correct_B).sum()), int(correct_B.sum())
 
-    wanted = chosen.keep == "felled" or bool(chosen.grid)
-    found = find_factors(model, x, y, chosen, trial=trial if wanted else None, seed=seed)
+    by_trial = chosen.keep == "broken" or bool(chosen.grid)
+    found = find_factors(model, x, y, chosen, trial=trial if by_trial else None, seed=seed)
     return replace(found, forwards=found.forwards + forwards, backwards=found.backwards + backwards)
 
 

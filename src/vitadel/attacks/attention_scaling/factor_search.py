@@ -1,7 +1,7 @@
-r"""Adaptive attention scaling, the search for factors: one for the scores of every attention.
+r"""Adaptive attention scaling: the search for factors of the attention scores, one per attention layer.
 
 Algorithm 1 of Jain & Dutta (CVPR 2024, "Towards Understanding and Improving Adversarial Robustness of Vision
-Transformers") looks for factors that move the features of a model as far as they go, and attacks the model so rescaled.
+Transformers") searches factors that move the features of a model as far as possible, and attacks the rescaled model.
 It leaves much open; each choice is a field of `Scaling`.
 
 =====================================  ==================================  ===========================================
@@ -16,9 +16,9 @@ no step size                           step_size=1, rule="raw"             the s
 :math:`S \leftarrow S'` per batch      reference="drifting"                "original": the reference stays the model
 clamp after the step                   through_clamp=False                 True: a clamp has no gradient, and half of
                                                                            the normal starts lie outside
-the last S is used                     keep="last"                         "felled": what a short attack fells with it,
-                                                                           counted on the original model
-m factors for m - 1 attentions         logits=True                         False: one factor for each attention
+the last S is used                     keep="last"                         "broken": images that a short attack breaks
+                                                                           with it, counted on the original model
+m factors for m - 1 attention layers   logits=True                         False: one factor for each layer
 =====================================  ==================================  ===========================================
 
 `Scaling.paper()` is the reading in between: Algorithm 1 with unit distances, a fixed reference, the gradient taken
@@ -36,7 +36,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from vitadel.attacks.attention_scaling.rescaled_model import RescaledModel, Tapped, tapped
+from vitadel.attacks.attention_scaling.rescaled_model import RescaledModel, Tapped, require_taps
 from vitadel.attacks.base import Attack
 from vitadel.attacks.isolation import isolated
 from vitadel.attacks.oracle import in_own_precision
@@ -53,21 +53,38 @@ _CHOICES = {
     "start": ("decades", "normal"),
     "rule": ("raw", "sign", "unit"),
     "reference": ("original", "drifting"),
-    "keep": ("felled", "distance", "last"),
+    "keep": ("broken", "distance", "last"),
 }
-_GUIDE = 50.0  # GAMA's weight of the distance between answers
+_GUIDE = 50.0  # GAMA's weight of the distance between outputs
 _MILD = 1 / 3  # of a decade between two batches lies above the first factor
 _TRIES = 100  # normal starts drawn before giving up on one inside the range
 
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """Factors of all magnitudes, moved uphill and tried by a short attack; the choices are those of the table above.
+    """Settings of the search; the default tries factors of all magnitudes with a short attack.
 
-    `batches` of `batch` images each give a start and `steps` steps uphill of `loss`, which is the distance between
-    features or, as in the paper's Table 2, a loss of the logits. Of the candidates one is kept; `probe` is the attack
-    that counts for "felled", on `held` images. `blocks` scales only the first so many attentions (Figure 3a), `grid`
-    tries the same factor for all instead of searching (Table 1).
+    Args:
+        loss: What is maximized: the distance between "features", or as in the paper's Table 2 a loss of the logits,
+            "cross-entropy", "margin" or "gama".
+        distance: Of features, "unit" or "literal" as in the table above.
+        space: Whether steps are taken in "log" or "linear" space.
+        start: Starts spread over "decades", or "normal" ones around the reference.
+        steps: Gradient steps per start.
+        step_size: Their size.
+        rule: The direction of a step: the "raw" gradient, its "sign", or of "unit" length.
+        through_clamp: Whether the gradient passes the clamp to [low, high].
+        reference: "original" features, or "drifting" with the last factors.
+        keep: The candidate to keep: with most images "broken", with the largest "distance", or the "last".
+        low: The smallest factor.
+        high: The largest factor.
+        batches: Starts, each on a batch of its own.
+        batch_size: Images per start.
+        trial_images: Images on which the trial attack counts.
+        trial_attack: The short attack that tries a candidate.
+        blocks: Scale only the first so many attention layers (Figure 3a).
+        logits: Whether the logits have a factor too.
+        grid: Try these factors, the same for all layers, instead of searching (Table 1).
     """
 
     loss: str = "features"
@@ -79,13 +96,13 @@ class Scaling:
     rule: str = "raw"
     through_clamp: bool = True
     reference: str = "original"
-    keep: str = "felled"
+    keep: str = "broken"
     low: Positive = 1e-7
     high: Positive = 1.0
     batches: Count = 8
-    batch: Count = 32
-    held: Count = 64
-    probe: Attack = field(default_factory=lambda: PGD(steps=20))
+    batch_size: Count = 32
+    trial_images: Count = 64
+    trial_attack: Attack = field(default_factory=lambda: PGD(steps=20))
     blocks: Count | None = None
     logits: bool = False
     grid: tuple[Positive, ...] = ()
@@ -128,22 +145,34 @@ SCALINGS: dict[str, Callable[[], Scaling]] = {
 
 @dataclass(frozen=True, slots=True)
 class Factors:
-    """One factor per attention, one for the logits, and what was reached with them.
+    """Factors of a model's attention layers and logits.
 
-    `value` is the loss that was climbed, and `felled` how many of `of` images a short attack fells with these factors,
-    counted on the original model; None where nobody looked.
+    Args:
+        attentions: One factor per attention layer.
+        logits: The factor of the logits.
+        objective: The loss that was maximized, at these factors.
+        broken: Images that a short attack breaks with these factors, counted on the original model; None if not tried.
+        num_images: Of how many.
     """
 
     attentions: tuple[float, ...]
     logits: float = 1.0
-    value: float | None = None
-    felled: int | None = None
-    of: int | None = None
+    objective: float | None = None
+    broken: int | None = None
+    num_images: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """The factors kept, all that were tried, and what the search cost in images sent forward and back."""
+class FactorSearchResult:
+    """The factors kept, all that were tried, and the cost of the search.
+
+    Args:
+        best: The factors kept.
+        tried: All candidates.
+        forwards: Forward passes, counted in images.
+        backwards: Backward passes, counted in images.
+        seconds: Duration.
+    """
 
     best: Factors
     tried: tuple[Factors, ...]
@@ -152,45 +181,54 @@ class Found:
     seconds: float
 
 
-# what a candidate is worth: factors -> images that fell, of how many; None if nobody attacks
+# factors -> how many images a short attack breaks with them, of how many
 Trial = Callable[[Factors], tuple[int, int]]
 
 
 def find_factors(
     model: object, x: Tensor, y: Tensor, scaling: Scaling, *, trial: Trial | None = None, seed: int = 0
-) -> Found:
-    """Search for factors on the images `x` with labels `y`; nothing of the model changes.
+) -> FactorSearchResult:
+    """Search factors on images; nothing of the model changes.
 
-    `trial` says what factors are worth to an attack; without one, `keep="felled"` goes by the distance.
+    Args:
+        model: The model, with taps.
+        x: [B, C, H, W] the images.
+        y: [B] their labels.
+        scaling: How to search.
+        trial: Counts the images that an attack breaks with given factors; without it, `keep="broken"` decides by the
+            objective.
+        seed: Seed of the search.
+
+    Raises:
+        UsageError: If the model has no taps, or no start lies inside the range.
     """
     check_seed(seed)
-    inner, started = tapped(model), time.perf_counter()
+    inner, started = require_taps(model), time.perf_counter()
     with isolated(model, seed, x.device), torch.autocast(x.device.type, enabled=False):
-        search = _Search(inner, scaling, in_own_precision(inner, x), y, seed)
+        search = FactorSearch(inner, scaling, in_own_precision(inner, x), y, seed)
         tried = [_tried(one, trial) for one in search.candidates()]
-    worth = _by(scaling.keep, trial)
-    best = tried[-1] if scaling.keep == "last" else max(tried, key=worth)
-    return Found(best, tuple(tried), search.forwards, search.backwards, time.perf_counter() - started)
+    best = tried[-1] if scaling.keep == "last" else max(tried, key=_rank_by(scaling.keep, trial))
+    return FactorSearchResult(best, tuple(tried), search.forwards, search.backwards, time.perf_counter() - started)
 
 
 def _tried(factors: Factors, trial: Trial | None) -> Factors:
     if trial is None:
         return factors
-    felled, of = trial(factors)
-    return replace(factors, felled=felled, of=of)
+    broken, num_images = trial(factors)
+    return replace(factors, broken=broken, num_images=num_images)
 
 
-def _by(keep: str, trial: Trial | None) -> Callable[[Factors], tuple[float, ...]]:
-    def worth(factors: Factors) -> tuple[float, ...]:
-        value = -math.inf if factors.value is None else factors.value
-        if keep != "felled" or trial is None:
-            return (value,)
-        return (float(factors.felled or 0), -value)  # of two that fell as much, the one that changes less
+def _rank_by(keep: str, trial: Trial | None) -> Callable[[Factors], tuple[float, ...]]:
+    def rank(factors: Factors) -> tuple[float, ...]:
+        objective = -math.inf if factors.objective is None else factors.objective
+        if keep != "broken" or trial is None:
+            return (objective,)
+        return (float(factors.broken or 0), -objective)  # of two that break as many, the one that changes less
 
-    return worth
+    return rank
 
 
-class _Search:
+class FactorSearch:
     """Candidates for one model, one after the other."""
 
     def __init__(self, model: Tapped, scaling: Scaling, x: Tensor, y: Tensor, seed: int) -> None:
@@ -203,51 +241,51 @@ class _Search:
     def candidates(self) -> Iterator[Factors]:
         if self.scaling.grid:
             for factor in self.scaling.grid:
-                yield self._measured(_all(self._count, factor), self._batch(0))
+                yield self._evaluated(_uniform(self.count, factor), self._batch(0))
             return
-        reference_M = _all(self._count, 1.0)
+        reference_M = _uniform(self.count, 1.0)
         for number in range(self.scaling.batches):
-            *earlier, last = self._maximize(number, reference_M)
-            if self.scaling.keep == "felled":
+            *earlier, last = self.maximize(number, reference_M)
+            if self.scaling.keep == "broken":
                 yield from earlier
             yield last
             if self.scaling.reference == "drifting":
-                reference_M = self._few(last)
+                reference_M = self._searched_factors(last)
 
     def _batch(self, number: int) -> tuple[Tensor, Tensor]:
-        """Images and labels; after the last come the first again."""
-        size = min(self.scaling.batch, len(self.x))
-        rows = (torch.arange(number * size, (number + 1) * size) % len(self.x)).to(self.x.device)
-        return self.x[rows], self.y[rows]
+        """Images and labels of batch `number`, cyclically."""
+        size = min(self.scaling.batch_size, len(self.x))
+        index_B = (torch.arange(number * size, (number + 1) * size) % len(self.x)).to(self.x.device)
+        return self.x[index_B], self.y[index_B]
 
     @property
-    def _count(self) -> int:
+    def count(self) -> int:
         """How many factors are searched for."""
         return self.scaled + self.scaling.logits
 
-    def _full(self, few_M: Tensor, value: float) -> Factors:
-        factors = [float(one) for one in few_M]
+    def _all_factors(self, searched_M: Tensor, value: float) -> Factors:
+        factors = [float(one) for one in searched_M]
         rest = [1.0] * (self.attentions - self.scaled)
         logits = factors[self.scaled] if self.scaling.logits else 1.0
         return Factors((*factors[: self.scaled], *rest), logits, value)
 
-    def _few(self, factors: Factors) -> Tensor:
+    def _searched_factors(self, factors: Factors) -> Tensor:
         kept = [*factors.attentions[: self.scaled], *([factors.logits] * self.scaling.logits)]
         return torch.tensor(kept, dtype=torch.float64)
 
-    # --------------------------------------------------------------- uphill
+    # ------------------------------------------------------- gradient ascent
 
-    def _maximize(self, number: int, reference_M: Tensor) -> list[Factors]:
+    def maximize(self, number: int, reference_M: Tensor) -> list[Factors]:
         """Where a mini-batch starts and where its steps lead; with starts by decades, also the decade itself."""
         scaling, batch = self.scaling, self._batch(number)
-        reference = self._reference(reference_M, batch[0])
-        u_M = self._start(number, reference_M)
-        points = [self._measured(self._decade(number), batch, reference)] if scaling.start == "decades" else []
-        points.append(self._measured(self._inside(u_M), batch, reference))
+        reference = self.reference(reference_M, batch[0])
+        u_M = self.start(number, reference_M)
+        points = [self._evaluated(self._decade(number), batch, reference)] if scaling.start == "decades" else []
+        points.append(self._evaluated(self.factors_at(u_M), batch, reference))
         for _ in range(scaling.steps):
-            u_M = u_M + scaling.step_size * _ruled(self._slope(u_M, batch, reference), scaling.rule)
-            u_M = self._clamped(u_M) if scaling.through_clamp else u_M
-        return [*points, self._measured(self._inside(u_M), batch, reference)]
+            u_M = u_M + scaling.step_size * _direction(self.gradient(u_M, batch, reference), scaling.rule)
+            u_M = self.clamped(u_M) if scaling.through_clamp else u_M
+        return [*points, self._evaluated(self.factors_at(u_M), batch, reference)]
 
     def _decade(self, number: int) -> Tensor:
         """The same factor for all, smaller from batch to batch and evenly so in magnitude; the first is mild.
@@ -256,55 +294,55 @@ class _Search:
         """
         span = math.log10(self.scaling.high / self.scaling.low)
         down = span * (number % self.scaling.batches + _MILD) / self.scaling.batches
-        return _all(self._count, self.scaling.high * 10**-down)
+        return _uniform(self.count, self.scaling.high * 10**-down)
 
-    def _start(self, number: int, reference_M: Tensor) -> Tensor:
+    def start(self, number: int, reference_M: Tensor) -> Tensor:
         """Normal noise around the reference, or in magnitudes around a decade; never the reference itself."""
         for attempt in range(_TRIES):
             stream = RandomStreams.of(fold_seed(self.seed, number, attempt), torch.zeros(1, dtype=torch.int64))
-            noise_M = stream.normal(self._count, dtype=torch.float64)[0]
+            noise_M = stream.normal(self.count, dtype=torch.float64)[0]
             if self.scaling.start == "decades":
-                return self._clamped(self._decade(number).log10() + noise_M)
+                return self.clamped(self._decade(number).log10() + noise_M)
             u_M = self._into_space(reference_M) + noise_M
-            if bool((self._inside(u_M) != reference_M).any()):
-                return self._clamped(u_M) if self.scaling.through_clamp else u_M
+            if bool((self.factors_at(u_M) != reference_M).any()):
+                return self.clamped(u_M) if self.scaling.through_clamp else u_M
         raise UsageError(f"no start inside [{self.scaling.low:g}, {self.scaling.high:g}] was drawn. Widen the range.")
 
     def _into_space(self, factors_M: Tensor) -> Tensor:
         return factors_M.log10() if self.scaling.space == "log" else factors_M
 
-    def _clamped(self, u_M: Tensor) -> Tensor:
+    def clamped(self, u_M: Tensor) -> Tensor:
         low, high = self.scaling.low, self.scaling.high
         return u_M.clamp(math.log10(low), math.log10(high)) if self.scaling.space == "log" else u_M.clamp(low, high)
 
-    def _inside(self, u_M: Tensor) -> Tensor:
-        """Factors, from where the search stands."""
-        return self._out_of_space(self._clamped(u_M))
+    def factors_at(self, u_M: Tensor) -> Tensor:
+        """The factors at a point of the search space."""
+        return self._from_space(self.clamped(u_M))
 
-    def _out_of_space(self, u_M: Tensor) -> Tensor:
+    def _from_space(self, u_M: Tensor) -> Tensor:
         return 10**u_M if self.scaling.space == "log" else u_M
 
-    def _slope(self, u_M: Tensor, batch: tuple[Tensor, Tensor], reference: Sequence[Tensor]) -> Tensor:
+    def gradient(self, u_M: Tensor, batch: tuple[Tensor, Tensor], reference: Sequence[Tensor]) -> Tensor:
         u_M = u_M.detach().requires_grad_()
         # a clamp cuts the gradient at its ends too, so where it is to pass nothing is clamped: steps end inside anyway
-        factors = self._out_of_space if self.scaling.through_clamp else self._inside
+        factors = self._from_space if self.scaling.through_clamp else self.factors_at
         with torch.enable_grad():
-            (slope_M,) = torch.autograd.grad(self._value(factors(u_M), batch, reference), u_M)
+            (grad_M,) = torch.autograd.grad(self.objective(factors(u_M), batch, reference), u_M)
         self.backwards += len(batch[0])
-        return slope_M
+        return grad_M
 
-    # ------------------------------------------------------------- measures
+    # -------------------------------------------------------------- objective
 
     @torch.no_grad()
-    def _measured(
+    def _evaluated(
         self, factors_M: Tensor, batch: tuple[Tensor, Tensor], reference: Sequence[Tensor] | None = None
     ) -> Factors:
-        reference = self._reference(_all(self._count, 1.0), batch[0]) if reference is None else reference
-        return self._full(factors_M, float(self._value(factors_M, batch, reference)))
+        reference = self.reference(_uniform(self.count, 1.0), batch[0]) if reference is None else reference
+        return self._all_factors(factors_M, float(self.objective(factors_M, batch, reference)))
 
     @torch.no_grad()
-    def _reference(self, factors_M: Tensor, x: Tensor) -> list[Tensor]:
-        """What values are measured against: features after every block, and last the logits."""
+    def reference(self, factors_M: Tensor, x: Tensor) -> list[Tensor]:
+        """Reference features after every block, and last the logits."""
         return self._forward(factors_M, x)
 
     def _forward(self, factors_M: Tensor, x: Tensor) -> list[Tensor]:
@@ -317,12 +355,12 @@ class _Search:
             z_BK = RescaledModel(self.model, scales_M, logits)(x)
         return [*(one[name] for one, name in zip(seen, self.names, strict=True)), z_BK]
 
-    def _value(self, factors_M: Tensor, batch: tuple[Tensor, Tensor], reference: Sequence[Tensor]) -> Tensor:
+    def objective(self, factors_M: Tensor, batch: tuple[Tensor, Tensor], reference: Sequence[Tensor]) -> Tensor:
         (x, y), scaling = batch, self.scaling
         *features, z_BK = self._forward(factors_M, x)
         if scaling.loss == "features":
             pairs = zip(features, reference, strict=False)
-            return torch.stack([_apart(here, there, scaling.distance) for here, there in pairs]).sum(0).mean()
+            return torch.stack([_distance(a, b, scaling.distance) for a, b in pairs]).sum(0).mean()
         if scaling.loss == "cross-entropy":
             return cross_entropy(z_BK, y).mean()
         if scaling.loss == "margin":
@@ -331,12 +369,12 @@ class _Search:
         return (margin(p_BK, y) + _GUIDE * (p_BK - clean_BK).square().sum(1)).mean()
 
 
-def _all(count: int, factor: float) -> Tensor:
-    # a factor of 1e-5 should read 1e-5 when it is told
+def _uniform(count: int, factor: float) -> Tensor:
+    # float64: a factor of 1e-5 should read 1e-5 in a report
     return torch.full((count,), factor, dtype=torch.float64)
 
 
-def _apart(here: Tensor, there: Tensor, distance: str) -> Tensor:
+def _distance(here: Tensor, there: Tensor, distance: str) -> Tensor:
     """[B] distances between features of the same images."""
     here, there = here.flatten(1), there.flatten(1)
     if distance == "unit":
@@ -351,9 +389,9 @@ def _unit(features: Tensor) -> Tensor:
     )
 
 
-def _ruled(slope_M: Tensor, rule: str) -> Tensor:
+def _direction(grad_M: Tensor, rule: str) -> Tensor:
     if rule == "sign":
-        return slope_M.sign()
+        return grad_M.sign()
     if rule == "unit":
-        return slope_M / slope_M.norm().clamp_min(torch.finfo(slope_M.dtype).tiny)
-    return slope_M
+        return grad_M / grad_M.norm().clamp_min(torch.finfo(grad_M.dtype).tiny)
+    return grad_M

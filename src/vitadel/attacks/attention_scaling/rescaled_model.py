@@ -1,4 +1,4 @@
-"""A model with the scores inside its attention multiplied, seen through its taps."""
+"""A model whose attention scores are multiplied by factors, through its taps."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -11,13 +11,13 @@ from vitadel.core.errors import UsageError
 
 
 class Taps(Protocol):
-    """What is asked of a model's named points."""
+    """The named points of a model, as far as attention scaling needs them."""
 
     def attentions(self) -> list[str]:
-        """One name per attention, in the order in which `scale` counts them."""
+        """The names of the attention layers, in the order of the factors of `scale`."""
 
     def scale(self, factors: float | Tensor | Sequence[float]) -> AbstractContextManager[None]:
-        """Inside, the products of queries and keys are multiplied."""
+        """Inside, the products of queries and keys are multiplied by factors."""
 
     def read(self, pattern: str) -> AbstractContextManager[dict[str, Tensor]]:
         """Inside, the tensors that match, by name, from the latest forward pass."""
@@ -25,7 +25,7 @@ class Taps(Protocol):
 
 @runtime_checkable
 class Tapped(Protocol):
-    """A model whose attention can be reached."""
+    """A model with taps."""
 
     @property
     def taps(self) -> Taps:
@@ -38,8 +38,12 @@ class Tapped(Protocol):
 class RescaledModel(nn.Module):
     """`softmax(s q k' / sqrt(d))` in every attention, one factor s for each, and the logits times `logits`.
 
-    Not the model that is defended: an attack may learn from it, but what it finds counts only if it fools the model
-    itself.
+    An attack may use its gradients, but an adversarial example counts only on the original model.
+
+    Args:
+        model: A model with taps.
+        factors: One factor per attention layer.
+        logits: The factor of the logits.
     """
 
     def __init__(self, model: Tapped, factors: Sequence[float] | Tensor, logits: float | Tensor = 1.0) -> None:
@@ -53,8 +57,12 @@ class RescaledModel(nn.Module):
             return self.model(x) * self.logits
 
 
-def tapped(model: object) -> Tapped:
-    """The model, if its attention can be reached and it computes in float32 or more."""
+def require_taps(model: object) -> Tapped:
+    """The model, if it has taps at its attention and computes in float32 or more.
+
+    Raises:
+        UsageError: Otherwise.
+    """
     if not isinstance(model, nn.Module) or not isinstance(model, Tapped):
         raise UsageError(
             f"attention is scaled through a model's taps, and this {type(model).__name__} has none. "

@@ -1,10 +1,11 @@
-"""One walk on one pool of images, in motion.
+"""Continuous batching: an attack runs on a queue of images, and finished images make room for waiting ones.
 
-Items sit in rows. Every few steps the device is asked which of them are done; their images are judged in float32 and
-leave, and waiting ones take their rows. When nobody waits any more, the batch is packed. What an item does depends on
-its image, its seed and its own count of steps, never on its neighbors: no verdict depends on the number of rows.
+A batch has slots for images; the items of an image (one per target class) are consecutive rows of its tensors. Every
+few steps finished items are read from the device; their images are judged in float32 and leave, and waiting images take
+their slots. When none are waiting, the batch is compacted. What an item does depends on its image, its seed and its own
+number of steps, never on its neighbors: no result depends on the batch size.
 
-Shape letters: B items. The items of an image sit in consecutive rows, a slot.
+Shape letters: B items.
 """
 
 import math
@@ -17,349 +18,365 @@ from typing import NoReturn
 import torch
 from torch import Tensor
 
-from vitadel.attacks.counting import is_finite, is_zero
 from vitadel.attacks.engine.iterative import IterativeAttack, StepContext
 from vitadel.attacks.engine.queue import ImageResult, NonFiniteError, WorkQueue
-from vitadel.attacks.oracle import Oracle
+from vitadel.attacks.oracle import Oracle, is_finite, is_zero
 from vitadel.core.cuda_graph import CudaGraph, Rows
-from vitadel.core.errors import UsageError
 from vitadel.core.flags import Flag
+from vitadel.core.oom import halving, refuse_single_image
 from vitadel.core.rng import RandomStreams
 from vitadel.goals import Goal
 from vitadel.threats import Threat, per_image
 
-# a GPU's batch is packed when this share of its slots is still in use, and recorded again if so many steps lie ahead
-_PACK_AT, _WORTH_RECORDING = 0.75, 30
-# how far outside rounding may leave a point of the edge; the judge sees it projected
+# a GPU's batch is compacted when this share of its slots is in use, and captured again if so many steps lie ahead
+_COMPACT_BELOW, _WORTH_CAPTURING = 0.75, 30
+# how far outside eps rounding may leave a point of the boundary; the judge sees it projected
 _ROUNDING = 1e-5
 _NEVER = -1
 
 
 @dataclass(slots=True)
-class _Case:
-    """An image in work."""
+class _Slot:
+    """The image in a slot of the batch, by its index in the queue, and its cost so far."""
 
-    place: int
+    index: int
     restart: int = 0
     steps: int = 0
-    zeros: int = 0
+    zero_gradients: int = 0
     rejected: int = 0
     seconds: float = 0.0
 
 
 @dataclass(slots=True)
 class ContinuousBatch:
-    """One walk on one pool, in motion. `cases` says who sits in which slot; an empty slot's rows idle."""
+    """An attack running on a queue of images.
 
-    max_rows: int
-    about: int
-    with_replay: bool
-    walk: IterativeAttack
+    Args:
+        batch_size: The largest number of items.
+        sync_every: About how many steps lie between two reads from the device.
+        use_cuda_graph: Whether to capture a step as a CUDA graph.
+        attack: The attack.
+        model: The model to search on.
+        queue: The images.
+        threat: The threat model.
+        judge: The float32 model that confirms successes, if any.
+    """
+
+    batch_size: int
+    sync_every: int
+    use_cuda_graph: bool
+    attack: IterativeAttack
     model: Oracle
-    pool: WorkQueue
+    queue: WorkQueue
     threat: Threat
     judge: Oracle | None
-    cases: list[_Case | None] = field(default_factory=list)
-    rows: Rows = field(default_factory=dict)
+    slots: list[_Slot | None] = field(default_factory=list)
+    items: Rows = field(default_factory=dict)
     goal: Goal | None = None
-    replay: CudaGraph | None = None
+    graph: CudaGraph | None = None
     flags: list[Flag] = field(default_factory=list)
-    per_start: int = 0
-    per_step: tuple[int, int] = (0, 0)
+    forwards_per_start: int = 0
+    passes_per_step: tuple[int, int] = (0, 0)
     waiting: deque[int] = field(init=False)
     capacity: int = field(init=False)
     num_branches: int = field(init=False)
-    limit: int = field(init=False)
-    interval: int = field(init=False)
+    num_steps: int = field(init=False)
+    sync_interval: int = field(init=False)
     clock: float = field(default_factory=time.perf_counter)
 
     def __post_init__(self) -> None:
-        self.waiting = deque(range(len(self.pool)))
-        self.num_branches = self.walk.num_branches(self.pool.classes)
-        self.capacity = max(1, self.max_rows // self.num_branches)
-        self.limit = self.walk.num_steps(self.threat)
-        self.interval = _even_interval(self.limit, self.about)
+        self.waiting = deque(range(len(self.queue)))
+        self.num_branches = self.attack.num_branches(self.queue.classes)
+        self.capacity = max(1, self.batch_size // self.num_branches)
+        self.num_steps = self.attack.num_steps(self.threat)
+        self.sync_interval = even_interval(self.num_steps, self.sync_every)
 
-    # ------------------------------------------------------------ who is in
+    # ------------------------------------------------------------- admission
 
     def fill(self) -> bool:
-        """Let waiting images in where there is room, pack where there is nobody; False when all is done."""
-        empty = [slot for slot, case in enumerate(self.cases) if case is None]
-        if not self.cases:
+        """Admit waiting images to empty slots, or compact the batch; False when all images are done."""
+        empty = [number for number, slot in enumerate(self.slots) if slot is None]
+        if not self.slots:
             empty = list(range(min(self.capacity, len(self.waiting))))
-        while self.waiting and empty and not self._admitted(empty[: len(self.waiting)]):
+        while self.waiting and empty and not self._try_to_admit(empty[: len(self.waiting)]):
             empty = empty[: max(1, len(empty) // 2)]
-        live = [slot for slot, case in enumerate(self.cases) if case is not None]
-        if len(live) <= len(self.cases) * (1 if self.interval == 1 else _PACK_AT) and len(live) < len(self.cases):
-            self._keep(live)
-        return bool(self.cases)
+        used = self._used()
+        most = len(self.slots) * (1 if self.sync_interval == 1 else _COMPACT_BELOW)
+        if len(used) <= most and len(used) < len(self.slots):
+            self._keep(used)
+        return bool(self.slots)
 
-    def _admitted(self, slots: list[int]) -> bool:
-        """Let as many waiting images in as there are slots, unless they do not fit into memory."""
-        places = [self.waiting.popleft() for _ in slots]
+    def _used(self) -> list[int]:
+        return [number for number, slot in enumerate(self.slots) if slot is not None]
+
+    def _try_to_admit(self, numbers: list[int]) -> bool:
+        """Admit as many waiting images as there are slots, unless they do not fit into memory."""
+        indices = [self.waiting.popleft() for _ in numbers]
         try:
-            self._admit(slots, torch.tensor(places))
+            self._admit(numbers, torch.tensor(indices))
         except torch.OutOfMemoryError:
-            if len(slots) == 1 and not any(self.cases):
-                self._give_up()
-            self.waiting.extendleft(reversed(places))
-            self.capacity = max(1, len(self.cases) or len(slots) // 2)
+            if len(numbers) == 1 and not any(self.slots):
+                self._refuse()
+            self.waiting.extendleft(reversed(indices))
+            self.capacity = max(1, len(self.slots) or len(numbers) // 2)
             torch.cuda.empty_cache()
-            return len(slots) == 1  # those inside go on alone
+            return len(numbers) == 1  # those inside continue alone
         return True
 
-    def _admit(self, slots: list[int], places: Tensor) -> None:
-        x0, goal, others_BT = self.pool.fetch(places)
-        goals = self.walk.branch_goals(goal, others_BT, self.pool.classes)
-        streams = self.pool.rng.at(places.to(self.pool.rng.key_B.device))
-        keys = [streams.fold(member).key_B.to(x0.device) for member in range(self.num_branches)]
-        still = {"x0": x0.repeat_interleave(self.num_branches, 0), "stream": _interleave(keys)}
-        still |= {f"goal.{name}": _interleave([getattr(one, name) for one in goals]) for name in _tensors(goals[0])}
+    def _admit(self, numbers: list[int], index_B: Tensor) -> None:
+        x0, goal, others_BT = self.queue.fetch(index_B)
+        goals = self.attack.branch_goals(goal, others_BT, self.queue.classes)
+        streams = self.queue.rng.at(index_B.to(self.queue.rng.key_B.device))
+        keys = [streams.fold(branch).key_B.to(x0.device) for branch in range(self.num_branches)]
+        fixed = {"x0": x0.repeat_interleave(self.num_branches, 0), "stream": _interleave(keys)}
+        fixed |= {f"goal.{name}": _interleave([getattr(one, name) for one in goals]) for name in _tensors(goals[0])}
         self.goal = goals[0]
-        fresh = still | self._begin(still, torch.zeros(len(still["x0"]), dtype=torch.int64, device=x0.device))
-        cases = [_Case(place) for place in places.tolist()]
-        if not self.cases:
-            self.rows, self.cases = {key: rows.clone() for key, rows in fresh.items()}, list(cases)
+        new = fixed | self._start(fixed, torch.zeros(len(fixed["x0"]), dtype=torch.int64, device=x0.device))
+        slots = [_Slot(index) for index in index_B.tolist()]
+        if not self.slots:
+            self.items, self.slots = {key: rows.clone() for key, rows in new.items()}, list(slots)
             return
-        for slot, case in zip(slots, cases, strict=True):
-            self.cases[slot] = case
-        self._write(slots, fresh)
+        for number, slot in zip(numbers, slots, strict=True):
+            self.slots[number] = slot
+        self._write(numbers, new)
 
-    def _begin(self, still: Rows, restart_B: Tensor) -> Rows:
-        """The rows of items before their first step."""
-        none = torch.zeros_like(restart_B)
-        fresh = {"key": RandomStreams(still["stream"]).fold(restart_B).key_B, "step": none, "wave": restart_B}
-        fresh |= {"hit": none + _NEVER, "zeros": none, "bad": none, "found": still["x0"]}
-        calls = self.model.calls
-        state = self.walk.start(self.model, self._items(still | fresh))
-        self.per_start = self.model.calls - calls
-        return fresh | {f"state.{name}": rows for name, rows in state.items()}
+    def _start(self, fixed: Rows, restart_B: Tensor) -> Rows:
+        """The tensors of items before their first step."""
+        zero = torch.zeros_like(restart_B)
+        new = {"key": RandomStreams(fixed["stream"]).fold(restart_B).key_B, "step": zero, "restart": restart_B}
+        new |= {"success_step": zero + _NEVER, "zero_gradients": zero, "nonfinite": zero, "x_adv": fixed["x0"]}
+        calls = self.model.forward_calls
+        state = self.attack.start(self.model, self._context(fixed | new))
+        self.forwards_per_start = self.model.forward_calls - calls
+        return new | {f"state.{name}": rows for name, rows in state.items()}
 
-    def _write(self, slots: list[int], fresh: Rows) -> None:
-        at = self._rows_of(slots)
-        for key, rows in fresh.items():
-            self.rows[key][at] = rows
+    def _write(self, numbers: list[int], new: Rows) -> None:
+        rows_B = self._rows_of(numbers)
+        for key, rows in new.items():
+            self.items[key][rows_B] = rows
 
-    def _keep(self, slots: list[int]) -> None:
-        at = self._rows_of(slots)
-        self.rows = {key: rows[at] for key, rows in self.rows.items()}
-        self.cases = [self.cases[slot] for slot in slots]
-        self.replay = None
+    def _keep(self, numbers: list[int]) -> None:
+        rows_B = self._rows_of(numbers)
+        self.items = {key: rows[rows_B] for key, rows in self.items.items()}
+        self.slots = [self.slots[number] for number in numbers]
+        self.graph = None
 
-    def _rows_of(self, slots: Iterable[int]) -> Tensor:
-        return self._on_device([slot * self.num_branches + item for slot in slots for item in range(self.num_branches)])
+    def _rows_of(self, numbers: Iterable[int]) -> Tensor:
+        rows = [number * self.num_branches + branch for number in numbers for branch in range(self.num_branches)]
+        return self._on_device(rows)
 
     def _on_device(self, numbers: list[int]) -> Tensor:
-        return torch.tensor(numbers, dtype=torch.int64, device=self.rows["x0"].device)
+        return torch.tensor(numbers, dtype=torch.int64, device=self.items["x0"].device)
 
-    # ------------------------------------------------------------- movement
+    # ------------------------------------------------------------------ steps
 
     def advance(self) -> None:
-        """Some steps for every row; on a full device with half as many images, the others wait again."""
+        """Some steps of every item; if memory runs out, half of the images wait again."""
         try:
-            if self.with_replay and self.replay is None and self._worth_recording():
-                self._record()
-            for _ in range(self.interval):
-                if self.replay is not None:
-                    self.replay.run()
+            if self.use_cuda_graph and self.graph is None and self._worth_capturing():
+                self._capture()
+            for _ in range(self.sync_interval):
+                if self.graph is not None:
+                    self.graph.run()
                 else:
-                    self.rows = self._step(self.rows)
+                    self.items = self.step(self.items)
         except torch.OutOfMemoryError:
             self._halve()
 
-    def _record(self) -> None:
-        """Record the step; a model that asks its device for a number in between cannot be recorded."""
+    def _capture(self) -> None:
+        """Capture the step; a model that synchronizes with its device cannot be captured."""
         try:
-            self.replay = CudaGraph.record(self._step, self.rows)
+            self.graph = CudaGraph.record(self.step, self.items)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
-            self.with_replay = False
+            self.use_cuda_graph = False
             first = str(error).strip().splitlines()[0]
             self.flags.append(Flag("search-fell-back", f"the steps could not be recorded: {first[:200]}", {}))
 
-    def _worth_recording(self) -> bool:
-        return self.limit - int(self.rows["step"].min()) >= _WORTH_RECORDING or bool(self.waiting)
+    def _worth_capturing(self) -> bool:
+        return self.num_steps - int(self.items["step"].min()) >= _WORTH_CAPTURING or bool(self.waiting)
 
     def _halve(self) -> None:
-        live = [slot for slot, case in enumerate(self.cases) if case is not None]
-        if len(live) < 2:
-            self._give_up()
-        stay, go = live[: len(live) // 2], live[len(live) // 2 :]
-        self.waiting.extendleft(case.place for slot in reversed(go) if (case := self.cases[slot]) is not None)
-        self.capacity = len(stay)
-        self._keep(stay)
+        used = self._used()
+        if len(used) < 2:
+            self._refuse()
+        kept, removed = used[: len(used) // 2], used[len(used) // 2 :]
+        self.waiting.extendleft(self._slot(number).index for number in reversed(removed))
+        self.capacity = len(kept)
+        self._keep(kept)
         torch.cuda.empty_cache()
 
-    def _give_up(self) -> NoReturn:
-        raise UsageError(
-            f"out of memory with a single image in work ({self.num_branches} rows). "
-            "Use fewer targets, a smaller model or a device with more memory."
-        )
+    def _refuse(self) -> NoReturn:
+        refuse_single_image(f" ({self.num_branches} items)")
 
-    def _items(self, rows: Rows) -> StepContext:
+    def _context(self, items: Rows) -> StepContext:
         assert self.goal is not None
-        goal: Goal = replace(self.goal, **{name: rows[f"goal.{name}"] for name in _tensors(self.goal)})  # type: ignore[type-var]
-        step_B = rows["step"].clamp_max(self.limit - 1)  # rows that idle look up tables too
-        return StepContext(rows["x0"], goal, self.threat, RandomStreams(rows["key"]), step_B, rows["wave"])
+        goal: Goal = replace(self.goal, **{name: items[f"goal.{name}"] for name in _tensors(self.goal)})  # type: ignore[type-var]
+        step_B = items["step"].clamp_max(self.num_steps - 1)  # idle items index tables too
+        return StepContext(items["x0"], goal, self.threat, RandomStreams(items["key"]), step_B, items["restart"])
 
-    def _step(self, rows: Rows) -> Rows:
-        """One step of every row that has steps left. Nothing here asks the device, and `rows` are left alone."""
-        items = self._items(rows)
-        state = {key.removeprefix("state."): value for key, value in rows.items() if key.startswith("state.")}
-        before = self.model.calls, self.model.pullbacks
-        answer, moved = self.walk.step(self.model, items, state)
-        self.per_step = self.model.calls - before[0], self.model.pullbacks - before[1]
-        active_B = rows["step"] < self.limit
-        new = rows | {"step": rows["step"] + active_B}
-        bad_B = ~is_finite(answer.z_BK)
-        if answer.grad is not None:
-            bad_B |= ~is_finite(answer.grad)
-            # at the goal a loss may well be flat, as DLR is where the label comes third
-            new["zeros"] = rows["zeros"] + (is_zero(answer.grad) & active_B & ~items.goal.success(answer.z_BK))
-        new["bad"] = rows["bad"] | (bad_B & active_B)
-        if self.walk.stops_at_success:
-            success_B = items.goal.success(answer.z_BK) & active_B
-            if self.walk.may_leave_threat:
-                success_B &= self.threat.distance(answer.x, items.x0) <= self.threat.eps * (1 + _ROUNDING)
-            new["hit"] = torch.where(success_B, rows["step"], rows["hit"])
-            new["found"] = torch.where(per_image(success_B, answer.x), answer.x, rows["found"])
-        for name, value in moved.items():
-            old = rows[f"state.{name}"]
+    def step(self, items: Rows) -> Rows:
+        """The items after one step of those that have steps left; no synchronization, and `items` are not modified."""
+        ctx = self._context(items)
+        state = {key.removeprefix("state."): value for key, value in items.items() if key.startswith("state.")}
+        before = self.model.forward_calls, self.model.backward_calls
+        query, new_state = self.attack.step(self.model, ctx, state)
+        self.passes_per_step = self.model.forward_calls - before[0], self.model.backward_calls - before[1]
+        active_B = items["step"] < self.num_steps
+        new = items | {"step": items["step"] + active_B}
+        nonfinite_B = ~is_finite(query.z_BK)
+        if query.grad is not None:
+            nonfinite_B |= ~is_finite(query.grad)
+            # after a success a loss may well be flat, as DLR is where the label comes third
+            zero_B = is_zero(query.grad) & active_B & ~ctx.goal.success(query.z_BK)
+            new["zero_gradients"] = items["zero_gradients"] + zero_B
+        new["nonfinite"] = items["nonfinite"] | (nonfinite_B & active_B)
+        if self.attack.stops_at_success:
+            success_B = ctx.goal.success(query.z_BK) & active_B
+            if self.attack.leaves_threat:
+                success_B &= self.threat.distance(query.x, ctx.x0) <= self.threat.eps * (1 + _ROUNDING)
+            new["success_step"] = torch.where(success_B, items["step"], items["success_step"])
+            new["x_adv"] = torch.where(per_image(success_B, query.x), query.x, items["x_adv"])
+        for name, value in new_state.items():
+            old = items[f"state.{name}"]
             new[f"state.{name}"] = torch.where(per_image(active_B, old), value, old)
         return new
 
-    # ------------------------------------------------------------- judgment
+    # ---------------------------------------------------------------- judging
 
     def collect(self) -> list[ImageResult]:
-        """Judge successes; the images that are done leave, the others of a walk with several waves start the next."""
-        columns = torch.stack([self.rows[key] for key in ("hit", "step", "zeros", "bad")]).tolist()
-        hit, step, zeros, bad = (
+        """Judge successes; images that are done leave, others whose steps are used up start their next restart."""
+        names = ("success_step", "step", "zero_gradients", "nonfinite")
+        columns = torch.stack([self.items[name] for name in names]).tolist()
+        success_step, step, zeros, nonfinite = (
             [rows[i : i + self.num_branches] for i in range(0, len(rows), self.num_branches)] for rows in columns
         )
-        live = [slot for slot, case in enumerate(self.cases) if case is not None]
-        if worse := sum(any(bad[slot]) for slot in live):
+        used = self._used()
+        if bad := sum(any(nonfinite[number]) for number in used):
             raise NonFiniteError(
-                f"the model returned NaN or infinite logits or gradients for {worse} images under attack. "
+                f"the model returned NaN or infinite logits or gradients for {bad} images under attack. "
                 "Check its weights and precision: a NaN would count as a success of the attack."
             )
-        self._share_time(live)
-        fallen = self._judge({slot: hit[slot] for slot in live if max(hit[slot]) > _NEVER})
-        spent = [slot for slot in live if slot not in fallen and min(step[slot]) >= self.limit]
-        for slot in (*fallen, *spent):
-            case = self._case(slot)
-            case.steps, case.zeros = case.steps + sum(step[slot]), case.zeros + sum(zeros[slot])
-        again = [slot for slot in spent if self._case(slot).restart + 1 < self.walk.num_restarts]
-        lost = [slot for slot in spent if slot not in set(again)]
-        findings = self._findings(fallen) + self._findings(dict.fromkeys(lost, (0, -1)))
-        self._start_next_wave(again)
-        self._empty([*fallen, *lost])
-        return findings
+        self._share_time(used)
+        broken = self._judge({number: success_step[number] for number in used if max(success_step[number]) > _NEVER})
+        finished = [number for number in used if number not in broken and min(step[number]) >= self.num_steps]
+        for number in (*broken, *finished):
+            slot = self._slot(number)
+            slot.steps, slot.zero_gradients = slot.steps + sum(step[number]), slot.zero_gradients + sum(zeros[number])
+        again = [number for number in finished if self._slot(number).restart + 1 < self.attack.restarts]
+        robust = [number for number in finished if number not in set(again)]
+        results = self._results(broken) + self._results(dict.fromkeys(robust, (0, -1)))
+        self._restart(again)
+        self._empty([*broken, *robust])
+        return results
 
-    def _case(self, slot: int) -> _Case:
-        case = self.cases[slot]
-        assert case is not None
-        return case
+    def _slot(self, number: int) -> _Slot:
+        slot = self.slots[number]
+        assert slot is not None
+        return slot
 
-    def _share_time(self, slots: list[int]) -> None:
+    def _share_time(self, numbers: list[int]) -> None:
         now = time.perf_counter()
-        for slot in slots:
-            self._case(slot).seconds += (now - self.clock) / len(slots)
+        for number in numbers:
+            self._slot(number).seconds += (now - self.clock) / len(numbers)
         self.clock = now
 
-    def _judge(self, hits: dict[int, list[int]]) -> dict[int, tuple[int, int]]:
-        """Of the slots with successes, those where one holds: its item and the judge's answer; the earliest first."""
-        fallen: dict[int, tuple[int, int]] = {}
-        while hits:
-            best = {slot: _earliest(steps) for slot, steps in hits.items()}
-            rows = self._on_device([slot * self.num_branches + item for slot, item in best.items()])
-            agreed, answers = self._ask_judge(rows)
+    def _judge(self, success_steps: dict[int, list[int]]) -> dict[int, tuple[int, int]]:
+        """Of the slots with successes, those with a confirmed one: its branch and the judge's prediction."""
+        confirmed: dict[int, tuple[int, int]] = {}
+        while success_steps:
+            first = {number: _earliest(steps) for number, steps in success_steps.items()}
+            rows_B = self._on_device([number * self.num_branches + branch for number, branch in first.items()])
+            agreed, predictions = self._ask_judge(rows_B)
             rejected: dict[int, list[int]] = {}
-            for (slot, item), yes, answer in zip(best.items(), agreed, answers, strict=True):
+            for (number, branch), yes, prediction in zip(first.items(), agreed, predictions, strict=True):
                 if yes:
-                    fallen[slot] = item, answer
+                    confirmed[number] = branch, prediction
                     continue
-                self._case(slot).rejected += 1
-                hits[slot][item] = _NEVER
-                rejected[slot] = hits[slot]
+                self._slot(number).rejected += 1
+                success_steps[number][branch] = _NEVER
+                rejected[number] = success_steps[number]
             if rejected:
-                self.rows["hit"][[slot * self.num_branches + best[slot] for slot in rejected]] = _NEVER
-            hits = {slot: steps for slot, steps in rejected.items() if max(steps) > _NEVER}
-        return fallen
+                rows = [number * self.num_branches + first[number] for number in rejected]
+                self.items["success_step"][rows] = _NEVER
+            success_steps = {number: steps for number, steps in rejected.items() if max(steps) > _NEVER}
+        return confirmed
 
-    def _ask_judge(self, rows: Tensor) -> tuple[list[bool], list[int]]:
+    def _ask_judge(self, rows_B: Tensor) -> tuple[list[bool], list[int]]:
         if self.judge is None:
-            return [True] * len(rows), [-1] * len(rows)
-        x = self.threat.project(self.rows["found"][rows], self.rows["x0"][rows])
-        z_BK = self._judged(self.judge, x)
+            return [True] * len(rows_B), [-1] * len(rows_B)
+        x = self.threat.project(self.items["x_adv"][rows_B], self.items["x0"][rows_B])
+        z_BK = halving(self.judge, x)
         if not bool(z_BK.isfinite().all()):
             raise NonFiniteError("the model returned NaN or infinite logits for an image that was found under attack.")
-        self.rows["found"][rows] = x
-        return self._items(self.rows).goal.at(rows).success(z_BK).tolist(), z_BK.argmax(1).tolist()
+        self.items["x_adv"][rows_B] = x
+        return self._context(self.items).goal.at(rows_B).success(z_BK).tolist(), z_BK.argmax(1).tolist()
 
-    def _judged(self, judge: Oracle, x: Tensor) -> Tensor:
-        try:
-            return judge(x)
-        except torch.OutOfMemoryError:
-            if len(x) == 1:
-                self._give_up()
-        half = len(x) // 2
-        return torch.cat([self._judged(judge, x[:half]), self._judged(judge, x[half:])])
-
-    def _findings(self, chosen: dict[int, tuple[int, int]]) -> list[ImageResult]:
+    def _results(self, chosen: dict[int, tuple[int, int]]) -> list[ImageResult]:
+        """The results of slots, given the branch and the prediction of each."""
         if not chosen:
             return []
-        rows = self._on_device([slot * self.num_branches + item for slot, (item, _) in chosen.items()])
-        fell_B = self.rows["hit"][rows] > _NEVER
-        best = self.rows.get("state.best", self.rows["state.x"])[rows]
-        x0 = self.rows["x0"][rows]
-        x = self.threat.project(torch.where(per_image(fell_B, best), self.rows["found"][rows], best), x0)
-        sizes = self.threat.distance(x, x0).tolist()
-        found = []
-        for (slot, (_, answer)), x_one, size, fell in zip(chosen.items(), x.cpu(), sizes, fell_B.tolist(), strict=True):
-            case = self._case(slot)
-            checks = case.rejected + fell if self.judge is not None else 0
-            starts = (case.restart + 1) * self.num_branches * self.per_start
-            forwards = starts + case.steps * self.per_step[0] + checks
-            backwards, zeros = case.steps * self.per_step[1], case.zeros * self.per_step[1]
-            x_one = x_one.clone()  # a view would keep the batch alive
-            found.append(
+        rows_B = self._on_device([number * self.num_branches + branch for number, (branch, _) in chosen.items()])
+        success_B = self.items["success_step"][rows_B] > _NEVER
+        best = self.items.get("state.best", self.items["state.x"])[rows_B]
+        x0 = self.items["x0"][rows_B]
+        x = self.threat.project(torch.where(per_image(success_B, best), self.items["x_adv"][rows_B], best), x0)
+        columns = zip(success_B.tolist(), x.cpu(), self.threat.distance(x, x0).tolist(), strict=True)
+        results = []
+        for (number, (_, prediction)), (success, x_adv, distance) in zip(chosen.items(), columns, strict=True):
+            slot = self._slot(number)
+            judged = slot.rejected + success if self.judge is not None else 0
+            started = (slot.restart + 1) * self.num_branches * self.forwards_per_start
+            forwards, backwards = self.passes_per_step
+            results.append(
                 ImageResult(
-                    case.place, fell, x_one, answer, size, forwards, backwards, zeros, case.rejected, case.seconds
+                    index=slot.index,
+                    success=success,
+                    x_adv=x_adv.clone(),  # a view would keep the batch alive
+                    prediction=prediction,
+                    distance=distance,
+                    forwards=started + slot.steps * forwards + judged,
+                    backwards=slot.steps * backwards,
+                    zero_gradients=slot.zero_gradients * backwards,
+                    rejected=slot.rejected,
+                    seconds=slot.seconds,
                 )
             )
-        return found
+        return results
 
-    def _start_next_wave(self, slots: list[int]) -> None:
-        if not slots:
+    def _restart(self, numbers: list[int]) -> None:
+        if not numbers:
             return
-        for slot in slots:
-            self._case(slot).restart += 1
-        at = self._rows_of(slots)
-        still = {key: rows[at] for key, rows in self.rows.items() if key in ("x0", "stream") or key.startswith("goal.")}
-        self._write(slots, self._begin(still, self.rows["wave"][at] + 1))
+        for number in numbers:
+            self._slot(number).restart += 1
+        rows_B = self._rows_of(numbers)
+        fixed = {
+            key: rows[rows_B] for key, rows in self.items.items() if key in ("x0", "stream") or key.startswith("goal.")
+        }
+        self._write(numbers, self._start(fixed, self.items["restart"][rows_B] + 1))
 
-    def _empty(self, slots: list[int]) -> None:
-        """The rows of these slots idle until somebody takes them: their steps are used up."""
-        if not slots:
+    def _empty(self, numbers: list[int]) -> None:
+        """The items of these slots idle until they are replaced: their steps are used up."""
+        if not numbers:
             return
-        for slot in slots:
-            self.cases[slot] = None
-        at = self._rows_of(slots)
-        self.rows["step"][at] = self.limit
-        self.rows["hit"][at] = _NEVER
+        for number in numbers:
+            self.slots[number] = None
+        rows_B = self._rows_of(numbers)
+        self.items["step"][rows_B] = self.num_steps
+        self.items["success_step"][rows_B] = _NEVER
 
 
-def _earliest(steps: list[int]) -> int:
-    return min((at, item) for item, at in enumerate(steps) if at > _NEVER)[1]
-
-
-def _even_interval(limit: int, about: int) -> int:
-    """A number of steps near `about` that divides `limit` with little left over: rows idle for the rest."""
+def even_interval(num_steps: int, about: int) -> int:
+    """An interval near `about` that divides `num_steps` with little left over: items idle for the rest."""
     if about == 1:
         return 1
-    around = range(max(1, about // 2), about + about // 2 + 1)
-    return min(around, key=lambda k: (math.ceil(limit / k) * k - limit, abs(k - about)))
+    near = range(max(1, about // 2), about + about // 2 + 1)
+    return min(near, key=lambda k: (math.ceil(num_steps / k) * k - num_steps, abs(k - about)))
+
+
+def _earliest(success_steps: list[int]) -> int:
+    return min((step, branch) for branch, step in enumerate(success_steps) if step > _NEVER)[1]
 
 
 def _tensors(goal: Goal) -> list[str]:

@@ -1,10 +1,9 @@
-"""Attacks told step by step, so that an engine can move thousands of them side by side.
+"""Attacks written as `start` and `step`, so that an engine can run thousands of images at different steps side by side.
 
-An image under attack becomes one or more *items*: an APGD-T with nine targets makes nine, which start together and end
-together, as soon as one of them succeeds. Items sit in the rows of a batch; each has its own count of steps, so old and
-new ones share a batch.
+Every image makes one or more *items*: an APGD-T with nine targets makes nine, which start together and end together, as
+soon as one of them succeeds. A step works on a batch of items, each with its own count of steps.
 
-Shape letters: B items, K classes.
+Shape letters: B items, K classes, T targets.
 """
 
 from abc import abstractmethod
@@ -15,20 +14,29 @@ from torch import Tensor
 
 from vitadel.attacks.base import Attack
 from vitadel.attacks.oracle import Oracle
+from vitadel.core.errors import UsageError
 from vitadel.core.flags import Flag
 from vitadel.core.rng import RandomStreams
-from vitadel.goals import Goal
+from vitadel.goals import Goal, Toward, Untargeted
+from vitadel.losses import TargetLoss, logit_difference
 from vitadel.threats import Threat
 
-# whatever a walk remembers from one step to the next, one row per item; "x" is where it stands
+# what a search keeps from one step to the next, one row per item: "x" is the next point to evaluate, "best" (optional)
+# what is returned where no adversarial example is found
 State = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True, slots=True)
 class StepContext:
-    """What a step may know of the items beside their state; steps and waves count from 0.
+    """What a step gets beside its state.
 
-    `rng` has fresh numbers for every wave; a step that draws folds its own number into it.
+    Args:
+        x0: [B, C, H, W] the original images.
+        goal: The adversary's goal.
+        threat: The threat model.
+        rng: A random stream per item and restart; a step that draws from it folds its own number into it.
+        step_B: How many steps each item has made.
+        restart_B: The restart each item is in, from 0.
     """
 
     x0: Tensor
@@ -41,7 +49,7 @@ class StepContext:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A point a step asked the model about, what came back, and the gradient if one was asked for."""
+    """A point that was evaluated: `x`, its logits, and its gradient if one was computed."""
 
     x: Tensor
     z_BK: Tensor
@@ -49,9 +57,9 @@ class Query:
 
 
 class IterativeAttack(Attack):
-    """An attack as a start and a step; an author writes `steps`, `start` and `step`, and `branch_goals` if it fans out.
+    """An attack written as `num_steps`, `start` and `step`; restarts, targets and early stopping are the engine's work.
 
-    A step may not ask the device for a number (`.item()`, `if tensor:`, `nonzero`): it is recorded once and replayed.
+    A step must not wait for the device (`.item()`, `if tensor:`, `nonzero`): it may be captured as a CUDA graph.
     """
 
     __slots__ = ()
@@ -61,47 +69,69 @@ class IterativeAttack(Attack):
         """How many steps an item makes if it never succeeds."""
 
     @abstractmethod
-    def start(self, model: Oracle, items: StepContext) -> State:
+    def start(self, model: Oracle, ctx: StepContext) -> State:
         """The state before the first step."""
 
     @abstractmethod
-    def step(self, model: Oracle, items: StepContext, state: State) -> tuple[Query, State]:
-        """Ask the model about `state["x"]`, and decide where to go next."""
+    def step(self, model: Oracle, ctx: StepContext, state: State) -> tuple[Query, State]:
+        """Evaluate the model at `state["x"]` and choose the next point."""
 
     @property
-    def num_restarts(self) -> int:
-        """How often an image that stands is tried anew, with other random numbers."""
+    def restarts(self) -> int:
+        """How often an image that remains robust is attacked, each time with fresh random numbers."""
         return 1
 
     @property
-    def may_leave_threat(self) -> bool:
-        """Whether points on the way may lie outside the threat; successes there do not count."""
+    def targets(self) -> int:
+        """How many target classes an image is attacked towards; 0 for an untargeted attack."""
+        return 0
+
+    @property
+    def leaves_threat(self) -> bool:
+        """Whether iterates may lie outside the threat; successes there do not count."""
         return False
 
     @property
     def stops_at_success(self) -> bool:
-        """Whether the first success ends an image; an attack on a random model knows no success."""
+        """Whether the first success ends an image; not so for a randomized model, where it may be chance."""
         return True
 
     @property
-    def targets(self) -> int:
-        """How many of the label's rivals `branch_goals` wants to know."""
-        return 0
+    def uses_engine(self) -> bool:
+        """Whether an evaluation runs it step by step in an engine rather than batch by batch."""
+        return True
 
     def num_branches(self, classes: int) -> int:
         """How many items an image makes."""
         return max(1, min(self.targets, classes - 1))
 
     def branch_goals(self, goal: Goal, others_BT: Tensor, classes: int) -> Sequence[Goal]:
-        """The goals each image is attacked with side by side; the rivals are ranked by the clean logits."""
-        return [goal]
+        """The goal of each item of an image.
+
+        Args:
+            goal: The goal of the attack.
+            others_BT: The classes other than the label, by descending clean logit.
+            classes: The number of classes.
+        """
+        return toward_each(goal, others_BT, logit_difference) if self.targets else [goal]
 
     def find_flags(self, goal: Goal, classes: int) -> tuple[Flag, ...]:
-        """What a model with so many classes takes away from this attack."""
-        return ()
+        """Flags for what a model with so many classes does not allow; here, for fewer classes than targets."""
+        if self.targets <= classes - 1:
+            return ()
+        left = "1 target" if classes == 2 else f"{classes - 1} targets"
+        sentence = f"{classes} classes leave {left} instead of {self.targets}"
+        return (Flag("few-classes", sentence, {"classes": classes, "targets": classes - 1}),)
 
     def search(self, model: Oracle, x0: Tensor, goal: Goal, threat: Threat, rng: RandomStreams) -> Tensor:
-        """Every image of one batch walked to its end."""
-        from vitadel.attacks.engine.engine import Engine  # the engine moves walks, so it imports this file
+        """Run the steps for one batch."""
+        from vitadel.attacks.engine.engine import Engine  # which imports this file
 
         return Engine(cuda_graph=False).search(self, model, x0, goal, threat, rng)
+
+
+def toward_each(goal: Goal, others_BT: Tensor, loss: TargetLoss) -> Sequence[Goal]:
+    """For each of T target classes, the untargeted goal whose objective leads towards that class."""
+    if not isinstance(goal, Untargeted):
+        raise UsageError(f"an attack with targets of its own wants an Untargeted goal, got {type(goal).__name__}.")
+    return [Toward(goal.label_B, other_B, loss) for other_B in others_BT.unbind(1)]

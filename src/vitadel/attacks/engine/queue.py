@@ -1,4 +1,4 @@
-"""The images an engine works on, and what it finds out about them."""
+"""The images an engine attacks, and the result for each."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,10 +12,13 @@ from vitadel.goals import Goal
 
 @dataclass(frozen=True, slots=True)
 class WorkQueue:
-    """The images to attack, fetched when there is room for them.
+    """The images to attack, loaded when a batch has space for them.
 
-    `rng` holds a stream per image. `fetch` gets positions in the pool and returns, on the model's device, the pixels,
-    the goal and the ranked rivals of the label.
+    Args:
+        rng: A random stream per image.
+        classes: The number of classes of the model.
+        fetch: Takes indices into the queue and returns, on the model's device, the images [B, C, H, W], their goal, and
+            the classes other than the label [B, T] by descending clean logit.
     """
 
     rng: RandomStreams
@@ -27,15 +30,24 @@ class WorkQueue:
 
 
 class NonFiniteError(UsageError):
-    """A search met NaN or infinite numbers."""
+    """The model returned NaN or infinite logits or gradients in a search."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImageResult:
-    """What became of one image of a queue: `x_adv` is what fooled the model, or the best attempt.
+    """The result of an attack on one image.
 
-    `prediction` is the judge's answer to what fooled it, and -1 for a robust image. `rejected` counts successes of the
-    search that the judge did not share. Attacks that count by the batch share their counts out evenly.
+    Args:
+        index: The image's index in the queue.
+        success: Whether an adversarial example was found.
+        x_adv: The adversarial example, or the best attempt.
+        prediction: The judge's class for an adversarial example, -1 for a robust image.
+        distance: The distance of `x_adv` in the threat's norm.
+        forwards: Forward passes; an attack that counts by the batch shares its counts out evenly.
+        backwards: Backward passes.
+        zero_gradients: Gradients that were exactly zero.
+        rejected: Successes in the search's precision that the judge did not confirm.
+        seconds: The image's share of the duration.
     """
 
     index: int

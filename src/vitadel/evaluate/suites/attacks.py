@@ -13,20 +13,12 @@ from typing import Any, ClassVar
 
 from torch import nn
 
-from vitadel.attacks import (
-    FGSM,
-    PGD,
-    AutoAttack,
-    AutoAttackPlus,
-    AutoAttackRand,
-    Flag,
-    RescaledModel,
-    Scaling,
-    rescaled,
-    tapped,
-    zero_gradient_flags,
-)
+from vitadel.attacks import FGSM, PGD, AutoAttack, AutoAttackPlus, AutoAttackRand, Scaling
+from vitadel.attacks.attention_scaling.attack import rescale_model
+from vitadel.attacks.attention_scaling.rescaled_model import RescaledModel, require_taps
+from vitadel.attacks.oracle import zero_gradient_flags
 from vitadel.core.errors import UsageError
+from vitadel.core.flags import Flag
 from vitadel.core.numeric import Positive, check_ranges
 from vitadel.core.stats import accuracy_of
 from vitadel.data import DataSet
@@ -47,7 +39,7 @@ from vitadel.evaluate.store import ResultStore, Row
 from vitadel.evaluate.suites.base import Suite, run_suite
 from vitadel.losses import margin
 from vitadel.runs.schema import ROBUST, WRONG_BEFORE, AttackRecord, SuiteRecord, ThreatRecord
-from vitadel.threats import Linf, Threat, check_size, spell, with_eps
+from vitadel.threats import Linf, Threat, check_size, with_eps
 
 # tables that are no attack's
 _TABLES = (CLEAN, "flags")
@@ -166,7 +158,7 @@ class AttackSuite:
             self.name,
             len(ctx.images),
             clean=accuracy_of(rows["clean_correct"]),
-            threat=None if threat is None else ThreatRecord.of(spell(threat), threat.eps),
+            threat=None if threat is None else ThreatRecord.of(str(threat), threat.eps),
             robust=None if threat is None else accuracy_of(rows["robust"]),
             attacks=records,
             flags=(*ctx.flags(), *_attack_flags(records, len(ctx.images))),
@@ -305,7 +297,7 @@ def evaluate_suite(
             return _at_radii(suite, ctx, open_store)
         ctx = replace(ctx, engine=in_float32(ctx.engine))
         found = find_factors_once(replace(ctx, store=open_store("factors")), scaling)
-        paper = replace(ctx, model=rescaled(ctx.model, factors_of(found)))
+        paper = replace(ctx, model=rescale_model(ctx.model, factors_of(found)))
         return [
             *_at_radii(replace(suite, scaling=found), ctx, open_store),
             *_at_radii(replace(suite, keep_images=False), paper, open_store, f"-{PAPER_PROTOCOL}"),
@@ -334,7 +326,7 @@ def refuse_suite(
         for radius in radii:
             suite.stages(radius)
         if scaling is not None and suite.attacks:
-            tapped(model)
+            require_taps(model)
     for radius in radii if suite.needs_threat else ():
         assert radius is not None
         check_size(radius, (3, *images.pixels.image_size))
@@ -372,7 +364,7 @@ def _finish_images(suite: AttackSuite, ctx: Context) -> None:
 
 def evaluation_name(suite: str, threat: Threat | None) -> str:
     """What the evaluation of a suite within a threat is called: `quick-linf-8_255`."""
-    return suite if threat is None else f"{suite}-{spell(threat).replace(':', '-').replace('/', '_')}"
+    return suite if threat is None else f"{suite}-{str(threat).replace(':', '-').replace('/', '_')}"
 
 
 _QUICK = (

@@ -8,8 +8,8 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import nn
 
-from vitadel.attacks import Flag
 from vitadel.core.distributed import Ranks
+from vitadel.core.flags import Flag
 from vitadel.core.stats import Accuracy
 from vitadel.data import DataSet
 from vitadel.evaluate.context import Context
@@ -17,7 +17,7 @@ from vitadel.evaluate.images import skipped_flags
 from vitadel.evaluate.sanity_checks import sanity_flags
 from vitadel.runs.exhibits import Exhibit
 from vitadel.runs.schema import Measure, SuiteRecord, ThreatRecord
-from vitadel.threats import Threat, spell
+from vitadel.threats import Threat
 
 # images on which the model is checked
 _CHECKED = 16
@@ -113,7 +113,7 @@ def suite_record(
         suite.name,
         len(ctx.images),
         clean=clean,
-        threat=None if threat is None else ThreatRecord.of(spell(threat), threat.eps),
+        threat=None if threat is None else ThreatRecord.of(str(threat), threat.eps),
         robust=None,
         attacks=(),
         flags=(*_model_flags(ctx, attacks=threat is not None), *skipped_flags(ctx.images), *flags),

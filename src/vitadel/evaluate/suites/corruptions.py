@@ -19,8 +19,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vitadel.attacks import Flag
 from vitadel.core.errors import UsageError, unknown
+from vitadel.core.flags import Flag
 from vitadel.core.numeric import check_ranges
 from vitadel.core.stats import (
     ALEXNET_ERRORS,

@@ -12,7 +12,8 @@ from typing import Annotated, ClassVar
 
 from torch import Tensor, nn
 
-from vitadel.attacks import FGSM, PGD, Attack, Flag
+from vitadel.attacks import FGSM, PGD, Attack
+from vitadel.core.flags import Flag
 from vitadel.core.numeric import Count, Range, check_ranges
 from vitadel.core.stats import Accuracy, accuracy_of
 from vitadel.data import DataSet

@@ -16,8 +16,8 @@ from typing import ClassVar
 import torch
 from torch import nn
 
-from vitadel.attacks import Flag
 from vitadel.core.errors import UsageError
+from vitadel.core.flags import Flag
 from vitadel.core.stats import accuracy, accuracy_of
 from vitadel.data import DataSet, part_wnids, wnids
 from vitadel.evaluate.context import Batch, Context

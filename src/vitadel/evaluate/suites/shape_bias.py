@@ -21,9 +21,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vitadel.attacks import Flag
 from vitadel.core.errors import UsageError
 from vitadel.core.files import refuse_special
+from vitadel.core.flags import Flag
 from vitadel.core.stats import Accuracy, accuracy, accuracy_of
 from vitadel.data import SHAPES, STIMULI, DataSet, cues
 from vitadel.evaluate.context import Batch, Context

@@ -22,8 +22,9 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 from vitadel import models
-from vitadel.attacks import PGD, Flag
+from vitadel.attacks import PGD
 from vitadel.core.errors import UsageError
+from vitadel.core.flags import Flag
 from vitadel.core.numeric import Count, Positive, check_ranges
 from vitadel.core.stats import Accuracy, accuracy_of
 from vitadel.data import DataSet
@@ -31,7 +32,7 @@ from vitadel.evaluate.context import Batch, Context, Work
 from vitadel.evaluate.suites.base import suite_record
 from vitadel.runs.exhibits import Cell, Exhibit, Heat, Matrix, Table
 from vitadel.runs.schema import Measure, SuiteRecord
-from vitadel.threats import Threat, spell
+from vitadel.threats import Threat
 
 _CLEAN = "clean"
 _SELF = "this model"
@@ -145,7 +146,7 @@ class Transfer:
             ],
             sentence=(
                 f"{clean[0].accuracy:.1%} of {worst.n} images are classified correctly, {own.accuracy:.1%} under the "
-                f"model's own attack within {spell(threat)}, and {worst.accuracy:.1%} whichever other model the attack "
+                f"model's own attack within {threat!s}, and {worst.accuracy:.1%} whichever other model the attack "
                 "was crafted on."
             ),
             conventions={
