@@ -179,11 +179,7 @@ CORRUPTIONS: dict[str, Kind] = {
         _each(0.06, 0.1, 0.12, 0.16, 0.2),
     ),
     "gaussian_blur": Kind(
-        "extra",
-        "every point a Gaussian",
-        blur.gaussian_blur,
-        _each(1, 2, 3, 4, 6),
-        _each(0.4, 0.6, 0.7, 0.8, 1),
+        "extra", "every point a Gaussian", blur.gaussian_blur, _each(1, 2, 3, 4, 6), _each(0.4, 0.6, 0.7, 0.8, 1)
     ),
     "spatter": Kind(  # mean, spread, sigma, threshold, amount, mud rather than water
         "extra",
