@@ -37,7 +37,7 @@ RECORDS = {
     "models": "Cost Geometry Layer",
     "objectives": "TrainingTime",
     "recipes": "AugmentationSet PublishedAccuracy PublishedSweep",
-    "shifts": "Kind",
+    "shifts": "CorruptionKind",
     "train": "AugmentedImages BatchIndex Loader MixParameters Nvml TrainState",
 }
 # checked by the code that reads them from a file

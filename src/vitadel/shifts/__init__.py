@@ -1,9 +1,9 @@
-"""What the world does to an image, no model involved."""
+"""Perturbations of natural origin: the corruptions of ImageNet-C, rotations and translations; no model involved."""
 
-from vitadel.shifts.corruption import SEVERITIES, Corruption, Quality, Severity, grid
+from vitadel.shifts.corruption import SEVERITIES, Corruption, Quality, Severity
 from vitadel.shifts.jpeg import jpeg
 from vitadel.shifts.rotate_translate import RotateTranslate, rotated_translated
-from vitadel.shifts.tables import CORRUPTIONS, GROUPS, TABLES, Kind
+from vitadel.shifts.tables import CORRUPTIONS, GROUPS, TABLES, CorruptionKind
 
 __all__ = [
     "CORRUPTIONS",
@@ -11,11 +11,10 @@ __all__ = [
     "SEVERITIES",
     "TABLES",
     "Corruption",
-    "Kind",
+    "CorruptionKind",
     "Quality",
     "RotateTranslate",
     "Severity",
-    "grid",
     "jpeg",
     "rotated_translated",
 ]

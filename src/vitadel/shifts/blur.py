@@ -11,32 +11,32 @@ from torch.nn.functional import pad
 
 from vitadel.core.rng import RandomStreams
 from vitadel.shifts import filters
-from vitadel.shifts.filters import between, by_frequency, divided, gaussian_taps, rounded, zoom_rows
-from vitadel.shifts.random_streams import uniform
+from vitadel.shifts.fast_rng import uniform
+from vitadel.shifts.filters import by_frequency, divide, gaussian_taps, interpolate_rows, round_levels, zoom_rows
 
 # above the rounding errors of a Fourier transform in float64, far below a gray level
-_HAIR = 2.0**-40
+_ROUNDING = 2.0**-40
 # Fourier transforms are fast for sizes with small factors
-_FAST = 16
+_FFT_MULTIPLE = 16
 # a chain of glass_blur's copies goes on with a probability of at most 0.5: 64 links are never reached
 _LINKS = 6
 
 
-def gaussian_blur(x: Tensor, draws: RandomStreams, sigma: float) -> Tensor:
+def gaussian_blur(x: Tensor, rng: RandomStreams, sigma: float) -> Tensor:
     return filters.gaussian_blur(x, sigma)
 
 
-def defocus_blur(x: Tensor, draws: RandomStreams, radius: float, softness: float) -> Tensor:
+def defocus_blur(x: Tensor, rng: RandomStreams, radius: float, softness: float) -> Tensor:
     """A soft disk slid over the image, mirrored about its outermost pixels; a product of Fourier transforms."""
     reach, (height, width) = disk(radius, softness).shape[0] // 2, x.shape[-2:]
     wide = pad(x, (reach, reach, reach, reach), mode="reflect")
     size = _fast(height + 2 * reach), _fast(width + 2 * reach)
     response = _disk_spectrum(radius, softness, *size, x.device).to(torch.promote_types(x.dtype, torch.complex64))
-    return by_frequency(wide, response, size)[..., reach : reach + height, reach : reach + width] + _HAIR
+    return by_frequency(wide, response, size)[..., reach : reach + height, reach : reach + width] + _ROUNDING
 
 
 def _fast(side: int) -> int:
-    return side + -side % _FAST
+    return side + -side % _FFT_MULTIPLE
 
 
 @cache
@@ -79,27 +79,27 @@ def _disk_spectrum(radius: float, softness: float, height: int, width: int, devi
     return torch.fft.rfft2(field.roll((-reach, -reach), (0, 1))).to(device)
 
 
-def glass_blur(x: Tensor, draws: RandomStreams, sigma: float, reach: int, passes: int) -> Tensor:
+def glass_blur(x: Tensor, rng: RandomStreams, sigma: float, reach: int, passes: int) -> Tensor:
     """Blur, let every pixel copy a random neighbor `passes` times, blur.
 
     The original means to swap two pixels, but its assignment overwrites the first before it is read: the neighbor
     stays as it is. The scan goes from the bottom right to the top left, so a pixel copies what a neighbor further on
-    has copied itself, and what stood there before otherwise. `copied` follows these chains for all pixels at once.
+    has copied itself, or else that neighbor's own value. `copied` follows these chains for all pixels at once.
     """
     levels = (filters.gaussian_blur(x, sigma) * 255).clamp_(0, 255).floor_().float().flatten(2)
     height, width = x.shape[-2:]
     source: Tensor | None = None
     for number in range(passes):
-        last = copied(*offsets(draws.fold(number), reach, height, width), reach)
+        last = copied(*offsets(rng.fold(number), reach, height, width), reach)
         source = last if source is None else source.gather(1, last)
     assert source is not None
     taken = levels.gather(2, source[:, None].expand(-1, x.shape[1], -1)).view_as(x)
-    return filters.gaussian_blur(divided(taken.to(x.dtype), 255), sigma)
+    return filters.gaussian_blur(divide(taken.to(x.dtype), 255), sigma)
 
 
-def offsets(draws: RandomStreams, reach: int, height: int, width: int) -> tuple[Tensor, Tensor]:
+def offsets(rng: RandomStreams, reach: int, height: int, width: int) -> tuple[Tensor, Tensor]:
     """[B, H, W] twice, down and to the right: whole numbers from -reach to reach - 1, two out of one of 24 bits."""
-    u = uniform(draws, height, width).mul_(2 * reach)
+    u = uniform(rng, height, width).mul_(2 * reach)
     down = u.floor()
     right = u.sub_(down).mul_(2 * reach).floor_()
     return down.sub_(reach), right.sub_(reach)
@@ -112,7 +112,7 @@ def copied(down: Tensor, right: Tensor, reach: int) -> Tensor:
     step = torch.add(right, down, alpha=width).flatten(1).long().mul_(moves)
     there = step + here
     if reach == 1:
-        return there  # offsets of -1 and 0 look back only, at what no one has touched yet
+        return there  # offsets of -1 and 0 only read pixels that are not overwritten yet
     # a pixel further on has copied already; the last of a chain takes what is old, and the border takes itself
     last = step.clamp_min_(0).add_(here)
     for _ in range(_LINKS):  # every turn doubles the links followed
@@ -128,9 +128,9 @@ def _scanned(height: int, width: int, reach: int, device: torch.device) -> tuple
     return torch.arange(height * width, device=device), moves.flatten().long().to(device)
 
 
-def motion_blur(x: Tensor, draws: RandomStreams, radius: int, sigma: float) -> Tensor:
-    angle = uniform(draws).mul(90).sub(45)
-    return rounded(smear(x, angle, radius, sigma))
+def motion_blur(x: Tensor, rng: RandomStreams, radius: int, sigma: float) -> Tensor:
+    angle = uniform(rng).mul(90).sub(45)
+    return round_levels(smear(x, angle, radius, sigma))
 
 
 def smear(x: Tensor, degrees: Tensor, radius: int, sigma: float) -> Tensor:
@@ -157,7 +157,7 @@ def _smear_by_slices(x: Tensor, down: list[list[int]], right: list[list[int]], w
 
 
 def _smear_by_index(x: Tensor, down: Tensor, right: Tensor, weights: Tensor) -> Tensor:
-    """The same without a word from the processor to the device: what a GPU does with hundreds of images at once."""
+    """The same without copies between CPU and GPU, for hundreds of images at once."""
     height, width = x.shape[-2:]
     rows = torch.arange(height, device=x.device)[:, None]
     cols = torch.arange(width, device=x.device)
@@ -170,13 +170,13 @@ def _smear_by_index(x: Tensor, down: Tensor, right: Tensor, weights: Tensor) -> 
     return out.view_as(x)
 
 
-def zoom_blur(x: Tensor, draws: RandomStreams, end: float, step: float) -> Tensor:
+def zoom_blur(x: Tensor, rng: RandomStreams, end: float, step: float) -> Tensor:
     """The mean of the image and its magnifications, added in the original's order."""
     factors, turned = zoom_factors(end, step), x.mT.contiguous()
     total = turned.clone()  # the first factor is 1
     for factor in factors[1:]:
         total += _magnified_and_turned(x, factor)
-    return divided(total.add_(turned), len(factors) + 1).mT.contiguous()
+    return divide(total.add_(turned), len(factors) + 1).mT.contiguous()
 
 
 def zoom_factors(end: float, step: float) -> list[float]:
@@ -192,5 +192,5 @@ def magnified(x: Tensor, factor: float) -> Tensor:
 def _magnified_and_turned(x: Tensor, factor: float) -> Tensor:
     """Columns as rows, since rows are what can be copied fast."""
     height, width = x.shape[-2:]
-    tall = between(x, zoom_rows(height, factor, x.device, x.dtype))
-    return between(tall.mT.contiguous(), zoom_rows(width, factor, x.device, x.dtype))
+    tall = interpolate_rows(x, zoom_rows(height, factor, x.device, x.dtype))
+    return interpolate_rows(tall.mT.contiguous(), zoom_rows(width, factor, x.device, x.dtype))

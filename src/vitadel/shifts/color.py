@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 
 from vitadel.core.rng import RandomStreams
-from vitadel.shifts.filters import divided
+from vitadel.shifts.filters import divide
 
 
-def brightness(x: Tensor, draws: RandomStreams, more: float) -> Tensor:
+def brightness(x: Tensor, rng: RandomStreams, more: float) -> Tensor:
     """A higher value at the same hue and saturation; black becomes gray."""
     most, least = _extremes(x)
     return _colored(x, most, least, _saturation(most, least), most.add(more).clamp_max_(1))
 
 
-def saturate(x: Tensor, draws: RandomStreams, times: float, plus: float) -> Tensor:
+def saturate(x: Tensor, rng: RandomStreams, times: float, plus: float) -> Tensor:
     """Another saturation at the same hue and value; a gray has hue 0, so it turns red where `plus` is above 0."""
     most, least = _extremes(x)
     return _colored(x, most, least, _saturation(most, least).mul_(times).add_(plus).clamp_(0, 1), most)
@@ -51,11 +51,11 @@ def _sixths(x: Tensor, most: Tensor, span: Tensor) -> Tensor:
     """The hue [B, 1, H, W] in [0, 6); of two equal channels the later one decides. Gray gives NaN, unused."""
     red, green, blue = x.split(1, 1)
     hue = torch.where(green == most, (blue - red).div_(span).add_(2), (green - blue).div_(span))
-    hue = divided(torch.where(blue == most, (red - green).div_(span).add_(4), hue), 6)
+    hue = divide(torch.where(blue == most, (red - green).div_(span).add_(4), hue), 6)
     return hue.add_(hue < 0).mul_(6)
 
 
-def contrast(x: Tensor, draws: RandomStreams, factor: float) -> Tensor:
+def contrast(x: Tensor, rng: RandomStreams, factor: float) -> Tensor:
     """Every channel drawn towards its own mean."""
     mean = _mean_in_order(x) if x.is_cpu else x.mean((2, 3), keepdim=True)
     return (x - mean).mul_(factor).add_(mean)

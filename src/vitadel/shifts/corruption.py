@@ -1,6 +1,5 @@
 """A corruption at one severity, applied to batches of images."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +11,7 @@ from torch import Tensor
 from vitadel.core.errors import UsageError, unknown
 from vitadel.core.numeric import Range, check_ranges, check_seed
 from vitadel.core.rng import RandomStreams, fold_seed
-from vitadel.shifts.filters import divided, whole
+from vitadel.shifts.filters import divide, floor_levels
 from vitadel.shifts.frost import digest, photos_in
 from vitadel.shifts.jpeg import jpeg
 from vitadel.shifts.tables import CORRUPTIONS, TABLES
@@ -34,13 +33,19 @@ Quality = Annotated[int, Range(ge=1, le=100, hint="ImageNet-C's files have 85.")
 class Corruption:
     """One cell of ImageNet-C: a corruption by name at a severity from 1 to 5.
 
-    `table` is `imagenet` or `cifar`; None takes the CIFAR table for 32 px images and ImageNet's for all others.
-    `jpeg` adds a round trip through JPEG of that quality: 85 is what the released files of ImageNet-C went through.
-    `frost` names a folder of photographs for the corruption of that name; without one its ice is procedural, which is
-    not ImageNet-C's.
-
-    What is drawn for an image depends on the seed, its row in the data set, the corruption and the severity, and
+    The random numbers of an image depend on the seed, its index in the data set, the corruption and the severity, and
     never on its batch (tests/unit/shifts/test_shifts_corruption.py).
+
+    Args:
+        name: One of `CORRUPTIONS`.
+        severity: 1 to 5.
+        table: `imagenet` or `cifar`; None takes the CIFAR table for 32 px images and ImageNet's for all others.
+        jpeg: Quality of a round trip through JPEG; 85 is what the released files of ImageNet-C went through.
+        frost: A folder of photographs for the corruption of that name, which is procedural without one, and then not
+            ImageNet-C's.
+
+    Example:
+        >>> Corruption("fog", 3)(x, torch.arange(len(x)), seed=0)
     """
 
     name: str
@@ -65,7 +70,7 @@ class Corruption:
         return self.table or ("cifar" if height == width == _CIFAR_SIDE else "imagenet")
 
     def describe(self, height: int, width: int) -> dict[str, object]:
-        """All that decides the pixels besides image and seed, for the record beside a result."""
+        """All that determines the pixels besides image and seed, for the record of a result."""
         table = self.table_for(height, width)
         known: dict[str, object] = {"corruption": self.name, "severity": self.severity, "table": table}
         known["parameters"] = list(CORRUPTIONS[self.name].parameters(table, self.severity))
@@ -78,32 +83,41 @@ class Corruption:
         return known
 
     @torch.no_grad()
-    def __call__(self, x: Tensor, rows: Tensor, *, seed: int) -> Tensor:
-        """Corrupt images [B, 3, H, W] in [0, 1], which are rows `rows` [B] of their data set.
+    def __call__(self, x: Tensor, index_B: Tensor, *, seed: int) -> Tensor:
+        """Corrupt images.
 
-        The images are taken to the nearest of 256 gray levels first, and the result is cut down to one: 8-bit images
-        in, 8-bit images out, as in the original.
+        They are rounded to the nearest of 256 gray levels first, and the result is cut down to one: 8-bit images in,
+        8-bit images out, as in the original.
+
+        Args:
+            x: [B, 3, H, W] in [0, 1].
+            index_B: [B] the index of each image in its data set.
+            seed: Seeds all random numbers, together with the index.
+
+        Returns:
+            [B, 3, H, W] in [0, 1], of the same type and on the same device.
         """
         check_seed(seed)
-        _refuse(x, rows)
+        _refuse(x, index_B)
         out = torch.empty_like(x, dtype=torch.float32)
-        streams = RandomStreams.of(fold_seed(seed, crc32(self.name.encode()), self.severity), rows.to(x.device))
+        streams = RandomStreams.of(fold_seed(seed, crc32(self.name.encode()), self.severity), index_B.to(x.device))
         many = max(1, _VALUES.get(x.device.type, _VALUES_ON_GPU) // x[0].numel())
         if self.name == "jpeg_compression":
             many = len(x)  # spreads images, not pixels, over the threads
         for first in range(0, len(x), many):
             part = slice(first, first + many)
-            self._apply(x[part].float(), RandomStreams(streams.key_B[part]), out[part])
+            self.apply(x[part].float(), RandomStreams(streams.key_B[part]), out[part])
         return (jpeg(out, self.jpeg) if self.jpeg else out).to(x.dtype)
 
-    def _apply(self, x: Tensor, draws: RandomStreams, out: Tensor | None = None) -> Tensor:
+    def apply(self, x: Tensor, rng: RandomStreams, out: Tensor | None = None) -> Tensor:
+        """As a call without its checks and without `jpeg`, with random numbers from `rng`."""
         kind, table = CORRUPTIONS[self.name], self.table_for(*x.shape[-2:])
         files = (self.frost, _FROST_STRIDE[table]) if self.name == "frost" else ()
-        gray = divided((x * 255).round_().to(kind.dtype), 255)
-        return whole(kind.apply(gray, draws, *kind.parameters(table, self.severity), *files), out)
+        gray = divide((x * 255).round_().to(kind.dtype), 255)
+        return floor_levels(kind.apply(gray, rng, *kind.parameters(table, self.severity), *files), out)
 
 
-def _refuse(x: Tensor, rows: Tensor) -> None:
+def _refuse(x: Tensor, index_B: Tensor) -> None:
     if not x.is_floating_point():
         raise UsageError(f"corruptions take float images in [0, 1], got {x.dtype}. Write x.float() / 255.")
     if x.ndim != 4 or x.shape[1] != 3 or min(x.shape[2:]) < _SMALLEST or not len(x):
@@ -111,10 +125,10 @@ def _refuse(x: Tensor, rows: Tensor) -> None:
             f"corruptions take images [B, 3, H, W] of at least {_SMALLEST} px a side, got {list(x.shape)}. "
             "Repeat the channel of a gray image: x.expand(-1, 3, -1, -1)."
         )
-    if rows.shape != (len(x),) or rows.is_floating_point():
+    if index_B.shape != (len(x),) or index_B.is_floating_point():
         raise UsageError(
-            f"corruptions take one whole number per image, its row in the data set: {len(x)} images, "
-            f"got rows of shape {list(rows.shape)} and {rows.dtype}. Write torch.arange(len(x)) for a set of its own."
+            f"corruptions take one whole number per image, its index in the data set: {len(x)} images, got indices of "
+            f"shape {list(index_B.shape)} and {index_B.dtype}. Write torch.arange(len(x)) for a set of its own."
         )
     low, high = x.aminmax()
     if not (low >= 0 and high <= 1):
@@ -122,13 +136,3 @@ def _refuse(x: Tensor, rows: Tensor) -> None:
             f"corruptions take pixels in [0, 1], got [{low:.3g}, {high:.3g}]. "
             "Normalization belongs inside the model, after the corruption."
         )
-
-
-def grid(
-    *, extra: bool = False, table: str | None = None, jpeg: int | None = None, frost: Path | None = None
-) -> Iterator[Corruption]:
-    """The 75 cells of the benchmark, severity by severity within each corruption; 95 with the extra four."""
-    for name, kind in CORRUPTIONS.items():
-        if extra or kind.group != "extra":
-            for severity in SEVERITIES:
-                yield Corruption(name, severity, table, jpeg, frost if name == "frost" else None)

@@ -7,20 +7,20 @@ from torch import Tensor
 from torch.nn.functional import grid_sample
 
 from vitadel.core.rng import RandomStreams
-from vitadel.shifts.filters import Strips, across, divided, down, gaussian_blur, mirrored, strips
-from vitadel.shifts.random_streams import uniform
+from vitadel.shifts.fast_rng import uniform
+from vitadel.shifts.filters import Strips, apply_to_columns, apply_to_rows, divide, gaussian_blur, mirrored, strips
 
 _TINY = 1e-6
 
 
-def elastic_transform(x: Tensor, draws: RandomStreams, strength: float, sigma: float, jitter: float) -> Tensor:
+def elastic_transform(x: Tensor, rng: RandomStreams, strength: float, sigma: float, jitter: float) -> Tensor:
     """A random affine map as OpenCV does it, then a random smooth displacement of every pixel as scipy does it."""
     height, width = x.shape[-2:]
-    corners = uniform(draws.fold(0), 3, 2).double().mul_(2 * jitter).sub_(jitter)
+    corners = uniform(rng.fold(0), 3, 2).double().mul_(2 * jitter).sub_(jitter)
     moved = sample_once(x, fixed_point_places(affine(height, width, corners.float()), height, width))
     if not strength:
         return moved
-    noise = uniform(draws.fold(1), 2, height, width).double().mul_(2).sub_(1)
+    noise = uniform(rng.fold(1), 2, height, width).double().mul_(2).sub_(1)
     shift = gaussian_blur(noise, sigma, truncate=3, edge=mirrored).mul_(strength).float()
     return sample_twice(moved.double(), _places(height, width, x.device) + shift).to(x.dtype)
 
@@ -93,13 +93,13 @@ def sample_twice(x: Tensor, place: Tensor) -> Tensor:
     return grid_sample(x, grid, mode="bilinear", padding_mode="reflection", align_corners=False)
 
 
-def pixelate(x: Tensor, draws: RandomStreams, factor: float) -> Tensor:
+def pixelate(x: Tensor, rng: RandomStreams, factor: float) -> Tensor:
     """Shrunk by averaging boxes, rounded after each axis as Pillow rounds, and enlarged by repeating."""
     height, width = x.shape[-2:]
     rows, cols = (_boxes(size, int(size * factor), x.device) for size in (height, width))
     gray = (x * 255).round_()  # whole numbers: the mean of two of them is half-way exactly or not at all
-    narrow = across(gray, cols).add_(0.5).floor_()
-    small = divided(down(narrow, rows).add_(0.5).floor_(), 255)
+    narrow = apply_to_rows(gray, cols).add_(0.5).floor_()
+    small = divide(apply_to_columns(narrow, rows).add_(0.5).floor_(), 255)
     tall, wide = (_repeats(int(size * factor), size, x.device) for size in (height, width))
     return small.index_select(3, wide).index_select(2, tall)
 

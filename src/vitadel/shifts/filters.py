@@ -19,11 +19,11 @@ _STRIP = 32
 # with more pixels than this on either side, multiplying matrices is faster than adding shifted images
 _FEW = 8
 # far above the rounding errors of sums in float64, far below a gray level; pixels lie in [0, 1]
-_HAIR = 2.0**-40
+_ROUNDING = 2.0**-40
 
 
 @dataclass(frozen=True, slots=True)
-class Between:
+class RowInterpolation:
     """Rows between rows: which two each one lies between [N], and how far it is on its way to the second [N, 1]."""
 
     low: Tensor
@@ -31,16 +31,16 @@ class Between:
     share: Tensor
 
 
-def between(x: Tensor, rows: Between) -> Tensor:
-    """[..., N, W]: rows of each plane [..., H, W], interpolated; of two equal pixels nothing else is made."""
+def interpolate_rows(x: Tensor, rows: RowInterpolation) -> Tensor:
+    """[..., N, W]: rows of each plane [..., H, W], interpolated; exact between two equal pixels."""
     return torch.lerp(x.index_select(-2, rows.low), x.index_select(-2, rows.high), rows.share)
 
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """Some rows of a matrix that is zero far from its diagonal: what they read, and with which weights."""
+    """Some rows of a matrix that is zero far from its diagonal: the columns that are not, and the weights there."""
 
-    reads: slice
+    columns: slice
     weights: Tensor
 
 
@@ -71,15 +71,15 @@ def mirrored(index: Tensor, size: int) -> Tensor:
     return torch.minimum(index, 2 * size - 1 - index)
 
 
-def across(x: Tensor, cols: Strips) -> Tensor:
+def apply_to_rows(x: Tensor, cols: Strips) -> Tensor:
     """A matrix applied to each row of pixels."""
     flat = x.reshape(-1, x.shape[-1])
-    return torch.cat([flat[:, strip.reads] @ strip.weights.T for strip in cols], 1).view(*x.shape[:-1], -1)
+    return torch.cat([flat[:, strip.columns] @ strip.weights.T for strip in cols], 1).view(*x.shape[:-1], -1)
 
 
-def down(x: Tensor, rows: Strips) -> Tensor:
+def apply_to_columns(x: Tensor, rows: Strips) -> Tensor:
     """A matrix applied to each column of pixels."""
-    return torch.cat([strip.weights @ x[..., strip.reads, :] for strip in rows], -2)
+    return torch.cat([strip.weights @ x[..., strip.columns, :] for strip in rows], -2)
 
 
 def gaussian_blur(x: Tensor, sigma: float, truncate: float = 4, edge: Edge = nearest) -> Tensor:
@@ -94,7 +94,7 @@ def gaussian_blur(x: Tensor, sigma: float, truncate: float = 4, edge: Edge = nea
     if reach > _FEW:
         cols = blur_strips(width, sigma, truncate, edge, x.device, x.dtype)
         rows = blur_strips(height, sigma, truncate, edge, x.device, x.dtype)
-        return down(across(x, cols), rows).add_(_HAIR)
+        return apply_to_columns(apply_to_rows(x, cols), rows).add_(_ROUNDING)
     weights = gaussian_taps(reach, sigma)[: reach + 1].tolist()
     return _along_rows(_along_columns(x, weights, edge), weights, edge) if reach else x.clone()
 
@@ -150,7 +150,7 @@ def blur_strips(
 
 
 @cache
-def zoom_rows(size: int, factor: float, device: torch.device, dtype: torch.dtype) -> Between:
+def zoom_rows(size: int, factor: float, device: torch.device, dtype: torch.dtype) -> RowInterpolation:
     """Where each row of the center magnified by `factor` lies in the original.
 
     The middle ceil(size / factor) rows are stretched, corners on corners, to the rounded size and trimmed about
@@ -165,7 +165,7 @@ def zoom_rows(size: int, factor: float, device: torch.device, dtype: torch.dtype
     share = place - first
     low = first.long() + top
     high = (low + 1).clamp_max(size - 1)
-    return Between(low.to(device), high.to(device), share[:, None].to(device, dtype))
+    return RowInterpolation(low.to(device), high.to(device), share[:, None].to(device, dtype))
 
 
 def by_frequency(x: Tensor, response: Tensor, size: tuple[int, int]) -> Tensor:
@@ -176,7 +176,7 @@ def by_frequency(x: Tensor, response: Tensor, size: tuple[int, int]) -> Tensor:
     return torch.cat([torch.fft.irfft2(torch.fft.rfft2(image, s=size) * response, s=size) for image in x.split(1)])
 
 
-def divided(x: Tensor, by: float) -> Tensor:
+def divide(x: Tensor, by: float) -> Tensor:
     """The quotient, in place and rounded correctly on every device.
 
     By a plain number, CUDA multiplies with the rounded reciprocal: 126 of the 256 gray levels become another float.
@@ -184,13 +184,13 @@ def divided(x: Tensor, by: float) -> Tensor:
     return x.div_(x.new_full((), by))
 
 
-def whole(x: Tensor, out: Tensor | None = None) -> Tensor:
+def floor_levels(x: Tensor, out: Tensor | None = None) -> Tensor:
     """Pixels in [0, 1] cut down to whole gray levels, as numpy's conversion to bytes cuts them."""
     same = out is not None and out.dtype == x.dtype
     levels = torch.mul(x, 255, out=out if same else None).clamp_(0, 255).floor_()
-    return divided(levels if out is None or same else out.copy_(levels), 255)
+    return divide(levels if out is None or same else out.copy_(levels), 255)
 
 
-def rounded(x: Tensor) -> Tensor:
+def round_levels(x: Tensor) -> Tensor:
     """Pixels in [0, 1] at the nearest gray level, halves upwards."""
-    return divided((x * 255).clamp_(0, 255).add_(0.5).floor_(), 255)
+    return divide((x * 255).clamp_(0, 255).add_(0.5).floor_(), 255)

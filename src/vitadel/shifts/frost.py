@@ -15,8 +15,8 @@ from torch import Tensor
 from vitadel.core.errors import UsageError
 from vitadel.core.files import refuse_special
 from vitadel.core.rng import RandomStreams
-from vitadel.shifts.filters import by_frequency, divided
-from vitadel.shifts.random_streams import normal
+from vitadel.shifts.fast_rng import normal
+from vitadel.shifts.filters import by_frequency, divide
 
 ORIGINAL = ("frost1.png", "frost2.png", "frost3.png", "frost4.jpg", "frost5.jpg", "frost6.jpg")
 _ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".webp"}
@@ -35,14 +35,14 @@ _SLOPE = -1.75
 _RIDGES = 0.6
 
 
-def frost(x: Tensor, draws: RandomStreams, keep: float, add: float, folder: Path | None, stride: int) -> Tensor:
-    """keep x + add ice, with the ice of a random window of a photograph from `folder`, or made up if that is None.
+def frost(x: Tensor, rng: RandomStreams, keep: float, add: float, folder: Path | None, stride: int) -> Tensor:
+    """keep x + add ice, with the ice of a random window of a photograph from `folder`, or procedural if that is None.
 
     Added and cut in gray levels, 0 to 255, as in the original: shares of a tenth often add up to a whole level.
     """
-    ice = made_up(x, draws) * 255 if folder is None else photographed(x, draws, folder, stride)
+    ice = procedural(x, rng) * 255 if folder is None else from_photographs(x, rng, folder, stride)
     levels = (x * 255).round_().mul_(keep).add_(ice.to(x.dtype).mul_(add))
-    return divided(levels.clamp_(0, 255).floor_(), 255)
+    return divide(levels.clamp_(0, 255).floor_(), 255)
 
 
 def photos_in(folder: Path) -> list[Path]:
@@ -122,12 +122,12 @@ def _unreadable(path: Path | str, error: Exception) -> UsageError:
     return UsageError(f"cannot read the frost photograph {path}: {reason}. Replace or remove it.")
 
 
-def photographed(x: Tensor, draws: RandomStreams, folder: Path, stride: int) -> Tensor:
+def from_photographs(x: Tensor, rng: RandomStreams, folder: Path, stride: int) -> Tensor:
     photos = _opened(folder, stride, *x.shape[-2:], x.device)
-    which = draws.fold(0).below(len(photos.start))
+    which = rng.fold(0).below(len(photos.start))
     width = photos.width[which]
-    top = draws.fold(1).below(photos.height[which] - x.shape[-2])
-    left = draws.fold(2).below(width - x.shape[-1])
+    top = rng.fold(1).below(photos.height[which] - x.shape[-2])
+    left = rng.fold(2).below(width - x.shape[-1])
     corner = photos.start[which] + top * width + left
     cut = _windows_by_slices if x.is_cpu else _windows_by_index
     return cut(photos.pixels, corner, width, *x.shape[-2:])
@@ -141,20 +141,20 @@ def _windows_by_slices(pixels: Tensor, corner: Tensor, row: Tensor, height: int,
 
 
 def _windows_by_index(pixels: Tensor, corner: Tensor, row: Tensor, height: int, width: int) -> Tensor:
-    """The same without a word from the device to the processor."""
+    """The same without copies between GPU and CPU."""
     down = torch.arange(height, device=pixels.device)[:, None] * row[:, None, None]
     across = torch.arange(width, device=pixels.device)
     return pixels[:, corner[:, None, None] + down + across].transpose(0, 1)
 
 
-def made_up(x: Tensor, draws: RandomStreams) -> Tensor:
+def procedural(x: Tensor, rng: RandomStreams) -> Tensor:
     """Cloudy noise with ridges, in the tint and the spread of one of the original's photographs."""
     height, width = x.shape[-2:]
-    clouds, crystals = (normal(draws.fold(0), 2, height, width)).unbind(1)
+    clouds, crystals = (normal(rng.fold(0), 2, height, width)).unbind(1)
     clouds, crystals = _colored(clouds), _colored(crystals)
     ice = _standard(clouds - _RIDGES * _standard(crystals.abs()))
     mean, spread = _tints(x.device)
-    which = draws.fold(1).below(len(mean))
+    which = rng.fold(1).below(len(mean))
     return (mean[which] + spread[which] * ice[:, None]).clamp_(0, 1)
 
 

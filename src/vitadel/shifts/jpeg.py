@@ -17,7 +17,7 @@ from PIL import Image
 from torch import Tensor
 from torch.nn.functional import pad
 
-from vitadel.shifts.filters import divided
+from vitadel.shifts.filters import divide
 
 # ITU T.81, tables K.1 and K.2
 _LUMA = """
@@ -78,7 +78,7 @@ def _round_trip(x: Tensor, quality: int) -> Tensor:
         halved = _quantized(_halved(plane), _table(_CHROMA, quality, x.device))
         planes.append(_doubled(halved[:, : (height + 1) // 2, : (width + 1) // 2]))
     y, blue, red = (plane[:, :height, :width] for plane in planes)
-    return divided(_to_rgb(y, blue - 128, red - 128).to(x.dtype), 255)
+    return divide(_to_rgb(y, blue - 128, red - 128).to(x.dtype), 255)
 
 
 def _fixed(value: Tensor, bits: int) -> Tensor:
@@ -135,8 +135,8 @@ def _quantized(plane: Tensor, table: Tensor) -> Tensor:
     blocks = whole.view(batch, height // 8, 8, width // 8, 8).transpose(2, 3) - 128
     cosines = _cosines(plane.device)
     rows = _fixed(blocks @ cosines.T + (1 << 10), 11)
-    num_restarts = _fixed(cosines @ rows + (1 << 14), 15)  # 8 times too large, as libjpeg leaves them
-    kept = num_restarts.sign() * ((num_restarts.abs() + 4 * table) / (8 * table)).floor_() * table
+    frequencies = _fixed(cosines @ rows + (1 << 14), 15)  # 8 times too large, as libjpeg leaves them
+    kept = frequencies.sign() * ((frequencies.abs() + 4 * table) / (8 * table)).floor_() * table
     cols = _fixed(cosines.T @ kept + (1 << 10), 11)
     back = _fixed(cols @ cosines + (1 << 17), 18) + 128
     return back.clamp_(0, 255).transpose(2, 3).reshape(batch, height, width)

@@ -9,26 +9,26 @@ import torch
 from torch import Tensor
 
 from vitadel.core.rng import RandomStreams
-from vitadel.shifts.filters import divided
-from vitadel.shifts.random_streams import normal, uniform
+from vitadel.shifts.fast_rng import normal, uniform
+from vitadel.shifts.filters import divide
 
 
-def gaussian_noise(x: Tensor, draws: RandomStreams, sigma: float) -> Tensor:
-    return normal(draws, *x.shape[1:]).to(x.dtype).mul_(sigma).add_(x)
+def gaussian_noise(x: Tensor, rng: RandomStreams, sigma: float) -> Tensor:
+    return normal(rng, *x.shape[1:]).to(x.dtype).mul_(sigma).add_(x)
 
 
-def speckle_noise(x: Tensor, draws: RandomStreams, sigma: float) -> Tensor:
-    return normal(draws, *x.shape[1:]).to(x.dtype).mul_(sigma).mul_(x).add_(x)
+def speckle_noise(x: Tensor, rng: RandomStreams, sigma: float) -> Tensor:
+    return normal(rng, *x.shape[1:]).to(x.dtype).mul_(sigma).mul_(x).add_(x)
 
 
-def impulse_noise(x: Tensor, draws: RandomStreams, amount: float) -> Tensor:
+def impulse_noise(x: Tensor, rng: RandomStreams, amount: float) -> Tensor:
     """Salt and pepper in equal shares; the three channels of a pixel are hit independently."""
-    u = uniform(draws, *x.shape[1:])
+    u = uniform(rng, *x.shape[1:])
     salt = u.clone().lt_(amount / 2)
     return u.ge_(amount).mul_(x).add_(salt)
 
 
-def shot_noise(x: Tensor, draws: RandomStreams, count: float) -> Tensor:
+def shot_noise(x: Tensor, rng: RandomStreams, count: float) -> Tensor:
     """Poisson(count x) / count, exact in distribution: one draw from a table per gray level.
 
     An 8-bit image has 256 rates, and a count above `count` is white whatever it is, so 256 finite distributions
@@ -37,12 +37,12 @@ def shot_noise(x: Tensor, draws: RandomStreams, count: float) -> Tensor:
     """
     own, alias = _alias_tables(int(count), x.device)
     columns = int(count) + 1
-    u = uniform(draws, x[0].numel()).mul_(columns).flatten()
+    u = uniform(rng, x[0].numel()).mul_(columns).flatten()
     column = u.floor()
     place = (x * 255).round_().flatten().mul_(columns).add_(column).int()
     other = alias.index_select(0, place)
     itself = u.sub_(column).lt_(own.index_select(0, place))
-    return divided(column.sub_(other).mul_(itself).add_(other), count).view_as(x)
+    return divide(column.sub_(other).mul_(itself).add_(other), count).view_as(x)
 
 
 @cache

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from vitadel.core.rng import RandomStreams
-from vitadel.shifts.filters import divided, gaussian_blur
-from vitadel.shifts.random_streams import normal
+from vitadel.shifts.fast_rng import normal
+from vitadel.shifts.filters import divide, gaussian_blur
 
 _WATER = (175 / 255, 238 / 255, 238 / 255)
 _MUD = (63 / 255, 42 / 255, 20 / 255)
@@ -25,7 +25,7 @@ _STEPS = (((0, 1), 1.0), ((1, 1), 1.4), ((1, 2), 2.1969))
 
 def spatter(
     x: Tensor,
-    draws: RandomStreams,
+    rng: RandomStreams,
     mean: float,
     spread: float,
     sigma: float,
@@ -33,7 +33,7 @@ def spatter(
     amount: float,
     muddy: bool,
 ) -> Tensor:
-    liquid = gaussian_blur(normal(draws, *x.shape[-2:]).double().mul_(spread).add_(mean), sigma)
+    liquid = gaussian_blur(normal(rng, *x.shape[-2:]).double().mul_(spread).add_(mean), sigma)
     if muddy:
         cover = gaussian_blur((liquid > threshold).double(), amount).to(x.dtype)
         cover = cover.masked_fill(cover < _SOLID, 0)[:, None]
@@ -63,7 +63,7 @@ def box(plane: Tensor) -> Tensor:
     """The mean over 3 x 3 pixels."""
     wide = _wide(plane)
     rows = wide[:, :-2] + wide[:, 1:-1] + wide[:, 2:]
-    return divided(rows[..., :-2] + rows[..., 1:-1] + rows[..., 2:], 9)
+    return divide(rows[..., :-2] + rows[..., 1:-1] + rows[..., 2:], 9)
 
 
 def _wide(plane: Tensor) -> Tensor:

@@ -5,15 +5,15 @@ from torch import Tensor
 
 from vitadel.core.rng import RandomStreams
 from vitadel.shifts.blur import magnified, smear
-from vitadel.shifts.filters import divided, rounded, whole
-from vitadel.shifts.random_streams import normal, uniform
+from vitadel.shifts.fast_rng import normal, uniform
+from vitadel.shifts.filters import divide, floor_levels, round_levels
 
 _LUMA = (0.299, 0.587, 0.114)
 
 
 def snow(
     x: Tensor,
-    draws: RandomStreams,
+    rng: RandomStreams,
     mean: float,
     spread: float,
     zoom: float,
@@ -23,11 +23,11 @@ def snow(
     keep: float,
 ) -> Tensor:
     """Blots of magnified noise, blown in one direction, over an image grown paler."""
-    noise = normal(draws.fold(0), 1, *x.shape[-2:]).double()
+    noise = normal(rng.fold(0), 1, *x.shape[-2:]).double()
     flakes = magnified(noise.mul_(spread).add_(mean), zoom)
-    flakes = whole(flakes.masked_fill(flakes < threshold, 0)).to(x.dtype)
-    flakes = rounded(smear(flakes, uniform(draws.fold(1)) * 90 - 135, radius, sigma)).double()
-    flakes = divided(flakes.mul_(255).round_(), 255)
+    flakes = floor_levels(flakes.masked_fill(flakes < threshold, 0)).to(x.dtype)
+    flakes = round_levels(smear(flakes, uniform(rng.fold(1)) * 90 - 135, radius, sigma)).double()
+    flakes = divide(flakes.mul_(255).round_(), 255)
     paler = torch.maximum(x, _gray(x) * 1.5 + 0.5).mul_(1 - keep)
     return (x * keep + paler) + flakes + flakes.flip(-2, -1)
 
@@ -40,11 +40,11 @@ def _gray(x: Tensor) -> Tensor:
     return (blue.double() * of_blue + total.double()).to(x.dtype)
 
 
-def fog(x: Tensor, draws: RandomStreams, thickness: float, decay: float) -> Tensor:
+def fog(x: Tensor, rng: RandomStreams, thickness: float, decay: float) -> Tensor:
     """Plasma added, and everything scaled so that the brightest value an image has stays the brightest possible."""
     height, width = x.shape[-2:]
     size = 1 << (max(height, width) - 1).bit_length()
-    cloud = plasma(size, decay, uniform(draws, size * size - 1).to(x.dtype))
+    cloud = plasma(size, decay, uniform(rng, size * size - 1).to(x.dtype))
     brightest = x.amax((1, 2, 3), keepdim=True)
     cloud = cloud[:, None, :height, :width]
     return cloud.mul(thickness).add(x).mul_(brightest).div_(brightest + thickness)

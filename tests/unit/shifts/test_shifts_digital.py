@@ -12,7 +12,7 @@ from torch import Tensor
 from vitadel.core.rng import RandomStreams
 from vitadel.shifts import CORRUPTIONS
 from vitadel.shifts.digital import affine, elastic_transform, fixed_point_places, pixelate, sample_once, sample_twice
-from vitadel.shifts.random_streams import uniform
+from vitadel.shifts.fast_rng import uniform
 
 DRAWS = RandomStreams.of(0, torch.arange(2))
 

@@ -3,7 +3,14 @@
 import pytest
 import torch
 
-from vitadel.shifts.filters import Between, across, between, by_frequency, down, strips
+from vitadel.shifts.filters import (
+    RowInterpolation,
+    apply_to_columns,
+    apply_to_rows,
+    by_frequency,
+    interpolate_rows,
+    strips,
+)
 
 CPU = torch.device("cpu")
 
@@ -20,20 +27,20 @@ def test_strips_are_the_matrix(rows: int, cols: int, reach: int) -> None:
     cut = strips(matrix.float(), CPU)
     assert (len(cut) == 1) == (reach == 90 or rows < 33)  # few zeros, or too small to cut
     x = torch.rand(2, 3, cols, cols)
-    torch.testing.assert_close(down(x, cut), matrix.float() @ x, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(across(x, cut), x @ matrix.float().T, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(apply_to_columns(x, cut), matrix.float() @ x, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(apply_to_rows(x, cut), x @ matrix.float().T, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("shape", [(1, 30, 17), (2, 3, 30, 17), (5, 30, 40)])
 def test_rows_between_rows_are_a_product(shape: tuple[int, ...]) -> None:
     rng = torch.Generator().manual_seed(0)
     low, share = torch.randint(0, 29, (21,), generator=rng), torch.rand(21, 1, generator=rng)
-    rows = Between(low, low + 1, share)
+    rows = RowInterpolation(low, low + 1, share)
     matrix = torch.zeros(21, 30).scatter_(1, low[:, None], 1 - share).scatter_(1, low[:, None] + 1, share)
     x = torch.rand(shape, generator=rng)
-    torch.testing.assert_close(between(x, rows), matrix @ x, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(interpolate_rows(x, rows), matrix @ x, rtol=1e-5, atol=1e-5)
     even = torch.full(shape, 0.7)
-    assert torch.equal(between(even, rows), even[..., :21, :])
+    assert torch.equal(interpolate_rows(even, rows), even[..., :21, :])
 
 
 @pytest.mark.parametrize("size", [16, 32, 48])

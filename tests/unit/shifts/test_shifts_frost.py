@@ -15,10 +15,10 @@ from vitadel.shifts.frost import (
     _photo,
     _windows_by_index,
     _windows_by_slices,
+    from_photographs,
     frost,
-    made_up,
-    photographed,
     photos_in,
+    procedural,
 )
 
 
@@ -37,8 +37,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_windows_are_cut_from_all_photographs_evenly(folder: Path) -> None:
-    draws = RandomStreams.of(0, torch.arange(2000))
-    ice = photographed(torch.zeros(2000, 3, 40, 40), draws, folder, 1)
+    rng = RandomStreams.of(0, torch.arange(2000))
+    ice = from_photographs(torch.zeros(2000, 3, 40, 40), rng, folder, 1)
     for image in ice[:50]:
         assert torch.equal(image[0] - image[0, :1, :1], torch.arange(40.0)[:, None].expand(40, 40))
         assert torch.equal(image[1] - image[1, :1, :1], torch.arange(40.0).expand(40, 40))
@@ -52,14 +52,14 @@ def test_windows_are_cut_from_all_photographs_evenly(folder: Path) -> None:
 def test_the_cifar_table_takes_every_fifth_pixel(folder: Path, tmp_path: Path) -> None:
     photo(tmp_path / "a.png", 250, 255, 10)
     (tmp_path / "b.png").unlink()
-    ice = photographed(torch.zeros(9, 3, 32, 32), RandomStreams.of(0, torch.arange(9)), folder, 5)
+    ice = from_photographs(torch.zeros(9, 3, 32, 32), RandomStreams.of(0, torch.arange(9)), folder, 5)
     assert (ice[:, 0, 1:] - ice[:, 0, :-1]).unique().item() == 5
     assert (ice[:, 1, :, 1:] - ice[:, 1, :, :-1]).unique().item() == 5
     assert (ice[:, :2] % 5).unique().item() == 2
 
 
 def test_a_small_photograph_is_enlarged(folder: Path) -> None:
-    ice = photographed(torch.zeros(3, 3, 120, 130), RandomStreams.of(0, torch.arange(3)), folder, 1)
+    ice = from_photographs(torch.zeros(3, 3, 120, 130), RandomStreams.of(0, torch.arange(3)), folder, 1)
     assert ice.shape == (3, 3, 120, 130)
     assert ice[:, 2].unique().tolist() == [10, 20]
 
@@ -98,9 +98,9 @@ def test_other_photographs_by_the_same_name_are_told_apart(folder: Path) -> None
 
 def test_shares_of_image_and_ice(folder: Path) -> None:
     levels = torch.randint(256, (2, 3, 32, 32), generator=torch.Generator().manual_seed(0)).double()
-    draws = RandomStreams.of(0, torch.arange(2))
-    ice = photographed(levels, draws, folder, 1).double()
-    y = frost(levels / 255, draws, 0.8, 0.6, folder, 1) * 255
+    rng = RandomStreams.of(0, torch.arange(2))
+    ice = from_photographs(levels, rng, folder, 1).double()
+    y = frost(levels / 255, rng, 0.8, 0.6, folder, 1) * 255
     assert torch.equal(y.round(), (0.8 * levels + 0.6 * ice).clamp(0, 255).floor())
 
 
@@ -109,12 +109,12 @@ def test_photographs_that_cannot_be_read_are_named(folder: Path, monkeypatch: py
     with pytest.raises(
         UsageError, match=r"cannot read the frost photograph .*a\.png: damaged, or not an image\. Replace"
     ):
-        photographed(torch.zeros(1, 3, 24, 24), RandomStreams.of(0, torch.arange(1)), folder, 1)
+        from_photographs(torch.zeros(1, 3, 24, 24), RandomStreams.of(0, torch.arange(1)), folder, 1)
 
     for pixels in (np.full((60, 90), 0.5, np.float32), np.full((60, 90), 30000, np.uint16)):
         Image.fromarray(pixels).save(folder / "a.png", "TIFF")
         with pytest.raises(UsageError, match=r"the frost photograph .*a\.png has more than 8 bits a channel"):
-            photographed(torch.zeros(1, 3, 23, 24), RandomStreams.of(0, torch.arange(1)), folder, 1)
+            from_photographs(torch.zeros(1, 3, 23, 24), RandomStreams.of(0, torch.arange(1)), folder, 1)
 
     def locked(path: Path) -> None:
         raise PermissionError(13, "Permission denied", str(path))
@@ -138,7 +138,7 @@ def test_a_folder_without_photographs_is_refused(tmp_path: Path) -> None:
 
 def test_made_up_ice_has_the_photographs_colors_and_spectrum() -> None:
     x = torch.zeros(60, 3, 224, 224)
-    ice = made_up(x, RandomStreams.of(0, torch.arange(60)))
+    ice = procedural(x, RandomStreams.of(0, torch.arange(60)))
     means = (ice.mean((2, 3)) * 255).round()
     tints = torch.tensor([[78.0, 149, 166], [201, 205, 215], [138, 153, 165], [112, 123, 135]])
     nearest = torch.cdist(means, tints).argmin(1)
@@ -161,4 +161,4 @@ def test_a_program_called_a_photograph_is_not_run(folder: Path, monkeypatch: pyt
     monkeypatch.setattr("PIL.EpsImagePlugin.Ghostscript", lambda *args, **kwargs: pytest.fail("it was run"))
     (folder / "a.png").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 90 90\n%%EndComments\nshowpage\n")
     with pytest.raises(UsageError, match=r"cannot read the frost photograph .*a\.png: damaged, or not an image"):
-        photographed(torch.zeros(1, 3, 24, 24), RandomStreams.of(0, torch.arange(1)), folder, 1)
+        from_photographs(torch.zeros(1, 3, 24, 24), RandomStreams.of(0, torch.arange(1)), folder, 1)

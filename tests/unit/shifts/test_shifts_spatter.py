@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vitadel.core.rng import RandomStreams
 from vitadel.shifts import CORRUPTIONS
-from vitadel.shifts.random_streams import normal
+from vitadel.shifts.fast_rng import normal
 from vitadel.shifts.spatter import box, distances, edges, equalized, relief, spatter
 
 DRAWS = RandomStreams.of(0, torch.arange(2))

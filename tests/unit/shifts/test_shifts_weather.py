@@ -8,8 +8,8 @@ import torch
 
 from vitadel.core.rng import RandomStreams
 from vitadel.shifts import CORRUPTIONS
-from vitadel.shifts.filters import whole
-from vitadel.shifts.random_streams import normal, uniform
+from vitadel.shifts.fast_rng import normal, uniform
+from vitadel.shifts.filters import floor_levels
 from vitadel.shifts.weather import fog, plasma, snow
 
 DRAWS = RandomStreams.of(0, torch.arange(2))
@@ -74,12 +74,12 @@ def test_snow_over_a_constant_image() -> None:
 
 
 def test_snow_has_the_share_of_flakes_that_its_threshold_says() -> None:
-    draws = RandomStreams.of(0, torch.arange(40))
+    rng = RandomStreams.of(0, torch.arange(40))
     x = torch.zeros(40, 3, 64, 64)
     rung = (0.1, 0.3, 1, 0.5, 0, 1, 1.0)  # no zoom, no motion, no paling: the map itself, twice
-    y = snow(x, draws, *rung)[:, 0]
-    values = normal(draws.fold(0), 64, 64) * 0.3 + 0.1
-    flakes = whole(values.masked_fill(values < 0.5, 0))
+    y = snow(x, rng, *rung)[:, 0]
+    values = normal(rng.fold(0), 64, 64) * 0.3 + 0.1
+    flakes = floor_levels(values.masked_fill(values < 0.5, 0))
     torch.testing.assert_close(y.float(), flakes + flakes.flip(-2, -1), rtol=0, atol=1e-6)
     share = 0.5 * math.erfc((0.5 - 0.1) / 0.3 / math.sqrt(2))
     error = math.sqrt(share * (1 - share) / flakes.numel())

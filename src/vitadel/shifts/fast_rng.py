@@ -1,6 +1,6 @@
-"""Noise for whole images, drawn per image and fast.
+"""Random numbers for whole images, made fast.
 
-A corruption takes a random number or two for every pixel value, 150,000 at 224 px, so drawing costs as much as
+A corruption takes a random number or two for every pixel value, 150,000 at 224 px, so sampling costs as much as
 corrupting. These numbers come from the same keys as `vitadel.core.rng` and keep its promise (a function of seed, image,
 stream and position, on every device alike), but each 64-bit word serves two of them, and each pair of uniform numbers
 two normal ones.
@@ -22,18 +22,18 @@ _ROUNDS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 _LAST = 31
 
 
-def uniform(draws: RandomStreams, *shape: int) -> Tensor:
+def uniform(rng: RandomStreams, *shape: int) -> Tensor:
     """[B, *shape] float32 numbers in [0, 1), multiples of 2**-24."""
     count = math.prod(shape)
-    halves = _words(draws, (count + 1) // 2).view(torch.int32)[:, :count]
+    halves = _words(rng, (count + 1) // 2).view(torch.int32)[:, :count]
     return (halves >> 8).float().mul_(2.0**-24).add_(0.5).view(-1, *shape)
 
 
-def normal(draws: RandomStreams, *shape: int) -> Tensor:
+def normal(rng: RandomStreams, *shape: int) -> Tensor:
     """[B, *shape] float32 standard normal numbers (Box & Muller 1958), both of each pair used."""
     count = math.prod(shape)
     pairs = (count + 1) // 2
-    u, v = uniform(draws, 2, pairs).unbind(1)
+    u, v = uniform(rng, 2, pairs).unbind(1)
     radius, angle = u.neg_().log1p_().mul_(-2).sqrt_(), v.mul_(2 * math.pi)
     both = u.new_empty(len(u), 2, pairs)
     torch.cos(angle, out=both[:, 0])
@@ -41,12 +41,12 @@ def normal(draws: RandomStreams, *shape: int) -> Tensor:
     return both.mul_(radius[:, None]).flatten(1)[:, :count].reshape(-1, *shape)
 
 
-def _words(draws: RandomStreams, count: int) -> Tensor:
-    return _words_by_numpy(draws.key_B, count) if draws.key_B.is_cpu else _words_by_torch(draws.key_B, count)
+def _words(rng: RandomStreams, count: int) -> Tensor:
+    return words_by_numpy(rng.key_B, count) if rng.key_B.is_cpu else words_by_torch(rng.key_B, count)
 
 
-def _words_by_numpy(key_B: Tensor, count: int) -> Tensor:
-    """numpy has unsigned words, so that a shift is one operation, and multiplies them faster."""
+def words_by_numpy(key_B: Tensor, count: int) -> Tensor:
+    """[B, count] words of SplitMix64; numpy multiplies them faster and shifts unsigned ones in one operation."""
     words = key_B.numpy().view(np.uint64)[:, None] + _steps(count)
     shifted = np.empty_like(words)
     for bits, factor in _ROUNDS:
@@ -61,7 +61,8 @@ def _steps(count: int) -> NDArray[np.uint64]:
     return np.arange(1, count + 1, dtype=np.uint64) * np.uint64(_GOLDEN)
 
 
-def _words_by_torch(key_B: Tensor, count: int) -> Tensor:
+def words_by_torch(key_B: Tensor, count: int) -> Tensor:
+    """The same words, on any device."""
     words = key_B[:, None] + torch.arange(1, count + 1, device=key_B.device) * _signed(_GOLDEN)
     for bits, factor in _ROUNDS:
         words.bitwise_xor_(_shift(words, bits)).mul_(_signed(factor))

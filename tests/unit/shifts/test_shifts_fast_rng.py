@@ -1,4 +1,4 @@
-"""Fast draws: the right distributions, and a function of image and place alone."""
+"""Fast random numbers: the right distributions, and a function of image and position alone."""
 
 import math
 
@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 
 from vitadel.core.rng import RandomStreams
-from vitadel.shifts.random_streams import _words_by_numpy, _words_by_torch, normal, uniform
+from vitadel.shifts.fast_rng import normal, uniform, words_by_numpy, words_by_torch
 
 COUNT = 200_001  # odd: the last pair is used by half
 
 
-def draws(*rows: int) -> RandomStreams:
-    return RandomStreams.of(3, torch.tensor(rows))
+def rng(*index: int) -> RandomStreams:
+    return RandomStreams.of(3, torch.tensor(index))
 
 
 def z(values: Tensor, mean: float, variance: float) -> float:
@@ -22,7 +22,7 @@ def z(values: Tensor, mean: float, variance: float) -> float:
 
 
 def test_uniform_moments_and_grid() -> None:
-    u = uniform(draws(0, 1), COUNT)
+    u = uniform(rng(0, 1), COUNT)
     assert u.min() >= 0
     assert u.max() < 1
     assert torch.equal(u * 2**24, (u * 2**24).round())
@@ -34,7 +34,7 @@ def test_uniform_moments_and_grid() -> None:
 
 
 def test_normal_moments_and_tails() -> None:
-    n = normal(draws(0, 1), COUNT)
+    n = normal(rng(0, 1), COUNT)
     assert abs(z(n, 0, 1)) < 4
     assert abs(z(n.double().square(), 1, 2)) < 4
     assert abs(z(n.double() ** 3, 0, 15)) < 4
@@ -45,27 +45,27 @@ def test_normal_moments_and_tails() -> None:
 
 
 def test_the_two_numbers_of_a_pair_are_independent() -> None:
-    n = normal(draws(0), 2 * 100_000)[0].double()
+    n = normal(rng(0), 2 * 100_000)[0].double()
     first, second = n[:100_000], n[100_000:]
     assert abs(z(first * second, 0, 1)) < 4
     assert abs(z(first.square() * second.square(), 1, 8)) < 4
-    u = uniform(draws(0), 2 * 100_000)[0].double() - 0.5
+    u = uniform(rng(0), 2 * 100_000)[0].double() - 0.5
     assert abs(z(u[::2] * u[1::2], 0, 1 / 144)) < 4  # two halves of one word
 
 
 def test_words_are_splitmix64_on_the_processor_and_on_a_device() -> None:
     key = torch.tensor([0, 1234567, -1, -(2**63)])
-    words = _words_by_numpy(key, 1000)
-    assert torch.equal(words, _words_by_torch(key, 1000))
+    words = words_by_numpy(key, 1000)
+    assert torch.equal(words, words_by_torch(key, 1000))
     # the first three words that the published generator gives for seed 1234567
     first = [6457827717110365317, 3203168211198807973, 9817491932198370423]
     assert [word % 2**64 for word in words[1, :3].tolist()] == first
 
 
 @pytest.mark.parametrize("draw", [uniform, normal])
-def test_a_number_depends_on_image_and_place_alone(draw) -> None:  # type: ignore[no-untyped-def]
-    together, alone = draw(draws(5, 9), 3, 7, 5), draw(draws(9), 3, 7, 5)
+def test_a_number_depends_on_image_and_position_alone(draw) -> None:  # type: ignore[no-untyped-def]
+    together, alone = draw(rng(5, 9), 3, 7, 5), draw(rng(9), 3, 7, 5)
     assert together.shape == (2, 3, 7, 5)
     assert torch.equal(together[1], alone[0])
     assert not torch.equal(together[0], together[1])
-    assert not torch.equal(draw(draws(9).fold(1), 3, 7, 5), alone)
+    assert not torch.equal(draw(rng(9).fold(1), 3, 7, 5), alone)
