@@ -1,0 +1,91 @@
+"""How users call attacks: labels or goals, texts or threats, and the calls of other libraries."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import vitadel as vd
+from vitadel.attacks import APGD, FAB, FGSM, PGD, AttackResult, Square
+from vitadel.core.errors import UsageError
+from vitadel.goals import Untargeted
+from vitadel.losses import margin
+from vitadel.threats import Linf
+
+
+@pytest.fixture
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(3 * 6 * 6, 4)).eval()
+
+
+@pytest.fixture
+def x() -> Tensor:
+    return torch.rand(5, 3, 6, 6, generator=torch.Generator().manual_seed(1))
+
+
+def same(one: AttackResult, other: AttackResult) -> bool:
+    return torch.equal(one.x_adv, other.x_adv) and torch.equal(one.success, other.success)
+
+
+def test_labels_and_text_stand_for_a_goal_and_a_threat(net: nn.Module, x: Tensor) -> None:
+    y = torch.tensor([0, 1, 2, 3, 0])
+    whole = PGD(steps=5)(net, x, Untargeted(y), Linf(8 / 255), seed=0)
+    assert same(PGD(steps=5)(net, x, y, "linf:8/255"), whole)
+    assert same(PGD(steps=5)(net, x, y.tolist(), "Linf:8/255"), whole)
+    assert same(PGD(steps=5)(net, x, np.asarray(y), "linf:0.03137254901960784"), whole)
+    assert not same(PGD(steps=5)(net, x, y, "linf:8/255", seed=1), whole)
+
+
+def test_labels_are_attacked_with_the_loss_of_the_attack(net: nn.Module, x: Tensor) -> None:
+    y = net(x).argmax(1)
+    by_margin = Square(queries=20)(net, x, Untargeted(y, margin), "linf:8/255")
+    assert same(Square(queries=20)(net, x, y, "linf:8/255"), by_margin)
+
+
+def test_attacks_are_reached_from_the_package(net: nn.Module, x: Tensor) -> None:
+    result = vd.attacks.FGSM()(net, x, net(x).argmax(1), "linf:8/255")
+    assert result.x_adv.shape == x.shape
+    assert repr(result).startswith(
+        f"AttackResult({int(result.success.sum())} of 5 images succeed, distance up to 0.03137"
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "with_model", "settings", "message"),
+    [
+        (
+            PGD,
+            True,
+            {"eps": 8 / 255, "alpha": 0.01, "steps": 10},
+            'an attack holds no model. Write PGD(step_size=0.01, steps=10)(model, x, y, "linf:8/255").',
+        ),
+        (FGSM, True, {}, 'an attack holds no model. Write FGSM()(model, x, y, "linf:8/255").'),
+        (
+            PGD,
+            False,
+            {"eps": 0.5, "norm": "L2"},
+            "PGD has no setting 'eps'. Write PGD()(model, x, y, \"l2:0.5\").",
+        ),
+        (
+            APGD,
+            False,
+            {"n_iter": 50, "n_restarts": 2},
+            "APGD has no setting 'n_iter'. Write APGD(steps=50, restarts=2)(model, x, y, \"linf:8/255\").",
+        ),
+        (FAB, False, {"stepz": 3}, "FAB has no setting 'stepz'. Its settings are steps, restarts, targets."),
+    ],
+)
+def test_calls_of_other_libraries_are_answered_with_the_line_to_write(
+    kind: Any, with_model: bool, settings: dict[str, object], message: str, net: nn.Module
+) -> None:
+    with pytest.raises(UsageError) as raised:
+        kind(*([net] if with_model else []), **settings)
+    assert str(raised.value) == message
+
+
+def test_what_is_neither_labels_nor_goal_is_refused(net: nn.Module, x: Tensor) -> None:
+    with pytest.raises(UsageError, match=r"takes labels \[B\] or a goal such as Untargeted\(labels\), got float"):
+        PGD()(net, x, 0.5, "linf:8/255")  # type: ignore[arg-type]
