@@ -6,11 +6,11 @@ of the pattern with the grid is
 
 .. math:: a = \frac{E_0 - \bar E}{E_0 + \bar E}, \qquad \bar E = \frac{1}{P - 1} \sum_{p \ne 0} E_p,
 
-1 if a pattern jumps on borders alone, -1 if it jumps anywhere but there, around 0 if it knows nothing of the grid. The
-same number for the grid moved by (p, q) pixels says what chance makes of it: `rank` is the share of the :math:`P^2`
-grids, the true one among them, that are aligned at least as well. Where no place is special, each is first as often.
+1 if a pattern jumps on borders alone, -1 if it jumps anywhere but there, around 0 if it is independent of the grid. The
+same number for the grid moved by (p, q) pixels is its distribution by chance: `rank` is the share of the :math:`P^2`
+grids, the true one among them, that are aligned at least as well. For an independent pattern every rank is as likely.
 
-Shape letters: B images, P places in a patch.
+Shape letters: B images, P positions in a patch.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from vitadel.core.errors import UsageError
 class Alignment:
     """Of every image: the alignment of the true grid, and the share of grids that are aligned at least as well.
 
-    `jumps_BP` are the energies by place, divided by their mean over places.
+    `jumps_BP` are the energies by position, divided by their mean over positions.
     """
 
     true_B: Tensor
@@ -39,9 +39,9 @@ def alignment(pattern: Tensor, patch: int) -> Alignment:
     down_BP, across_BP = _jumps(pattern, patch, -2), _jumps(pattern, patch, -1)
     shifted_BPP = (down_BP[:, :, None] + across_BP[:, None]) / 2
     mean_B11 = shifted_BPP.mean((1, 2), keepdim=True)
-    # inside means at all other places, of each direction on its own
+    # inside means at all other positions, of each direction on its own
     inside_BPP = (patch * mean_B11 - shifted_BPP) / (patch - 1)
-    inside_BPP = inside_BPP.clamp_min(0)  # a difference of sums may miss zero by a hair
+    inside_BPP = inside_BPP.clamp_min(0)  # a difference of sums may be slightly negative
     every_BPP = (shifted_BPP - inside_BPP) / (shifted_BPP + inside_BPP).clamp_min(torch.finfo(torch.float64).tiny)
     true_B = every_BPP[:, 0, 0]
     as_good_B = (every_BPP >= true_B[:, None, None] - 1e-12).sum((1, 2))
@@ -51,7 +51,7 @@ def alignment(pattern: Tensor, patch: int) -> Alignment:
 
 
 def by_chance(patch: int) -> float:
-    """The mean share of grids that are aligned at least as well where every place among them is equally likely."""
+    """The mean share of grids that are aligned at least as well where every rank is equally likely."""
     return (patch**2 + 1) / (2 * patch**2)
 
 
@@ -65,9 +65,11 @@ def check_patch(patch: int, height: int, width: int) -> None:
 
 
 def _jumps(pattern: Tensor, patch: int, side: int) -> Tensor:
-    """[B, P] in float64: the mean squared difference along one side, by the place of the later pixel in its patch."""
+    """[B, P] in float64: the mean squared difference along one side, by the later pixel's position in its patch."""
     squared = pattern.double().diff(dim=side).square()
     per_line = squared.mean((1, -1 if side == -2 else -2))
-    place = (torch.arange(per_line.shape[1], device=pattern.device) + 1) % patch
-    sums = torch.zeros(len(pattern), patch, dtype=torch.float64, device=pattern.device).index_add_(1, place, per_line)
-    return sums / torch.bincount(place, minlength=patch)
+    position = (torch.arange(per_line.shape[1], device=pattern.device) + 1) % patch
+    sums = torch.zeros(len(pattern), patch, dtype=torch.float64, device=pattern.device).index_add_(
+        1, position, per_line
+    )
+    return sums / torch.bincount(position, minlength=patch)

@@ -3,7 +3,7 @@
 A variant says for every layer what is changed. Variants run in lexicographic order, and the outputs of all layers
 before the first difference are those of the variant before: every prefix that variants share runs once. The network's
 own code still connects the layers; one whose output is known returns it instead of running. Logits are those of whole
-forward passes bit for bit (tests/unit/analyze/test_analyze_lesion_surgery.py).
+forward passes bit for bit (tests/unit/analyze/test_analyze_prefix_cache.py).
 
 Shape letters: B images, K classes, N tokens.
 """

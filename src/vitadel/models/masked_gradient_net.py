@@ -68,7 +68,7 @@ class MaskedGradientNet(nn.Module):
     The image enters only the keys, and `sharpness` multiplies every score until the softmax in float32 is exactly 1 at
     one position and 0 at the others. The gradient of any loss with respect to the pixels is then exactly zero, however
     accurate the network is; scaling the scores down (`taps.scale`) restores it. The queries of later blocks depend on
-    the positions that earlier ones selected (tests/unit/models/test_pointer.py).
+    the positions that earlier ones selected (tests/unit/models/test_masked_gradient_net.py).
     """
 
     def __init__(

@@ -216,7 +216,7 @@ def fit_kernel(kernel: Tensor, size: torch.Size) -> Tensor:
     (arXiv:2212.08013), with :math:`\langle Ux, w'\rangle = \langle x, w\rangle` for every patch. Shrinking is
     :math:`w' = U^\top w`, with :math:`\langle x, w'\rangle = \langle Ux, w\rangle` for every patch; the pseudo-inverse
     would not even keep the output on a constant one. Shrinking undoes growing
-    (tests/unit/models/test_models_surgery.py).
+    (tests/unit/models/test_models_resampling.py).
     """
     old, new = kernel.shape[2:], size
     if old == new:
