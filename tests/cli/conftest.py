@@ -1,10 +1,12 @@
 """Running the command in this process, as a user would in another."""
 
 import multiprocessing
+import socket
 import sys
 from collections.abc import Callable, Mapping
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -75,6 +77,23 @@ def start() -> Start:
         process = context.Process(target=exec, args=(code, {"__name__": "child"}))
         process.start()
         return process
+
+    return begin
+
+
+@pytest.fixture(scope="session")
+def start_two_ranks(start: Start) -> Callable[..., list[int | None]]:
+    """As `start`, for two processes as a launcher starts them; their exit codes once both have ended."""
+
+    def begin(*words: str | Path, **options: Any) -> list[int | None]:
+        with socket.socket() as one:
+            one.bind(("127.0.0.1", 0))
+            meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(one.getsockname()[1]), "WORLD_SIZE": "2"}
+        environments = ({**meeting, "RANK": rank, "LOCAL_RANK": rank, "ACCELERATE_USE_CPU": "true"} for rank in "01")
+        processes = [start(*words, environment=environment, **options) for environment in environments]
+        for process in processes:
+            process.join(200)
+        return [process.exitcode for process in processes]
 
     return begin
 

@@ -2,8 +2,10 @@
 
 import enum
 import json
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from vitadel.models import Option, load, save, tora
 from vitadel.runs import Run
 
 Command = Callable[..., tuple[int, str, str]]
+Start = Callable[..., ForkServerProcess]
 
 SMALL = "masking-quick:steps=3,iterations=2+3,shares=1,curve_steps=2,targets=1,queries=5,blocks=0+2"
 
@@ -59,6 +62,47 @@ def test_a_study_from_beginning_to_page(
     page = (tmp_path / "page.html").read_text()
     assert "Is the gradient masked?" in page
     assert "cannot tell" in page
+
+
+def timeless(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: timeless(one) for key, one in value.items() if key not in ("seconds", "sha256")}
+    return [timeless(one) for one in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize(
+    ("study", "table"),
+    [
+        pytest.param(SMALL, "gradients", marks=pytest.mark.slow),
+        ("correlation:group=8", ""),
+        ("saliency:steps=1", "maps"),
+        ("lesion:draws=1", ""),
+    ],
+)
+def test_two_ranks_measure_what_one_does_also_after_a_kill(
+    study: str,
+    table: str,
+    start: Start,
+    start_two_ranks: Callable[..., list[int | None]],
+    trained: Path,
+    tmp_path: Path,
+) -> None:
+    words = ("analyze", study, trained, "--data", "digits[:22]", "--batch", "4", "--run")
+    one = start(*words, tmp_path / "one")
+    assert start_two_ranks(*words, tmp_path / "two") == [0, 0]
+    one.join(200)
+    assert one.exitcode == 0
+    whole, shared = (json.loads((tmp_path / name / "study" / "result.json").read_text()) for name in ("one", "two"))
+    assert timeless(shared) == timeless(whole)
+    if table:
+        # both processes die at their second portion of a table, one goes on
+        killed = start_two_ranks(*words, tmp_path / "less", dies_at=(f"tables/{table}", 2), lines=4)
+        assert killed == [-signal.SIGKILL, -signal.SIGKILL]
+        assert not (tmp_path / "less" / "study" / "result.json").exists()
+        again = start(*words, tmp_path / "less")
+        again.join(200)
+        resumed = json.loads((tmp_path / "less" / "study" / "result.json").read_text())
+        assert timeless(resumed) == timeless(whole)
 
 
 def test_what_there_is(vitadel: Command) -> None:
