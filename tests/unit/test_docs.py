@@ -10,7 +10,7 @@ import pytest
 from vitadel.cli import main
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 # these take a minute or more; the slow suite runs them
 LONG = ("vitadel demo", "vitadel train")
 
