@@ -185,7 +185,7 @@ def test_mistakes(vitadel: Command, model: Path, trained: Path, tmp_path: Path) 
     path.parent.mkdir(parents=True)
     Image.fromarray(np.zeros((16, 16, 3), np.uint8)).save(path)
     cue = f"cue-conflict:{tmp_path / 'cues'}"
-    assert "are not the classes of a model, so quick can say nothing" in error_of("quick", cue)
+    assert "are not the classes of a model, so quick does not apply" in error_of("quick", cue)
     assert "the model has 10 classes, not the 1000 of ImageNet" in error_of("shape-bias", cue)
     assert "about cue-conflict stimuli" in error_of("shape-bias")
     assert "Write --data imagenet-r:DIR" in error_of("imagenet-r")

@@ -1,7 +1,7 @@
 """`vd.evaluate`: suites on a model, one row per image in a run folder."""
 
-import dataclasses
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
@@ -86,7 +86,7 @@ def evaluate(
             `device`.
 
     Returns:
-        The summaries of all suites, as a short table when printed.
+        The records of all suites, as a short table when printed.
 
     Raises:
         UsageError: If model, data, suites and threat do not go together, or the folder belongs to another run.
@@ -111,8 +111,8 @@ def evaluate(
             notify(job.assumption, 0, 0, {})
         ctx = Context(job.model, job.images, job.data, radius, seed, engine, job.ranks, progress=notify)
         for suite in chosen:
-            if isinstance(suite, AttackSuite):
-                suite = dataclasses.replace(suite, keep_images=keep_images)
+            if isinstance(suite, AttackSuite) and keep_images:
+                suite = replace(suite, keep_images=True)
             records += evaluate_suite(suite, ctx, claimed.results, scaling=chosen_scaling)
     return Evaluation(Path(run), job.name, tuple(records), job.assumption)
 
@@ -134,7 +134,7 @@ def as_suites(suites: "SuiteLike | Sequence[SuiteLike]") -> list[Suite]:
             chosen.append(one)
     names = [suite.name for suite in chosen]
     if twice := next((name for name in names if names.count(name) > 1), None):
-        raise UsageError(f"the suite {twice} is named twice, and a run has room for one. Give each a --run of its own.")
+        raise UsageError(f"the suite {twice} is named twice, and a run holds one. Give each a --run of its own.")
     return chosen
 
 
@@ -191,7 +191,7 @@ def _check(suites: Sequence[Suite], job: Job, threat: Threat, scaling: Scaling |
     for suite in suites:
         if own is not None and suite.name != own:
             raise UsageError(
-                f"the labels of {job.data.spec} are not the classes of a model, so {suite.name} can say nothing of "
+                f"the labels of {job.data.spec} are not the classes of a model, so {suite.name} does not apply to "
                 f"them. Write --suite {own}."
             )
         refuse_suite(suite, job.model, job.data, threat=threat, split=job.split, scaling=scaling)

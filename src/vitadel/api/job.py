@@ -29,7 +29,7 @@ class Job:
         model: The model.
         name: What records and pages call the model: its recipe if it is a run folder, else the text it was loaded by.
         data: The data set.
-        split: Which of its splits is looked at.
+        split: Which of its splits is used.
         skip_unreadable: Whether unreadable images were left out.
         ranks: The processes that share the images.
     """
@@ -142,6 +142,6 @@ def _name_and_preprocess(model: Model) -> tuple[str, str | None]:
 
 
 def _readable(data: DataSet, split: str, ranks: Ranks) -> DataSet:
-    """The data set without unreadable images, which one process looks for on behalf of all."""
+    """The data set without unreadable images, which one process finds for all."""
     faults = ranks.agree(lambda: [fault.id for fault in datasets.unreadable(data.split(split))])
     return datasets.without(data, split, faults)
