@@ -101,7 +101,7 @@ def evaluations(name: str, heads: tuple[str, ...], args: argparse.Namespace) -> 
         made.append(Job(f"{name}-gates", [*gates, "--run", str(args.work / f"{name}-gates")], (name,)))
     for head in ("joint", *heads):
         model = str(args.work / name) if head == "joint" else f"{args.work / name}#{head}"
-        for suite, n in {"quick": args.n, "adversarial": args.adversarial_n}.items():
+        for suite, n in {"quick": args.n, "autoattack": args.adversarial_n}.items():
             run = f"{name}-{head}-{suite}"
             made.append(Job(run, evaluate(model, f"{args.data}[:{n}]", suite, THREAT, args.work / run), (name,)))
     return made
@@ -216,7 +216,7 @@ def main() -> None:
                     **hardware(device),
                     "versions": versions("timm"),
                     "quick": quick,
-                    "adversarial": accuracies_of(args.work / f"{name}-{head}-adversarial"),
+                    "adversarial": accuracies_of(args.work / f"{name}-{head}-autoattack"),
                     "cost": cost,
                 },
                 args.out,

@@ -53,7 +53,7 @@ def test_attack_takes_settings(vitadel: Command, trained: Path, tmp_path: Path) 
     (found,) = json.loads(out)["evaluations"]
     assert found["threat"] == {"norm": "l2", "eps": 1.5, "text": "l2:1.5"}
     manifest = Run.open(tmp_path / "run").manifest
-    entry = manifest.parts["suite"][0]["entries"][0]
+    entry = manifest.parts["suite"][0]["attacks"][0]
     assert entry["attack"] == {
         "is": "PGD",
         "steps": 3,
@@ -124,9 +124,9 @@ def test_catalogs(vitadel: Command) -> None:
         "clean",
         "quick",
         "curve",
-        "adversarial",
-        "adversarial-plus",
-        "adversarial-rand",
+        "autoattack",
+        "autoattack-plus",
+        "autoattack-rand",
         "corruptions",
         "gray-level",
         "spatial",
@@ -136,7 +136,7 @@ def test_catalogs(vitadel: Command) -> None:
         "imagenet-a",
         "imagenet-r",
     }
-    assert json.loads(vitadel("suites", "curve", "--json")[1])["shares"] == [0.25, 0.5, 1, 2, 4]
+    assert json.loads(vitadel("suites", "curve", "--json")[1])["eps_scales"] == [0.25, 0.5, 1, 2, 4]
     assert "vitadel:wrn28_10" in json.loads(vitadel("models", "--json")[1])
 
 
@@ -198,7 +198,7 @@ def test_python_minus_m() -> None:
         [sys.executable, "-m", "vitadel", "suites", "nope"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
-    known = "adversarial, adversarial-plus, adversarial-rand, clean, corruptions, curve, gray-level, imagenet-a, "
+    known = "autoattack, autoattack-plus, autoattack-rand, clean, corruptions, curve, gray-level, imagenet-a, "
     known += "imagenet-r, natural-adversarial, quick, shape-bias, spatial, transfer"
     assert done.stderr == f"vitadel: unknown suite 'nope'. Known: {known}.\n"
 

@@ -1,5 +1,6 @@
 """One call on images in hand: the verdicts of an evaluation, images that hold, nothing of the caller's touched."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -153,14 +154,19 @@ def test_a_chain_of_attacks_loses_nothing_to_any_of_them(digits: DataSet) -> Non
 
 def test_autoattack_in_a_list_of_ones_own_is_expanded(digits: DataSet) -> None:
     model, (x, y) = Bent().eval(), in_hand(digits)
-    told: list[str] = []
+    reported: list[str] = []
     found = robustness(
-        model, x[:8], y[:8], Linf(0.5), [NamedAttack("aa", AutoAttack())], notify=lambda what, *_: told.append(what)
+        model,
+        x[:8],
+        y[:8],
+        Linf(0.5),
+        [NamedAttack("aa", AutoAttack())],
+        progress=lambda what, *_: reported.append(what),
     )
     assert [attack.name for attack in found.attacks] == ["apgd-ce", "apgd-t", "fab-t", "square"]
     assert found.robust.correct == 0
-    assert told.count("own clean") == 1
-    assert told.count("own apgd-ce") == found.clean.correct == 6
+    assert reported.count("attack-linf-0.5 clean") == 1
+    assert reported.count("attack-linf-0.5 apgd-ce") == found.clean.correct == 6
 
 
 def test_nothing_of_the_callers_is_touched(digits: DataSet) -> None:
@@ -226,7 +232,7 @@ def test_mistakes_are_one_sentence() -> None:
         (2 * x, y, "quick", r"attacks take pixels in \[0, 1\], got \[.*Normalization belongs inside the model"),
         (x - 1, y, "quick", r"attacks take pixels in \[0, 1\], got \[-"),
         (x * torch.nan, y, "quick", r"attacks take pixels in \[0, 1\], got \[nan, nan\]"),
-        (x, y, "quik", r"unknown suite 'quik'\. Did you mean 'quick'\? Known: adversarial,"),
+        (x, y, "quik", r"unknown suite 'quik'\. Did you mean 'quick'\? Known: autoattack,"),
     ]
     for images, labels, suite, message in mistakes:
         with pytest.raises(UsageError, match=message) as raised:
@@ -370,14 +376,23 @@ def test_an_evaluation_names_the_precision_of_the_model(digits: DataSet, tmp_pat
     assert summary["search_precision"] == "bf16"
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda x, y: (x.numpy(), y), r"images must be a tensor, got ndarray\. Write torch\.as_tensor\(images\)"),
-        (lambda x, y: (x, y.tolist()), r"labels must be a tensor, got list\. Write torch\.as_tensor\(labels\)"),
-    ],
-)
-def test_what_is_no_tensor_is_refused(digits: DataSet, change, message: str) -> None:  # type: ignore[no-untyped-def]
-    x, y = change(*in_hand(digits))
-    with pytest.raises(UsageError, match=message):
-        robustness(Bent().eval(), x, y, Linf(6 / 255), SMALL)
+def test_arrays_and_lists_are_taken_as_tensors_are(digits: DataSet) -> None:
+    model, (x, y) = Bent().eval(), in_hand(digits)
+    found = robustness(model, x, y, Linf(6 / 255), SMALL)
+    assert robustness(model, x.numpy(), y.tolist(), Linf(6 / 255), SMALL).broken_by == found.broken_by
+    pairs = [(x[:20], y[:20]), (x[20:], y[20:])]
+    assert robustness(model, pairs, threat=Linf(6 / 255), suite=SMALL).broken_by == found.broken_by
+
+
+def test_the_result_prints_formats_and_converts(digits: DataSet) -> None:
+    model, (x, y) = Bent().eval(), in_hand(digits)
+    found = robustness(model, x, y, "linf:6/255", SMALL, progress=False)
+    first, second = str(found).split("\n\n")
+    assert first.splitlines()[0].split() == ["threat", "images", "clean", "robust", "flags"]
+    assert first.splitlines()[1].split()[:3] == ["linf:6/255", "48", f"{found.clean_accuracy:.1%}"]
+    assert [line.split()[0] for line in second.splitlines()] == ["attack", *(attack.name for attack in SMALL)]
+    assert f"{found.robust_accuracy:.1%}" in first
+    assert found.robust_accuracy == found.broken_by.count("") / 48
+    written = json.loads(json.dumps(found.to_dict()))
+    assert written["robust"]["correct"] == found.robust.correct
+    assert written["broken_by"] == list(found.broken_by)
