@@ -68,12 +68,26 @@ def _function(name: str) -> Any:
     return getattr(importlib.import_module(f"vitadel.api.{_FUNCTIONS[name]}"), name)
 
 
+def _package(name: str) -> ModuleType:
+    return importlib.import_module(f"vitadel.{name}")
+
+
 def __getattr__(name: str) -> Any:
     if name in _ONLY_FUNCTIONS:
         return _function(name)
     if name in __all__:
-        return importlib.import_module(f"vitadel.{name}")
-    raise AttributeError(f"module 'vitadel' has no attribute {name!r}")
+        return _package(name)
+    raise AttributeError(f"module 'vitadel' has no attribute {name!r}{_hint(name)}")
+
+
+def _hint(name: str) -> str:
+    """Where a class of attacks, goals, threats or losses is, for those who look for it here."""
+    if not name[0].isupper():  # a tool that asks for special names must not import everything
+        return ""
+    packages = (
+        package for package in ("attacks", "goals", "threats", "objectives") if hasattr(_package(package), name)
+    )
+    return next((f". Write vd.{package}.{name}" for package in packages), "")
 
 
 def __dir__() -> list[str]:

@@ -30,7 +30,7 @@ def refuse_arguments(
         function: Its name, for the message.
         given: The arguments that were not expected.
         known: The arguments that it has.
-        elsewhere: For arguments of other libraries, what to write instead.
+        elsewhere: For arguments of other libraries, what to write instead, with `{value}` for their value.
 
     Raises:
         UsageError: If there are any.
@@ -38,7 +38,8 @@ def refuse_arguments(
     for name, value in given.items():
         if name in elsewhere:
             raise UsageError(
-                f"{function} has no argument {name!r}, got {name}={quoted(value)}. Write {elsewhere[name]}."
+                f"{function} has no argument {name!r}, got {name}={quoted(value)}. "
+                f"Write {elsewhere[name].format(value=value)}."
             )
         raise unknown(f"argument of {function}", name, known)
 

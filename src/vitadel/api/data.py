@@ -8,15 +8,15 @@ from vitadel.core.errors import UsageError
 from vitadel.data import DataSet, Preprocess
 
 _ELSEWHERE = {
-    "img_size": "image_size=...",
-    "input_size": "image_size=...",
-    "root": 'load_data("cifar10:DIR")',
-    "data_dir": 'load_data("cifar10:DIR")',
+    "img_size": "image_size={value}",
+    "input_size": "image_size={value}",
+    "root": 'load_data("cifar10:{value}")',
+    "data_dir": 'load_data("cifar10:{value}")',
     "train": "load_data(...).train",
     "split": "load_data(...).test, .holdout or .train",
     "transform": "preprocess=... or image_size=...; models normalize by themselves",
-    "batch_size": "torch.utils.data.DataLoader(load_data(...).test, batch_size=...)",
-    "n_examples": 'load_data("cifar10:DIR[:n]")',
+    "batch_size": "torch.utils.data.DataLoader(load_data(...).test, batch_size={value})",
+    "n_examples": 'load_data("cifar10:DIR[:{value}]")',
 }
 # native sizes; images of all other data sets have many sizes, and most models of them take 224
 _NATIVE_SIZES = {"digits": 8, "cifar10": 32, "cifar100": 32}

@@ -13,15 +13,15 @@ from vitadel.core.errors import UsageError
 from vitadel.models import Model, Normalization, Option
 
 _ELSEWHERE = {
-    "img_size": "image_size=...",
-    "input_size": "image_size=...",
-    "classes": "num_classes=...",
-    "n_classes": "num_classes=...",
+    "img_size": "image_size={value}",
+    "input_size": "image_size={value}",
+    "classes": "num_classes={value}",
+    "n_classes": "num_classes={value}",
     "checkpoint_path": 'load_model("timm:NAME@FILE")',
     "in_chans": "nothing: images have 3 channels, gray ones are repeated",
-    "drop_path_rate": 'options={"drop_path_rate": ...}',
-    "drop_rate": 'options={"drop_rate": ...}',
-    "model_name": 'load_model("timm:NAME")',
+    "drop_path_rate": 'options={{"drop_path_rate": {value}}}',
+    "drop_rate": 'options={{"drop_rate": {value}}}',
+    "model_name": 'load_model("timm:{value}")',
     "model_dir": 'load_model("timm:NAME@FILE")',
     "dataset": 'load_model("timm:NAME@FILE")',
     "threat_model": 'threat="linf:8/255" where a model is attacked',
@@ -40,7 +40,7 @@ class ModelOptions(TypedDict, total=False):
 
 
 def load_model(
-    model: str | Path | nn.Module,
+    model: str | Path | nn.Module = "",
     *,
     num_classes: int | None = None,
     image_size: int | None = None,
