@@ -50,7 +50,7 @@ def test_the_ten_lines(tmp_path: Path) -> None:
     evaluation = vd.evaluate(
         model, "digits[:8]", ["clean", "gray-level"], threat=THREAT, run=tmp_path / "evaluated", progress=False
     )
-    overrides = {"plan.epochs": 1, "selection": None}
+    overrides = {"plan.epochs": 1}
     trained = vd.train("digits-standard", tmp_path / "run", data="digits[:64]", overrides=overrides, progress=False)
     analysis = vd.analyze(
         model, "digits[:8]", "lesion:draws=1", run=str(tmp_path / "lesion"), progress=False, batch_size=8
