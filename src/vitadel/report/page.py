@@ -168,7 +168,7 @@ def write_report(runs: Sequence[Path], out: Path, *, baseline: str | None = None
     """
     if out.is_dir() or (out.parent.exists() and not out.parent.is_dir()):
         raise UsageError(f"a report is one file in a folder, got {out}. Write for example --out report.html")
-    return text.write_text(out, _render(read_runs(runs), baseline))
+    return text.write_file(out, _render(read_runs(runs), baseline))
 
 
 def _render(records: Sequence[RunRecord], baseline: str | None) -> str:

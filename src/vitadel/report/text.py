@@ -40,7 +40,7 @@ _HEADS = {
 _IN_GRAY_LEVELS = {"eps", "step_size"}
 
 
-def write_text(path: Path, text: str) -> Path:
+def write_file(path: Path, text: str) -> Path:
     """Write a file, whole or not at all; characters that UTF-8 has not are escaped."""
 
     def write(beside: Path) -> None:

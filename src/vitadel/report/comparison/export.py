@@ -21,7 +21,7 @@ from vitadel.report.comparison.trends import SizeTrend, Trend, size_trends, tren
 from vitadel.report.figures.style import PALETTE
 from vitadel.report.labels import color_numbers, identities
 from vitadel.report.reader import read_runs
-from vitadel.report.text import DASH, interval, latex_text, markdown_text, number, p_text, parameters_text, write_text
+from vitadel.report.text import DASH, interval, latex_text, markdown_text, number, p_text, parameters_text, write_file
 
 Safe = Callable[[str], str]  # text as a format prints it unchanged
 
@@ -46,7 +46,7 @@ def write_tables(runs: Sequence[Path], folder: Path, *, baseline: str | None = N
     if found is None:
         raise UsageError("there is nothing to compare: no model was evaluated. Give runs of vitadel evaluate.")
     forms = {"tex": as_latex, "md": as_markdown, "csv": as_csv, "json": as_json}
-    paths = [write_text(folder / f"comparison.{ending}", form(found)) for ending, form in forms.items()]
+    paths = [write_file(folder / f"comparison.{ending}", form(found)) for ending, form in forms.items()]
     numbers = color_numbers(identities(records), len(PALETTE))
     return [*paths, *write_comparison_figures(trends(found), size_trends(found), numbers, folder / "figures")]
 
