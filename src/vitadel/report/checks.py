@@ -5,7 +5,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 
-from vitadel.report.reader import Curve, Evaluation
+from vitadel.report.reader import Curve, EvaluatedSuite
 from vitadel.report.text import eps_text
 from vitadel.runs.schema import ROBUST, WRONG_BEFORE
 
@@ -33,7 +33,7 @@ class Check:
     evidence: str
 
 
-def check_evaluation(evaluation: Evaluation) -> tuple[Check, ...]:
+def check_evaluation(evaluation: EvaluatedSuite) -> tuple[Check, ...]:
     """All checks of a suite of attacks."""
     return (inside_threat(evaluation), enough_images(evaluation), rows_add_up(evaluation))
 
@@ -43,7 +43,7 @@ def check_curve(curve: Curve) -> tuple[Check, ...]:
     return (falls_to_zero(curve), never_rises(curve))
 
 
-def inside_threat(evaluation: Evaluation) -> Check:
+def inside_threat(evaluation: EvaluatedSuite) -> Check:
     """Whether every adversarial example lies within the threat."""
     title = "adversarial examples inside the threat"
     threat, rows = evaluation.record.threat, evaluation.rows
@@ -63,14 +63,14 @@ def inside_threat(evaluation: Evaluation) -> Check:
     return _judged(title, max(known) <= threat.eps * (1 + _TOLERANCE) + 1e-7, evidence)
 
 
-def enough_images(evaluation: Evaluation) -> Check:
+def enough_images(evaluation: EvaluatedSuite) -> Check:
     """Whether the interval is narrow enough to be worth quoting."""
     measured = evaluation.record.robust or evaluation.clean
     evidence = f"\N{PLUS-MINUS SIGN}{100 * measured.half_width:.1f} points at n = {measured.n}"
     return _judged("interval within \N{PLUS-MINUS SIGN}5 points", measured.half_width <= HALF_WIDTH, evidence)
 
 
-def rows_add_up(evaluation: Evaluation) -> Check:
+def rows_add_up(evaluation: EvaluatedSuite) -> Check:
     """Whether counting the rows again gives the numbers of the summary."""
     title, broken_by, robust = "rows match the summary", evaluation.rows.broken_by, evaluation.record.robust
     if not broken_by:
@@ -84,7 +84,7 @@ def rows_add_up(evaluation: Evaluation) -> Check:
     return _judged(title, same, f"{n} rows: {n - counts[WRONG_BEFORE]} correct{more}")
 
 
-def _shares_add_up(title: str, evaluation: Evaluation) -> Check:
+def _shares_add_up(title: str, evaluation: EvaluatedSuite) -> Check:
     """The same for a randomized model: the mean share of correct predictions per image."""
     pairs = [(evaluation.clean, evaluation.clean_correct)]
     pairs += [] if evaluation.record.robust is None else [(evaluation.record.robust, evaluation.correct)]

@@ -49,7 +49,7 @@ def _without_files(records: "Sequence[RunRecord]") -> "list[RunRecord]":
 def _with_heads(records: "Sequence[RunRecord]") -> "list[RunRecord]":
     """A model with several heads under one name and the head, however each of its runs named it.
 
-    The mean of the heads is what a model predicts with by default, and is named only beside others.
+    The mean of the heads is what a model predicts with by default, and is named only among others.
     """
     groups: dict[str, list[RunRecord]] = {}
     for record in records:
@@ -97,7 +97,7 @@ def _unique(records: "Sequence[RunRecord]") -> "tuple[RunRecord, ...]":
 
 
 def identities(records: "Sequence[RunRecord]") -> dict[str, Identity]:
-    """The model of every label, those that were measured first.
+    """The model of every label, those that were evaluated first.
 
     A run without weights, such as training, is of the model whose label it has, or whose name if that is its label and
     no two have it; otherwise it is of a model of its own.
@@ -111,7 +111,7 @@ def identities(records: "Sequence[RunRecord]") -> dict[str, Identity]:
 
 
 def _named(label: str, known: Mapping[str, Identity]) -> Identity:
-    """The one measured model whose name is this label; without it, one of the label's own."""
+    """The one evaluated model whose name is this label; without it, one of the label's own."""
     models = {model for model in known.values() if model[0] == label and model[1]}
     return models.pop() if len(models) == 1 else (label, "")
 

@@ -11,11 +11,11 @@ from vitadel.report import summary, text
 from vitadel.report.checks import Check, State, check_curve, check_evaluation
 from vitadel.report.comparison.view import comparison_view
 from vitadel.report.figures import curves
-from vitadel.report.figures.exhibits import alike, exhibit_drawing
+from vitadel.report.figures.exhibits import exhibit_drawing, with_common_range
 from vitadel.report.figures.gallery import Card, cards, pixelated
 from vitadel.report.figures.style import PALETTE, Drawing, color, glyph
 from vitadel.report.labels import color_numbers, identities, model_names
-from vitadel.report.reader import Curve, Evaluation, RunRecord, read_runs
+from vitadel.report.reader import Curve, EvaluatedSuite, RunRecord, read_runs
 from vitadel.runs.exhibits import Exhibit, Table
 from vitadel.runs.schema import ROBUST, WRONG_BEFORE, Gallery, Measure, StudyRecord
 
@@ -38,7 +38,7 @@ class EvaluationView:
     """One evaluation as the page shows it in its several places."""
 
     anchor: str
-    evaluation: Evaluation
+    evaluation: EvaluatedSuite
     row: summary.SummaryRow
     checks: tuple[Check, ...]
     bar: tuple[Segment, ...]
@@ -81,21 +81,6 @@ class RunView:
         """The gallery that is open at first: a middle one, where some images are broken and some robust."""
         shown = [view for view in self.evaluations if view.cards]
         return shown[len(shown) // 2] if shown else None
-
-    @property
-    def has_cards(self) -> bool:
-        """Whether there are attacked images to show."""
-        return self.open_gallery is not None
-
-    @property
-    def glyph(self) -> str:
-        """Its marker."""
-        return glyph(self.number)
-
-    @property
-    def color(self) -> str:
-        """Its CSS color."""
-        return color(self.number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,15 +126,10 @@ class SuiteSection:
 
     anchor: str
     title: str
-    results: tuple[tuple[RunView, Evaluation], ...]
+    results: tuple[tuple[RunView, EvaluatedSuite], ...]
     measures: tuple[tuple[Measure, tuple[Measure | None, ...]], ...]
     groups: tuple[ExhibitGroup, ...]
     conventions: tuple[tuple[list[RunView], str], ...]
-
-    @property
-    def has_clean(self) -> bool:
-        """Whether there is a clean accuracy."""
-        return any(evaluation.record.clean for _, evaluation in self.results)
 
 
 def write_report(runs: Sequence[Path], out: Path, *, baseline: str | None = None) -> Path:
@@ -213,7 +193,10 @@ def _content(records: Sequence[RunRecord], baseline: str | None) -> dict[str, ob
         "latex": summary.latex(rows) if rows else "",
         "attack_rows": sum(len(evaluation.record.attacks) for record in records for evaluation in record.attacks),
         "is_randomized": any(evaluation.is_randomized for record in records for evaluation in record.attacks),
+        "glyph": glyph,
+        "color": color,
         "number": text.number,
+        "parameters": text.parameters_text,
         "interval": text.interval,
         "evidence": text.evidence,
         "PASS": State.PASS,
@@ -250,7 +233,7 @@ def _runs(
     )
 
 
-def _evaluation(anchor: str, evaluation: Evaluation, row: summary.SummaryRow, galleries: int) -> EvaluationView:
+def _evaluation(anchor: str, evaluation: EvaluatedSuite, row: summary.SummaryRow, galleries: int) -> EvaluationView:
     gallery = evaluation.gallery if _has_images(evaluation.gallery) else None
     return EvaluationView(
         anchor=anchor,
@@ -271,7 +254,7 @@ def _failed(checks: Sequence[Check]) -> int:
     return sum(check.state is State.FAIL for check in checks)
 
 
-def _bar(evaluation: Evaluation) -> tuple[Segment, ...]:
+def _bar(evaluation: EvaluatedSuite) -> tuple[Segment, ...]:
     """How many images are robust, broken by each attack in the suite's order, misclassified before any."""
     broken_by, attacks = evaluation.rows.broken_by, evaluation.record.attacks
     if evaluation.record.robust is None or not broken_by:
@@ -325,7 +308,7 @@ def _suite_sections(runs: Sequence[RunView]) -> list[SuiteSection]:
     return [_suite_section(f"suite-{number}", same) for number, same in enumerate(groups)]
 
 
-def _suite_section(anchor: str, results: Sequence[tuple[RunView, Evaluation]]) -> SuiteSection:
+def _suite_section(anchor: str, results: Sequence[tuple[RunView, EvaluatedSuite]]) -> SuiteSection:
     own = [{(one.name, one.kind): one for one in evaluation.record.measures} for _, evaluation in results]
     known = {key: measure for mine in reversed(own) for key, measure in mine.items()}
     order = dict.fromkeys(key for mine in own for key in mine)
@@ -340,7 +323,7 @@ def _suite_section(anchor: str, results: Sequence[tuple[RunView, Evaluation]]) -
     )
 
 
-def _conventions(evaluation: Evaluation) -> str:
+def _conventions(evaluation: EvaluatedSuite) -> str:
     items = (evaluation.record.conventions or {}).items()
     return "; ".join(f"{key}: {text.compact(value)}" for key, value in items)
 
@@ -351,7 +334,7 @@ def _groups(name: str, exhibits: Sequence[tuple[RunView, Exhibit]]) -> tuple[Exh
 
 
 def _group(name: str, pairs: Sequence[tuple[RunView, Exhibit]]) -> ExhibitGroup:
-    runs, exhibits = [run for run, _ in pairs], alike([exhibit for _, exhibit in pairs])
+    runs, exhibits = [run for run, _ in pairs], with_common_range([exhibit for _, exhibit in pairs])
     panels = [_panel(f"{name}-{i}", *pair) for i, pair in enumerate(zip(runs, exhibits, strict=True))]
     captions = _by_text([(run, exhibit.caption) for run, exhibit in zip(runs, exhibits, strict=True)])
     return ExhibitGroup(exhibits[0].title, tuple(panels), captions)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from vitadel.core.errors import UsageError
@@ -39,7 +39,7 @@ class AttackStep:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Evaluation:
+class EvaluatedSuite:
     """A finished suite of a run.
 
     Args:
@@ -156,19 +156,19 @@ class RunRecord:
         alarms: Warnings of the training by step.
         sweep: The table of a sweep.
         study: The result of a study.
-        name: What the model is called before runs of one name were told apart.
+        name: The model's name, which several runs may share.
     """
 
     label: str
     folder: str
     manifest: ManifestRecord
-    attacks: tuple[Evaluation, ...] = ()
-    perturbations: tuple[Evaluation, ...] = ()
+    attacks: tuple[EvaluatedSuite, ...] = ()
+    perturbations: tuple[EvaluatedSuite, ...] = ()
     training: tuple[Series, ...] = ()
     alarms: tuple[tuple[int, Flag], ...] = ()
     sweep: SweepRecord | None = None
     study: StudyRecord | None = None
-    name: str = field(default="")
+    name: str = ""
 
     @property
     def weights(self) -> str:
@@ -235,7 +235,7 @@ def read_study_of(folder: Path) -> StudyRecord | None:
 
 def _run_record(folder: Path) -> RunRecord:
     run = Run.open(folder)
-    manifest, name = run.manifest, printable(folder.resolve().name)
+    manifest, name, table = run.manifest, printable(folder.resolve().name), folder / "table.json"
     evaluations = [_evaluation(run, name) for name in run.evaluations()]
     record = RunRecord(
         model_name(manifest) or name,
@@ -245,7 +245,7 @@ def _run_record(folder: Path) -> RunRecord:
         perturbations=tuple(one for one in evaluations if one.record.main is not None),
         training=(*_series(run, "step"), *_series(run, "holdout")),
         alarms=_alarms(run),
-        sweep=_sweep(folder) if manifest.kind == "sweep" else None,
+        sweep=read_sweep(table) if manifest.kind == "sweep" and table.exists() else None,
         study=read_study_of(folder) if manifest.kind == "analyze" else None,
     )
     if not record.contents:
@@ -256,7 +256,7 @@ def _run_record(folder: Path) -> RunRecord:
     return record
 
 
-def _evaluation(run: Run, name: str) -> Evaluation:
+def _evaluation(run: Run, name: str) -> EvaluatedSuite:
     results = run.results(name)
     summary, columns = results.checked()
     path, gallery = results.folder / "summary.json", results.folder / "gallery.npz"
@@ -264,10 +264,10 @@ def _evaluation(run: Run, name: str) -> Evaluation:
     if record.main is None and record.clean is None:
         raise UsageError(f"{path} has no clean accuracy, which every suite of attacks has. Run the evaluation again.")
     rows = ImageRows.from_columns(columns, results.folder / "rows.parquet")
-    return Evaluation(name, record, rows, Gallery.read(gallery) if gallery.exists() else None)
+    return EvaluatedSuite(name, record, rows, Gallery.read(gallery) if gallery.exists() else None)
 
 
-def _by_threat(evaluation: Evaluation) -> tuple[bool, str, str, float, str]:
+def _by_threat(evaluation: EvaluatedSuite) -> tuple[bool, str, str, float, str]:
     record, name = evaluation.record, evaluation.name
     if record.threat is None:
         return (False, record.suite, "", 0.0, name)
@@ -293,12 +293,6 @@ def _series(run: Run, event: str) -> list[Series]:
         Series(event, name, tuple(step for step, _ in points), tuple(value for _, value in points))
         for name, points in pairs.items()
     ]
-
-
-def _sweep(folder: Path) -> SweepRecord | None:
-    """A sweep as far as it got; None before its first combination is finished."""
-    path = folder / "table.json"
-    return read_sweep(path) if path.exists() else None
 
 
 def _floats(values: Sequence[float | None]) -> list[float]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitadel.core.stats import Accuracy
-from vitadel.report.reader import Evaluation, RunRecord, read_runs
+from vitadel.report.reader import EvaluatedSuite, RunRecord, read_runs
 from vitadel.report.text import DASH, latex_text, markdown_text
 
 _HEADER = ("Model", "Evaluation", "Threat", "n", "Clean %", "Robust %", "Flags")
@@ -71,13 +71,13 @@ def latex(rows: Sequence[SummaryRow]) -> str:
     )
 
 
-def _comparable(record: RunRecord, evaluation: Evaluation) -> tuple[str, str, str]:
+def _comparable(record: RunRecord, evaluation: EvaluatedSuite) -> tuple[str, str, str]:
     """Robust accuracies compare only under one threat, one suite and one set of images."""
     threat = evaluation.record.threat
     return (threat.text if threat else "", evaluation.record.suite, record.manifest.hashes.get("data", ""))
 
 
-def _row(record: RunRecord, evaluation: Evaluation, peers: Sequence[float]) -> SummaryRow:
+def _row(record: RunRecord, evaluation: EvaluatedSuite, peers: Sequence[float]) -> SummaryRow:
     suite, robust = evaluation.record, evaluation.record.robust
     return SummaryRow(
         model=record.label,

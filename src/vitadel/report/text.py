@@ -85,8 +85,10 @@ def p_text(p: float) -> str:
     return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
 
 
-def parameters_text(count: int) -> str:
-    """A number of parameters: 86.6M, 5.4k."""
+def parameters_text(count: int | None) -> str:
+    """A number of parameters: 86.6M, 5.4k; a dash if it is not known."""
+    if count is None:
+        return DASH
     return f"{count / 1e6:.3g}M" if count >= 10_000 else f"{count / 1000:.3g}k"
 
 

@@ -9,7 +9,7 @@ None, or one that is not finite, is a gap.
 
 import enum
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -299,15 +299,6 @@ class Histograms:
 
 
 Exhibit = Lines | Heat | Pictures | Bars | Table | Histograms
-
-
-def findings(
-    study: str, title: str, summary: str, exhibits: Sequence[Exhibit], numbers: Mapping[str, object]
-) -> dict[str, object]:
-    """The result of a study as plain JSON; see `vitadel.runs.schema.StudyRecord`."""
-    from vitadel.runs.schema import StudyRecord
-
-    return StudyRecord(study, title, summary, exhibits, numbers).to_json()
 
 
 def _not_empty(what: str, **parts: Sequence[object]) -> None:

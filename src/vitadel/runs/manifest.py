@@ -1,4 +1,4 @@
-"""The manifest of a run: what it is, so that two runs can be told apart and one can be repeated."""
+"""The manifest of a run: what it is, so that runs can be distinguished and repeated."""
 
 import dataclasses
 import enum

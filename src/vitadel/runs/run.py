@@ -1,4 +1,4 @@
-"""The run folder: who owns it, what was logged in it, what it holds.
+"""The run folder: which run owns it, what was logged in it, what it holds.
 
 manifest.json             what the run is (`ManifestRecord`); written first, never changed
 log.jsonl                 what happened, one object per line (`LogEntry`), only ever appended to

@@ -32,8 +32,8 @@ _MASK = 0xA282EAD8
 class Scalars:
     """Curves for TensorBoard in `folder`, one file per process, begun by the first value.
 
-    A process that goes on where another was killed begins a file of its own at its first step, and TensorBoard then
-    forgets what the killed one wrote from that step on.
+    A process that resumes an interrupted one begins a file of its own at its first step, and TensorBoard then
+    drops what the interrupted one wrote from that step on.
     """
 
     folder: Path

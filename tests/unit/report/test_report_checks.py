@@ -6,7 +6,7 @@ import pytest
 from vitadel.core.stats import Accuracy
 from vitadel.report import checks
 from vitadel.report.checks import Check, State
-from vitadel.report.reader import Curve, Evaluation
+from vitadel.report.reader import Curve, EvaluatedSuite
 from vitadel.runs.schema import ImageRows, SuiteRecord, ThreatRecord
 
 EPS = 8 / 255
@@ -33,9 +33,9 @@ ROWS = ImageRows(
 )
 
 
-def evaluation(record: dict[str, Any] | None = None, rows: dict[str, Any] | None = None) -> Evaluation:
+def evaluation(record: dict[str, Any] | None = None, rows: dict[str, Any] | None = None) -> EvaluatedSuite:
     """Five images under attack, with some fields of the summary or of the rows changed."""
-    return Evaluation("linf-8_255", replace(RECORD, **(record or {})), replace(ROWS, **(rows or {})))
+    return EvaluatedSuite("linf-8_255", replace(RECORD, **(record or {})), replace(ROWS, **(rows or {})))
 
 
 def curve(*percents: int, largest: float = 16 / 255, norm: str = "linf") -> Curve:

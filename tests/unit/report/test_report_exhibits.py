@@ -17,7 +17,7 @@ from vitadel.core.errors import UsageError
 from vitadel.core.files import read_json, write_json
 from vitadel.report import write_figures, write_report
 from vitadel.report.figures import style
-from vitadel.report.figures.exhibits import alike, paint
+from vitadel.report.figures.exhibits import paint, with_common_range
 from vitadel.runs.exhibits import (
     Bar,
     Bars,
@@ -116,20 +116,20 @@ def test_a_caption_of_some_runs_names_all_of_them(make: Any) -> None:
 
 def test_the_same_exhibit_of_several_runs_has_one_range() -> None:
     lower = replace(LINES, lines=[Line("a", [0, 1], [-1, 0], [-2, 0], [0, 0])])
-    for one in alike([LINES, lower]):
+    for one in with_common_range([LINES, lower]):
         assert isinstance(one, Lines)
         assert one.y_range == pytest.approx((-2 - 0.15, 1 + 0.15))  # from the band's end, with a twentieth of margin
-    for one in alike([HEAT, replace(HEAT, low=-1.0)]):
+    for one in with_common_range([HEAT, replace(HEAT, low=-1.0)]):
         assert isinstance(one, Heat)
         assert (one.low, one.high) == (-1, 2)
-    for one in alike([replace(PICTURES, low=0.4, high=0.6), replace(PICTURES, low=0.3, high=0.7)]):
+    for one in with_common_range([replace(PICTURES, low=0.4, high=0.6), replace(PICTURES, low=0.3, high=0.7)]):
         assert isinstance(one, Pictures)
         assert (one.low, one.high) == (0.3, 0.7)
-    for one in alike([BARS, replace(BARS, bars=[replace(BARS.bars[0], high=[4, 0])])]):
+    for one in with_common_range([BARS, replace(BARS, bars=[replace(BARS.bars[0], high=[4, 0])])]):
         assert isinstance(one, Bars)
         assert one.y_range == pytest.approx((0, 4.2))
-    assert alike([LINES]) == [LINES]
-    assert alike([TABLE, TABLE]) == [TABLE, TABLE]
+    assert with_common_range([LINES]) == [LINES]
+    assert with_common_range([TABLE, TABLE]) == [TABLE, TABLE]
 
 
 def test_figures_as_files(make: Any) -> None:

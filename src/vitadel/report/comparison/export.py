@@ -60,8 +60,14 @@ def as_markdown(comparison: Comparison) -> str:
 
 
 def as_latex(comparison: Comparison) -> str:
-    """A table in booktabs style; what is under a column's title stands in a second line of the head."""
-    above = ["", "Model", "Parameters", *(column.title + _unit(column) for column in comparison.columns), "Flags"]
+    """A table in booktabs style; what a column is about is in a second line of the head."""
+    above = [
+        "",
+        "Model",
+        "Parameters",
+        *(f"{column.title} %" if column.is_share else column.title for column in comparison.columns),
+        "Flags",
+    ]
     below = ["", "", "", *(column.about for column in comparison.columns), ""]
     heads = [" & ".join(map(latex_text, line)) + r" \\" for line in (above, below) if any(line)]
     body = [" & ".join(_cells(row, comparison, latex_text, "\\textbf{{{}}}")) + r" \\" for row in comparison.rows]
@@ -164,20 +170,15 @@ def _size_trend(trend: SizeTrend) -> list[dict[str, object]]:
 
 
 def _heads(comparison: Comparison) -> list[str]:
-    titles = [" ".join(filter(None, (c.title + _unit(c), c.about))) for c in comparison.columns]
+    titles = [" ".join(filter(None, (f"{c.title} %" if c.is_share else c.title, c.about))) for c in comparison.columns]
     return ["", "Model", "Parameters", *titles, "Flags"]
-
-
-def _unit(column: Column) -> str:
-    return " %" if column.is_share else ""
 
 
 def _cells(row: ModelRow, comparison: Comparison, safe: Safe, strong: str) -> list[str]:
     rank = DASH if row.rank is None else str(row.rank)
-    size = DASH if row.parameters is None else parameters_text(row.parameters)
     flags = f"{len(row.flags)}, potentially unreliable" if row.unreliable else str(len(row.flags))
     scores = [_cell(score, column, safe, strong) for score, column in zip(row.scores, comparison.columns, strict=True)]
-    return [safe(rank), safe(row.label), safe(size), *scores, safe(flags)]
+    return [safe(rank), safe(row.label), safe(parameters_text(row.parameters)), *scores, safe(flags)]
 
 
 def _cell(score: Score | None, column: Column, safe: Safe, strong: str) -> str:

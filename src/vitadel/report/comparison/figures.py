@@ -12,7 +12,7 @@ from vitadel.core.stats import PowerLawFit, inverse_logit, logit
 from vitadel.report.comparison.models import ModelRow, Score
 from vitadel.report.comparison.trends import MILLION, SizePoint, SizeTrend, Trend, on_axis
 from vitadel.report.figures.exhibits import slug
-from vitadel.report.figures.style import DASHED, DOTTED, INK, MARKERS, PALETTE, Drawing, save, styled, svg
+from vitadel.report.figures.style import DASHED, DOTTED, INK, MARKERS, PALETTE, Drawing, save_figure, styled, svg
 from vitadel.report.text import number as number_text
 from vitadel.report.text import parameters_text, signed
 
@@ -26,7 +26,7 @@ Numbers = Mapping[str, int]
 _INCHES = (4.4, 3.5)
 _AREAS = (26.0, 240.0)  # the least and the greatest marker, in square points
 _UNKNOWN_AREA = 60.0
-# how several fits of one figure are told apart
+# the strokes of several fits of one figure
 _STROKES = {"solid": (0, ()), "dashed": DASHED, "dotted": DOTTED, "dash-dotted": (0, (5, 2, 1, 2))}
 # percentages worth a tick on an axis of logits
 _PERCENTS = (0.01, 0.1, 0.5, 1, 2, 5, 10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 98, 99, 99.5, 99.9, 99.99)
@@ -73,7 +73,7 @@ def write_comparison_figures(
     for number, (title, draw, rows, formulas) in enumerate(drawn, 1):
         with _figure(f"file-{number}", draw) as figure:
             _legend(figure, rows, numbers, formulas)
-            written += save(figure, folder / f"{number:02d}-{slug(title)}")
+            written += save_figure(figure, folder / f"{number:02d}-{slug(title)}")
     return written
 
 
@@ -215,7 +215,7 @@ def is_numbered(rows: Sequence[ModelRow]) -> bool:
 
 
 def _number(axes: "Axes", point: tuple[float, float], rows: Sequence[ModelRow], row: ModelRow) -> None:
-    """The rank beside the point, where it is needed."""
+    """The rank next to the point, where it is needed."""
     if is_numbered(rows) and row.rank is not None:
         axes.annotate(str(row.rank), point, xytext=(5, 4), textcoords="offset points", fontsize=7)
 

@@ -14,7 +14,7 @@ from functools import partial
 from vitadel.core.errors import UsageError, unknown
 from vitadel.core.flags import Flag
 from vitadel.core.stats import Accuracy, PairedTest, paired_test
-from vitadel.report.reader import Evaluation, RunRecord
+from vitadel.report.reader import EvaluatedSuite, RunRecord
 from vitadel.report.text import compact, signed
 from vitadel.runs.schema import ThreatRecord
 
@@ -140,15 +140,15 @@ class _Model:
     records: tuple[RunRecord, ...]
 
     @property
-    def attacks(self) -> list[Evaluation]:
+    def attacks(self) -> list[EvaluatedSuite]:
         found = [one for record in self.records for one in record.attacks]
         return [one for one in found if not one.record.suite.endswith(_OTHER_NETWORK)]
 
     @property
-    def perturbations(self) -> list[Evaluation]:
+    def perturbations(self) -> list[EvaluatedSuite]:
         return [one for record in self.records for one in record.perturbations]
 
-    def attacks_at(self, threat: ThreatRecord, images: str) -> list[Evaluation]:
+    def attacks_at(self, threat: ThreatRecord, images: str) -> list[EvaluatedSuite]:
         """The attacks within a threat on a set of images."""
         return [one for one in self.attacks if _attacked_at(one, threat) and _images(one) == images]
 
@@ -254,7 +254,7 @@ def _scores_of(models: Sequence[_Model], find: Callable[[_Model], Score | None])
     return {label: score for label, score in scores.items() if score is not None}
 
 
-def _threats(attacks: Sequence[Evaluation], records: Sequence[RunRecord]) -> list[ThreatRecord]:
+def _threats(attacks: Sequence[EvaluatedSuite], records: Sequence[RunRecord]) -> list[ThreatRecord]:
     """The threats to compare at: those of AutoAttack, or that a run was given; otherwise the middle of every norm."""
     pairs = [(one.record.threat, one.record.suite) for one in attacks if one.record.threat]
     known = {threat.text: threat for threat, _ in pairs}
@@ -268,7 +268,7 @@ def _threats(attacks: Sequence[Evaluation], records: Sequence[RunRecord]) -> lis
     return sorted(chosen, key=lambda threat: (threat.norm, threat.eps or 0.0))
 
 
-def _attacked_at(one: Evaluation, threat: ThreatRecord) -> bool:
+def _attacked_at(one: EvaluatedSuite, threat: ThreatRecord) -> bool:
     return bool(one.record.threat and one.record.threat.text == threat.text and one.record.robust)
 
 
@@ -323,7 +323,7 @@ def _circle(model: _Model, sources: str) -> frozenset[str]:
     return frozenset(re.findall(r"=([0-9a-f]{8})\b", sources)) | own if sources else frozenset()
 
 
-def _main(one: Evaluation) -> Score:
+def _main(one: EvaluatedSuite) -> Score:
     main = one.main
     assert main.value is not None  # SuiteRecord has it so
     return Score(main.value, main.low, main.high, main.n or one.record.n, "", one.by_id(one.correct))
@@ -426,7 +426,7 @@ def _score(accuracy: Accuracy, scores: Mapping[str, float], note: str = "") -> S
     return Score(accuracy.accuracy, accuracy.low, accuracy.high, accuracy.n, note, scores)
 
 
-def _images(one: Evaluation) -> str:
+def _images(one: EvaluatedSuite) -> str:
     """A hash of the names and labels of the images, which two evaluations of the same images share."""
     ids = "\n".join((*map(str, one.rows.id), "", *map(str, one.rows.label)))
     text = ids if one.rows.id else f"{one.record.n} without names"

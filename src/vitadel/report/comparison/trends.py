@@ -105,7 +105,7 @@ def trends(comparison: Comparison) -> list[Trend]:
 
 
 def on_axis(score: Score, column: Column, value: float | None = None) -> float:
-    """A score, or another value beside it, as the line sees it: the logit of a share, other numbers as they are."""
+    """The coordinate of a score, or of an end of its interval: the logit of a share, other numbers as they are."""
     value = score.value if value is None else value
     return logit(clip_share(value, score.n or _UNCOUNTED)) if column.is_share else value
 

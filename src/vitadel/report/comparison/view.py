@@ -16,9 +16,9 @@ from vitadel.report.comparison.models import (
     version_of,
 )
 from vitadel.report.comparison.trends import SizeTrend, Trend, size_trends, trends
-from vitadel.report.figures.style import Drawing, color, glyph
+from vitadel.report.figures.style import Drawing
 from vitadel.report.reader import RunRecord
-from vitadel.report.text import DASH, interval, number, p_text, parameters_text, signed
+from vitadel.report.text import DASH, interval, number, p_text, signed
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,21 +69,6 @@ class ModelView:
     row: ModelRow
     number: int
     cells: tuple[CellView, ...]
-
-    @property
-    def size(self) -> str:
-        """How many parameters it has."""
-        return DASH if self.row.parameters is None else parameters_text(self.row.parameters)
-
-    @property
-    def glyph(self) -> str:
-        """Its marker."""
-        return glyph(self.number)
-
-    @property
-    def color(self) -> str:
-        """Its CSS color."""
-        return color(self.number)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,6 @@
 """Figures of runs: accuracy against eps, and what training logged."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -51,16 +50,18 @@ def _panel(series: Series) -> str:
 
 
 def _curve_drawing(norm: str, curves: Sequence[Curve], numbers: Mapping[str, int]) -> Drawing:
-    scale, mine, looks = 255 if norm == "linf" else 1, [c for c in curves if c.norm == norm], strokes(curves, numbers)
-    with _axes(f"curve-{norm}", (5.6, 3.0)) as (axes, drawn):
+    scale, mine, styles = 255 if norm == "linf" else 1, [c for c in curves if c.norm == norm], strokes(curves, numbers)
+    with styled(f"curve-{norm}", (5.6, 3.0)) as figure:
+        axes = figure.add_subplot()
         for curve in mine:
-            _draw_curve(axes, curve, numbers[curve.label] % len(PALETTE), scale, _STROKES[looks[curve.label]])
+            _draw_curve(axes, curve, numbers[curve.label] % len(PALETTE), scale, _STROKES[styles[curve.label]])
         _eps_axis(axes, sorted({scale * eps for curve in mine for eps, _ in curve.points}))
         axes.set_ylim(-2, 102)
         axes.set_ylabel("accuracy, %")
         axes.set_xlabel("eps, in 1/255" if norm == "linf" else f"eps ({norm})")
+        drawn = svg(figure)
     values = "; ".join(f"{c.label}: {', '.join(a.percent for _, a in c.points)}" for c in mine)
-    return Drawing(f"Accuracy under {norm} attack", drawn[0], f"Accuracy in percent as eps grows. {values}.")
+    return Drawing(f"Accuracy under {norm} attack", drawn, f"Accuracy in percent as eps grows. {values}.")
 
 
 def _draw_curve(axes: "Axes", curve: Curve, number: int, scale: float, stroke: str) -> None:
@@ -81,7 +82,8 @@ def _eps_axis(axes: "Axes", eps: Sequence[float]) -> None:
 
 def _training_drawing(title: str, lines: Sequence[tuple[int, Series]]) -> Drawing:
     percent = title == "hold-out accuracy"
-    with _axes(f"training-{title}", (3.9, 2.5)) as (axes, drawn):
+    with styled(f"training-{title}", (3.9, 2.5)) as figure:
+        axes = figure.add_subplot()
         for i, (number, series) in enumerate(lines):
             steps, values = _thinned(series)
             # twins often share a schedule, so all but the first are dashed there and the one below shows through
@@ -99,8 +101,9 @@ def _training_drawing(title: str, lines: Sequence[tuple[int, Series]]) -> Drawin
         if percent:
             axes.set_ylim(-2, 102)
             axes.set_ylabel("%")
+        drawn = svg(figure)
     last = "; ".join(f"{series.name} ends at {series.values[-1]:.4g}" for _, series in lines)
-    return Drawing(title, drawn[0], f"{title} over the steps of training: {last}.")
+    return Drawing(title, drawn, f"{title} over the steps of training: {last}.")
 
 
 def _thinned(series: Series) -> tuple[np.ndarray, np.ndarray]:
@@ -110,12 +113,3 @@ def _thinned(series: Series) -> tuple[np.ndarray, np.ndarray]:
         return steps, values
     groups = np.array_split(np.arange(len(steps)), _POINTS)
     return np.array([steps[g].mean() for g in groups]), np.array([values[g].mean() for g in groups])
-
-
-@contextmanager
-def _axes(name: str, inches: tuple[float, float]) -> Iterator[tuple["Axes", list[str]]]:
-    """Axes to draw on; afterwards the list holds the SVG."""
-    with styled(name, inches) as figure:
-        drawn: list[str] = []
-        yield figure.add_subplot(), drawn
-        drawn.append(svg(figure))

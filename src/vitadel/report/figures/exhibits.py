@@ -1,4 +1,4 @@
-"""Exhibits of studies and suites as figures, for the page and as files beside the run."""
+"""Exhibits of studies and suites as figures, for the page and as files in the run folder."""
 
 import math
 import re
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from vitadel.report.figures.style import DASHED, DOTTED, INK, MARKERS, PALETTE, Drawing, save, styled, svg
+from vitadel.report.figures.style import DASHED, DOTTED, INK, MARKERS, PALETTE, Drawing, save_figure, styled, svg
 from vitadel.report.reader import read_study_of
 from vitadel.runs.exhibits import (
     Bars,
@@ -79,7 +79,7 @@ def _write_exhibits(exhibits: Sequence[Exhibit], folder: Path) -> list[Path]:
     for number, exhibit in enumerate(exhibits, 1):
         if not isinstance(exhibit, Table):
             with _figure(exhibit, f"file-{number}") as figure:
-                written += save(figure, folder / f"{number:02d}-{slug(exhibit.title)}")
+                written += save_figure(figure, folder / f"{number:02d}-{slug(exhibit.title)}")
     return written
 
 
@@ -97,7 +97,7 @@ def _figure(exhibit: Exhibit, name: str) -> "Iterator[Figure]":
         yield figure
 
 
-def alike(exhibits: Sequence[Exhibit]) -> list[Exhibit]:
+def with_common_range(exhibits: Sequence[Exhibit]) -> list[Exhibit]:
     """The same exhibit of several runs with one range for all, so that the eye may compare them."""
     ranges = [_range(one) for one in exhibits]
     known = [one for one in ranges if one is not None]
@@ -233,17 +233,17 @@ def _draw_heat(figure: "Figure", exhibit: Heat) -> None:
     across, down = _within(cell * columns, 1.6, 4.6), _within(cell * rows, 1.0, 4.6)
     if exhibit.digits is None and columns == rows:
         across = down = max(across, down)
-    beside = max(1, min(count, int((_PAGE - 1.2) / (across + 0.5))))
-    lines = math.ceil(count / beside)
+    per_row = max(1, min(count, int((_PAGE - 1.2) / (across + 0.5))))
+    lines = math.ceil(count / per_row)
     labels = 0.075 * max((len(name) for name in exhibit.rows), default=3) + 0.35
     names = 0.05 * max((len(name) for name in exhibit.columns), default=0) + 0.3
-    figure.set_size_inches(beside * (across + 0.3) + labels + 0.9, lines * (down + 0.3) + names + 0.2)
-    panels = figure.subplots(lines, beside, squeeze=False, sharex=False, sharey=False).ravel()
+    figure.set_size_inches(per_row * (across + 0.3) + labels + 0.9, lines * (down + 0.3) + names + 0.2)
+    panels = figure.subplots(lines, per_row, squeeze=False, sharex=False, sharey=False).ravel()
     norm, colors = _heat_scale(exhibit), _DIVERGING if exhibit.center is not None else _SEQUENTIAL
     for number, (axes, values) in enumerate(zip(panels, matrices, strict=False)):
         shown = axes.imshow(values, cmap=colors, norm=norm, interpolation="none", aspect="auto")
         axes.set_title(exhibit.matrices[number].name, loc="left", fontsize=8.5)
-        _ticks(axes, exhibit, values, first=number % beside == 0, last=number + beside >= count)
+        _ticks(axes, exhibit, values, first=number % per_row == 0, last=number + per_row >= count)
         if exhibit.digits is not None:
             _print_values(axes, values, shown.to_rgba(values), exhibit.digits)
     for axes in panels[count:]:
@@ -434,7 +434,7 @@ def _draw_histogram(axes: "Axes", exhibit: Histograms, panel: Histogram, edges: 
         axes.axvline(
             x, color=PALETTE[1 + first % (len(PALETTE) - 1)], linewidth=0.8, linestyle=("-", DOTTED)[first % 2]
         )
-    for i, name in enumerate(names):  # each beside its last line, on the side where the next is not
+    for i, name in enumerate(names):  # each next to its last line, on the side where no other is
         x = max(x for label, x in exhibit.references if label == name)
         side: Literal["left", "right"] = "left" if i == len(names) - 1 else "right"
         axes.annotate(f" {name} ", (x, 1.01), xycoords=("data", "axes fraction"), ha=side, va="bottom", fontsize=6.5)

@@ -1,4 +1,4 @@
-"""How figures look, and figures as inline SVG for the page or as files: colors are CSS variables of the page."""
+"""The style of figures, and figures as inline SVG or as files; colors are CSS variables of the page."""
 
 import io
 import re
@@ -19,7 +19,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _GLYPHS = ("●", "■", "▲", "◆", "▼", "✚", "✖")
 DASHED: tuple[float, tuple[float, float]] = (0, (5, 3))
 DOTTED: tuple[float, tuple[float, float]] = (0, (1.5, 2))
-INK = "#010203"  # a color nobody chooses, so that it can be found again and handed to the page
+INK = "#010203"  # a color that no figure uses, so that it can be replaced by the page's color of text
 _STYLE: dict[str, object] = {
     "svg.fonttype": "none",
     "text.parse_math": False,
@@ -83,7 +83,7 @@ def svg(figure: "Figure") -> str:
     return text
 
 
-def save(figure: "Figure", path: Path) -> list[Path]:
+def save_figure(figure: "Figure", path: Path) -> list[Path]:
     """The figure as PNG and PDF, named like `path`."""
     paths = [path.with_suffix(suffix) for suffix in (".png", ".pdf")]
     for one in paths:
