@@ -146,7 +146,7 @@ def _stop_at(step: int):  # type: ignore[no-untyped-def]
     return stop
 
 
-WALKS: dict[str, IterativeAttack] = {
+SEARCHES: dict[str, IterativeAttack] = {
     "pgd": PGD(steps=10, restarts=2),
     "apgd": APGD(steps=20),
     "apgd-t": APGD(steps=20, targets=3),
@@ -158,34 +158,36 @@ WALKS: dict[str, IterativeAttack] = {
 }
 
 
-def hunt(walk: IterativeAttack, engine: Engine, net: torch.nn.Module, x: torch.Tensor, threat: Threat) -> list[bool]:
+def run_engine(
+    attack: IterativeAttack, engine: Engine, net: torch.nn.Module, x: torch.Tensor, threat: Threat
+) -> list[bool]:
     device = x.device
     with torch.no_grad():
         z = net(x)
     y = z.argmax(1)
-    ranked, loss = top_other_classes(z, y, 9), margin if isinstance(walk, Square) else cross_entropy
+    ranked, loss = top_other_classes(z, y, 9), margin if isinstance(attack, Square) else cross_entropy
 
     def fetch(at: torch.Tensor) -> tuple[torch.Tensor, Untargeted, torch.Tensor]:
         at = at.to(device)
-        return x[at], Untargeted(y[at], loss), ranked[at][:, : walk.num_branches(10)]
+        return x[at], Untargeted(y[at], loss), ranked[at][:, : attack.num_branches(10)]
 
     pool = WorkQueue(RandomStreams.of(3, torch.arange(len(x), device=device)), 10, fetch)
     fell = [False] * len(x)
-    for findings in engine.run(walk, Oracle(net), pool, threat, Oracle(net)):
-        for finding in findings:
-            fell[finding.index] = finding.success
+    for results in engine.run(attack, Oracle(net), pool, threat, Oracle(net)):
+        for result in results:
+            fell[result.index] = result.success
     return fell
 
 
 @pytest.mark.parametrize("threat", [Linf(1 / 255), L2(0.08), L1(1.5)], ids=str)
-@pytest.mark.parametrize("name", WALKS)
+@pytest.mark.parametrize("name", SEARCHES)
 def test_recorded_steps_reach_the_verdicts_of_the_cpu(name: str, threat: Threat) -> None:
     net = model().double().requires_grad_(False)
     x = torch.rand(24, 3, 32, 32, dtype=torch.float64)
-    here = hunt(WALKS[name], Engine(batch_size=64, precision="float32"), net.cpu(), x, threat)
+    here = run_engine(SEARCHES[name], Engine(batch_size=64, precision="float32"), net.cpu(), x, threat)
     net = net.cuda()
     for engine in (Engine(batch_size=24, cuda_graph=True), Engine(batch_size=64, sync_interval=5, cuda_graph=False)):
-        assert hunt(WALKS[name], engine, net, x.cuda(), threat) == here
+        assert run_engine(SEARCHES[name], engine, net, x.cuda(), threat) == here
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])

@@ -53,7 +53,7 @@ class FAB(IterativeAttack):
 
     steps: Count = 100
     restarts: Count = 1
-    targets: Annotated[int, Range(ge=0, hint="0 looks at all classes at once.")] = 0
+    targets: Annotated[int, Range(ge=0, hint="0 attacks all classes at once.")] = 0
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -67,7 +67,7 @@ class FAB(IterativeAttack):
 
     def branch_goals(self, goal: Goal, others_BT: Tensor, classes: int) -> Sequence[Goal]:
         if not isinstance(goal, Untargeted):
-            raise UsageError(f"FAB looks for any wrong class and wants an Untargeted goal, got {type(goal).__name__}.")
+            raise UsageError(f"FAB searches any wrong class and takes an Untargeted goal, got {type(goal).__name__}.")
         return IterativeAttack.branch_goals(self, goal, others_BT, classes)
 
     def start(self, model: Oracle, ctx: StepContext) -> State:

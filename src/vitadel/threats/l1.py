@@ -46,14 +46,14 @@ class L1(Threat):
         Only so does a step keep its length beside the box: `project` draws every moved value a little back from it,
         and steps that fill these gaps alone would never reach further values (tests/contract/test_contract_radius.py).
         """
-        slope, room = grad.flatten(1), torch.where(grad > 0, 1 - x, x).flatten(1)
-        free = (slope != 0) & (room > 0)
+        flat, slack = grad.flatten(1), torch.where(grad > 0, 1 - x, x).flatten(1)
+        free = (flat != 0) & (slack > 0)
         step = step[:, None] if isinstance(step, Tensor) else step
-        share_B = step / free.sum(1, keepdim=True).clamp(1, max(1, int(self.active * slope.shape[1])))
-        order = slope.abs().argsort(dim=1, descending=True)
-        most = room.minimum(share_B).masked_fill(~free, 0).gather(1, order)
+        share_B = step / free.sum(1, keepdim=True).clamp(1, max(1, int(self.active * flat.shape[1])))
+        order = flat.abs().argsort(dim=1, descending=True)
+        most = slack.minimum(share_B).masked_fill(~free, 0).gather(1, order)
         moved = (step - most.cumsum(1) + most).clamp_min(0).minimum(most)
-        return x + (slope.sign() * torch.zeros_like(slope).scatter(1, order, moved)).view_as(x)
+        return x + (flat.sign() * torch.zeros_like(flat).scatter(1, order, moved)).view_as(x)
 
     def sample(self, x0: Tensor, rng: RandomStreams) -> Tensor:
         """Uniform in the ball: exponential lengths with random signs, and a radius whose d-th power is uniform."""
@@ -89,10 +89,10 @@ class L1(Threat):
         return project_l1(x, x0, eps_B)
 
     def sparse_step(self, x: Tensor, grad: Tensor, step_B: Tensor, share_B: Tensor) -> Tensor:
-        slope = grad.flatten(1).abs()
-        values = slope.shape[1]
+        flat = grad.flatten(1).abs()
+        values = flat.shape[1]
         rank_B = ((1 - share_B) * values).clamp(0, values - 1).long()
-        threshold_B = slope.sort(1).values.gather(1, rank_B[:, None]).squeeze(1)
+        threshold_B = flat.sort(1).values.gather(1, rank_B[:, None]).squeeze(1)
         signs = grad.sign() * (grad.abs() >= per_image(threshold_B, grad))
         moved_B = signs.abs().flatten(1).sum(1)
         return x + signs * per_image(step_B / (moved_B + 1e-10), x)
@@ -101,25 +101,25 @@ class L1(Threat):
 def project_l1(x: Tensor, x0: Tensor, eps: float | Tensor) -> Tensor:
     r"""The nearest image to `x` in the box and within an L1 distance of `eps`, [B] if each has its own, from `x0`.
 
-    With :math:`d = x - x_0` and :math:`r` the room from :math:`x_0` to the box in the direction of :math:`d`, the
+    With :math:`d = x - x_0` and :math:`r` the slack from :math:`x_0` to the box in the direction of :math:`d`, the
     projection moves each value by :math:`\mathrm{clip}(|d| - \lambda, 0, r)`. Their sum falls as :math:`\lambda`
     rises and is piecewise linear: bisect, then solve the last piece (tests/unit/threats/test_projections.py).
     """
     eps = eps[:, None].double() if isinstance(eps, Tensor) else eps
     shift, origin = (x - x0).double().flatten(1), x0.double().flatten(1)
-    length, room = shift.abs(), torch.where(shift > 0, 1 - origin, origin)
+    length, slack = shift.abs(), torch.where(shift > 0, 1 - origin, origin)
     low_B, high_B = torch.zeros_like(length[:, :1]), length.amax(1, keepdim=True)
     for _ in range(_HALVINGS):
         middle_B = (low_B + high_B) / 2
-        too_long_B = _moved(length, middle_B, room).sum(1, keepdim=True) > eps
+        too_long_B = _moved(length, middle_B, slack).sum(1, keepdim=True) > eps
         low_B, high_B = torch.where(too_long_B, middle_B, low_B), torch.where(too_long_B, high_B, middle_B)
-    start, end = (_moved(length, edge_B, room).sum(1, keepdim=True) for edge_B in (low_B, high_B))
+    start, end = (_moved(length, edge_B, slack).sum(1, keepdim=True) for edge_B in (low_B, high_B))
     part_B = ((start - eps) / (start - end).clamp_min(1e-300)).clamp(0, 1)
-    moved = _moved(length, low_B + part_B * (high_B - low_B), room)
-    inside_B = length.minimum(room).sum(1, keepdim=True) <= eps
-    moved = torch.where(inside_B, length.minimum(room), moved)
+    moved = _moved(length, low_B + part_B * (high_B - low_B), slack)
+    inside_B = length.minimum(slack).sum(1, keepdim=True) <= eps
+    moved = torch.where(inside_B, length.minimum(slack), moved)
     return (x0 + (shift.sign() * moved).view_as(x0).to(x0.dtype)).clamp(0, 1)
 
 
-def _moved(length: Tensor, threshold_B: Tensor, room: Tensor) -> Tensor:
-    return (length - threshold_B).clamp_min(0).minimum(room)
+def _moved(length: Tensor, threshold_B: Tensor, slack: Tensor) -> Tensor:
+    return (length - threshold_B).clamp_min(0).minimum(slack)

@@ -88,7 +88,7 @@ class L2(Threat):
 
     def project_on_hyperplane(self, x: Tensor, normal: Tensor, offset_B: Tensor) -> Tensor:
         return displacement(
-            x, normal, offset_B, lambda slope, room, gap_B: proportional_moves(slope, slope, room, gap_B)
+            x, normal, offset_B, lambda weight, slack, gap_B: proportional_moves(weight, weight, slack, gap_B)
         )
 
     def square_start(self, x0: Tensor, rng: RandomStreams) -> Tensor:

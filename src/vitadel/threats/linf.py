@@ -56,12 +56,10 @@ class Linf(Threat):
         return grad.flatten(1).abs().sum(1)
 
     def project_on_hyperplane(self, x: Tensor, normal: Tensor, offset_B: Tensor) -> Tensor:
-        return displacement(
-            x,
-            normal,
-            offset_B,
-            lambda slope, room, gap_B: proportional_moves(torch.ones_like(slope), slope, room, gap_B) * (slope > 0),
-        )
+        def solve(weight: Tensor, slack: Tensor, gap_B: Tensor) -> Tensor:
+            return proportional_moves(torch.ones_like(weight), weight, slack, gap_B) * (weight > 0)
+
+        return displacement(x, normal, offset_B, solve)
 
     def square_start(self, x0: Tensor, rng: RandomStreams) -> Tensor:
         """Vertical stripes of +eps and -eps."""

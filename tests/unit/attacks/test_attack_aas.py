@@ -95,7 +95,7 @@ def test_factors_of_one_change_nothing(model: Model, x: Tensor, label_B: Tensor,
         rescale_attack(inner, Factors((1.0, 1.0))),
     )
     if isinstance(inner, IterativeAttack) and isinstance(same, RescaledIterativeAttack):
-        found = [Engine().search(walk, Oracle(model), x, goal, EPS, rng) for walk in (inner, same)]
+        found = [Engine().search(attack, Oracle(model), x, goal, EPS, rng) for attack in (inner, same)]
     else:
         found = [attack.search(Oracle(model), x, goal, EPS, rng) for attack in (inner, same)]
     assert torch.equal(*found)
@@ -202,12 +202,12 @@ def test_prepared_finds_factors_once(model: Model, x: Tensor, label_B: Tensor) -
 
 
 def test_the_engine_moves_scaled_walks_like_any_other(model: Model, x: Tensor, label_B: Tensor) -> None:
-    walk, rng = (
+    attack, rng = (
         RescaledIterativeAttack(APGD(steps=6, targets=2), Factors((0.3, 0.1))),
         RandomStreams.of(0, torch.arange(len(x))),
     )
     goal = Untargeted(label_B, margin)
-    few, many = (Engine(batch_size=rows).search(walk, Oracle(model), x, goal, EPS, rng) for rows in (6, 256))
+    few, many = (Engine(batch_size=rows).search(attack, Oracle(model), x, goal, EPS, rng) for rows in (6, 256))
     assert torch.equal(few, many)
 
 

@@ -39,15 +39,15 @@ def first(x0: Tensor, threat: Threat, goal: Goal | None = None) -> StepContext:
     )
 
 
-def walked(
-    walk: IterativeAttack, model: Model, items: StepContext, steps: int, **changes: Tensor
+def trace_of(
+    attack: IterativeAttack, model: Model, items: StepContext, steps: int, **changes: Tensor
 ) -> list[tuple[Query, State]]:
     """What every one of `steps` + 1 questions led to; `changes` replace parts of the state at the start."""
     oracle = Oracle(model)
-    state: State = {**walk.start(oracle, items), **changes}
+    state: State = {**attack.start(oracle, items), **changes}
     trace: list[tuple[Query, State]] = []
     for step in range(steps + 1):
-        answer, moved = walk.step(oracle, replace(items, step_B=torch.full_like(items.step_B, step)), state)
+        answer, moved = attack.step(oracle, replace(items, step_B=torch.full_like(items.step_B, step)), state)
         state = {**state, **moved}
         trace.append((answer, state))
     return trace
@@ -69,7 +69,7 @@ def scripted(gains: list[float], slopes: list[list[float]] | None = None) -> Mod
 
 def step_sizes(gains: list[float], steps: int = 100) -> list[float]:
     """The step size in units of eps after each question."""
-    trace = walked(APGD(steps=steps), scripted(gains), first(gray(), Linf(0.1)), steps)
+    trace = trace_of(APGD(steps=steps), scripted(gains), first(gray(), Linf(0.1)), steps)
     return [state["step_size"].item() / 0.1 for _, state in trace]
 
 
@@ -174,19 +174,19 @@ def test_items_of_a_batch_are_checked_apart() -> None:
         objective_B = x.flatten(1)[:, 0] * torch.tensor([1.0, 0.0], dtype=x.dtype)
         return torch.stack([torch.zeros_like(objective_B), objective_B], 1)
 
-    walk, items = APGD(steps=100), first(gray(2), Linf(0.1))
-    state: State = {**walk.start(Oracle(model), items), "x": gray(2) - 0.1, "best": gray(2) - 0.1}
+    attack, items = APGD(steps=100), first(gray(2), Linf(0.1))
+    state: State = {**attack.start(Oracle(model), items), "x": gray(2) - 0.1, "best": gray(2) - 0.1}
     state = {
         **state,
         "num_increases": torch.tensor([20.0, 20.0], dtype=torch.float64),
         "halved": torch.tensor([True, True]),
     }
-    _, at_check = walk.step(Oracle(model), replace(items, step_B=torch.tensor([21, 22])), state)
+    _, at_check = attack.step(Oracle(model), replace(items, step_B=torch.tensor([21, 22])), state)
     assert at_check["num_increases"].tolist() == [21, 0]
-    _, at_check = walk.step(Oracle(model), replace(items, step_B=torch.tensor([22, 41])), state)
+    _, at_check = attack.step(Oracle(model), replace(items, step_B=torch.tensor([22, 41])), state)
     assert at_check["num_increases"].tolist() == [0, 0]
     few: State = {**state, "num_increases": torch.tensor([15.0, 15.0], dtype=torch.float64)}
-    _, at_check = walk.step(Oracle(model), replace(items, step_B=torch.tensor([22, 41])), few)
+    _, at_check = attack.step(Oracle(model), replace(items, step_B=torch.tensor([22, 41])), few)
     # 16 rises with row 0's own; of 22 they are too few, of 19 the other's 15 are enough
     assert at_check["step_size"].tolist() == pytest.approx([0.1, 0.2])
 
@@ -200,7 +200,7 @@ def test_after_a_halving_it_sets_out_from_the_best_point_with_its_gradient() -> 
     gains[5] = 1.0
     slopes = [[1.0, -1.0] if call == 5 else [(-1.0) ** call, 1.0] for call in range(101)]
     x0 = gray(values=2)
-    trace = walked(APGD(steps=100), scripted(gains, slopes), first(x0, Linf(0.1)), 23)
+    trace = trace_of(APGD(steps=100), scripted(gains, slopes), first(x0, Linf(0.1)), 23)
     best, before = trace[5][0].x, trace[21][0].x
     assert not torch.equal(best, trace[22][0].x)
     ahead = (best + 0.1 * torch.tensor([1.0, -1.0], dtype=torch.float64)).clamp(x0 - 0.1, x0 + 0.1)
@@ -213,7 +213,7 @@ def test_momentum_in_closed_form() -> None:
     """Up once and then always down, in steps of s: the moves are s and then -s (1 - 2 / 4^k)."""
     gains, slopes = [float(call) for call in range(8)], [[1.0]] + [[-1.0]] * 7
     start = gray() + 0.01
-    trace = walked(
+    trace = trace_of(
         APGD(steps=100),
         scripted(gains, slopes),
         first(gray(), Linf(0.4)),
@@ -230,7 +230,7 @@ def test_momentum_in_closed_form() -> None:
 def test_the_first_step_has_no_momentum() -> None:
     step = torch.tensor([0.01], dtype=torch.float64)
     changes = {"x": gray(), "x_old": gray() - 0.08, "step_size": step}
-    trace = walked(APGD(steps=100), scripted([0.0, 1.0]), first(gray(), Linf(0.4)), 1, **changes)
+    trace = trace_of(APGD(steps=100), scripted([0.0, 1.0]), first(gray(), Linf(0.4)), 1, **changes)
     assert trace[1][0].x.item() == pytest.approx(0.51, abs=1e-15)
     # from the second step on, the same state carries a quarter of the last move on
     items = replace(first(gray(), Linf(0.4)), step_B=torch.tensor([1]))
@@ -349,7 +349,7 @@ def test_every_iterate_is_that_of_the_slow_version(norm: str, seed: int, frequen
     x0 = torch.rand(1, *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     x0[0, 0] = torch.tensor([[0.02, 0.97], [0.0, 1.0]])
     threat: Threat = Linf(0.3) if norm == "linf" else L2(0.6)
-    trace = walked(APGD(steps=100), model, first(x0, threat, Untargeted(torch.tensor([0]))), 100)
+    trace = trace_of(APGD(steps=100), model, first(x0, threat, Untargeted(torch.tensor([0]))), 100)
     start = trace[0][0].x
     asked, etas = slow_apgd(gain_of(model, shape), x0.numpy().ravel(), start.numpy().ravel(), threat.eps, 100, norm)
     ours = torch.cat([answer.x for answer, _ in trace]).flatten(1).numpy()
@@ -400,7 +400,7 @@ def test_every_sparse_iterate_is_that_of_the_slow_version(seed: int) -> None:
     model = wavy(25, seed, 1.0)
     x0 = torch.rand(1, *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     x0[0, 0, 0] = torch.tensor([0.0, 1.0, 0.01, 0.99, 0.0])
-    trace = walked(APGD(steps=50), model, first(x0, L1(1.5), Untargeted(torch.tensor([0]))), 50)
+    trace = trace_of(APGD(steps=50), model, first(x0, L1(1.5), Untargeted(torch.tensor([0]))), 50)
     start = trace[0][0].x.numpy().ravel()
     asked = slow_sparse_apgd(gain_of(model, shape), x0.numpy().ravel(), start, 1.5, 50)
     ours = torch.cat([answer.x for answer, _ in trace]).flatten(1).numpy()
@@ -436,7 +436,7 @@ def test_every_phase_asks_once_more_than_it_steps() -> None:
 
 
 def test_the_balls_of_a_wide_start_shrink_from_three_radii_to_one() -> None:
-    """On a slope the walk sits on the edge of the ball of its phase; each phase opens with the last one's best."""
+    """On a slope the attack sits on the edge of the ball of its phase; each phase opens with the last one's best."""
     x0 = torch.full((1, 1, 6, 6), 0.5, dtype=torch.float64)
     slope = torch.linspace(-1, 1, 36, dtype=torch.float64)
 
@@ -445,7 +445,7 @@ def test_the_balls_of_a_wide_start_shrink_from_three_radii_to_one() -> None:
         return torch.stack([torch.zeros_like(objective_B), objective_B], 1)
 
     threat = L1(0.8)
-    trace = walked(APGD(steps=100, use_larger_eps=True), model, first(x0, threat), 102)
+    trace = trace_of(APGD(steps=100, use_larger_eps=True), model, first(x0, threat), 102)
     sizes = [threat.distance(answer.x, x0).item() for answer, _ in trace]
     for opens, ends, times in ((0, 30, 3), (31, 61, 2), (62, 102, 1)):
         assert max(sizes[opens : ends + 1]) == pytest.approx(times * 0.8, abs=1e-6)
@@ -465,7 +465,7 @@ def test_the_balls_of_a_wide_start_shrink_from_three_radii_to_one() -> None:
 def test_gradients_of_a_random_model_are_averaged() -> None:
     """Two draws per step: the slopes cancel in the first value and add up in the second."""
     gains, slopes = [1.0, 3.0, 0.0, 0.0], [[1.0, 1.0], [-1.0, 3.0], [1.0, 0.0], [1.0, 0.0]]
-    trace = walked(APGD(steps=1, eot_samples=2), scripted(gains, slopes), first(gray(values=2), L2(0.1)), 1)
+    trace = trace_of(APGD(steps=1, eot_samples=2), scripted(gains, slopes), first(gray(values=2), L2(0.1)), 1)
     answer, state = trace[0]
     assert answer.grad is not None
     assert answer.grad.flatten().tolist() == [0.0, 2.0]

@@ -22,7 +22,7 @@ from vitadel.threats import L1, L2, Linf, Threat
 
 Model = Callable[[Tensor], Tensor]
 IMAGES, CLASSES = 9, 4
-WALKS: dict[str, tuple[IterativeAttack, Threat]] = {
+SEARCHES: dict[str, tuple[IterativeAttack, Threat]] = {
     "apgd": (APGD(steps=12), Linf(0.008)),
     "apgd-l2": (APGD(steps=12), L2(0.05)),
     "apgd-wide": (APGD(steps=12, use_larger_eps=True), L1(0.14)),
@@ -37,7 +37,7 @@ WALKS: dict[str, tuple[IterativeAttack, Threat]] = {
     "gama": (GAMA(steps=8, restarts=2), Linf(0.007)),
 }
 
-every_walk = pytest.mark.parametrize("name", WALKS)
+every_walk = pytest.mark.parametrize("name", SEARCHES)
 
 
 def net(seed: int = 0) -> Model:
@@ -58,11 +58,11 @@ def images() -> tuple[Tensor, Tensor]:
     return x0, net()(x0).argmax(1)
 
 
-def pool_of(numbers: Sequence[int], walk: IterativeAttack, seed: int = 0) -> WorkQueue:
+def pool_of(numbers: Sequence[int], attack: IterativeAttack, seed: int = 0) -> WorkQueue:
     """The images with these numbers, in this order."""
     x0, label_B = images()
     index = torch.tensor(numbers)
-    others_BT = top_other_classes(net()(x0), label_B, min(walk.targets, CLASSES - 1))
+    others_BT = top_other_classes(net()(x0), label_B, min(attack.targets, CLASSES - 1))
 
     def fetch(at: Tensor) -> tuple[Tensor, Goal, Tensor]:
         return x0[index[at]], Untargeted(label_B[index[at]], margin), others_BT[index[at]]
@@ -70,29 +70,29 @@ def pool_of(numbers: Sequence[int], walk: IterativeAttack, seed: int = 0) -> Wor
     return WorkQueue(RandomStreams.of(seed, index), CLASSES, fetch)
 
 
-def hunted(
-    walk: IterativeAttack,
+def run_engine(
+    attack: IterativeAttack,
     threat: Threat,
     engine: Engine | None = None,
     numbers: Sequence[int] = range(IMAGES),
     model: Model | None = None,
     judge: Model | None = None,
 ) -> dict[int, ImageResult]:
-    """Every image's finding, by the image's number."""
+    """Every image's result, by the image's number."""
     oracle, judging = Oracle(model or net()), None if judge is None else Oracle(judge)
-    hunt = (engine or Engine()).run(walk, oracle, pool_of(numbers, walk), threat, judging)
-    found = [finding for findings in hunt for finding in findings]
-    assert sorted(finding.index for finding in found) == list(range(len(numbers)))
-    return {numbers[finding.index]: finding for finding in found}
+    stream = (engine or Engine()).run(attack, oracle, pool_of(numbers, attack), threat, judging)
+    found = [result for results in stream for result in results]
+    assert sorted(result.index for result in found) == list(range(len(numbers)))
+    return {numbers[result.index]: result for result in found}
 
 
 def assert_same(one: dict[int, ImageResult], other: dict[int, ImageResult]) -> None:
     assert one.keys() == other.keys()
-    for number, finding in one.items():
+    for number, result in one.items():
         for field in ("success", "prediction", "forwards", "backwards", "zero_gradients", "rejected"):
-            assert getattr(finding, field) == getattr(other[number], field), (number, field)
-        torch.testing.assert_close(finding.x_adv, other[number].x_adv, rtol=0, atol=1e-12)
-        assert finding.distance == pytest.approx(other[number].distance, abs=1e-12)
+            assert getattr(result, field) == getattr(other[number], field), (number, field)
+        torch.testing.assert_close(result.x_adv, other[number].x_adv, rtol=0, atol=1e-12)
+        assert result.distance == pytest.approx(other[number].distance, abs=1e-12)
 
 
 # -------------------------------------------------------------- invariances
@@ -100,28 +100,28 @@ def assert_same(one: dict[int, ImageResult], other: dict[int, ImageResult]) -> N
 
 @every_walk
 def test_findings_do_not_depend_on_the_number_of_rows(name: str) -> None:
-    walk, threat = WALKS[name]
-    whole = hunted(walk, threat, Engine(batch_size=64))
-    assert any(finding.success for finding in whole.values())
+    attack, threat = SEARCHES[name]
+    whole = run_engine(attack, threat, Engine(batch_size=64))
+    assert any(result.success for result in whole.values())
     for rows in (1, 3, 7):
-        assert_same(hunted(walk, threat, Engine(batch_size=rows)), whole)
+        assert_same(run_engine(attack, threat, Engine(batch_size=rows)), whole)
 
 
 @every_walk
 def test_findings_do_not_depend_on_the_order_or_the_company(name: str) -> None:
-    walk, threat = WALKS[name]
-    whole = hunted(walk, threat, Engine(batch_size=4))
-    assert_same(hunted(walk, threat, Engine(batch_size=4), [4, 0, 8, 2, 6, 1, 7, 3, 5]), whole)
+    attack, threat = SEARCHES[name]
+    whole = run_engine(attack, threat, Engine(batch_size=4))
+    assert_same(run_engine(attack, threat, Engine(batch_size=4), [4, 0, 8, 2, 6, 1, 7, 3, 5]), whole)
     for number in (0, 5, 8):
-        assert_same(hunted(walk, threat, Engine(batch_size=4), [number]), {number: whole[number]})
+        assert_same(run_engine(attack, threat, Engine(batch_size=4), [number]), {number: whole[number]})
 
 
 def test_some_images_fall_and_some_stand() -> None:
     """Else the invariances above would say little."""
-    verdicts = {name: [finding.success for finding in hunted(*WALKS[name]).values()] for name in WALKS}
-    assert sum(any(fell) and not all(fell) for fell in verdicts.values()) >= len(WALKS) - 2
+    verdicts = {name: [result.success for result in run_engine(*SEARCHES[name]).values()] for name in SEARCHES}
+    assert sum(any(fell) and not all(fell) for fell in verdicts.values()) >= len(SEARCHES) - 2
     costs = {
-        name: {finding.forwards for finding in hunted(*WALKS[name]).values()}
+        name: {result.forwards for result in run_engine(*SEARCHES[name]).values()}
         for name in ("apgd-t", "fab-t", "square", "pgd")
     }
     assert all(len(different) > 2 for different in costs.values())
@@ -131,27 +131,27 @@ def test_some_images_fall_and_some_stand() -> None:
 @pytest.mark.parametrize("interval", [3, 4, 7])
 def test_rare_questions_cost_steps_but_change_no_verdict(name: str, interval: int) -> None:
     """An image that falls goes on until the next question; the cost is that of the intervals begun."""
-    walk, threat = WALKS[name]
-    often, limit = hunted(walk, threat), walk.num_steps(threat)
+    attack, threat = SEARCHES[name]
+    often, limit = run_engine(attack, threat), attack.num_steps(threat)
     every = even_interval(limit, interval)
-    rarely = hunted(walk, threat, Engine(batch_size=6, sync_interval=interval))
-    num_branches, forwards = walk.num_branches(CLASSES), 2 if isinstance(walk, FAB) else 1
-    for number, finding in often.items():
-        assert rarely[number].success == finding.success
-        steps = finding.forwards // num_branches // forwards
+    rarely = run_engine(attack, threat, Engine(batch_size=6, sync_interval=interval))
+    num_branches, forwards = attack.num_branches(CLASSES), 2 if isinstance(attack, FAB) else 1
+    for number, result in often.items():
+        assert rarely[number].success == result.success
+        steps = result.forwards // num_branches // forwards
         assert rarely[number].forwards == min(-(-steps // every) * every, limit) * num_branches * forwards
         assert rarely[number].distance <= threat.eps * (1 + 1e-9)
-        if finding.success:
+        if result.success:
             label = net()(images()[0]).argmax(1)[number]
             assert net()(rarely[number].x_adv[None]).argmax(1) != label
 
 
 @every_walk
 def test_rarely_asked_findings_do_not_depend_on_the_number_of_rows(name: str) -> None:
-    walk, threat = WALKS[name]
-    whole = hunted(walk, threat, Engine(batch_size=64, sync_interval=4))
+    attack, threat = SEARCHES[name]
+    whole = run_engine(attack, threat, Engine(batch_size=64, sync_interval=4))
     for rows in (1, 6):
-        assert_same(hunted(walk, threat, Engine(batch_size=rows, sync_interval=4)), whole)
+        assert_same(run_engine(attack, threat, Engine(batch_size=rows, sync_interval=4)), whole)
 
 
 class Creep(IterativeAttack):
@@ -171,10 +171,10 @@ def test_rows_whose_steps_are_used_up_stand_still() -> None:
     """Of two intervals of four steps, the last step is one too many: 0.71 would succeed, and is not asked about."""
     assert even_interval(7, 4) == 4
     for interval in (1, 4):
-        (finding,) = lonely(1, Creep(), Linf(0.4), upwards, interval=interval)
-        assert not finding.success
-        assert finding.forwards == 7
-        assert finding.x_adv.item() == pytest.approx(0.71)
+        (result,) = lonely(1, Creep(), Linf(0.4), upwards, interval=interval)
+        assert not result.success
+        assert result.forwards == 7
+        assert result.x_adv.item() == pytest.approx(0.71)
 
 
 @pytest.mark.parametrize(
@@ -194,14 +194,14 @@ def test_intervals_leave_few_steps_over(limit: int, about: int, expected: int) -
 
 
 def test_a_batch_searched_at_once_gets_what_the_pool_finds() -> None:
-    walk, threat = WALKS["apgd-t"]
+    attack, threat = SEARCHES["apgd-t"]
     x0, label_B = images()
-    whole = hunted(walk, threat)
+    whole = run_engine(attack, threat)
     x = Engine(batch_size=5).search(
-        walk, Oracle(net()), x0, Untargeted(label_B), threat, RandomStreams.of(0, torch.arange(IMAGES))
+        attack, Oracle(net()), x0, Untargeted(label_B), threat, RandomStreams.of(0, torch.arange(IMAGES))
     )
-    for number, finding in whole.items():
-        torch.testing.assert_close(x[number], finding.x_adv, rtol=0, atol=1e-12)
+    for number, result in whole.items():
+        torch.testing.assert_close(x[number], result.x_adv, rtol=0, atol=1e-12)
 
 
 # -------------------------------------------------------------------- costs
@@ -210,22 +210,22 @@ def test_a_batch_searched_at_once_gets_what_the_pool_finds() -> None:
 @every_walk
 def test_an_image_that_stands_pays_for_every_step_of_every_wave(name: str) -> None:
     """A model that never gives in: forwards and backwards in closed form."""
-    walk, threat = WALKS[name]
+    attack, threat = SEARCHES[name]
 
     def model(x: Tensor) -> Tensor:
         return net()(x) * 1e-3 + 10 * torch.nn.functional.one_hot(images()[1][:1], CLASSES)
 
-    finding = hunted(walk, threat, numbers=[0], model=model)[0]
-    per_step = {FAB: (2, CLASSES - 1), Square: (1, 0)}.get(type(walk), (1, 1))
+    result = run_engine(attack, threat, numbers=[0], model=model)[0]
+    per_step = {FAB: (2, CLASSES - 1), Square: (1, 0)}.get(type(attack), (1, 1))
     if name == "fab-t":
         per_step = 2, 1
-    steps = walk.num_steps(threat) * walk.num_branches(CLASSES) * walk.restarts
-    starts = walk.restarts if name == "gama" else 0
-    assert not finding.success
-    assert finding.prediction == -1
-    assert finding.forwards == steps * per_step[0] + starts
-    assert finding.backwards == steps * per_step[1]
-    assert finding.distance <= threat.eps * (1 + 1e-9)
+    steps = attack.num_steps(threat) * attack.num_branches(CLASSES) * attack.restarts
+    starts = attack.restarts if name == "gama" else 0
+    assert not result.success
+    assert result.prediction == -1
+    assert result.forwards == steps * per_step[0] + starts
+    assert result.backwards == steps * per_step[1]
+    assert result.distance <= threat.eps * (1 + 1e-9)
 
 
 def bright(threshold: float) -> Model:
@@ -238,15 +238,15 @@ def bright(threshold: float) -> Model:
     return model
 
 
-def lonely(count: int, walk: IterativeAttack, threat: Threat, model: Model, interval: int = 1) -> list[ImageResult]:
+def lonely(count: int, attack: IterativeAttack, threat: Threat, model: Model, interval: int = 1) -> list[ImageResult]:
     """Gray images of one value with label 0."""
     goal = Untargeted(torch.zeros(count, dtype=torch.int64), margin)
     x0, none = torch.full((count, 1, 1, 1), 0.5, dtype=torch.float64), torch.zeros(count, 0, dtype=torch.int64)
     pool = WorkQueue(RandomStreams.of(0, torch.arange(count)), 2, lambda at: (x0[at], goal.at(at), none[at]))
     found = [
-        one for findings in Engine(sync_interval=interval).run(walk, Oracle(model), pool, threat) for one in findings
+        one for results in Engine(sync_interval=interval).run(attack, Oracle(model), pool, threat) for one in results
     ]
-    return sorted(found, key=lambda finding: finding.index)
+    return sorted(found, key=lambda result: result.index)
 
 
 def test_waves_stop_with_the_first_success_and_draw_anew() -> None:
@@ -254,8 +254,8 @@ def test_waves_stop_with_the_first_success_and_draw_anew() -> None:
     count = 400
     found = lonely(count, PGD(steps=2, restarts=4), Linf(0.4), bright(0.5))
     by_cost: dict[int, list[bool]] = {}
-    for finding in found:
-        by_cost.setdefault(int(finding.forwards), []).append(finding.success)
+    for result in found:
+        by_cost.setdefault(int(result.forwards), []).append(result.success)
     # a success at the first question of wave w has cost w whole waves of three questions and one more
     assert set(by_cost) == {1, 4, 7, 10, 12}
     assert all(all(by_cost[cost]) for cost in (1, 4, 7, 10))
@@ -275,7 +275,7 @@ def test_the_items_of_an_image_draw_apart() -> None:
         asked.append(x.detach().clone())
         return net()(x)
 
-    hunted(APGD(steps=2, targets=3), Linf(0.008), model=model)
+    run_engine(APGD(steps=2, targets=3), Linf(0.008), model=model)
     starts = asked[0].view(IMAGES, 3, -1)
     for one, other in ((0, 1), (0, 2), (1, 2)):
         # independent uniform numbers are a third of the width of their range apart on average
@@ -292,8 +292,8 @@ def test_slots_are_refilled_as_long_as_images_wait() -> None:
         sizes.append(len(x))
         return net()(x)
 
-    walk, threat = WALKS["apgd-t"]
-    pool = pool_of(list(range(IMAGES)), walk)
+    attack, threat = SEARCHES["apgd-t"]
+    pool = pool_of(list(range(IMAGES)), attack)
 
     def fetch(at: Tensor) -> tuple[Tensor, Goal, Tensor]:
         admitted.append(len(sizes))
@@ -301,7 +301,7 @@ def test_slots_are_refilled_as_long_as_images_wait() -> None:
 
     found = [
         one
-        for some in Engine(batch_size=8).run(walk, Oracle(model), replace(pool, fetch=fetch), threat)
+        for some in Engine(batch_size=8).run(attack, Oracle(model), replace(pool, fetch=fetch), threat)
         for one in some
     ]
     assert len(admitted) > 3
@@ -309,7 +309,7 @@ def test_slots_are_refilled_as_long_as_images_wait() -> None:
     assert set(sizes[: admitted[-1] + 1]) == {6}
     assert sizes == sorted(sizes, reverse=True)
     # with a question after every step, nothing idles: what the model saw is what the images paid for
-    assert sum(sizes) == sum(finding.forwards for finding in found)
+    assert sum(sizes) == sum(result.forwards for result in found)
 
 
 def test_findings_come_as_soon_as_they_are_known() -> None:
@@ -320,12 +320,12 @@ def test_findings_come_as_soon_as_they_are_known() -> None:
         calls += 1
         return net()(x)
 
-    walk, threat = WALKS["apgd"]
-    hunt = Engine(batch_size=2).run(walk, Oracle(model), pool_of(list(range(IMAGES)), walk), threat)
+    attack, threat = SEARCHES["apgd"]
+    stream = Engine(batch_size=2).run(attack, Oracle(model), pool_of(list(range(IMAGES)), attack), threat)
     seen = []
-    for findings in hunt:
+    for results in stream:
         seen.append(calls)
-        assert findings
+        assert results
     assert seen == sorted(set(seen))
     assert len(seen) > 3
 
@@ -359,43 +359,45 @@ def upwards(x: Tensor) -> Tensor:
     return torch.stack([torch.zeros_like(objective_B), objective_B], 1)
 
 
-def one_gray(walk: IterativeAttack, judge: Model, model: Model = upwards) -> ImageResult:
+def one_gray(attack: IterativeAttack, judge: Model, model: Model = upwards) -> ImageResult:
     goal = Untargeted(torch.zeros(1, dtype=torch.int64), margin)
-    x0, others_BT = torch.full((1, 1, 1, 1), 0.5, dtype=torch.float64), torch.ones(1, walk.targets, dtype=torch.int64)
+    x0, others_BT = torch.full((1, 1, 1, 1), 0.5, dtype=torch.float64), torch.ones(1, attack.targets, dtype=torch.int64)
     pool = WorkQueue(
-        RandomStreams.of(0, torch.arange(1)), max(2, walk.targets + 1), lambda at: (x0[at], goal.at(at), others_BT[at])
+        RandomStreams.of(0, torch.arange(1)),
+        max(2, attack.targets + 1),
+        lambda at: (x0[at], goal.at(at), others_BT[at]),
     )
-    hunt = Engine().run(walk, Oracle(model), pool, Linf(0.4), Oracle(judge))
-    (finding,) = [finding for findings in hunt for finding in findings]
-    return finding
+    stream = Engine().run(attack, Oracle(model), pool, Linf(0.4), Oracle(judge))
+    (result,) = [result for results in stream for result in results]
+    return result
 
 
 @pytest.mark.parametrize("restarts", [1, 3])
 def test_a_judge_who_denies_everything_lets_nothing_fall(restarts: int) -> None:
     """PGD without a random start sees 0.5, 0.6, 0.7, 0.8 and 0.9: the last two succeed and are rejected."""
-    walk = PGD(steps=4, step_size=0.1, random_start=False) if restarts == 1 else PGD(steps=4, restarts=3)
-    finding = one_gray(walk, stubborn)
-    assert not finding.success
-    assert finding.prediction == -1
+    attack = PGD(steps=4, step_size=0.1, random_start=False) if restarts == 1 else PGD(steps=4, restarts=3)
+    result = one_gray(attack, stubborn)
+    assert not result.success
+    assert result.prediction == -1
     if restarts == 1:
-        assert finding.rejected == 2
-        assert finding.x_adv.item() == pytest.approx(0.9)
-    assert finding.rejected >= 2
+        assert result.rejected == 2
+        assert result.x_adv.item() == pytest.approx(0.9)
+    assert result.rejected >= 2
     # the search goes to its end, and each answer of the judge is a forward too
-    assert finding.forwards == 5 * restarts + finding.rejected
-    assert finding.backwards == 5 * restarts
+    assert result.forwards == 5 * restarts + result.rejected
+    assert result.backwards == 5 * restarts
 
 
 @pytest.mark.parametrize("times", [0, 1, 2, 3])
 def test_a_judge_who_denies_at_first_is_asked_again(times: int) -> None:
     """Steps of 0.1 from 0.5: questions 3 to 6 of seven succeed, at 0.8, 0.9, 0.9 and 0.9."""
-    finding = one_gray(PGD(steps=6, step_size=0.1, random_start=False), Slow(times))
-    assert finding.success
-    assert finding.rejected == times
-    assert finding.prediction == 1
-    assert finding.x_adv.item() == pytest.approx(0.8 if times == 0 else 0.9)
-    assert finding.backwards == 4 + times
-    assert finding.forwards == 4 + times + times + 1
+    result = one_gray(PGD(steps=6, step_size=0.1, random_start=False), Slow(times))
+    assert result.success
+    assert result.rejected == times
+    assert result.prediction == 1
+    assert result.x_adv.item() == pytest.approx(0.8 if times == 0 else 0.9)
+    assert result.backwards == 4 + times
+    assert result.forwards == 4 + times + times + 1
 
 
 def test_all_items_of_an_image_are_offered_to_the_judge() -> None:
@@ -405,18 +407,18 @@ def test_all_items_of_an_image_are_offered_to_the_judge() -> None:
         objective_B = x.flatten(1)[:, 0] - 0.7
         return torch.stack([torch.zeros_like(objective_B), objective_B, objective_B - 1, objective_B - 1], 1)
 
-    walk = PGD(steps=6, step_size=0.1, random_start=False, targets=3)
+    attack = PGD(steps=6, step_size=0.1, random_start=False, targets=3)
     for times in (0, 1, 2):
         judge = Slow(times)
-        finding = one_gray(walk, judge, model)
-        assert finding.success
-        assert (finding.rejected, judge.asked) == (times, times + 1)
-        assert finding.backwards == 3 * 4
+        result = one_gray(attack, judge, model)
+        assert result.success
+        assert (result.rejected, judge.asked) == (times, times + 1)
+        assert result.backwards == 3 * 4
     judge = Slow(3)
-    finding = one_gray(walk, judge, model)
-    assert finding.success
-    assert finding.rejected == 3
-    assert finding.backwards == 3 * 5
+    result = one_gray(attack, judge, model)
+    assert result.success
+    assert result.rejected == 3
+    assert result.backwards == 3 * 5
 
 
 def test_a_strict_judge_changes_verdicts_as_if_it_were_the_model() -> None:
@@ -426,16 +428,16 @@ def test_a_strict_judge_changes_verdicts_as_if_it_were_the_model() -> None:
         return net()(x) + 0.3 * torch.nn.functional.one_hot(images()[1][:1], CLASSES)
 
     same = [number for number in range(IMAGES) if images()[1][number] == images()[1][0]]
-    walk, threat = PGD(steps=20), Linf(0.01)
-    free = hunted(walk, threat, numbers=same, judge=net())
-    found = hunted(walk, threat, numbers=same, judge=strict)
-    for number, finding in found.items():
-        if finding.success:
-            assert strict(finding.x_adv[None]).argmax(1).item() == finding.prediction != images()[1][number].item()
-        assert finding.rejected == 0 or finding.forwards > free[number].forwards
-    assert any(finding.rejected and finding.success for finding in found.values())
+    attack, threat = PGD(steps=20), Linf(0.01)
+    free = run_engine(attack, threat, numbers=same, judge=net())
+    found = run_engine(attack, threat, numbers=same, judge=strict)
+    for number, result in found.items():
+        if result.success:
+            assert strict(result.x_adv[None]).argmax(1).item() == result.prediction != images()[1][number].item()
+        assert result.rejected == 0 or result.forwards > free[number].forwards
+    assert any(result.rejected and result.success for result in found.values())
     # without its own doubts, the judge is the search's own model
-    assert all(finding.rejected == 0 for finding in free.values())
+    assert all(result.rejected == 0 for result in free.values())
 
 
 # ------------------------------------------------------------------- trouble
@@ -461,26 +463,26 @@ class Small:
 @pytest.mark.parametrize("name", ["apgd", "apgd-t", "apgd-restarts", "fab-t", "square", "pgd"])
 @pytest.mark.parametrize("from_call", [0, 4])
 def test_a_full_device_halves_the_batch_and_changes_nothing(name: str, from_call: int) -> None:
-    walk, threat = WALKS[name]
-    model = Small(walk.num_branches(CLASSES), from_call)
-    found = hunted(walk, threat, Engine(batch_size=64), model=model)
+    attack, threat = SEARCHES[name]
+    model = Small(attack.num_branches(CLASSES), from_call)
+    found = run_engine(attack, threat, Engine(batch_size=64), model=model)
     assert model.refused >= 1
-    assert_same(found, hunted(walk, threat))
+    assert_same(found, run_engine(attack, threat))
 
 
 def test_an_image_that_does_not_fit_is_told() -> None:
-    walk, threat = WALKS["apgd-t"]
+    attack, threat = SEARCHES["apgd-t"]
     with pytest.raises(UsageError, match=r"out of memory with a single image \(3 items\)"):
-        hunted(walk, threat, model=Small(2))
-    walk, threat = WALKS["apgd"]
+        run_engine(attack, threat, model=Small(2))
+    attack, threat = SEARCHES["apgd"]
     with pytest.raises(UsageError, match=r"out of memory with a single image \(1 items\)"):
-        hunted(walk, threat, model=Small(0))
+        run_engine(attack, threat, model=Small(0))
 
 
 @pytest.mark.parametrize("name", ["apgd", "fab-t", "square", "pgd", "gama"])
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_logits_that_are_no_numbers_are_told(name: str, value: float) -> None:
-    walk, threat = WALKS[name]
+    attack, threat = SEARCHES[name]
     calls = 0
 
     def model(x: Tensor) -> Tensor:
@@ -492,12 +494,12 @@ def test_logits_that_are_no_numbers_are_told(name: str, value: float) -> None:
         return z_BK + spoil if calls == 4 else z_BK
 
     with pytest.raises(UsageError, match="NaN or infinite logits or gradients for 1 images"):
-        hunted(walk, threat, model=model)
+        run_engine(attack, threat, model=model)
 
 
 @pytest.mark.parametrize("name", ["apgd", "apgd-t", "fab-t", "pgd", "gama"])
 def test_gradients_that_are_no_numbers_are_told(name: str) -> None:
-    walk, threat = WALKS[name]
+    attack, threat = SEARCHES[name]
     calls = 0
 
     def model(x: Tensor) -> Tensor:
@@ -507,18 +509,18 @@ def test_gradients_that_are_no_numbers_are_told(name: str) -> None:
         return net()(x) + (x - x.detach()).flatten(1).sum(1, keepdim=True).abs().sqrt() * (calls >= 3)
 
     with pytest.raises(UsageError, match="NaN or infinite logits or gradients"):
-        hunted(walk, threat, model=model)
+        run_engine(attack, threat, model=model)
 
 
 def test_zero_gradients_are_counted_per_image() -> None:
     def model(x: Tensor) -> Tensor:
         return net()(x.detach()) + 0 * x.flatten(1)[:, :1]
 
-    walk, threat = WALKS["apgd-t"]
-    found = hunted(walk, threat, model=model)
+    attack, threat = SEARCHES["apgd-t"]
+    found = run_engine(attack, threat, model=model)
     assert found
-    for finding in found.values():
-        assert finding.zero_gradients == finding.backwards > 0
+    for result in found.values():
+        assert result.zero_gradients == result.backwards > 0
 
 
 def test_targets_need_an_untargeted_goal() -> None:
@@ -544,7 +546,7 @@ STEPS: dict[str, IterativeAttack] = {
 }
 
 
-def absent(walk: IterativeAttack, goal: Goal | None = None) -> tuple[Oracle, StepContext]:
+def absent(attack: IterativeAttack, goal: Goal | None = None) -> tuple[Oracle, StepContext]:
     """Images on a device without numbers: whoever asks for one gets an error."""
     x0 = torch.empty(4, 3, 8, 8, device=META)
     label_B = torch.empty(4, dtype=torch.int64, device=META)
@@ -557,11 +559,11 @@ def absent(walk: IterativeAttack, goal: Goal | None = None) -> tuple[Oracle, Ste
 @pytest.mark.parametrize("norm", THREATS)
 @pytest.mark.parametrize("name", STEPS)
 def test_a_step_asks_the_device_for_nothing(name: str, norm: str) -> None:
-    walk = STEPS[name]
-    oracle, items = absent(walk)
+    attack = STEPS[name]
+    oracle, items = absent(attack)
     items = replace(items, threat=THREATS[norm])
-    state = walk.start(oracle, items)
-    answer, moved = walk.step(oracle, items, state)
+    state = attack.start(oracle, items)
+    answer, moved = attack.step(oracle, items, state)
     assert answer.z_BK.device == META
     assert moved["x"].shape == items.x0.shape
     # the shapes and types of what is remembered stay, or a recorded step could not run again
@@ -572,27 +574,27 @@ def test_a_step_asks_the_device_for_nothing(name: str, norm: str) -> None:
 @pytest.mark.parametrize("loss", [logit_difference, targeted_dlr])
 @pytest.mark.parametrize("norm", THREATS)
 def test_a_step_towards_a_rival_asks_for_nothing(norm: str, loss: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
-    for walk in (APGD(targets=3), FAB(targets=3), PGD(targets=3)):
+    for attack in (APGD(targets=3), FAB(targets=3), PGD(targets=3)):
         none_B = torch.empty(4, dtype=torch.int64, device=META)
-        oracle, items = absent(walk, Toward(none_B, none_B, loss))
+        oracle, items = absent(attack, Toward(none_B, none_B, loss))
         items = replace(items, threat=THREATS[norm])
-        assert walk.step(oracle, items, walk.start(oracle, items))[0].z_BK.device == META
+        assert attack.step(oracle, items, attack.start(oracle, items))[0].z_BK.device == META
 
 
 @pytest.mark.parametrize("name", STEPS)
 def test_the_engines_own_step_asks_for_nothing(name: str) -> None:
-    walk = STEPS[name]
-    oracle, items = absent(walk)
+    attack = STEPS[name]
+    oracle, items = absent(attack)
     none = torch.empty(4, 0, dtype=torch.int64, device=META)
     pool = WorkQueue(items.rng, CLASSES, lambda at: (items.x0, items.goal, none))
-    hunt = ContinuousBatch(4, 16, False, walk, oracle, pool, items.threat, None)
-    assert hunt.fill()
-    before = dict(hunt.items)
+    stream = ContinuousBatch(4, 16, False, attack, oracle, pool, items.threat, None)
+    assert stream.fill()
+    before = dict(stream.items)
     with torch.no_grad():
-        after = hunt.step(hunt.items)
+        after = stream.step(stream.items)
     assert after.keys() == before.keys()
     for key, rows in after.items():
-        assert hunt.items[key] is before[key]
+        assert stream.items[key] is before[key]
         assert (rows.shape, rows.dtype) == (before[key].shape, before[key].dtype), key
 
 
@@ -610,8 +612,8 @@ def test_a_step_that_asks_is_found_out() -> None:
 
 
 def test_losses_of_the_stages_differ() -> None:
-    """The same walk on another loss goes elsewhere: the goal of the pool is what is climbed."""
-    walk, threat = WALKS["apgd"]
+    """The same attack on another loss goes elsewhere: the goal of the pool is what is climbed."""
+    attack, threat = SEARCHES["apgd"]
     x0, label_B = images()
     none = torch.zeros(IMAGES, 0, dtype=torch.int64)
     found = []
@@ -622,26 +624,26 @@ def test_losses_of_the_stages_differ() -> None:
             return x0[at], goal.at(at), none[at]
 
         pool = WorkQueue(RandomStreams.of(0, torch.arange(IMAGES)), CLASSES, fetch)
-        hunt = Engine().run(walk, Oracle(net()), pool, threat)
-        found.append(torch.stack([one.x_adv for some in hunt for one in sorted(some, key=lambda one: one.index)]))
+        stream = Engine().run(attack, Oracle(net()), pool, threat)
+        found.append(torch.stack([one.x_adv for some in stream for one in sorted(some, key=lambda one: one.index)]))
     assert not torch.allclose(found[0], found[1])
 
 
 def test_a_judge_that_does_not_fit_is_asked_in_halves() -> None:
-    walk, threat = WALKS["apgd"]
-    whole = hunted(walk, threat, judge=net())
+    attack, threat = SEARCHES["apgd"]
+    whole = run_engine(attack, threat, judge=net())
 
     def full(x: Tensor) -> Tensor:
         if len(x) > 1:
             raise torch.OutOfMemoryError("full")
         return net()(x)
 
-    alone = hunted(walk, threat, judge=full)
-    assert [finding.success for finding in alone.values()] == [finding.success for finding in whole.values()]
-    assert any(finding.success for finding in alone.values())
+    alone = run_engine(attack, threat, judge=full)
+    assert [result.success for result in alone.values()] == [result.success for result in whole.values()]
+    assert any(result.success for result in alone.values())
 
 
 def test_a_judge_that_answers_nan_is_no_judge() -> None:
-    walk, threat = WALKS["apgd"]
+    attack, threat = SEARCHES["apgd"]
     with pytest.raises(UsageError, match="NaN or infinite logits for an image that was found"):
-        hunted(walk, threat, judge=lambda x: net()(x) * torch.nan)
+        run_engine(attack, threat, judge=lambda x: net()(x) * torch.nan)

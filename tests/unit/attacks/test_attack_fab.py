@@ -56,11 +56,11 @@ def distance(x0: Tensor, w: Tensor, b: float, threat: Threat) -> Tensor:
     return threat.distance(moved, torch.zeros_like(moved))
 
 
-def hunt(walk: FAB, model: Model, x0: Tensor, label_B: Tensor, threat: Threat) -> list[ImageResult]:
+def run_engine(attack: FAB, model: Model, x0: Tensor, label_B: Tensor, threat: Threat) -> list[ImageResult]:
     goal, others_BT = Untargeted(label_B, margin), 1 - label_B[:, None]
     pool = WorkQueue(RandomStreams.of(0, torch.arange(len(x0))), 2, lambda at: (x0[at], goal.at(at), others_BT[at]))
-    found = [finding for findings in Engine().run(walk, Oracle(model), pool, threat) for finding in findings]
-    return sorted(found, key=lambda finding: finding.index)
+    found = [result for results in Engine().run(attack, Oracle(model), pool, threat) for result in results]
+    return sorted(found, key=lambda result: result.index)
 
 
 @every_norm
@@ -98,14 +98,14 @@ def test_only_points_inside_the_threat_count(norm: str) -> None:
         costs = {}
         for factor in (0.99, 1.02, 1.06):
             threat = with_eps(THREATS[norm], factor * exact_B[row].item())
-            (finding,) = hunt(FAB(steps=20), model, x0[[row]], label_B[[row]], threat)
-            assert finding.success == (factor > 1)
-            costs[factor] = finding.forwards
-            if finding.success:
-                assert finding.distance <= threat.eps * (1 + 1e-5)
-                assert model(finding.x_adv[None]).argmax(1).item() != label_B[row].item()
+            (result,) = run_engine(FAB(steps=20), model, x0[[row]], label_B[[row]], threat)
+            assert result.success == (factor > 1)
+            costs[factor] = result.forwards
+            if result.success:
+                assert result.distance <= threat.eps * (1 + 1e-5)
+                assert model(result.x_adv[None]).argmax(1).item() != label_B[row].item()
             # two forwards a step, one at the point and one behind it, and a backward for the only rival
-            assert finding.backwards == finding.forwards / 2
+            assert result.backwards == result.forwards / 2
         assert costs[0.99] == 2 * 21
         assert costs[1.06] == 2 * 2
         assert 2 * 2 < costs[1.02] < 2 * 21
@@ -120,24 +120,24 @@ def test_it_stops_as_soon_as_it_is_inside() -> None:
 
     x0, w, b = planes()
     label_B = halfspace(w, b)(x0).argmax(1)
-    (finding,) = hunt(FAB(steps=50, targets=1), model, x0[:1], label_B[:1], Linf(0.9))
-    assert finding.success
-    assert len(asked) == finding.forwards == 4
-    assert finding.backwards == 2
+    (result,) = run_engine(FAB(steps=50, targets=1), model, x0[:1], label_B[:1], Linf(0.9))
+    assert result.success
+    assert len(asked) == result.forwards == 4
+    assert result.backwards == 2
     # the clean image twice, what the first step led to, and that pulled back by a tenth
     assert torch.equal(asked[0], x0[:1])
     assert torch.equal(asked[1], x0[:1])
-    assert torch.equal(asked[2][0], finding.x_adv)
+    assert torch.equal(asked[2][0], result.x_adv)
     torch.testing.assert_close(asked[3], x0[:1] + 0.9 * (asked[2] - x0[:1]), rtol=0, atol=1e-15)
 
 
 def test_an_image_that_is_wrong_already_costs_one_step() -> None:
     x0, w, b = planes()
     label_B = 1 - halfspace(w, b)(x0).argmax(1)
-    for finding in hunt(FAB(steps=50, targets=1), halfspace(w, b), x0, label_B, Linf(0.1)):
-        assert finding.success
-        assert finding.distance == 0
-        assert finding.forwards == 2
+    for result in run_engine(FAB(steps=50, targets=1), halfspace(w, b), x0, label_B, Linf(0.1)):
+        assert result.success
+        assert result.distance == 0
+        assert result.forwards == 2
 
 
 @pytest.mark.parametrize(("norm", "nearest"), [("linf", 2), ("l2", 1), ("l1", 1)])

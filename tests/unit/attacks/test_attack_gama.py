@@ -71,11 +71,14 @@ def test_steps_are_divided_by_ten_after_three_fifths_and_again_after_seventeen_t
         rising_B = x.flatten(1).sum(1)
         return torch.stack([torch.zeros_like(rising_B), rising_B], 1)
 
-    walk, items = GAMA(steps=steps, guidance_weight=0), items_at([round(part * steps) for part in parts], x0, Linf(0.1))
-    state = {**walk.start(Oracle(model), items), "x": x0 - 0.1}
-    _, moved = walk.step(Oracle(model), items, state)
-    walked = (moved["x"] - (x0 - 0.1)).amax((1, 2, 3))
-    assert walked.tolist() == pytest.approx([0.2, 0.2, 0.02, 0.02, 0.002, 0.002], abs=1e-8)
+    attack, items = (
+        GAMA(steps=steps, guidance_weight=0),
+        items_at([round(part * steps) for part in parts], x0, Linf(0.1)),
+    )
+    state = {**attack.start(Oracle(model), items), "x": x0 - 0.1}
+    _, moved = attack.step(Oracle(model), items, state)
+    trace_of = (moved["x"] - (x0 - 0.1)).amax((1, 2, 3))
+    assert trace_of.tolist() == pytest.approx([0.2, 0.2, 0.02, 0.02, 0.002, 0.002], abs=1e-8)
 
 
 def test_it_starts_from_a_random_corner_of_the_cube() -> None:
@@ -96,11 +99,11 @@ def test_it_starts_inside_the_other_balls(threat: Threat) -> None:
 
 def test_the_best_point_has_the_highest_lead_of_the_logits() -> None:
     w, x0 = net(8, 4), torch.rand(5, 2, 2, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
-    oracle, walk = Oracle(lambda x: (7 * x.flatten(1) @ w).sin()), GAMA(steps=20)
+    oracle, attack = Oracle(lambda x: (7 * x.flatten(1) @ w).sin()), GAMA(steps=20)
     items = items_at([0] * 5, x0, Linf(0.2))
-    state, points, leads = walk.start(oracle, items), [], []
+    state, points, leads = attack.start(oracle, items), [], []
     for step in range(21):
-        answer, moved = walk.step(oracle, replace(items, step_B=items.step_B + step), state)
+        answer, moved = attack.step(oracle, replace(items, step_B=items.step_B + step), state)
         state = {**state, **moved}
         points.append(answer.x)
         leads.append(answer.z_BK[:, 1:].amax(1) - answer.z_BK[:, 0])

@@ -39,9 +39,9 @@ def along(table: list[tuple[float, list[float]]]) -> Callable[[Tensor], Tensor]:
 def test_a_better_iterate_is_not_given_up_for_the_last_one() -> None:
     """The gain rises to 0.7 and falls behind it, while the gradient says go on."""
     model = along([(0.5, [5.0, 0.0]), (0.6, [4.0, 0.0]), (0.7, [2.0, 0.0]), (0.8, [4.0, 0.0]), (0.9, [5.0, 0.0])])
-    walk = {"steps": 4, "step_size": 0.1, "random_start": False}
-    best = PGD(**walk)(model, gray(), Untargeted(ZERO, margin), Linf(0.45), seed=0)  # type: ignore[arg-type]
-    last = PGD(**walk, keep_best=False)(model, gray(), Untargeted(ZERO, margin), Linf(0.45), seed=0)  # type: ignore[arg-type]
+    attack = {"steps": 4, "step_size": 0.1, "random_start": False}
+    best = PGD(**attack)(model, gray(), Untargeted(ZERO, margin), Linf(0.45), seed=0)  # type: ignore[arg-type]
+    last = PGD(**attack, keep_best=False)(model, gray(), Untargeted(ZERO, margin), Linf(0.45), seed=0)  # type: ignore[arg-type]
     assert best.x_adv.item() == pytest.approx(0.7)
     assert last.x_adv.item() == pytest.approx(0.9)
 
@@ -129,8 +129,8 @@ def test_steps_follow_the_schedule(schedule: Callable[[int, int], float]) -> Non
     PGD(steps=4, step_size=0.05, random_start=False, schedule=schedule)(
         model, gray(), Untargeted(ZERO), Linf(0.45), seed=0
     )
-    walked = [later - earlier for earlier, later in pairwise(seen[:5])]
-    assert walked == pytest.approx([0.05 * schedule(step, 4) for step in range(4)])
+    trace_of = [later - earlier for earlier, later in pairwise(seen[:5])]
+    assert trace_of == pytest.approx([0.05 * schedule(step, 4) for step in range(4)])
 
 
 def test_schedules_have_their_shapes() -> None:

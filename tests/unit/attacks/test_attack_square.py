@@ -44,17 +44,17 @@ def hilly(x: Tensor) -> Tensor:
     return torch.stack([torch.zeros_like(objective_B), objective_B], 1)
 
 
-def walked(
+def trace_of(
     threat: Threat, x0: Tensor, queries: int, model: Callable[[Tensor], Tensor] = hilly
 ) -> list[tuple[Query, State]]:
     """The answers to the start and to every query, and the states they led to."""
-    walk, oracle, none_B = Square(queries=queries), Oracle(model), torch.zeros(len(x0), dtype=torch.int64)
+    attack, oracle, none_B = Square(queries=queries), Oracle(model), torch.zeros(len(x0), dtype=torch.int64)
     items = StepContext(
         x0, Untargeted(none_B, margin), threat, RandomStreams.of(0, torch.arange(len(x0))), none_B, none_B
     )
-    state, trace = walk.start(oracle, items), []
-    for step in range(walk.num_steps(threat)):
-        answer, state = walk.step(oracle, replace(items, step_B=none_B + step), state)
+    state, trace = attack.start(oracle, items), []
+    for step in range(attack.num_steps(threat)):
+        answer, state = attack.step(oracle, replace(items, step_B=none_B + step), state)
         trace.append((answer, state))
     return trace
 
@@ -118,12 +118,12 @@ def test_every_item_has_a_window_of_its_own_side() -> None:
 
 def test_it_starts_with_stripes() -> None:
     x0 = images(40)
-    x = walked(Linf(0.1), x0, 1)[0][0].x
+    x = trace_of(Linf(0.1), x0, 1)[0][0].x
     up, down = (x0 + 0.1).clamp(0, 1), (x0 - 0.1).clamp(0, 1)
     brighter = (x == up) & (up != down)
     assert bool((brighter | (x == down)).all())
     # one sign per image, channel and column, whatever the row; both signs are as frequent
-    gray = walked(Linf(0.1), torch.full_like(x0, 0.5), 1)[0][0].x
+    gray = trace_of(Linf(0.1), torch.full_like(x0, 0.5), 1)[0][0].x
     assert torch.equal(gray, gray[:, :, :1].expand_as(gray))
     share = (gray[:, :, 0] > 0.5).double().mean().item()
     assert share == pytest.approx(0.5, abs=5 * 0.5 / (40 * 3 * 12) ** 0.5)
@@ -131,7 +131,7 @@ def test_it_starts_with_stripes() -> None:
 
 def test_a_proposal_changes_one_window_and_lies_on_the_edge() -> None:
     x0, queries = images(8), 60
-    trace = walked(Linf(0.1), x0, queries)
+    trace = trace_of(Linf(0.1), x0, queries)
     up, down = (x0 + 0.1).clamp(0, 1), (x0 - 0.1).clamp(0, 1)
     sides = window_sides(0.8, queries, 12, 12, 1, CPU)
     for query in range(queries):
@@ -156,7 +156,7 @@ def test_a_proposal_changes_one_window_and_lies_on_the_edge() -> None:
 def test_a_proposal_fills_itswindow_mask() -> None:
     """The first query of 12 x 12 pixels covers 11 x 11 of them; where the start had the other sign, all change."""
     x0 = torch.full((200, 1, 12, 12), 0.5, dtype=torch.float64)
-    trace = walked(Linf(0.1), x0, 2)
+    trace = trace_of(Linf(0.1), x0, 2)
     start, asked = trace[0][1]["best"], trace[1][0].x
     tall = (asked != start).any(3).sum(2).unique().tolist()
     assert tall == [11]
@@ -165,7 +165,7 @@ def test_a_proposal_fills_itswindow_mask() -> None:
 @pytest.mark.parametrize("norm", THREATS)
 def test_the_best_gain_never_falls_and_only_gains_are_kept(norm: str) -> None:
     x0 = images(5)
-    trace = walked(THREATS[norm], x0, 60)
+    trace = trace_of(THREATS[norm], x0, 60)
     gains = torch.stack([margin(answer.z_BK, torch.zeros(5, dtype=torch.int64)) for answer, _ in trace])
     best = torch.stack([state["best_objective"] for _, state in trace])
     assert torch.equal(best, gains.cummax(0).values)
@@ -178,7 +178,7 @@ def test_the_best_gain_never_falls_and_only_gains_are_kept(norm: str) -> None:
 @pytest.mark.parametrize("norm", THREATS)
 def test_every_proposal_is_inside_the_threat(norm: str) -> None:
     threat, x0 = THREATS[norm], images(5)
-    for answer, _ in walked(threat, x0, 60):
+    for answer, _ in trace_of(threat, x0, 60):
         assert bool((threat.distance(answer.x, x0) <= threat.eps * (1 + 1e-9)).all())
         assert answer.x.min() >= 0
         assert answer.x.max() <= 1
@@ -188,7 +188,7 @@ def test_every_proposal_is_inside_the_threat(norm: str) -> None:
 def test_away_from_the_box_proposals_use_the_whole_radius(norm: str) -> None:
     """In L1 a point inside the ball stays there, so only the start and the box keep it from the edge."""
     threat, x0 = THREATS[norm], torch.full((5, 3, 12, 12), 0.5, dtype=torch.float64)
-    sizes = torch.stack([threat.distance(answer.x, x0) for answer, _ in walked(threat, x0, 40)])
+    sizes = torch.stack([threat.distance(answer.x, x0) for answer, _ in trace_of(threat, x0, 40)])
     torch.testing.assert_close(sizes, torch.full_like(sizes, threat.eps), rtol=1e-6, atol=0)
 
 
