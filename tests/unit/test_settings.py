@@ -30,7 +30,7 @@ RECORDS = {
         "StepsPoint VariantCounts View"
     ),
     "api": "Robustness",
-    "attacks": "AttackResult ContinuousBatch Factors Flag Found ImageResult KeptBuffers WorkQueue",
+    "attacks": "AttackResult ContinuousBatch FactorSearchResult Factors Flag ImageResult KeptBuffers WorkQueue",
     "core": "Accuracy LinearFit PairedTest PowerLawFit Range Ranks",
     "data": "CheckReport Index Mapped Member Shard Spec Statistics",
     "evaluate": "Context Desk ImageFiles Measure Search Sheet TableWriter",
@@ -38,6 +38,7 @@ RECORDS = {
     "objectives": "TrainingTime",
     "recipes": "AugmentationSet PublishedAccuracy PublishedSweep",
     "shifts": "CorruptionKind",
+    "threats": "Threat WindowPatterns",
     "train": "AugmentedImages BatchIndex Loader MixParameters Nvml TrainState",
 }
 # checked by the code that reads them from a file
