@@ -16,7 +16,9 @@ from vitadel.runs.tables import Columns, in_order
 Row = dict[str, Any]
 
 # rows, or seconds of work, that an interruption may cost
-_ROWS, _SECONDS = 256, 20.0
+_ROWS, _SECONDS = 4096, 20.0
+# rows that `before_write` may see at once, since they may hold images
+_LARGE_ROWS = 256
 
 
 class ResultStore(Protocol):
@@ -87,6 +89,25 @@ class MemoryStore:
         return self._finished[0]
 
 
+@dataclass(slots=True)
+class ReadOnce(MemoryStore):
+    """A view of another store whose tables are complete: each is read once, and nothing is written."""
+
+    source: ResultStore = field(default_factory=MemoryStore)
+
+    @property
+    def folder(self) -> Path | None:  # type: ignore[override]
+        return self.source.folder
+
+    def read(self, table: str) -> dict[str, list[Any]]:
+        if table not in self._tables:
+            self._tables[table] = self.source.read(table)
+        return MemoryStore.read(self, table)
+
+    def read_part(self, name: str) -> dict[str, Any] | None:
+        return self.source.read_part(name)
+
+
 @dataclass(frozen=True, slots=True)
 class TableRows:
     """The rows of one table as columns, in order of `index`."""
@@ -136,7 +157,8 @@ class TableWriter:
         """Some finished rows, as columns with `index` among them."""
         names = list(columns)
         self._waiting += [dict(zip(names, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-        if len(self._waiting) >= _ROWS or time.monotonic() - self._since > _SECONDS:
+        most = _ROWS if self.before_write is None else min(_ROWS, _LARGE_ROWS)
+        if len(self._waiting) >= most or time.monotonic() - self._since > _SECONDS:
             self.flush()
 
     def flush(self) -> None:

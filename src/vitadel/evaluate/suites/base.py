@@ -15,6 +15,7 @@ from vitadel.data import DataSet
 from vitadel.evaluate.context import Context
 from vitadel.evaluate.images import skipped_flags
 from vitadel.evaluate.sanity_checks import sanity_flags
+from vitadel.evaluate.store import ReadOnce
 from vitadel.runs.exhibits import Exhibit
 from vitadel.runs.schema import Measure, SuiteRecord, ThreatRecord
 from vitadel.threats import Threat
@@ -73,7 +74,8 @@ def run_suite(suite: Suite, ctx: Context) -> SuiteRecord:
         suite.run(ctx)
         ctx.ranks.wait()
         if ctx.ranks.rank == 0:
-            one = replace(ctx, ranks=Ranks())  # the others do not wait for its reading of tables
+            # the others do not wait for its reading of tables
+            one = replace(ctx, ranks=Ranks(), store=ReadOnce(source=ctx.store))
             own = {"index": range(len(ctx.images)), "id": ctx.images.ids, "label": ctx.images.labels.tolist()}
             ctx.store.finish({**own, **suite.rows(one)}, suite.summarize(one).to_json())
     ctx.ranks.wait()
