@@ -43,9 +43,13 @@ from vitadel.threats import Threat
 class Convergence:
     """Loss and accuracy of PGD against its steps, with the band of its restarts; slices of the loss around images.
 
-    The first `images` that the model gets right are attacked with each of `steps`, `restarts` times. `step_size` is
-    2.5 eps / steps if not said, whatever the number of steps. Of `slices` images the loss is shown on a plane of
-    `points` by `points`, an odd number; 0 slices leave that out.
+    Args:
+        steps: Numbers of steps.
+        restarts: Restarts for each of them.
+        images: Images that are attacked: the first that the model classifies correctly.
+        step_size: Step size of PGD; 2.5 eps / steps if not given.
+        slices: Images around which the loss is shown on a plane; 0 leaves that out.
+        points: Points along each side of the plane, an odd number.
     """
 
     title: ClassVar[str] = "Does the attack converge?"

@@ -46,9 +46,15 @@ _NAMES = {"clean": "clean images", "perturbation": "perturbations", "shuffled": 
 class PerturbationSemantics:
     """Perturbations of PGD as 8-bit images, classified by other models: top-1 and top-5, with a control.
 
-    `classifiers` are models as on the command line, with the classes of the studied one; images of another size than
-    theirs are resized. `steps` and `step_size` are those of PGD, 1.5 eps / steps if not said. `stretch` and `sign`
-    choose how a perturbation becomes an image, `gray` takes its colors away; `images` are shown.
+    Args:
+        classifiers: Models as on the command line, with the classes of the studied one; images are resized to their
+            size.
+        images: Images that are shown; all are measured.
+        steps: Steps of PGD.
+        step_size: Step size of PGD; 1.5 eps / steps if not given.
+        stretch: What becomes black and white in the image of a perturbation.
+        sign: Which image is subtracted from which.
+        gray: Whether the perturbation loses its colors.
     """
 
     title: ClassVar[str] = "What perturbations mean to other models"

@@ -38,9 +38,13 @@ _KINDS = {"change": "perturbation", "size": "its size"}
 class Perturbations:
     """Perturbations of PGD as pictures, their frequencies, and how far they follow the grid of patches.
 
-    `images` are shown, all are measured. `steps` and `step_size` are those of PGD, 1.5 eps / steps if not said.
-    `stretch` chooses what is black and white in the pictures, `sign` which way round they are; numbers do not depend on
-    either. `patch` is the side of the patches; a model without any is measured against a grid only if one is given.
+    Args:
+        images: Images that are shown; all are measured.
+        steps: Steps of PGD.
+        step_size: Step size of PGD; 1.5 eps / steps if not given.
+        stretch: What is black and white in the pictures; no number depends on it.
+        sign: Which image is subtracted from which in the pictures; no number depends on it.
+        patch: Side of the patches; a model without patches is compared with a grid only if this is given.
     """
 
     title: ClassVar[str] = "What perturbations look like"

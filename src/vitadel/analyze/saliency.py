@@ -40,9 +40,13 @@ _NAMES = {Method.EIGENCAM: "EigenCAM", Method.ATTENTION: "attention", Method.ROL
 class Saliency:
     """Where a model looks, on clean images and under PGD: maps, how alike they are, how wide and how central.
 
-    `methods` are EigenCAM, the attention of the class token and its rollout; () takes all that the model has. `layer`
-    is the tap or module whose EigenCAM is taken, `center` takes the mean over cells out of its channels first. `images`
-    are shown, all are measured. `steps` and `step_size` are those of PGD, 1.5 eps / steps if not said.
+    Args:
+        methods: EigenCAM, the attention of the class token, its rollout; () is all that the model has.
+        images: Images that are shown; all are measured.
+        steps: Steps of PGD.
+        step_size: Step size of PGD; 1.5 eps / steps if not given.
+        layer: Tap or module whose EigenCAM is computed.
+        center: Whether its channels are centered by their means over positions first.
     """
 
     title: ClassVar[str] = "Where the model looks"

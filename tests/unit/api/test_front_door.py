@@ -192,3 +192,11 @@ def test_help_is_fast() -> None:
 def test_catalogs_answer_soon(catalog: str) -> None:
     """Less than three seconds on a free machine; that of torch's import is not ours."""
     assert _seconds(f"from vitadel.api.catalog import CATALOGS; CATALOGS[{catalog!r}].find(None)") < 3
+
+
+@pytest.mark.parametrize("catalog", ["attacks", "scalings", "suites", "studies"])
+def test_every_setting_is_described(catalog: str) -> None:
+    from vitadel.api.catalog import CATALOGS
+
+    pages = [CATALOGS[catalog].page(item.name) for item in CATALOGS[catalog].items()]
+    assert not [f"{page.title}: {one.name}" for page in pages for one in page.settings if not one.about]

@@ -51,11 +51,15 @@ Numbers = NDArray[np.float64]
 class Corruptions:
     """Accuracy under each corruption at each severity, their means, and mCE where it is defined.
 
-    `names` are the corruptions, all if none is named; `extra=false` leaves out the four beyond the fifteen. `table` is
-    `imagenet` or `cifar`, by the size of the images if not said. `jpeg=85` adds the round trip of the released files.
-    `frost` is a folder of photographs for the frost, which is procedural otherwise and then not ImageNet-C's. `files`
-    is the folder of ImageNet-C, CIFAR-10-C or CIFAR-100-C to read instead of making the images; with `skip=true` files
-    of it that cannot be read are left out and counted.
+    Args:
+        names: Corruptions; all if none is named.
+        severities: Severities from 1 to 5.
+        extra: Whether the four corruptions beyond the fifteen of the benchmark are included.
+        table: Table of severities, `imagenet` or `cifar`; by the size of the images if not given.
+        jpeg: Quality of a round trip through JPEG after the corruption; that of the released files is 85.
+        frost: Folder of photographs for the frost, which is procedural without them, and then not that of ImageNet-C.
+        files: Folder of ImageNet-C, CIFAR-10-C or CIFAR-100-C that is read; without it the corruptions are computed.
+        skip: Whether files of that folder that cannot be read are left out and counted.
     """
 
     name: ClassVar[str] = "corruptions"

@@ -30,7 +30,12 @@ _TABLE = "predictions"
 
 @dataclass(frozen=True, slots=True)
 class GrayLevel:
-    """Accuracy under FGSM and under PGD, each within `levels` gray levels of the image; PGD takes `steps` steps."""
+    """Accuracy under FGSM and under PGD, each within some gray levels of the image.
+
+    Args:
+        levels: Radius in gray levels, of 255.
+        steps: Steps of PGD.
+    """
 
     name: ClassVar[str] = "gray-level"
     title: ClassVar[str] = "Attacks of one gray level"

@@ -43,7 +43,8 @@ class LabelSpace(enum.Enum):
 class NaturalAdversarial:
     """Accuracy on hard images, with predictions among the classes that occur, and among all that the model knows.
 
-    `label_space=subset` makes the first the main number, `all` the second.
+    Args:
+        label_space: Which is the main number: `subset`, among the classes that occur, or `all`.
     """
 
     name: ClassVar[str] = "natural-adversarial"
@@ -162,7 +163,8 @@ class _Released(NaturalAdversarial):
 class ImageNetA(_Released):
     """Accuracy on ImageNet-A, among its 200 classes and among all 1000, from one pass.
 
-    `label_space=subset` makes the first the main number, as its authors have it; `all` the second.
+    Args:
+        label_space: Which is the main number: `subset`, as its authors have it, or `all`.
     """
 
     name: ClassVar[str] = "imagenet-a"
@@ -174,7 +176,8 @@ class ImageNetA(_Released):
 class ImageNetR(_Released):
     """Accuracy on ImageNet-R, among its 200 classes and among all 1000, from one pass.
 
-    `label_space=subset` makes the first the main number, as its authors have it; `all` the second.
+    Args:
+        label_space: Which is the main number: `subset`, as its authors have it, or `all`.
     """
 
     name: ClassVar[str] = "imagenet-r"

@@ -61,8 +61,9 @@ _MEMBERS = {
 class ShapeBias:
     """Shape accuracy as in the paper and shape bias as in the field, on the cue-conflict stimuli.
 
-    `mapping` is a text file for models whose classes are not ImageNet's 1000: a line per class of the 16, its name and
-    then the model's class numbers, such as `bear 294-297` or `boat 472 554`.
+    Args:
+        mapping: Text file for models whose classes are not ImageNet's 1000: per class of the 16 a line with its name
+            and the model's class numbers, such as `bear 294-297` or `boat 472 554`.
     """
 
     name: ClassVar[str] = "shape-bias"

@@ -42,9 +42,12 @@ _IMAGES = 6  # shown
 class Spatial:
     """Accuracy under the worst rotation and translation of every image.
 
-    `max_translation` is in pixels, by the size of the images if it is not given, `max_rotation` in degrees;
-    `translations` and `rotations` count the values in between, ends and middle included. `grid_images` images are
-    evaluated under every transformation.
+    Args:
+        max_translation: Largest translation in pixels; by the size of the images if not given.
+        max_rotation: Largest rotation in degrees.
+        translations: Translations per axis, evenly spaced, both ends and the middle included.
+        rotations: Rotations, evenly spaced, both ends and the middle included.
+        grid_images: Images that are evaluated under every transformation.
     """
 
     name: ClassVar[str] = "spatial"

@@ -42,8 +42,12 @@ _SELF = "this model"
 class Transfer:
     """Accuracy of every model on the images crafted on every model: this one, and those named as `sources`.
 
-    `sources` are models as on the command line, with + between them. An image counts as correct if this model is
-    correct on it whichever of the other models it was crafted on.
+    An image counts as correct if this model is correct on it whichever of the other models it was crafted on.
+
+    Args:
+        sources: Further models, as on the command line, with + between them.
+        steps: Steps of the attack.
+        pace: Step size of PGD, as a multiple of eps / steps.
     """
 
     name: ClassVar[str] = "transfer"
