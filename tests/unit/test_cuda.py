@@ -12,7 +12,7 @@ import torch
 from vitadel import data, models, robustness
 from vitadel.attacks import APGD, FAB, FGSM, GAMA, PGD, Engine, Factors, IterativeAttack, Square
 from vitadel.attacks.attention_scaling.attack import RescaledIterativeAttack
-from vitadel.attacks.engine.precision import searcher
+from vitadel.attacks.engine.precision import search_model
 from vitadel.attacks.engine.queue import WorkQueue
 from vitadel.attacks.oracle import Oracle
 from vitadel.core.cuda_graph import GraphedBackward, GraphedForward
@@ -259,7 +259,7 @@ def test_a_model_that_asks_its_device_runs_unrecorded_and_says_so() -> None:
 def test_compiled_models_answer_alike() -> None:
     net = model().cuda().requires_grad_(False).eval()
     x = torch.rand(16, 3, 32, 32, device="cuda")
-    fast, _, flags = searcher(net, x, "float32", compile=True)
+    fast, _, flags = search_model(net, x, "float32", compile=True)
     assert flags == ()
     with torch.no_grad():
         torch.testing.assert_close(fast(x), net(x), rtol=1e-3, atol=1e-4)

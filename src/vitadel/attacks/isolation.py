@@ -1,4 +1,4 @@
-"""Leaving a model, and the generators it may draw from, exactly as they were found."""
+"""Isolation of a model and of random generators: everything is restored after an attack."""
 
 import random
 from collections.abc import Iterator
@@ -11,17 +11,17 @@ from torch import Tensor, nn
 
 from vitadel.core.device import refuse_meta
 
-# buffers above this are not kept aside: copying a bank of features for every batch would cost more than it is worth
+# larger buffers are not saved: copying a bank of features for every batch would cost too much
 _KEPT_BYTES = 1 << 22
 
 
 @contextmanager
 def frozen(model: object) -> Iterator[None]:
-    """Evaluation mode and no weight gradients inside; every mode, flag and buffer restored after.
+    """Context manager: evaluation mode and no weight gradients inside; modes, flags and buffers restored after.
 
-    Modes are restored one by one: a user may keep single layers, such as BatchNorm, in evaluation mode. A forward pass
-    that changes buffers all the same (one that puts its own BatchNorm into training mode, or counts its calls) has them
-    back afterwards, but for buffers of more than 4 MB and those that were replaced by others of another shape.
+    Modes are restored per module, since single layers such as BatchNorm may be in evaluation mode. Buffers that a
+    forward pass changes in evaluation mode are restored too, except those of more than 4 MB and those that were
+    replaced by others of another shape.
     """
     if not isinstance(model, nn.Module):
         yield
@@ -44,9 +44,9 @@ def frozen(model: object) -> Iterator[None]:
 
 @contextmanager
 def isolated(model: object, seed: int, device: torch.device) -> Iterator[None]:
-    """Inside, the model is frozen and draws from `seed` if it draws; outside, nothing has happened.
+    """Context manager: inside, the model is frozen and random generators start from `seed`; all are restored after.
 
-    That holds for torch's generators on the CPU and `device`, for Python's `random` and for numpy's global generator.
+    The generators are torch's on the CPU and on `device`, Python's `random` and numpy's global one.
     """
     refuse_meta(model)
     devices = [device] if device.type == "cuda" else []
@@ -72,9 +72,9 @@ def _python_and_numpy(seed: int) -> Iterator[None]:
 
 @dataclass(slots=True)
 class KeptBuffers:
-    """The buffers of a model and copies of what was in them.
+    """The buffers of a model and copies of their values.
 
-    Version counters do not tell whether a buffer has changed: torch's batch normalization writes to running means
+    Version counters do not show whether a buffer has changed: torch's batch normalization writes to running means
     without counting.
     """
 
@@ -94,7 +94,7 @@ class KeptBuffers:
         return kept
 
     def changed(self) -> list[str]:
-        """The buffers that are not as they were, by the type of their module and their name in it."""
+        """The buffers that have changed, as module type and buffer name."""
         found = []
         for module, name, buffer in self.owners:
             kept = self.copies.get(id(buffer))
@@ -104,9 +104,10 @@ class KeptBuffers:
 
     @torch.no_grad()
     def put_back(self) -> None:
+        """Restore the buffers."""
         for module, name, buffer in self.owners:
             now = module._buffers.get(name)
-            # one of another shape is not what the model remembers but what it has worked out for this input
+            # one of another shape is not state of the model but computed for this input
             if now is not buffer and now is not None and _alike(now, buffer):
                 module._buffers[name] = buffer
         pairs = list(self.copies.values())

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from vitadel.attacks import Attack, AttackResult, Engine, IterativeAttack, Model
-from vitadel.attacks.engine.precision import FALLBACK, in_precision, searcher
+from vitadel.attacks.engine.precision import FALLBACK, in_precision, search_model
 from vitadel.attacks.engine.queue import ImageResult, NonFiniteError, WorkQueue
 from vitadel.attacks.isolation import isolated
 from vitadel.attacks.oracle import Oracle, in_own_precision
@@ -283,6 +283,6 @@ def _checked(ctx: Context, index: Tensor, with_attacks: bool) -> tuple[Search, t
     if engine.precision == "float32" and not engine.compile:
         return Search(ctx, ctx.engine), flags
     with isolated(ctx.model, ctx.seed, ctx.device):
-        copy, precision, failed = searcher(ctx.model, x, str(engine.precision), compile=engine.compile)
+        copy, precision, failed = search_model(ctx.model, x, str(engine.precision), compile=engine.compile)
     engine = replace(ctx.engine, precision=precision)
     return Search(ctx, engine, None if copy is ctx.model else copy), (*flags, *failed)

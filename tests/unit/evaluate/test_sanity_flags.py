@@ -12,7 +12,7 @@ from torch.autograd import grad as slope_of
 from vitadel import robustness
 from vitadel.api.results import Robustness
 from vitadel.attacks import APGD, FAB, FGSM, PGD, Attack, AutoAttack, Engine, Square
-from vitadel.attacks.engine.precision import searcher
+from vitadel.attacks.engine.precision import search_model
 from vitadel.core.flags import Flag
 from vitadel.evaluate import AttackSuite, Context, NamedAttack, Search, TensorImages, sanity_flags
 from vitadel.losses import cross_entropy, dlr, margin
@@ -429,7 +429,7 @@ def test_logits_beyond_the_range_of_half_precision() -> None:
     assert "could not run as fp16: logits beyond the range" in str(half.flags[0].sentence)
     assert list(plain.flags) == []
     x, _ = images()
-    found, precision, _ = searcher(steep, x, "fp16")
+    found, precision, _ = search_model(steep, x, "fp16")
     assert precision == "bf16"  # which has the range
     assert found(x).dtype == torch.bfloat16
     assert choose(steep, Engine(precision="fp16")).precision == "bf16"

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vitadel import models
 from vitadel.attacks.attention_scaling.rescaled_model import RescaledModel
-from vitadel.attacks.engine.precision import searcher
+from vitadel.attacks.engine.precision import search_model
 from vitadel.core.errors import UsageError
 from vitadel.models import Model, Option, attention_scales, fingerprint, set_attention_scales
 
@@ -163,8 +163,8 @@ def test_a_compiled_search_sees_them(x: Tensor, monkeypatch: pytest.MonkeyPatch,
     build = torch.compile
     monkeypatch.setattr(torch, "compile", lambda model, **options: build(model, **options, backend="eager"))
     model = scaled()
-    fast, _, flags = searcher(model, x, precision, compile=True)
-    plain, *_ = searcher(model, x, precision)
+    fast, _, flags = search_model(model, x, precision, compile=True)
+    plain, *_ = search_model(model, x, precision)
     assert not flags
     pixels = x.clone().requires_grad_()
     slopes = [torch.autograd.grad(one(pixels)[:, 0].sum(), pixels)[0] for one in (fast, plain)]

@@ -1,7 +1,7 @@
-"""A model as a search computes it: in half precision, compiled, or as it is.
+"""The model that a search runs on: in half precision, compiled, or as it is.
 
-Half precision decides nothing: what a search finds counts only if the float32 model agrees. float16 keeps three more
-bits than bfloat16 and so sees smaller changes; bfloat16 has the range of float32 and never overflows.
+An adversarial example counts only if the float32 model confirms it. float16 has three more bits than bfloat16 and so
+resolves smaller changes; bfloat16 has the range of float32 and never overflows.
 """
 
 import copy
@@ -13,43 +13,52 @@ from vitadel.attacks.oracle import Model, in_own_precision
 from vitadel.core.errors import UsageError
 from vitadel.core.flags import Flag
 
-# what a search that meets numbers beyond its range goes on with
+# the precision in which a search continues after NaN or infinite numbers
 FALLBACK = {"fp16": "bf16", "bf16": "float32"}
 PRECISIONS = ("float32", "bf16", "fp16")
 
 
-def searcher(
+def search_model(
     model: nn.Module, x: Tensor, precision: str, *, compile: bool = False
 ) -> tuple[Model, str, tuple[Flag, ...]]:
-    """The first way to compute `model` that works on `x` both ways, its precision, and flags for those that do not.
+    """The model to search on: the first variant whose forward and backward pass work on `x`.
 
-    Tried are `precision`, compiled first if that is wished, and then what is wider.
+    Tried are `precision`, compiled first if asked for, and then wider precisions.
+
+    Args:
+        model: The float32 model.
+        x: [B, C, H, W] a few images.
+        precision: The precision to start with, one of `PRECISIONS`.
+        compile: Whether to send the model through `torch.compile`.
+
+    Returns:
+        The model, its precision, and flags for variants that failed.
     """
     wider = [precision]
     while wider[-1] in FALLBACK:
         wider.append(FALLBACK[wider[-1]])
-    ways = [*([(precision, True)] if compile else []), *((one, False) for one in wider)]
+    variants = [*([(precision, True)] if compile else []), *((one, False) for one in wider)]
     flags: list[Flag] = []
-    for way in ways:
-        tried, compiled = way
+    for variant in variants:
+        tried, compiled = variant
         try:
-            found = _in_precision(model, tried, compile=compiled)
-            _try_both_ways(found, x)
+            candidate = _in_precision(model, tried, compile=compiled)
+            _check_passes(candidate, x)
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # a compiler or a cast may fail in any way, and the plain model is always there
-            if way == ways[-1]:
+            if variant == variants[-1]:
                 raise
             first = (str(error).strip() or type(error).__name__).splitlines()[0]
             name = f"{tried}, compiled" if compiled else tried
             flags.append(Flag("search-fell-back", f"the search could not run as {name}: {first[:200]}", {}))
         else:
-            return found, tried, tuple(flags)
-    raise UsageError("the model gives no gradient at all")  # pragma: no cover - the last way raises its own error
+            return candidate, tried, tuple(flags)
+    raise UsageError("the model gives no gradient at all")  # pragma: no cover - the last variant raises its own error
 
 
 def in_precision(model: nn.Module, precision: str) -> Model:
-    """The model computed in `precision`, untried."""
+    """The model in `precision`, without a check that it works."""
     return _in_precision(model, precision, compile=False)
 
 
@@ -69,7 +78,7 @@ def _in_precision(model: nn.Module, precision: str, *, compile: bool) -> Model:
     return in_bf16
 
 
-def _try_both_ways(model: Model, x: Tensor) -> None:
+def _check_passes(model: Model, x: Tensor) -> None:
     # two batch sizes, so that a compiler learns that they change
     for rows in (x, x[:1].expand(3, *x.shape[1:])):
         pixels = rows.detach().clone().requires_grad_()
