@@ -41,3 +41,9 @@ def test_sizes_in_float32_are_good_to_the_last_digits() -> None:
     exact = (x - x0).double().flatten()
     assert L2(1).distance(x, x0).item() == pytest.approx(math.sqrt((exact**2).sum().item()), rel=1e-7)
     assert L1(1).distance(x, x0).item() == pytest.approx(exact.abs().sum().item(), rel=1e-7)
+
+
+def test_the_diameter_of_the_box_in_every_norm() -> None:
+    shape = (3, 4, 5)
+    assert [threat.diameter(shape) for threat in (Linf(0.1), L2(0.1), L1(0.1))] == pytest.approx([1, 60**0.5, 60])
+    assert [threat.largest_eps for threat in (Linf(0.1), L2(0.1), L1(0.1))] == [1, float("inf"), float("inf")]

@@ -39,7 +39,7 @@ from vitadel.evaluate.store import ResultStore, Row
 from vitadel.evaluate.suites.base import Suite, run_suite
 from vitadel.losses import margin
 from vitadel.runs.schema import ROBUST, WRONG_BEFORE, AttackRecord, SuiteRecord, ThreatRecord
-from vitadel.threats import Linf, Threat, check_size, with_eps
+from vitadel.threats import Threat, check_size, with_eps
 
 # tables that are no attack's
 _TABLES = (CLEAN, "flags")
@@ -93,7 +93,7 @@ class AttackSuite:
                 f"suite {self.name!r} attacks, so it needs a threat. Write for example --threat linf:8/255."
             )
         radii = sorted({threat.eps * scale for scale in self.eps_scales})
-        kept: list[Threat | None] = [with_eps(threat, eps) for eps in radii if eps <= 1 or not isinstance(threat, Linf)]
+        kept: list[Threat | None] = [with_eps(threat, eps) for eps in radii if eps <= threat.largest_eps]
         if not kept:
             raise UsageError(
                 f"suite {self.name!r} has no radius up to 1 at {threat.eps:g}, got eps_scales {self.eps_scales}. "
