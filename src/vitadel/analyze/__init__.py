@@ -1,4 +1,4 @@
-"""From taps, models and images to numbers: studies that explain what an evaluation found."""
+"""Studies that explain a model: what it attends to, what its layers do, what attacks change."""
 
 from collections.abc import Callable
 
@@ -7,13 +7,13 @@ from vitadel.analyze.correlation import Correlation
 from vitadel.analyze.feature_visualization import FeatureVisualization
 from vitadel.analyze.lesion import Lesion
 from vitadel.analyze.masking import Masking, masking
+from vitadel.analyze.masking_verdict import Evidence, Verdict
 from vitadel.analyze.perturbation_semantics import PerturbationSemantics, semantics
 from vitadel.analyze.perturbations import Perturbations
 from vitadel.analyze.restricted_attention import RestrictedAttention
 from vitadel.analyze.saliency import Saliency
 from vitadel.analyze.study import Study, map_chunks, run_study, study, tensor_context, threat_of
 from vitadel.analyze.tora_gates import TORAGates
-from vitadel.analyze.verdict import Evidence, Verdict
 from vitadel.evaluate.images import Images
 
 STUDIES: dict[str, Callable[[], Study]] = {

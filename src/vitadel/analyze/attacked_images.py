@@ -1,4 +1,4 @@
-"""What an attack adds to images, shown as pictures, and the attack of the studies that look at it.
+"""Perturbations as pictures, and the attack of the studies of perturbations.
 
 Shape letters: B images, C channels, H rows, W columns.
 """
@@ -68,7 +68,7 @@ def gray(x: Tensor) -> Tensor:
 
 
 def small(image: Tensor) -> Tensor:
-    """An image [C, H, W] of a size that a page of many can bear."""
+    """An image [C, H, W] of at most 112 pixels a side, as reports show many of them."""
     side = max(image.shape[-2:])
     if side <= _SIDE:
         return image

@@ -2,12 +2,12 @@ r"""Is the attack strong enough? Loss and accuracy against its steps, over resta
 
 Debenedetti's code attacks correctly classified images with 0, 1, 2, 5, ... steps of PGD, many times each: an attack
 that has converged gains nothing from more steps, and restarts end alike. Zero steps are the clean image. Each number of
-steps is a search of its own, whose steps are 2.5 eps / steps long if nobody says otherwise.
+steps is a search of its own, whose steps are 2.5 eps / steps long by default.
 
 A slice of the loss around an image x is :math:`L(\mathrm{clip}(x + a\,d + b\,r))` for a and b from -1 to 1: d is a step
 of length eps along the gradient, r one along random numbers, both as the threat steps; the clip keeps pixels in [0, 1].
 In the middle is the loss of the image itself. A smooth rise along a is what gradients can follow; a rough or flat one
-hides from them.
+masks them.
 
 Shape letters: B images, R restarts, A and B points along a and b.
 """
@@ -19,7 +19,6 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor, nn
 
-from vitadel import threats as threats
 from vitadel.analyze.study import threat_of
 from vitadel.attacks import PGD
 from vitadel.attacks.isolation import isolated
@@ -116,7 +115,7 @@ class Convergence:
         if not len(correct):
             raise UsageError(
                 f"the model gets none of {len(ctx.images)} images right, so there is nothing to attack. Choose more "
-                "images, or look at `vitadel evaluate` first."
+                "images, or run `vitadel evaluate` first."
             )
         return correct[: self.images]
 

@@ -14,7 +14,7 @@ Shape letters: B images, N cells, C channels, n the smaller of both, S steps.
 import torch
 from torch import Tensor
 
-_STEPS = 8  # vectors between two looks at how far it has come
+_STEPS = 8  # vectors between two checks of convergence
 _ROUNDS = 16
 # what is not along the vector, relative to its eigenvalue
 _STILL = {torch.float32: 1e-6, torch.float64: 1e-11}

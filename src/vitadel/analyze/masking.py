@@ -1,8 +1,8 @@
 """Does a model mask its gradient by the softmax of its attention? Measurements, and a verdict.
 
 The diagnostics of Jain & Dutta (CVPR 2024): gaps between pre-softmax scores, accuracy against radius, iterations and
-the number of rescaled blocks. Beside them controls: attacks that need no gradient, a second try of the same attack, the
-model itself as the judge. How all is weighed: `vitadel.analyze.verdict`.
+the number of rescaled blocks. Controls beside them: attacks that need no gradient, a second run of the same attack,
+and every result evaluated on the model itself. How the evidence is weighed: `vitadel.analyze.masking_verdict`.
 """
 
 from dataclasses import dataclass, field
@@ -11,9 +11,8 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor, nn
 
-from vitadel import threats as threats
 from vitadel.analyze.masking_figures import masking_exhibits
-from vitadel.analyze.measures import Measurements
+from vitadel.analyze.masking_measurements import Measurements
 from vitadel.analyze.study import study, threat_of
 from vitadel.attacks import PGD, Scaling
 from vitadel.core.errors import UsageError
@@ -111,7 +110,7 @@ def masking(
 def _with_attention(model: nn.Module) -> Model:
     if not isinstance(model, Model):
         raise UsageError(
-            f"this study looks into attention through a model's taps, and this {type(model).__name__} has none. "
+            f"this study reads attention through a model's taps, and this {type(model).__name__} has none. "
             "Load it with vitadel.models.load, or give its network to vitadel.models.wrap."
         )
     if not model.taps.attentions():

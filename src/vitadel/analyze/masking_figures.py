@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vitadel.analyze.attention_gaps import EDGES, LINES
-from vitadel.analyze.measures import Measured
+from vitadel.analyze.masking_measurements import Measured
 from vitadel.runs.exhibits import Cell, Exhibit, Histogram, Histograms, Line, Lines, Table
 from vitadel.threats import Threat, bounds_each_pixel
 

@@ -2,8 +2,8 @@
 
 Debenedetti (2022, section 4.3.1): a perturbation stretched to an 8-bit image is shown to classifiers that were trained
 on ordinary images. If they name the class of the attacked image more often than chance does, the perturbation shows the
-object. The control are the same answers against the labels in a random order: what a classifier that has its favorites
-gets right by chance.
+object. The control are the same predictions against the labels in a random order: what a classifier that prefers some
+classes gets right by chance.
 
 Shape letters: B images, K classes.
 """
@@ -17,7 +17,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitadel import threats as threats
 from vitadel.analyze import attacked_images
 from vitadel.analyze.attacked_images import Sign, Stretch
 from vitadel.analyze.json_arrays import packed, unpacked
@@ -276,15 +275,15 @@ def _informative_top(classes: int) -> str:
 def _bars(scores: Mapping[str, Mapping[str, Mapping[str, Accuracy]]], classes: int, n: int) -> Bars:
     top = _informative_top(classes)
     first = int(top.removeprefix("top"))
+    share = (
+        f"Share of {n} perturbations whose image's class is among the classifier's first {first}"
+        if first > 1
+        else f"Share of {n} perturbations that the classifier gives the class of their image"
+    )
     return Bars(
         f"Perturbations classified, top-{first}",
-        f"Share of {n} perturbations whose image's class is among the first {first} of the classifier, beside the "
-        "same answers against shuffled labels; with Wilson's 95% intervals. Perturbations that show the object stand "
-        "out from the shuffled ones."
-        if first > 1
-        else f"Share of {n} perturbations that the classifier gives the class of their image, beside the same answers "
-        "against shuffled labels; with Wilson's 95% intervals. Perturbations that show the object stand out from the "
-        "shuffled ones.",
+        f"{share}, beside the same predictions against shuffled labels; with Wilson's 95% intervals. Perturbations "
+        "that show the object exceed the shuffled ones.",
         list(scores),
         [
             Bar.of(_NAMES[shown], [scores[name][shown][top] for name in scores])

@@ -1,9 +1,9 @@
 """What do adversarial perturbations look like? As pictures, by frequency, and against the grid of patches.
 
 Bhojanapalli et al. (2021, arXiv:2103.14586) see the patches of a ViT in its perturbations, and none of that in a
-ResNet's; Debenedetti (2022) sees the object in the perturbations of robust models, and noise in those of others. Beside
-the pictures stand numbers: power by frequency (`vitadel.analyze.spectrum`) and how far the pattern follows the patches
-(`vitadel.analyze.patch_grid`), for the perturbation and for its size alone.
+ResNet's; Debenedetti (2022) sees the object in the perturbations of robust models, and noise in those of others. In
+numbers: power by frequency (`vitadel.analyze.spectrum`) and how far the pattern follows the patches
+(`vitadel.analyze.patch_grid`), for the perturbation and for its absolute value.
 
 Shape letters: B images, C channels, H rows, W columns, F frequencies, P places in a patch.
 """
@@ -16,7 +16,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from vitadel import threats as threats
 from vitadel.analyze import attacked_images, spectrum
 from vitadel.analyze.attacked_images import Sign, Stretch, mean_interval
 from vitadel.analyze.json_arrays import packed, unpacked

@@ -1,4 +1,4 @@
-"""Where does a model look, and does an attack move its eyes? EigenCAM, attention and rollout, before and under attack.
+"""Saliency maps before and under attack: EigenCAM, attention and rollout.
 
 How maps are made: `vitadel.analyze.saliency_maps`. Three numbers go with each: how alike the maps before and under
 attack are (Pearson's correlation over cells); the spread of a map, :math:`(\\sum m)^2 / (n \\sum m^2)` of its
@@ -15,7 +15,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from vitadel import threats as threats
 from vitadel.analyze import attacked_images
 from vitadel.analyze.attacked_images import mean_interval
 from vitadel.analyze.json_arrays import packed, unpacked
@@ -38,7 +37,7 @@ _NAMES = {Method.EIGENCAM: "EigenCAM", Method.ATTENTION: "attention", Method.ROL
 
 @dataclass(frozen=True, slots=True)
 class Saliency:
-    """Where a model looks, on clean images and under PGD: maps, how alike they are, how wide and how central.
+    """Saliency maps of clean images and under PGD: how alike they are, how wide and how central.
 
     Args:
         methods: EigenCAM, the attention of the class token, its rollout; () is all that the model has.
@@ -49,8 +48,8 @@ class Saliency:
         center: Whether its channels are centered by their means over positions first.
     """
 
-    title: ClassVar[str] = "Where the model looks"
-    about: ClassVar[str] = "where does a model look, before and under attack? EigenCAM, attention, rollout"
+    title: ClassVar[str] = "Saliency maps"
+    about: ClassVar[str] = "saliency maps before and under attack: EigenCAM, attention, rollout"
     needs_threat: ClassVar[bool] = True
 
     methods: tuple[Method, ...] = ()
@@ -121,7 +120,7 @@ class Saliency:
         why = offered(model)
         if missing := next((method for method in self.methods if why[method]), None):
             has = ", ".join(method.value for method, reason in why.items() if not reason)
-            raise UsageError(f"there is no {missing.value} to look at: {why[missing]}. This model has {has}.")
+            raise UsageError(f"there is no {missing.value} here: {why[missing]}. This model has {has}.")
         return self.methods or tuple(method for method, reason in why.items() if not reason)
 
     def _pictures(self, images: Images, rows: TableRows, maps_of: SaliencyMaps, threat: Threat) -> Pictures:

@@ -1,4 +1,4 @@
-r"""Where a model looks: maps of an image from inside a network, and what each family of networks has to offer.
+r"""Saliency maps from inside a network, and which of them each family of networks has.
 
 * EigenCAM (`vitadel.analyze.eigencam`) of a feature map. Of a network that reads a class token that is the input of its
   last attention, normalized: what that attention adds to patches no longer reaches the classifier, and without the
@@ -31,7 +31,7 @@ from vitadel.models.wide_resnet import WideResNet
 
 
 class Method(enum.Enum):
-    """Ways to see where a model looks."""
+    """How a saliency map is made."""
 
     EIGENCAM = "eigencam"
     ATTENTION = "attention"
@@ -64,7 +64,7 @@ class SaliencyMaps:
         return cls(model, methods, layer or _last_map(model, x[:1]), center)
 
     def __call__(self, x: Tensor, seed: int) -> tuple[dict[Method, Tensor], Tensor]:
-        """[B, h, w] maps by method, and the model's answers [B, K]; all on the CPU."""
+        """[B, h, w] maps by method, and the model's logits [B, K]; all on the CPU."""
         model, device = self.model, device_of(self.model)
         wanted = _attentions(model, self.methods)
         with isolated(model, seed, device), torch.no_grad(), _watched(model, self.layer, wanted) as seen:
@@ -98,7 +98,7 @@ def check_layer(model: nn.Module, layer: str) -> None:
     attention = layer.rpartition(".")[0]
     inside = isinstance(model, Model) and layer in taps and attention in model.taps.attentions()
     if inside and layer != f"{attention}.out":
-        raise UsageError(f"{layer} is inside an attention, and no map of the image. Name its answer: {attention}.out.")
+        raise UsageError(f"{layer} is inside an attention, and no map of the image. Name its output: {attention}.out.")
 
 
 def rollout(attentions: Sequence[Tensor]) -> Tensor:
@@ -132,14 +132,14 @@ def _family(model: nn.Module) -> str:
 
 
 def _no_class_token(model: nn.Module) -> str:
-    """Why there is no class token to look with; empty if there is."""
+    """Why there is no class token whose attention could be shown; empty if there is."""
     net, family = _net(model), _family(model)
     if not isinstance(model, Model) or not model.taps.attentions():
         return f"{type(net).__name__} has no attention that Vitadel knows"
     if family in ("cait", "xcit"):
         return ""
     if family not in ("vit", "adapted vit"):
-        return f"{type(net).__name__} has no class token to look with"
+        return f"{type(net).__name__} has no class token"
     backbone = getattr(net, "backbone", net)
     if getattr(backbone, "cls_token", None) is None or getattr(backbone, "global_pool", "token") != "token":
         return f"this {type(net).__name__} reads no class token (global_pool={getattr(backbone, 'global_pool', '')!r})"
@@ -168,11 +168,11 @@ def _watched(model: nn.Module, layer: str, attentions: Sequence[str]) -> Iterato
     seen = _Seen()
 
     def mean_of(name: str) -> Callable[[Tensor], Tensor]:
-        def look(probs: Tensor) -> Tensor:
+        def edit(probs: Tensor) -> Tensor:
             seen.attentions[name] = probs.mean(1)  # at once, as the heads of all blocks may not fit into memory
             return probs
 
-        return look
+        return edit
 
     def keep(value: Tensor) -> Tensor:
         seen.features = value
@@ -204,7 +204,7 @@ def _keeping(
 
 
 def _last_map(model: nn.Module, x: Tensor) -> str:
-    """The name of the layer whose EigenCAM is looked at, found on one image."""
+    """The name of the layer whose EigenCAM is taken, found on one image."""
     family, names = _family(model), model.taps.names() if isinstance(model, Model) else []
     if family in ("vit", "adapted vit") and not _no_class_token(model):
         net = _net(model)
@@ -221,7 +221,7 @@ def _last_map(model: nn.Module, x: Tensor) -> str:
     if 0 in list(sizes.values())[list(sizes).index(found[-1]) :]:
         raise UsageError(
             f"{type(_net(model)).__name__} goes on with tokens after its last feature map, and Vitadel does not know "
-            f"where they lie. Name what to look at: layer={found[-1]} is that map; of tokens those after "
+            f"where they lie. Name a layer: layer={found[-1]} is that map; of tokens those after "
             "net.num_prefix_tokens are taken row by row."
         )
     return found[-1]
@@ -277,7 +277,7 @@ def _outside_attention(net: nn.Module, prefix: str = "") -> Iterator[tuple[str, 
 
 def _cells(model: nn.Module, value: Tensor, x: Tensor) -> Tensor | None:
     """[B, h, w, C] from what a layer gives; None if that is no map of each image."""
-    if len(value) != len(x) or value.ndim not in (3, 4):  # Swin's windows stand beside the images
+    if len(value) != len(x) or value.ndim not in (3, 4):  # Swin's windows are counted beside the images
         return None
     if value.ndim == 4:
         channels_first, channels_last = _fits(value.shape[2:], x), _fits(value.shape[1:3], x)

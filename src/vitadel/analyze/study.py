@@ -14,7 +14,6 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor, nn
 
-from vitadel import threats as threats
 from vitadel.attacks import Engine
 from vitadel.core.distributed import Ranks
 from vitadel.core.errors import UsageError
@@ -26,7 +25,7 @@ from vitadel.evaluate.store import Row, TableRows
 from vitadel.runs import describe
 from vitadel.runs.schema import StudyRecord, ThreatRecord
 from vitadel.runs.typed_json import to_json
-from vitadel.threats import Threat
+from vitadel.threats import Threat, as_threat
 
 
 class Study(Protocol):
@@ -50,7 +49,7 @@ def run_study(study: Study, ctx: Context) -> StudyRecord:
     """Run a study and keep its result; what the context's store has already is not computed again.
 
     Args:
-        study: The study; whoever calls has asked its `refuse`.
+        study: The study; the caller has called its `refuse`.
         ctx: The model, the images and the store. One in a folder gets the result as `result.json`.
 
     Returns:
@@ -111,7 +110,7 @@ def tensor_context(
     progress: Notify = silent,
 ) -> Context:
     """The context of a study of images in memory, with its results in memory."""
-    engine, radius = Engine(batch_size=batch_size, precision="float32"), threats.as_threat(threat)
+    engine, radius = Engine(batch_size=batch_size, precision="float32"), as_threat(threat)
     return Context(model, TensorImages(x, y), threat=radius, seed=seed, engine=engine, progress=progress)
 
 

@@ -171,7 +171,7 @@ def test_a_network_that_reads_no_class_token_shows_its_last_patches(x: Tensor) -
     result = studied(model, x)
     assert result["layer"] == "blocks.1.out"
     assert "reads no class token (global_pool='avg')" in result["missing"]["attention"]
-    with pytest.raises(UsageError, match=r"no rollout to look at: .* This model has eigencam"):
+    with pytest.raises(UsageError, match=r"no rollout here: .* This model has eigencam"):
         studied(model, x, Saliency(methods=(ROLLOUT,)))
 
 
@@ -328,9 +328,9 @@ def test_mistakes(x: Tensor) -> None:
         (
             "resnet",
             ATTENTION,
-            r"no attention to look at: ResNet has no attention that Vitadel knows\. This model has eig",
+            r"no attention here: ResNet has no attention that Vitadel knows\. This model has eig",
         ),
-        ("swin", ATTENTION, "SwinTransformer has no class token to look with"),
+        ("swin", ATTENTION, "SwinTransformer has no class token"),
         ("xcit", ROLLOUT, "its blocks relate channels, not patches. This model has eigencam, attention"),
     ):
         with pytest.raises(UsageError, match=told):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from vitadel.analyze import verdict
-from vitadel.analyze.verdict import CANNOT_TELL, MASKED, NOT_MASKED, NOTHING, Evidence, Verdict
+from vitadel.analyze import masking_verdict as verdict
+from vitadel.analyze.masking_verdict import CANNOT_TELL, MASKED, NOT_MASKED, NOTHING, Evidence, Verdict
 
 QUIET = {
     "square": verdict.square(0, 80, 5000),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from vitadel.analyze import verdict as tests
+from vitadel.analyze import masking_verdict as tests
 from vitadel.analyze.attack_runner import Attacked, has_zero_gradient, run_attack
 from vitadel.analyze.attention_gaps import EDGES, LINES, measure_gaps
 from vitadel.analyze.study import threat_of
