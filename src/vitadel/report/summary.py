@@ -45,8 +45,7 @@ def summarize(runs: Sequence[Path]) -> list[SummaryRow]:
 
 def summary_rows(records: Sequence[RunRecord]) -> list[SummaryRow]:
     """The rows of records that were read already."""
-    pairs = [(record, evaluation) for record in records for evaluation in record.attacks]
-    peers: dict[tuple[str, str, str], list[float]] = {}
+    pairs, peers = [(run, one) for run in records for one in run.attacks], dict[tuple[str, str, str], list[float]]()
     for record, evaluation in pairs:
         if evaluation.record.robust is not None:
             peers.setdefault(_comparable(record, evaluation), []).append(evaluation.record.robust.accuracy)

@@ -127,8 +127,7 @@ def compact(value: object, depth: int = 2) -> str:
 def description(run: "RunRecord") -> list[str]:
     """What a run says of its model: recipe, architecture, data, weights; empty texts for what it does not say."""
     find = run.manifest.find
-    data, recipe_seed = find("data", "spec"), find("recipe", "seed")
-    seed = run.manifest.parts.get("seed", recipe_seed)
+    data, seed = find("data", "spec"), run.manifest.parts.get("seed", find("recipe", "seed"))
     on = (f" on {compact(data)}" if data is not None else "") + (f" (seed {seed})" if seed is not None else "")
     return [
         compact(find("recipe", "about") or ""),
@@ -167,8 +166,7 @@ def provenance(folder: str, manifest: ManifestRecord) -> list[tuple[str, str]]:
     """Everything in a manifest as pairs of name and text: what one needs first, then every part."""
     content = manifest.to_json()
     first = [(key, _line(content.pop(key))) for key in ("command", "kind", "created", "device", "commit")]
-    parts = list(_leaves(content.pop("parts"), ""))
-    others = [(key, _line(value)) for key, value in content.items()]
+    parts, others = _leaves(content.pop("parts"), ""), [(key, _line(value)) for key, value in content.items()]
     return [("folder", folder), *((key, value) for key, value in [*first, *others, *parts] if value)]
 
 

@@ -27,7 +27,7 @@ from vitadel.core.stats import Accuracy, accuracy_of
 if TYPE_CHECKING:
     import pyarrow
 
-Columns = Mapping[str, Sequence[object]]
+Columns = Mapping[str, Sequence[Any]]
 
 _HASH = b"vitadel.sha256"
 # what every summary has
@@ -54,7 +54,7 @@ class ResultFolder:
         """Keep some rows of a table; the column `index` says of which images."""
         import pyarrow as pa
 
-        first = min(int(str(index)) for index in columns["index"])
+        first = min(columns["index"])
         _write(pa.table(dict(columns)), self.table(table) / f"{first:09d}.parquet")
 
     def read(self, table: str) -> dict[str, list[Any]]:

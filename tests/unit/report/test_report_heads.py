@@ -1,4 +1,4 @@
-"""Runs of the heads of one model are told apart by the head, under one name."""
+"""Runs of the heads of one model are distinguished by the head, under one name."""
 
 import html
 import re
@@ -32,9 +32,9 @@ def test_heads_of_one_model_share_its_name(make: Any) -> None:
     assert labels(runs[1:3]) == ["runs/tora#acc", "runs/tora#rob"]
     assert labels(runs[:1]) == ["digits-tora"]
     text = write_report(runs, make.root / "page.html").read_text()
-    told = " ".join(html.unescape(re.sub(r"<[^>]*>", " ", text)).split())
-    assert "digits-tora#rob timm:vit; predicts with its robust head" in told
-    assert "digits-tora#joint timm:vit; predicts with the mean of its heads" in told
+    shown = " ".join(html.unescape(re.sub(r"<[^>]*>", " ", text)).split())
+    assert "digits-tora#rob timm:vit; predicts with its robust head" in shown
+    assert "digits-tora#joint timm:vit; predicts with the mean of its heads" in shown
 
 
 def test_other_weights_are_another_model(make: Any) -> None:

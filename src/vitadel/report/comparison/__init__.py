@@ -1,1 +1,1 @@
-"""See the modules inside."""
+"""Models compared: the table, fits through models, figures, and files of all of it."""

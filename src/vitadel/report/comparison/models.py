@@ -366,15 +366,13 @@ def _with_best(column: Column, scores: _Scores) -> _Scores:
 
 
 def _against(baseline: str, scores: _Scores) -> _Scores:
-    base = scores.get(baseline)
-    if base is None:
+    if (base := scores.get(baseline)) is None:
         return scores
-    return {
-        label: score
-        if label == baseline
-        else replace(score, delta=score.value - base.value, paired=paired_test(score.scores, base.scores))
+    differences = {
+        label: replace(score, delta=score.value - base.value, paired=paired_test(score.scores, base.scores))
         for label, score in scores.items()
     }
+    return {**differences, baseline: base}
 
 
 def _ranked_by(columns: Sequence[Column], scores: Sequence[_Scores]) -> int:

@@ -1,1 +1,1 @@
-"""See the modules inside."""
+"""Figures: of runs, of exhibits, and the gallery of attacked images."""
