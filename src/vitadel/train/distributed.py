@@ -10,7 +10,7 @@ from types import FrameType
 import torch
 from accelerate import Accelerator, PartialState
 from accelerate.state import AcceleratorState
-from accelerate.utils import DistributedDataParallelKwargs, convert_outputs_to_fp32
+from accelerate.utils import DistributedDataParallelKwargs, convert_outputs_to_fp32, parse_flag_from_env
 from torch import Tensor, distributed, nn
 from torch.optim import Optimizer
 
@@ -24,8 +24,14 @@ _PREPARED = ("forward", "_is_accelerate_prepared")
 def launch_ranks() -> Ranks:
     """The processes of this launch, in the process group that accelerate sets up for training."""
     set_launch_environment()
-    PartialState()
+    process_state()
     return Ranks.of_launch()
+
+
+def process_state() -> PartialState:
+    """accelerate's process group. Without a GPU it has to be told so: it would take each process for the only one."""
+    cpu = parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.accelerator.is_available()
+    return PartialState(cpu=cpu)
 
 
 def make_accelerator(*, bf16: bool, find_unused_parameters: bool) -> Accelerator:

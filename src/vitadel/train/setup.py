@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 import torch
-from accelerate import PartialState
 
 from vitadel.core.errors import UsageError
 from vitadel.core.numeric import check_ranges, check_seed
@@ -11,6 +10,7 @@ from vitadel.data import Shards, Split
 from vitadel.models import Model, attention_scales
 from vitadel.objectives import AWP, Objective
 from vitadel.train.config import Compile, TrainingConfig
+from vitadel.train.distributed import process_state
 from vitadel.train.input.sampler import Sampler, Share
 
 
@@ -63,7 +63,7 @@ def set_up(
             f"{type(objective).__name__} trains other weights at every update, and plan.shard cuts all of them alike. "
             "Set plan.shard=false."
         )
-    sampler = make_sampler(train, synthetic, config, seed, PartialState().num_processes if world is None else world)
+    sampler = make_sampler(train, synthetic, config, seed, process_state().num_processes if world is None else world)
     objective.prepare_model(model)
     _refuse_hidden_attention(config, model)
     if config.checkpoint_activations:
