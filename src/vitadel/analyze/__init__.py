@@ -14,7 +14,6 @@ from vitadel.analyze.restricted_attention import RestrictedAttention
 from vitadel.analyze.saliency import Saliency
 from vitadel.analyze.study import Study, map_chunks, run_study, study, tensor_context, threat_of
 from vitadel.analyze.tora_gates import TORAGates
-from vitadel.evaluate.images import Images
 
 STUDIES: dict[str, Callable[[], Study]] = {
     "accumulate": FeatureVisualization,
@@ -36,7 +35,6 @@ __all__ = [
     "Correlation",
     "Evidence",
     "FeatureVisualization",
-    "Images",
     "Lesion",
     "Masking",
     "PerturbationSemantics",
