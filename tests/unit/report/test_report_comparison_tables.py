@@ -90,21 +90,21 @@ def test_csv_comes_back_with_bare_numbers(runs: list[Path]) -> None:
 
 
 def test_json_holds_everything(runs: list[Path]) -> None:
-    told = json.loads(as_json(table(runs, "vit")))
-    assert (told["baseline"], told["ranked_by"]) == ("vit", "best-known linf:8/255")
-    assert [column["key"] for column in told["columns"]] == [
+    content = json.loads(as_json(table(runs, "vit")))
+    assert (content["baseline"], content["ranked_by"]) == ("vit", "best-known linf:8/255")
+    assert [column["key"] for column in content["columns"]] == [
         "clean",
         "autoattack linf:8/255",
         "best-known linf:8/255",
         "corruptions",
     ]
-    first, second = told["models"]
+    first, second = content["models"]
     score = first["scores"]["best-known linf:8/255"]
     assert score["paired"] == {"n": 10, "better": 3, "worse": 0, "p": 0.25, "test": "McNemar, exact"}
     assert score["found_by"] == "autoattack"
     assert second["flags"] == [{"evaluation": "corruptions", "code": "c", "sentence": "s"}]
-    assert told["trends"] == []
-    assert told["scalings"] == []
+    assert content["trends"] == []
+    assert content["scalings"] == []
 
 
 def test_json_tells_the_fits_where_there_are_any(make: Any) -> None:
@@ -115,11 +115,11 @@ def test_json_tells_the_fits_where_there_are_any(make: Any) -> None:
             run, "corruptions", [1.0] * right + [0.0] * (40 - right), clean=[1] * (right + 2) + [0] * (38 - right)
         )
         runs.append(run.folder)
-    told = json.loads(as_json(table(runs)))
-    (trend,) = told["trends"]
+    content = json.loads(as_json(table(runs)))
+    (trend,) = content["trends"]
     assert trend["models"] == 3
     assert set(trend["effective_robustness"]) == {"model-0", "model-1", "model-2"}
-    assert [(fit["column"], fit["family"], fit["models"]) for fit in told["scalings"]] == [
+    assert [(fit["column"], fit["family"], fit["models"]) for fit in content["scalings"]] == [
         ("clean", "vit", 3),
         ("corruptions", "vit", 3),
     ]

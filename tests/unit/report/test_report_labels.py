@@ -42,8 +42,8 @@ def test_curves_of_one_model_are_distinguished_by_their_strokes(make: Any) -> No
     runs.append(make.evaluate("three", "cnn", {1: 25, 8: 10}))
     records = read_runs(runs)
     found = [curve for record in records for curve in record.curves]
-    told = strokes(found, color_numbers(identities(records), COLORS))
-    assert told == {"vit (one)": "solid", "vit (two)": "dashed", "cnn": "solid"}
+    drawn = strokes(found, color_numbers(identities(records), COLORS))
+    assert drawn == {"vit (one)": "solid", "vit (two)": "dashed", "cnn": "solid"}
     text = write_report(runs, make.root / "page.html").read_text(encoding="utf-8")
     legend = text.split('<section id="curve">')[1].split("</ul>")[0]
     assert re.findall(r"</i>([^<]+)</span>([^<]*)", legend) == [

@@ -341,10 +341,10 @@ def test_two_runs_of_one_name_get_their_folders(make: Any) -> None:
     assert [row.model for row in summarize([*runs, runs[0]])] == ["vit (first)", "vit (second)"]
 
 
-@pytest.mark.parametrize("spoilt", ["none", "stranger", "empty", "summary", "edited", "lost rows", "lost", "gallery"])
-def test_bad_runs_are_refused_with_what_to_do(make: Any, tmp_path: Path, spoilt: str) -> None:
+@pytest.mark.parametrize("damage", ["none", "stranger", "empty", "summary", "edited", "lost rows", "lost", "gallery"])
+def test_bad_runs_are_refused_with_what_to_do(make: Any, tmp_path: Path, damage: str) -> None:
     run = make.evaluate("run", "vit", {8: 3})
-    told = {
+    messages = {
         "none": r"at least one run, got none\. Write: vitadel report",
         "stranger": r"is not a run folder: it has no manifest\.json",
         "empty": "nothing to report: no training log, no finished evaluation, no finished study. Let its",
@@ -354,21 +354,21 @@ def test_bad_runs_are_refused_with_what_to_do(make: Any, tmp_path: Path, spoilt:
         "lost": r"summary\.json does not exist\. Run the same command again to have it made",
         "gallery": r"cannot read .*gallery\.npz: .*Delete it to report without its pictures",
     }
-    if spoilt == "summary":
+    if damage == "summary":
         write_json(run / "eval" / "linf-8_255" / "summary.json", {"name": "linf-8_255"})
-    if spoilt == "edited":
+    if damage == "edited":
         path = run / "eval" / "linf-8_255" / "summary.json"
         robust = {"correct": 3, "n": 40, "accuracy": 0.99, "low": 0.047, "high": 0.448}
         write_json(path, {**read_json(path), "robust": robust})
-    if spoilt == "lost rows":
+    if damage == "lost rows":
         (run / "eval" / "linf-8_255" / "rows.parquet").unlink()
-    if spoilt == "lost":
+    if damage == "lost":
         (run / "eval" / "linf-8_255" / "summary.json").unlink()
-    if spoilt == "gallery":
+    if damage == "gallery":
         (run / "eval" / "linf-8_255" / "gallery.npz").write_bytes(b"not a zip")
     runs = {"none": [], "stranger": [tmp_path / "nowhere"], "empty": [make.evaluate("empty", "vit", {})]}
-    with pytest.raises(UsageError, match=told[spoilt]):
-        write_report(runs.get(spoilt, [run]), tmp_path / "report.html")
+    with pytest.raises(UsageError, match=messages[damage]):
+        write_report(runs.get(damage, [run]), tmp_path / "report.html")
     assert not (tmp_path / "report.html").exists()
 
 

@@ -58,20 +58,20 @@ def page(runs: list[Path]) -> str:
 def test_one_suite_is_a_section_with_everything_it_measured(make: Any) -> None:
     flag = Flag("unread", f"3 files {HOSTILE} were left out", {"files": 3})
     text = page([evaluated(make, "vit", 0.5, flags=[flag], conventions={"jpeg": 85, "table": "cifar"})])
-    told = words(text.split('<section id="suite-0">')[1])
+    shown = words(text.split('<section id="suite-0">')[1])
     assert '<a href="#suite-0">Corruptions</a>' in text
-    assert told.startswith(
+    assert shown.startswith(
         "Corruptions \u25cf vit vit is right in most cells. Measure \u25cf vit corruptions, 40 images"
     )
-    assert "clean accuracy, % on the images as they are 90.0 76.9\N{EN DASH}96.0" in told
-    assert "mean over 75 cells, % accuracy, higher is better 61.3 58.0\N{EN DASH}64.5" in told
-    assert "noise, % accuracy, higher is better 50.0 mCE mCE, lower is better 76.4 70.0\N{EN DASH}80.0" in told
-    assert "relative mCE mCE, lower is better \N{EN DASH}" in told
-    assert "Per cell Rows are corruptions. Per group Means. In numbers corruption accuracy" in told
-    assert "Conventions: jpeg: 85; table: cifar." in told
+    assert "clean accuracy, % on the images as they are 90.0 76.9\N{EN DASH}96.0" in shown
+    assert "mean over 75 cells, % accuracy, higher is better 61.3 58.0\N{EN DASH}64.5" in shown
+    assert "noise, % accuracy, higher is better 50.0 mCE mCE, lower is better 76.4 70.0\N{EN DASH}80.0" in shown
+    assert "relative mCE mCE, lower is better \N{EN DASH}" in shown
+    assert "Per cell Rows are corruptions. Per group Means. In numbers corruption accuracy" in shown
+    assert "Conventions: jpeg: 85; table: cifar." in shown
     assert (
         f"\N{BLACK FLAG} \u25cf vit 3 files {HOSTILE} were left out unread files = 3".replace("\N{BLACK FLAG}", "⚑")
-        in told
+        in shown
     )
     assert HOSTILE not in text
     assert text.count('<tr class="main">') == 1
@@ -83,11 +83,11 @@ def test_one_suite_is_a_section_with_everything_it_measured(make: Any) -> None:
 def test_several_models_stand_side_by_side_under_one_range(make: Any) -> None:
     runs = [evaluated(make, "vit", 0.5), evaluated(make, "cnn", 0.75, conventions={"jpeg": None})]
     text = page(runs)
-    told = words(text)
-    assert "Corruptions \u25cf vit vit is right in most cells. \u25a0 cnn cnn is right in most cells." in told
-    assert "Measure \u25cf vit corruptions, 40 images \u25a0 cnn corruptions, 40 images" in told
-    assert "Per cell \u25cf vit \u25a0 cnn Rows are corruptions." in told
-    assert "Conventions of \u25cf vit : jpeg: 85. Conventions of \u25a0 cnn : jpeg: None." in told
+    shown = words(text)
+    assert "Corruptions \u25cf vit vit is right in most cells. \u25a0 cnn cnn is right in most cells." in shown
+    assert "Measure \u25cf vit corruptions, 40 images \u25a0 cnn corruptions, 40 images" in shown
+    assert "Per cell \u25cf vit \u25a0 cnn Rows are corruptions." in shown
+    assert "Conventions of \u25cf vit : jpeg: 85. Conventions of \u25a0 cnn : jpeg: None." in shown
     # of each heat map and bars of both, and clean against each of the two columns has one model only
     assert text.count("<svg") == 4
     assert text.count('role="img"') == text.count("<svg")

@@ -177,16 +177,16 @@ def test_a_name_that_is_not_utf8_is_refused_before_anything_is_written(tmp_path:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_difference_in_long_values_is_told_briefly(tmp_path: Path) -> None:
+def test_a_difference_in_long_values_is_short(tmp_path: Path) -> None:
     long = [f"image {number}: cannot be read" for number in range(400)]
     claim(tmp_path / "run", skipped=long, data="d" * 5000, **{f"{'n' * 500}{n}": n for n in range(5)})
     with pytest.raises(UsageError) as refused:
         claim(tmp_path / "run", skipped=[*long[:200], "another", *long[200:]], data={"spec": "digits"})
-    told = str(refused.value).removeprefix(str(tmp_path))
-    assert len(told) < 1000
-    assert 'image 199: cannot be read", "image 200' in told
-    assert 'cannot be read", "another", "i' in told
-    assert "and 4 more" in told
+    message = str(refused.value).removeprefix(str(tmp_path))
+    assert len(message) < 1000
+    assert 'image 199: cannot be read", "image 200' in message
+    assert 'cannot be read", "another", "i' in message
+    assert "and 4 more" in message
 
 
 def test_reading_needs_a_manifest(tmp_path: Path) -> None:
