@@ -49,10 +49,10 @@ def test_a_suite_from_beginning_to_page(vitadel: Command, model: Path, tmp_path:
     suite = Run.open(tmp_path / "run").manifest.parts["suite"]
     assert suite[1]["severities"] == [2, 5]
     assert suite[2] == {"is": "GrayLevel", "levels": 1.0, "steps": 2}
-    code, told, _ = vitadel(*words, tmp_path / "run", "--json", "--batch", "5")
+    code, output, _ = vitadel(*words, tmp_path / "run", "--json", "--batch", "5")
     assert code == 0
-    assert "base64" not in told
-    first, second, third = json.loads(told)["evaluations"]
+    assert "base64" not in output
+    first, second, third = json.loads(output)["evaluations"]
     assert (first["name"], second["name"], third["name"]) == ("clean", "corruptions", "gray-level")
     assert second["measures"][0]["main"] is True
     assert "base64" in (tmp_path / "run" / "eval" / "corruptions" / "summary.json").read_text()

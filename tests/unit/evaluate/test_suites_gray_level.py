@@ -13,15 +13,15 @@ from vitadel.evaluate.suites import GrayLevel
 
 
 class Edge(nn.Module):
-    """Bright or dark: the mean of the pixels against one half. A gray image falls if that is within eps."""
+    """Bright or dark: the mean of the pixels against one half. A gray image can be broken if that is within eps."""
 
     def forward(self, x: Tensor) -> Tensor:
         logit_difference = x.mean((1, 2, 3)) - 0.5
         return torch.stack([-logit_difference, logit_difference], 1) * 50
 
 
-def test_one_gray_level_fells_what_is_nearer_than_one(tmp_path: Path) -> None:
-    # 127.5 is the edge: 127 and 128 fall to one level, 126 and 129 stand; the last is wrong from the start
+def test_one_gray_level_breaks_what_is_nearer_than_one(tmp_path: Path) -> None:
+    # 127.5 is the edge: 127 and 128 are broken by one level, 126 and 129 are not; the last is wrong without an attack
     data = grays([127, 128, 126, 129, 40, 250], [0, 1, 0, 1, 0, 0], classes=2, size=8)
     summary = evaluate_one(Edge(), data, GrayLevel(), claim(tmp_path / "run"), batch=4)
     rows = rows_of(tmp_path / "run", "gray-level")

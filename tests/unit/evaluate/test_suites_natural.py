@@ -33,8 +33,8 @@ def codes(summary: dict[str, object]) -> list[str]:
     return [flag["code"] for flag in flags]
 
 
-class Said(nn.Module):
-    """Answers that a test wrote down: image number n has n/255 in its first pixel."""
+class Scripted(nn.Module):
+    """Logits that a test wrote down: image number n has n/255 in its first pixel."""
 
     def __init__(self, z: Tensor) -> None:
         super().__init__()
@@ -65,8 +65,8 @@ def test_released_sets_choose_among_their_200_classes(tmp_path: Path, kind: type
     z[2, members[7]] = 9  # wrong
     z[3, outside], z[3, members[0]] = 9, 8  # wrong either way
     data = numbered([members[3], members[5], members[6], members[6]], wnids())
-    settings.refuse(Said(z), data, "test")
-    summary = evaluate_one(Said(z), data, settings, claim(tmp_path / "run"), batch=3)
+    settings.refuse(Scripted(z), data, "test")
+    summary = evaluate_one(Scripted(z), data, settings, claim(tmp_path / "run"), batch=3)
     assert values(summary) == {"200-way accuracy": 0.5, "1000-way accuracy": 0.25}
     rows = rows_of(tmp_path / "run", name)
     assert rows["correct"] == rows["correct_among"] == [1, 1, 0, 0]
@@ -76,7 +76,7 @@ def test_released_sets_choose_among_their_200_classes(tmp_path: Path, kind: type
     assert summary["clean"] is None
     assert codes(summary) == ["classes-missing"]
     assert "197 of the 200 classes have no image here" in summary["flags"][0]["sentence"]
-    other = evaluate_one(Said(z), data, kind(label_space=LabelSpace.ALL), claim(tmp_path / "all"))
+    other = evaluate_one(Scripted(z), data, kind(label_space=LabelSpace.ALL), claim(tmp_path / "all"))
     assert [one["main"] for one in other["measures"]] == [False, True]
     assert rows_of(tmp_path / "all", name)["correct"] == [1, 0, 0, 0]
 
@@ -133,7 +133,7 @@ def test_shape_accuracy_and_shape_bias_are_counted_as_defined(tmp_path: Path) ->
     z[2, 404] = 9  # an airplane: neither
     z[3, 294] = 9  # a bear, where both agree
     z[4, 766] = 9  # an oven, where both agree
-    summary = evaluate_one(Said(z), stimuli(), ShapeBias(), claim(tmp_path / "run"), batch=2)
+    summary = evaluate_one(Scripted(z), stimuli(), ShapeBias(), claim(tmp_path / "run"), batch=2)
     assert values(summary) == {
         "shape accuracy": 3 / 5,  # with the two that agree
         "shape bias": 1 / 2,  # of the one for the shape and the one for the texture
@@ -159,14 +159,14 @@ def test_shape_accuracy_and_shape_bias_are_counted_as_defined(tmp_path: Path) ->
 def test_without_a_decision_for_shape_or_texture_there_is_no_bias(tmp_path: Path) -> None:
     neither = torch.full((5, 1000), -9.0)
     neither[:, 404] = 9  # airplanes all
-    summary = evaluate_one(Said(neither), stimuli(), ShapeBias(), claim(tmp_path / "run"))
+    summary = evaluate_one(Scripted(neither), stimuli(), ShapeBias(), claim(tmp_path / "run"))
     assert values(summary) == {"shape accuracy": 0, "texture decisions": 0, "decisions for neither": 1}
     assert summary["sentence"] == (
         "0.0% of 5 stimuli are classified by their shape; there is no shape bias, since none of 3 conflicts was "
         "decided for shape or texture."
     )
     agreeing = numbered([SHAPES.index("bear"), SHAPES.index("oven")], SHAPES, IDS[3:])
-    alone = evaluate_one(Said(neither[:2]), agreeing, ShapeBias(), claim(tmp_path / "alone"))
+    alone = evaluate_one(Scripted(neither[:2]), agreeing, ShapeBias(), claim(tmp_path / "alone"))
     assert values(alone) == {"shape accuracy": 0}
     assert str(alone["sentence"]).endswith("; there are no conflicts.")
 
@@ -187,7 +187,7 @@ def test_other_classes_need_a_mapping(tmp_path: Path) -> None:
     lines = [f"{name} {2 * place}-{2 * place + 1}" for place, name in enumerate(SHAPES)]
     path.write_text("# thirty-two classes\n" + "\n".join(lines) + "\n")
     z = torch.eye(32)[[14, 15, 0, 2, 28]] * 9  # cat, cat, airplane, bear, oven
-    summary = evaluate_one(Said(z), stimuli(), ShapeBias(mapping=str(path)), claim(tmp_path / "run"))
+    summary = evaluate_one(Scripted(z), stimuli(), ShapeBias(mapping=str(path)), claim(tmp_path / "run"))
     assert values(summary)["shape accuracy"] == 4 / 5
     before = ShapeBias(mapping=str(path)).named_files(stimuli(), "test")
     assert set(before) == {"mapping"}
@@ -195,7 +195,7 @@ def test_other_classes_need_a_mapping(tmp_path: Path) -> None:
     assert ShapeBias(mapping=str(path)).named_files(stimuli(), "test") != before
     assert ShapeBias().named_files(stimuli(), "test") == {}
     with pytest.raises(UsageError, match="the model has 32 classes, and the mapping names class 914"):
-        evaluate_one(Said(z), stimuli(), ShapeBias(), claim(tmp_path / "none"))
+        evaluate_one(Scripted(z), stimuli(), ShapeBias(), claim(tmp_path / "none"))
     for wrong, message in {
         "\n".join(lines[1:]): "has no line for airplane",
         "\n".join([*lines, "cat 5"]): "cannot read 'cat 5'",
@@ -223,5 +223,5 @@ def test_stimuli_from_a_folder(tmp_path: Path) -> None:
     data = load(f"cue-conflict:{tmp_path / 'cues'}", preprocess=Squash(8))
     z = torch.full((1, 1000), -9.0)
     z[0, 283] = 9
-    summary = evaluate_one(Said(z), data, ShapeBias(), claim(tmp_path / "run"))
+    summary = evaluate_one(Scripted(z), data, ShapeBias(), claim(tmp_path / "run"))
     assert values(summary)["shape accuracy"] == 2 / 5

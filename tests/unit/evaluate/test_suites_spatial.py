@@ -76,9 +76,9 @@ def test_the_result_is_that_of_the_whole_grid(tmp_path: Path, grid_images: int) 
         reports.setdefault(what, []).append((done, total))
 
     summary = evaluate_one(model, data, settings, claim(tmp_path / "run"), batch=7, notify=progress)
-    for told in reports.values():
-        assert told == sorted(told)
-        assert told[-1][0] == told[-1][1]
+    for steps in reports.values():
+        assert steps == sorted(steps)
+        assert steps[-1][0] == steps[-1][1]
     rows = rows_of(tmp_path / "run", "spatial")
     expected = correct_on_grid(data, settings, 30).all(1).double().tolist()
     assert rows["correct"] == expected

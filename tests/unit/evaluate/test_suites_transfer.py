@@ -27,7 +27,7 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return sorted(folder.glob("*.safetensors"))
 
 
-def test_transfer_crafts_once_per_source_and_asks_all(tmp_path: Path, three: list[Path]) -> None:
+def test_transfer_crafts_once_per_source_and_evaluates_all(tmp_path: Path, three: list[Path]) -> None:
     pixels = torch.randint(0, 256, (12, 3, 8, 8), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
     first, second = (models.load(path) for path in three[:2])
     labels = first(pixels / 255).argmax(1).detach()
@@ -46,10 +46,10 @@ def test_transfer_crafts_once_per_source_and_asks_all(tmp_path: Path, three: lis
             loss = nn.functional.cross_entropy(source(x), labels, reduction="sum")
             (grad,) = torch.autograd.grad(loss, x)
             x = (x.detach() + 0.02 * grad.sign()).clamp(0, 1)
-        asked = torch.stack([target(x).argmax(1) for target in members], 1)
-        assert [row[place] for row in rows["predictions"]] == asked.tolist()
-    told = [row[1][0] == label for row, label in zip(rows["predictions"], labels.tolist(), strict=True)]
-    assert rows["correct"] == list(map(float, told))
+        predictions = torch.stack([target(x).argmax(1) for target in members], 1)
+        assert [row[place] for row in rows["predictions"]] == predictions.tolist()
+    correct = [row[1][0] == label for row, label in zip(rows["predictions"], labels.tolist(), strict=True)]
+    assert rows["correct"] == list(map(float, correct))
     assert summary["clean"]["accuracy"] == 1
     table = summary["exhibits"][0]
     assert table["columns"] == ["crafted on", "this model", "m1"]
@@ -72,7 +72,7 @@ def test_a_model_of_another_size_sees_the_images_resized(tmp_path: Path, three: 
 
 
 class Masked(nn.Module):
-    """A model whose gradient is zero everywhere, with the answers of another."""
+    """A model whose gradient is zero everywhere, with the predictions of another."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -136,7 +136,7 @@ def test_a_source_of_smaller_images_costs_no_detail(tmp_path: Path, three: list[
     assert all(row[1][1] != answer for row, answer in zip(found, answers, strict=True))
 
 
-def test_networks_of_any_size_see_the_images_as_they_are(tmp_path: Path) -> None:
+def test_networks_of_any_size_get_the_images_unresized(tmp_path: Path) -> None:
     first, second = (models.load("timm:test_resnet", num_classes=10, seed=seed) for seed in (0, 1))
     models.save(second, tmp_path / "second.safetensors")
     assert (first.fixed_size, models.load("timm:test_vit", image_size=32).fixed_size) == (None, 32)
@@ -151,11 +151,11 @@ def test_networks_of_any_size_see_the_images_as_they_are(tmp_path: Path) -> None
         threat=Linf(0.1),
     )
     assert shapes == {(24, 24)}
-    asked = torch.stack([model(data.test.images(torch.arange(4))).argmax(1) for model in (first, second)], 1)
-    assert rows_of(tmp_path / "run", "transfer")["clean_predictions"] == asked.tolist()
+    predictions = torch.stack([model(data.test.images(torch.arange(4))).argmax(1) for model in (first, second)], 1)
+    assert rows_of(tmp_path / "run", "transfer")["clean_predictions"] == predictions.tolist()
 
 
-def test_transfer_says_what_it_needs(tmp_path: Path, three: list[Path]) -> None:
+def test_transfer_names_what_it_needs(tmp_path: Path, three: list[Path]) -> None:
     data, model = grays([10, 200], size=8), models.load(three[0])
     with pytest.raises(UsageError, match="needs a threat"):
         evaluate_one(model, data, Transfer(sources=(str(three[1]),)), claim(tmp_path / "run"))
