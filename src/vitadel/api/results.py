@@ -83,7 +83,7 @@ class Robustness:
         prediction: Per image the class predicted for its adversarial example, or for the image itself.
         distance: Per image how far its adversarial example is, in the threat's norm.
         x_adv: The adversarial examples, or the last attempts on robust images.
-        factors: The factors found for scaled attention, where it was asked for.
+        factors: The factors found for scaled attention; None without it.
         paper_protocol: The rescaled model's robust accuracy, attacked in the model's place, as its paper reports it.
 
     Example:

@@ -36,7 +36,7 @@ _GALLERY, _SHOWN = 8, ("label", "clean_prediction", "prediction", "broken_by")
 class ImageFiles:
     """Adversarial images of one evaluation in its folder; nothing is written if there is no folder.
 
-    Those of the first images are kept for the gallery, all of them if `everything` is asked for.
+    Those of the first images are kept for the gallery, all of them with `everything`.
     """
 
     ctx: Context

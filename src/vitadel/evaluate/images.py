@@ -77,7 +77,7 @@ class TensorImages:
 
 
 def skipped_flags(images: object) -> list[Flag]:
-    """A flag if images were left out because somebody asked for it."""
+    """A flag if images were skipped on request."""
     left_out = tuple(getattr(images, "skipped", ()))
     if not left_out:
         return []

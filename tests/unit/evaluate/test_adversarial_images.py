@@ -1,4 +1,4 @@
-"""Images that fell can be kept small, and still fool the model when they are read back."""
+"""Adversarial images can be kept small, and still fool the model when they are read back."""
 
 import shutil
 from dataclasses import replace
@@ -41,7 +41,7 @@ def subject() -> tuple[Steep, DataSet]:
 
 
 @pytest.mark.parametrize("threat", [Linf(0.05), L2(0.8)], ids=str)
-def test_every_image_that_fell_is_there_inside_and_fools(
+def test_every_broken_image_is_kept_inside_the_threat_and_fools(
     subject: tuple[Steep, DataSet], threat: Threat, tmp_path: Path
 ) -> None:
     model, dataset = subject
@@ -59,7 +59,9 @@ def test_every_image_that_fell_is_there_inside_and_fools(
     assert float(x.max()) <= 1
 
 
-def test_a_larger_radius_has_what_fell_inside_smaller_ones(subject: tuple[Steep, DataSet], tmp_path: Path) -> None:
+def test_a_larger_radius_has_the_images_broken_within_smaller_ones(
+    subject: tuple[Steep, DataSet], tmp_path: Path
+) -> None:
     model, dataset = subject
     suite, run = replace(SUITE, eps_scales=(0.2, 0.5, 1.0)), Run.claim(tmp_path / "run", "evaluate", {}, device="cpu")
     fallen = []

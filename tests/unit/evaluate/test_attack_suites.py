@@ -75,7 +75,7 @@ def claim(folder: Path) -> Run:
     return Run.claim(folder, "evaluate", {"seed": 0}, device="cpu")
 
 
-def test_verdicts_follow_the_known_radius(relabeled: tuple[Ink, DataSet], tmp_path: Path) -> None:
+def test_results_follow_the_known_radius(relabeled: tuple[Ink, DataSet], tmp_path: Path) -> None:
     model, dataset = relabeled
     run, eps = claim(tmp_path / "run"), 0.05
     (summary,) = evaluate(model, dataset, SUITE, run, threat=Linf(eps), batch=16)
@@ -92,7 +92,7 @@ def test_verdicts_follow_the_known_radius(relabeled: tuple[Ink, DataSet], tmp_pa
     assert rows["id"] == list(dataset.test.ids)
 
 
-def test_an_image_that_fell_is_not_attacked_again(relabeled: tuple[Ink, DataSet], tmp_path: Path) -> None:
+def test_a_broken_image_is_not_attacked_again(relabeled: tuple[Ink, DataSet], tmp_path: Path) -> None:
     model, dataset = relabeled
     (summary,) = evaluate(model, dataset, SUITE, claim(tmp_path / "run"), threat=Linf(0.05), batch=60)
     attacks = summary["attacks"]
@@ -105,7 +105,7 @@ def test_an_image_that_fell_is_not_attacked_again(relabeled: tuple[Ink, DataSet]
 
 
 @pytest.mark.parametrize("batch", [7, 60])
-def test_no_verdict_depends_on_the_batch(relabeled: tuple[Ink, DataSet], tmp_path: Path, batch: int) -> None:
+def test_no_result_depends_on_the_batch(relabeled: tuple[Ink, DataSet], tmp_path: Path, batch: int) -> None:
     model, dataset = relabeled
     tables = []
     for name, size in (("one", 16), ("other", batch)):
@@ -154,7 +154,7 @@ def test_stopped_and_started_again_no_finished_row_is_redone(relabeled: tuple[In
     assert model.seen == 0
 
 
-def test_a_curve_never_rises_and_keeps_what_fell(relabeled: tuple[Ink, DataSet], tmp_path: Path) -> None:
+def test_a_curve_never_rises_and_keeps_broken_images(relabeled: tuple[Ink, DataSet], tmp_path: Path) -> None:
     model, dataset = relabeled
     run = claim(tmp_path / "run")
     suite = AttackSuite("steps", "", SUITE.attacks, (0.5, 1.0, 2.0))
@@ -276,7 +276,7 @@ def test_an_image_whose_attacked_pixels_are_lost_is_left_out_of_the_gallery(
     assert len(shown["clean"]) == len(shown["adversarial"]) == len(shown["label"]) == 6
 
 
-def test_a_gallery_shows_what_felled_an_image_inside_a_smaller_ball(
+def test_a_gallery_shows_what_broke_an_image_within_a_smaller_radius(
     relabeled: tuple[Ink, DataSet], tmp_path: Path
 ) -> None:
     model, dataset = relabeled
@@ -402,7 +402,7 @@ def test_random_models_and_probabilities_are_noticed() -> None:
 
 
 @pytest.mark.parametrize("fault", ["nan", "few classes", "shape"])
-def test_models_that_cannot_be_judged_are_refused(digits: DataSet, tmp_path: Path, fault: str) -> None:
+def test_models_that_cannot_be_evaluated_are_refused(digits: DataSet, tmp_path: Path, fault: str) -> None:
     class Faulty(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             if fault == "nan":

@@ -90,7 +90,7 @@ def test_a_suite_without_any_radius_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["clean", "flags"])
-def test_names_of_other_pages_are_refused(name: str) -> None:
+def test_names_of_other_tables_are_refused(name: str) -> None:
     with pytest.raises(UsageError, match=f"got '{name}'"):
         robustness(Plane(), *pixels(), "linf:0.02", [NamedAttack(name, PGD())])
 

@@ -48,7 +48,7 @@ ENTRIES = {
 
 
 class Turning(nn.Module):
-    """A linear model that answers with `wrong` as soon as it is asked about an image it has not seen clean."""
+    """A linear model that answers with `wrong` as soon as it gets an image it has not seen clean."""
 
     def __init__(self, wrong: Callable[[Tensor], Tensor], clean: Tensor) -> None:
         super().__init__()
@@ -172,7 +172,7 @@ def test_nan_on_clean_images_is_counted_per_batch(dataset: DataSet, tmp_path: Pa
     assert run.results("s-linf-0.1").read("clean")["index"] == list(range(32))
 
 
-def test_a_model_left_in_training_mode_is_judged_in_evaluation_mode(dataset: DataSet, tmp_path: Path) -> None:
+def test_a_model_left_in_training_mode_is_evaluated_in_evaluation_mode(dataset: DataSet, tmp_path: Path) -> None:
     x = dataset.test.images(torch.arange(IMAGES))
 
     def made() -> nn.Sequential:

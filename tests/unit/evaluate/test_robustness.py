@@ -301,7 +301,7 @@ class Watched(nn.Module):
         return logits
 
 
-def test_mixed_precision_around_the_call_reaches_no_verdict(digits: DataSet) -> None:
+def test_mixed_precision_around_the_call_reaches_no_result(digits: DataSet) -> None:
     x, y = in_hand(digits)
     model, plain = Watched(Bent().eval()), robustness(Bent().eval(), x, y, Linf(0.02), SMALL)
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -312,7 +312,7 @@ def test_mixed_precision_around_the_call_reaches_no_verdict(digits: DataSet) -> 
     assert torch.equal(found.x_adv, plain.x_adv)
 
 
-def test_no_more_images_at_once_than_asked_for(digits: DataSet) -> None:
+def test_no_more_images_at_once_than_the_batch_size(digits: DataSet) -> None:
     """Of a CPU that runs out of memory nothing is left to halve the batch."""
     x, y = in_hand(digits)
     model = Watched(Bent().eval())
@@ -351,7 +351,7 @@ def test_answers_inside_something_else_are_refused() -> None:
 
 
 @pytest.mark.parametrize("precision", [torch.float64, torch.bfloat16, torch.float16], ids=str)
-def test_a_model_is_judged_in_the_precision_of_its_weights(digits: DataSet, precision: torch.dtype) -> None:
+def test_a_model_is_evaluated_in_the_precision_of_its_weights(digits: DataSet, precision: torch.dtype) -> None:
     model, (x, y) = Bent().to(precision).eval(), in_hand(digits)
     found = robustness(model, x, y, Linf(6 / 255), SMALL)
     assert {attack.name for attack in found.attacks} == {entry.name for entry in SMALL}

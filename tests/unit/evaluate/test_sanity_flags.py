@@ -237,7 +237,7 @@ def test_probabilities_are_noticed_in_every_precision(dtype: torch.dtype) -> Non
 
 
 @pytest.mark.parametrize("engine", [Engine(precision="fp16"), Engine(compile=True), Engine(precision="bf16")])
-def test_a_random_model_is_told_and_computed_as_it_is(engine: Engine) -> None:
+def test_a_randomized_model_is_flagged_and_computed_as_it_is(engine: Engine) -> None:
     model = Altered(after=lambda z: z + 0.01 * torch.randn(z.shape).to(z))
     x, y = images()
     search = choose(model, engine)
@@ -312,7 +312,7 @@ def _times(factor: float) -> Callable[[Tensor], Tensor]:
 
 
 @pytest.mark.parametrize(("factor", "error"), [(-1.0, 2.0), (3.0, 2 / 3), (0.5, 1.0), (-0.1, 11.0)])
-def test_a_backward_pass_of_another_function_is_told_with_its_error(factor: float, error: float) -> None:
+def test_a_backward_pass_of_another_function_is_flagged_with_its_error(factor: float, error: float) -> None:
     """Along its own direction the slope is sign(f) |w|, and |f| |w| was promised: off by |sign(f) / |f| - 1|."""
     x, _ = images()
     flags = sanity_flags(Altered(before=_times(factor)), x)
@@ -343,7 +343,7 @@ def test_answers_that_bend_are_believed_where_a_shorter_step_agrees(monkeypatch:
 # ------------------------------------------------------------ square stronger
 
 
-def test_square_is_told_to_be_stronger_where_gradients_mislead() -> None:
+def test_square_is_flagged_as_stronger_where_gradients_mislead() -> None:
     x, y = images()
     eps = float(radii(x, y).median()) * 1.5
     entries = (
@@ -414,7 +414,7 @@ def _two_ways(model: nn.Module, engine: Engine) -> tuple[Robustness, Robustness]
     return robustness(model, x, y, Linf(eps), entries), robustness(model, x, y, Linf(eps), entries, engine=engine)
 
 
-def same_verdicts(one: Robustness, other: Robustness) -> None:
+def same_results(one: Robustness, other: Robustness) -> None:
     assert one.broken_by == other.broken_by
     assert one.prediction == other.prediction
     assert one.distance == other.distance
@@ -446,7 +446,7 @@ def test_a_model_that_cannot_be_cast() -> None:
     assert [flag.code for flag in half.flags] == ["search-fell-back", "search-fell-back"]
     for flag, precision in zip(half.flags, ("fp16", "bf16"), strict=True):
         assert f"could not run as {precision}: expected m" in flag.sentence
-    same_verdicts(plain, half)
+    same_results(plain, half)
 
 
 def test_numbers_beyond_the_range_only_on_the_way() -> None:
@@ -501,7 +501,7 @@ def test_a_model_that_cannot_be_compiled(monkeypatch: pytest.MonkeyPatch) -> Non
         "the search could not run as float32, compiled: no compiler here"
     ]
     assert other.flags[0].code == "search-fell-back"
-    same_verdicts(plain, other)
+    same_results(plain, other)
     x, y = images()
     half = robustness(Altered(), x, y, Linf(0.01), GRADIENTS[:1], engine=Engine(compile=True, precision="fp16"))
     assert [flag.sentence for flag in half.flags] == ["the search could not run as fp16, compiled: no compiler here"]
@@ -515,7 +515,7 @@ def test_a_model_that_cannot_be_compiled(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_compiled_model_is_what_the_search_asks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stand-in for the compiler, so that it is known whom the search asked and who judged."""
+    """A stand-in for the compiler, so that it is known which model searched and which verified."""
     asked = []
 
     def stand_in(model: nn.Module, **kwargs: object) -> Callable[[Tensor], Tensor]:
@@ -529,7 +529,7 @@ def test_a_compiled_model_is_what_the_search_asks(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(torch, "compile", stand_in)
     plain, other = _two_ways(Altered(), Engine(compile=True))
     assert list(other.flags) == []
-    same_verdicts(plain, other)
+    same_results(plain, other)
     # three tries on the first images and three on three rows, then every forward of the search; successes are judged
     # by the model itself
     forwards = sum(attack.forwards for attack in other.attacks)

@@ -44,7 +44,7 @@ def y(model: Model, x: Tensor) -> Tensor:
     return y
 
 
-def test_what_stands_is_attacked_again_and_scored_on_the_model_itself(model: Model, x: Tensor, y: Tensor) -> None:
+def test_robust_images_are_attacked_again_and_scored_on_the_model_itself(model: Model, x: Tensor, y: Tensor) -> None:
     result = robustness(model, x, y, THREAT, [PLAIN], scaling=SMALL)
     assert result.broken_by[3] == "clean"
     assert "pgd" not in result.broken_by  # its gradient is zero, and it starts where the image is
