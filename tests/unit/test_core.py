@@ -70,6 +70,22 @@ def test_lines_of_progress(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     assert capsys.readouterr().err == ""
 
 
+def test_bars_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "100")
+    with progress.progress_bars() as notify:
+        notify("[b]a message[/b]", 0, 0, {})
+        notify("single", 1, 1, {})
+        notify("attack", 30, 100, {})
+        notify("attack", 100, 100, {"robust": 0.25})
+    out, shown = capsys.readouterr()
+    assert out == ""
+    assert "[b]a message[/b]" in shown  # a path is not markup
+    assert "100/100" in shown
+    assert "1/1" in shown
+    assert "robust=0.25" in shown
+
+
 def test_reports_are_kept_until_the_work_begins() -> None:
     heard: list[str] = []
     deferred = progress.Deferred(progress.prefixed(lambda what, *_: heard.append(what), "first, "))
