@@ -108,6 +108,7 @@ def test_factors_are_written_down_and_not_searched_for_again(
     assert "rescaled-model" not in {flag["code"] for flag in whole[0]["flags"]}
 
     other_run = claimed(tmp_path / "b")
+    (tmp_path / "b" / FACTORS).parent.mkdir(parents=True)
     (tmp_path / "b" / FACTORS).write_bytes((tmp_path / "a" / FACTORS).read_bytes())
     monkeypatch.setattr(attention_scaling, "search_factors", lambda *args, **kwargs: pytest.fail("searched again"))
     again = evaluate(model, digits, suite, other_run, threat=threat, scaling=SMALL)
@@ -119,7 +120,7 @@ def test_damaged_factors_are_named(model: Model, digits: data.DataSet, tmp_path:
     run, suite = claimed(tmp_path / "a"), AttackSuite("own", "", (PLAIN,))
     damaged: tuple[dict[str, object], ...] = ({}, {"factors": {}}, {"factors": {"attentions": 3}})
     for content in damaged:
-        write_json(tmp_path / "a" / FACTORS, content)
+        write_json(tmp_path / "a" / FACTORS, {"seconds": 1.0, **content})
         with pytest.raises(UsageError, match="factors in .* are not as a search writes .* Delete the folder"):
             evaluate(model, digits, suite, run, threat=Linf(48 / 255), scaling=SMALL)
 
