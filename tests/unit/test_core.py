@@ -10,6 +10,7 @@ from vitadel.core import progress
 from vitadel.core.distributed import Ranks, is_first_process
 from vitadel.core.errors import UsageError, quoted, reason, unknown
 from vitadel.core.oom import halving, in_batches
+from vitadel.core.rng import RandomStreams
 
 
 class Memory:
@@ -75,7 +76,7 @@ def test_bars_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     monkeypatch.setenv("COLUMNS", "100")
     with progress.progress_bars() as notify:
         notify("[b]a message[/b]", 0, 0, {})
-        notify("single", 1, 1, {})
+        notify("[i]single[/i]", 1, 1, {})
         notify("attack", 30, 100, {})
         notify("attack", 100, 100, {"robust": 0.25})
     out, shown = capsys.readouterr()
@@ -83,6 +84,7 @@ def test_bars_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     assert "[b]a message[/b]" in shown  # a path is not markup
     assert "100/100" in shown
     assert "1/1" in shown
+    assert "[i]single[/i]" in shown
     assert "robust=0.25" in shown
 
 
@@ -125,3 +127,12 @@ def test_errors_are_cut_at_their_limits() -> None:
         "unknown suite 'quik'. Did you mean 'quick'? Known: clean, quick."
     )
     assert str(unknown("suite", "zzz", ["b", "a"])) == "unknown suite 'zzz'. Known: a, b."
+
+
+def test_random_numbers_of_an_image_never_change() -> None:
+    """Recorded: results depend on them, on every machine and in every version."""
+    rng = RandomStreams.of(3, torch.tensor([5, 6]))
+    normal = torch.tensor([[-0.037048, -1.945699], [1.212173, -0.41305]], dtype=torch.float64)
+    assert torch.allclose(rng.normal(2, dtype=torch.float64), normal, atol=1e-5)
+    assert rng.below(1000, 2).tolist() == [[190, 855], [308, 36]]
+    assert rng.signs(3).tolist() == [[-1.0, 1.0, 1.0], [-1.0, -1.0, 1.0]]
