@@ -33,6 +33,9 @@ def test_batches_are_halved_from_there_on() -> None:
     assert memory.tried == [7, 3, 1] + [1] * 10
     assert [int(index) for index, _ in parts] == list(range(10, 21))
     assert [int(value) for _, value in parts] == list(range(20, 42, 2))
+    memory = Memory(1)
+    assert [index.tolist() for index, _ in in_batches([3, 4], 2, memory)] == [[3], [4]]
+    assert memory.tried == [2, 1, 1]
     memory = Memory(4)
     assert [len(index) for index, _ in in_batches([5, 6, 7, 8, 9, 10, 11], 4, memory)] == [4, 3]
     assert memory.tried == [4, 3]
