@@ -110,7 +110,7 @@ def test_factors_are_written_down_and_not_searched_for_again(
     other_run = claimed(tmp_path / "b")
     (tmp_path / "b" / FACTORS).parent.mkdir(parents=True)
     (tmp_path / "b" / FACTORS).write_bytes((tmp_path / "a" / FACTORS).read_bytes())
-    monkeypatch.setattr(attention_scaling, "search_factors", lambda *args, **kwargs: pytest.fail("searched again"))
+    monkeypatch.setattr(attention_scaling, "find_attack_factors", lambda *args, **kwargs: pytest.fail("searched again"))
     again = evaluate(model, digits, suite, other_run, threat=threat, scaling=SMALL)
     for one, other in zip(whole, again, strict=True):
         assert one["robust"] == other["robust"]
