@@ -61,7 +61,7 @@ def test_attack_takes_settings(vitadel: Command, trained: Path, tmp_path: Path) 
         "random_start": True,
         "start_noise": None,
         "restarts": 2,
-        "schedule": "vitadel.attacks.step_schedules.cosine",
+        "schedule": "vitadel.attacks.pgd.cosine",
         "keep_best": True,
         "targets": 0,
     }
@@ -117,7 +117,7 @@ def test_catalogs(vitadel: Command) -> None:
     }
     assert json.loads(vitadel("attacks", "pgd", "--json")[1])["restarts"] == "1"
     assert "step_size" in vitadel("attacks", "pgd")[1]
-    apgd = {"steps": "100", "restarts": "1", "targets": "0", "draws": "1", "wide_start": "False"}
+    apgd = {"steps": "100", "restarts": "1", "targets": "0", "eot_samples": "1", "use_larger_eps": "False"}
     assert json.loads(vitadel("attacks", "apgd", "--json")[1]) == apgd
     assert json.loads(vitadel("attacks", "square", "--json")[1])["queries"] == "5000"
     assert set(json.loads(vitadel("suites", "--json")[1])) == {
