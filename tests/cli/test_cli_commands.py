@@ -65,7 +65,7 @@ def test_attack_takes_settings(vitadel: Command, trained: Path, tmp_path: Path) 
         "keep_best": True,
         "targets": 0,
     }
-    assert entry["loss"] == "vitadel.losses.margin.margin"
+    assert entry["loss"] == "vitadel.losses.margin"
 
 
 def test_a_targeted_attack(vitadel: Command, trained: Path, tmp_path: Path) -> None:
