@@ -321,8 +321,9 @@ def test_a_value_is_of_the_kind_that_its_part_declares() -> None:
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_value_can_be_set_as_it_is_printed(name: str) -> None:
     recipe = RECIPES[name]()
-    kinds = ("objective", "inner", "attack", "probe", "threat", "scaling", "schedule", "optimizer", "augment", "tuning")
-    parts = (*kinds, "mixing", "pil_augment", "plan", "model", "selection", "synthetic")
+    adversarial = ("objective", "inner", "attack", "trial_attack", "threat", "scaling", "tuning")
+    updates = ("plan", "schedule", "optimizer", "augment", "pil_augment", "mixing")
+    parts = (*adversarial, *updates, "model", "selection", "synthetic")
     for leaf in leaves(recipe):
         *_, last = leaf.path.split(".")
         if (last in parts and leaf.path != "model.tuning.tuning") or last.isdecimal():
