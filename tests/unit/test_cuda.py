@@ -22,7 +22,7 @@ from vitadel.evaluate import SUITES, Context, NamedAttack, evaluate_suite
 from vitadel.goals import Untargeted, top_other_classes
 from vitadel.losses import cross_entropy, margin
 from vitadel.models import Tuning, family_of
-from vitadel.objectives import AWP, TRADES, Adversarial, Examples, Standard, TORATraining
+from vitadel.objectives import AWP, TRADES, Adversarial, Examples, Output, Standard, TORATraining
 from vitadel.runs import Run
 from vitadel.threats import L1, L2, Linf, Threat
 from vitadel.train import (
@@ -314,10 +314,10 @@ def test_fast_training_goes_the_way_of_plain_training(tmp_path: Path, compiled: 
     assert losses[1] == pytest.approx(losses[0], rel=0.02)
 
 
-@pytest.mark.parametrize("attacks_own", [False, True])
-def test_fast_training_of_adapters_goes_the_way_of_plain_training(tmp_path: Path, attacks_own: bool) -> None:
+@pytest.mark.parametrize("output", list(Output))
+def test_fast_training_of_adapters_goes_the_way_of_plain_training(tmp_path: Path, output: Output) -> None:
     attack = PGD(steps=2, step_size=2 / 255, keep_best=False)
-    objective = TORATraining(attack, Linf(8 / 255), weight=0.5, attacks_own=attacks_own)
+    objective = TORATraining(attack, Linf(8 / 255), weight=0.5, phase1_attack=output, phase2_loss=output)
     plan = TrainingConfig(epochs=2, batch_size=16, optimizer=SGD(lr=0.05), precision=Precision.BF16, log_every_steps=1)
     losses = []
     for name, compiled in (("plain", Compile.OFF), ("fast", Compile.BLOCKS)):

@@ -6,21 +6,24 @@ per block. What they do not specify is our choice:
 
 * Adapters are `z + up(gelu(down(norm(z))))`, with `up` starting at zero.
 * :math:`[ACC]_l` and :math:`[ROB]_l` are initialized with the class token. After block l they are updated by their
-  adapter and by the block's update of the class token: an adapter processes each token alone, so nothing of the image
-  would reach them otherwise.
+  adapter and by the block's update of the class token. The formula of the slides names the adapter alone, but an
+  adapter processes each token by itself, so that nothing of the image would ever reach these tokens
+  (`recursion` has this reading and a third one).
 * The gate is :math:`G_i = \mathrm{softmax}_i(Q K_i^\top)` over the two adapters, entry by entry, so each of its rows
-  sums over N tokens: the result is divided by N. It is added to the residual stream, with V initialized to zero.
+  sums over N tokens: the result is divided by N (`normalization` has other readings). It is added to the residual
+  stream, with V initialized to zero.
 * New heads are initialized as copies of the old one if they have as many classes; of a distilled network, as the mean
   of its two.
 
-So before training every head computes the frozen network's function up to rounding: the added tokens change the order
-of sums, and logits differ by about 1e-7 of the largest in float32 and 1e-16 in float64
+So with the default settings, before training every head computes the frozen network's function up to rounding: the
+added tokens change the order of sums, and logits differ by about 1e-7 of the largest in float32 and 1e-16 in float64
 (tests/unit/models/test_models_tora.py).
 
 Shape letters: B images, N tokens, D channels, H heads, d channels per head, A adapters.
 """
 
 import copy
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -40,7 +43,13 @@ _CHOICES = {
     "tuning": ("tora", "single", "head"),
     "gate": ("token-to-token", "per-token"),
     "softmax": ("adapter", "token", "joint"),
+    "normalization": ("mean", "sqrt", "rows", "learned"),
+    "recursion": ("block", "fusion", "literal"),
+    "initialization": ("zero", "layer-scale"),
+    "prediction": ("logits", "probabilities"),
 }
+# what a fusion adds at first, with a LayerScale: as in CaiT from 24 blocks on
+_LAYER_SCALE = 1e-5
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +63,17 @@ class Tuning:
         gate: `token-to-token` weights per pair of tokens, or `per-token` weights.
         softmax: Over what the gate's weights sum to one: the adapters (`adapter`), each adapter's tokens (`token`), or
             both (`joint`).
+        normalization: What a gate over adapters, whose rows sum to the number N of tokens, is divided by: N (`mean`),
+            its root (`sqrt`), each adapter's row by its sum (`rows`), or N and a learned factor per head (`learned`).
+        recursion: How the adapters' tokens follow from those of the block before: `block` adds the change of the class
+            token in the block, `fusion` what the fusion makes of the class token, `literal` nothing, as the formula of
+            the slides; then nothing of the image reaches the heads.
+        residual: Whether the fusion is added to the residual stream, or replaces it; then V starts as the identity,
+            and only a gate per token leaves the function of the frozen network as it was.
+        initialization: How a fusion that is added starts at nothing: with V at zero (`zero`), or with a learned factor
+            per channel that starts at 1e-5 (`layer-scale`).
+        prediction: What the joint output is the mean of: the heads' `logits`, or their `probabilities`, whose
+            logarithm it then is.
         head: The model's output: `joint`, the mean of the new heads, or one head: `acc`, `rob`, or `kept`, that of
             the frozen network.
     """
@@ -62,6 +82,11 @@ class Tuning:
     reduction: Count = 16
     gate: str = "token-to-token"
     softmax: str = "adapter"
+    normalization: str = "mean"
+    recursion: str = "block"
+    residual: bool = True
+    initialization: str = "zero"
+    prediction: str = "logits"
     head: str = "joint"
 
     def __post_init__(self) -> None:
@@ -69,8 +94,17 @@ class Tuning:
         for name, known in _CHOICES.items():
             if (value := getattr(self, name)) not in known:
                 raise unknown(f"Tuning.{name}", f"{value!s:.80}", known)
+        if not isinstance(self.residual, bool):
+            raise UsageError(f"Tuning.residual is true or false, got {self.residual!r:.80}.")
         if self.gate == "per-token" and self.softmax != "adapter":
             raise UsageError(f"a gate per token weighs adapters only, got softmax={self.softmax!r}. Leave it out.")
+        if self.normalization != "mean" and (self.gate, self.softmax) != ("token-to-token", "adapter"):
+            raise UsageError(
+                f"normalization={self.normalization!r} is for a gate=token-to-token with softmax=adapter: the rows of "
+                "the others sum to one. Leave it out."
+            )
+        if not self.residual and self.initialization != "zero":
+            raise UsageError("without a residual a fusion cannot start at nothing. Leave the initialization out.")
         heads = ("joint", *self.names, "kept")
         if self.head not in heads:
             raise unknown("head", f"{self.head!s:.80}", heads)
@@ -101,32 +135,39 @@ class Adapter(nn.Module):
 class Fusion(nn.Module):
     """The gated sum of both adapters' outputs; one Q, K and V for both."""
 
-    def __init__(self, dim: int, heads: int, gate: str, softmax: str) -> None:
+    def __init__(self, dim: int, heads: int, tuning: Tuning) -> None:
         super().__init__()
-        self.heads, self.gate, self.softmax = heads, gate, softmax
+        self.heads, self.tuning = heads, tuning
         self.scale = (dim // heads) ** -0.5
         self.q = nn.Linear(dim, dim)
         self.k = nn.Linear(dim, dim)
         self.v = nn.Linear(dim, dim)
         self.gates = nn.Identity()  # an identity that passes the gate's weights, for hooks
-        nn.init.zeros_(self.v.weight)
+        self.factor = nn.Parameter(torch.ones(heads, 1, 1)) if tuning.normalization == "learned" else None
+        scaled = tuning.initialization == "layer-scale"
+        self.layer_scale = nn.Parameter(torch.full((dim,), _LAYER_SCALE)) if scaled else None
+        if not tuning.residual:
+            nn.init.eye_(self.v.weight)
+        elif not scaled:
+            nn.init.zeros_(self.v.weight)
         nn.init.zeros_(self.v.bias)
 
     def forward(self, z_BND: Tensor, adapted_ABND: Tensor) -> Tensor:
         q_BHNd = self._split(self.q(z_BND)) * self.scale
         k_ABHNd, v_ABHNd = self._split(self.k(adapted_ABND)), self._split(self.v(adapted_ABND))
-        mixed = self._per_token if self.gate == "per-token" else self._token_to_token
-        return mixed(q_BHNd, k_ABHNd, v_ABHNd).transpose(-3, -2).flatten(-2)
+        mixed = self._per_token if self.tuning.gate == "per-token" else self._token_to_token
+        fused_BND = mixed(q_BHNd, k_ABHNd, v_ABHNd).transpose(-3, -2).flatten(-2)
+        return fused_BND if self.layer_scale is None else self.layer_scale * fused_BND
 
     def _per_token(self, q_BHNd: Tensor, k_ABHNd: Tensor, v_ABHNd: Tensor) -> Tensor:
         g_ABHN = self.gates((q_BHNd * k_ABHNd).sum(-1).softmax(0))
         return (g_ABHN.unsqueeze(-1) * v_ABHNd).sum(0)
 
     def _token_to_token(self, q_BHNd: Tensor, k_ABHNd: Tensor, v_ABHNd: Tensor) -> Tensor:
-        if self.softmax == "adapter":
+        if self.tuning.softmax == "adapter":
             return self._between_two(q_BHNd, *k_ABHNd.unbind(0), *v_ABHNd.unbind(0))
         s_ABHNN = q_BHNd @ k_ABHNd.transpose(-2, -1)
-        if self.softmax == "token":
+        if self.tuning.softmax == "token":
             return (self.gates(s_ABHNN.softmax(-1)) @ v_ABHNd).mean(0)
         both = s_ABHNN.movedim(0, -2).flatten(-2).softmax(-1).unflatten(-1, (len(s_ABHNN), -1)).movedim(-2, 0)
         return (self.gates(both) @ v_ABHNd).sum(0)
@@ -139,27 +180,41 @@ class Fusion(nn.Module):
         g_BHNN = (q_BHNd @ (k - other_k).transpose(-2, -1)).sigmoid()
         if self.gates._forward_hooks:
             self.gates(torch.stack([g_BHNN, 1 - g_BHNN]))
-        return (g_BHNN @ (v - other_v) + other_v.sum(-2, keepdim=True)) / g_BHNN.shape[-1]
+        tokens = g_BHNN.shape[-1]
+        if self.tuning.normalization == "rows":
+            return (_mean_by(g_BHNN, v) + _mean_by(1 - g_BHNN, other_v)) / 2
+        sum_BHNd = g_BHNN @ (v - other_v) + other_v.sum(-2, keepdim=True)
+        if self.factor is not None:
+            sum_BHNd = self.factor * sum_BHNd
+        return sum_BHNd / (tokens**0.5 if self.tuning.normalization == "sqrt" else tokens)
 
     def _split(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.heads, -1)).transpose(-3, -2)
 
 
+def _mean_by(weights_BHNN: Tensor, v_BHNd: Tensor) -> Tensor:
+    """The mean of the values by weights that need not sum to one, and may all round to zero."""
+    return weights_BHNN @ v_BHNd / weights_BHNN.sum(-1, keepdim=True).clamp_min(1e-6)
+
+
 class Fused(nn.Module):
     """What follows a block: each adapter with its own token, and the fusion of their outputs."""
 
-    def __init__(self, adapters: Mapping[str, nn.Module], fusion: nn.Module) -> None:
+    def __init__(self, adapters: Mapping[str, nn.Module], fusion: nn.Module, tuning: Tuning) -> None:
         super().__init__()
-        self.adapters, self.fusion = nn.ModuleDict(adapters), fusion
+        self.adapters, self.fusion, self.tuning = nn.ModuleDict(adapters), fusion, tuning
 
     def forward(self, before_BND: Tensor, z_BND: Tensor, tokens: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """The residual stream and the adapters' tokens for the next block, from the stream around this one."""
-        added_B1D = z_BND[:, :1] - before_BND[:, :1]
-        adapted = {
-            name: self.adapters[name](torch.cat([token + added_B1D, z_BND[:, 1:]], 1)) for name, token in tokens.items()
-        }
+        if self.tuning.recursion == "block":
+            added_B1D = z_BND[:, :1] - before_BND[:, :1]
+            tokens = {name: token + added_B1D for name, token in tokens.items()}
+        adapted = {name: self.adapters[name](torch.cat([token, z_BND[:, 1:]], 1)) for name, token in tokens.items()}
         fused_BND = self.fusion(z_BND, torch.stack(list(adapted.values())))
-        return z_BND + fused_BND, {name: one[:, :1].contiguous() for name, one in adapted.items()}
+        following = {name: one[:, :1].contiguous() for name, one in adapted.items()}
+        if self.tuning.recursion == "fusion":
+            following = {name: token + fused_BND[:, :1] for name, token in following.items()}
+        return z_BND + fused_BND if self.tuning.residual else fused_BND, following
 
 
 class Adapted(nn.Module):
@@ -183,10 +238,10 @@ class Adapted(nn.Module):
         )
         fused = depth if tuning.tuning == "tora" else 0
         heads = backbone.blocks[0].attn.num_heads
-        self.fusions = nn.ModuleList(Fusion(dim, heads, tuning.gate, tuning.softmax) for _ in range(fused))
+        self.fusions = nn.ModuleList(Fusion(dim, heads, tuning) for _ in range(fused))
         # the same modules grouped by block, to be compiled together; a plain list, so that weights are registered once
         self.fused = [
-            Fused({name: self.adapters[name][at] for name in adapted}, fusion)  # type: ignore[index]
+            Fused({name: self.adapters[name][at] for name in adapted}, fusion, tuning)  # type: ignore[index]
             for at, fusion in enumerate(self.fusions)
         ]
         self.num_classes = num_classes
@@ -216,7 +271,10 @@ class Adapted(nn.Module):
         """The model's output from the logits of every head, as `tuning.head` says."""
         if self.tuning.head != "joint":
             return logits[self.tuning.head]
-        return torch.stack([logits[name] for name in self.tuning.names]).mean(0)
+        heads_ABK = torch.stack([logits[name] for name in self.tuning.names])
+        if self.tuning.prediction == "logits":
+            return heads_ABK.mean(0)
+        return heads_ABK.log_softmax(-1).logsumexp(0) - math.log(len(heads_ABK))
 
     def logits_by_head(self, x: Tensor) -> dict[str, Tensor]:
         """The logits of every head; `kept` is that of the frozen network."""

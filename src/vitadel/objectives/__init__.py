@@ -7,7 +7,7 @@ from vitadel.objectives.base import Examples, LossOutput, Objective
 from vitadel.objectives.mart import MART
 from vitadel.objectives.schedule import ScheduleUnit, TrainingTime
 from vitadel.objectives.standard import Standard
-from vitadel.objectives.tora import TORATraining
+from vitadel.objectives.tora import Order, Output, TORATraining
 from vitadel.objectives.trades import TRADES
 
 __all__ = [
@@ -20,6 +20,8 @@ __all__ = [
     "Examples",
     "LossOutput",
     "Objective",
+    "Order",
+    "Output",
     "ScheduleUnit",
     "Scope",
     "Standard",

@@ -6,24 +6,29 @@ the slides leave most of it open: this is a reconstruction.
 ===========================================================  ==========================================================
 the slides                                                   here
 ===========================================================  ==========================================================
-phase 1: :math:`\min_{\Psi_R, \Phi} L_{ROB}` and             updates alternate: even ones train the robust adapter, odd
-:math:`\min_{\Psi_A, \Phi} L_{ACC}`                          ones the accurate adapter, so that the fusion sees both
-:math:`L` of phase 1                                         cross-entropy of the adapter's own head
+phase 1: :math:`\min_{\Psi_R, \Phi} L_{ROB}(F)` and          ``order``: updates alternate, so that the fusion sees both,
+:math:`\min_{\Psi_A, \Phi} L_{ACC}(F)`                       or the robust adapter is trained first, then the accurate
 token and head                                               trained with their adapter; not in phase 2, except heads
                                                              with ``heads_learn``
-phase 2: :math:`\min_\Phi \lambda L_{ROB} +                  ``weight``; both losses are those of the joint output
-(1 - \lambda) L_{ACC}`
-what the attack differentiates                               the joint output, in both phases; with ``attacks_own`` that
-                                                             of the robust head in robust updates of phase 1
+phase 2: :math:`\min_\Phi \lambda L_{ROB}(F) +               ``weight``
+(1 - \lambda) L_{ACC}(F)`
+which output of F the losses take, and the attack inside     ``phase1_loss``, ``phase1_attack``, ``phase2_loss`` and
+:math:`L_{ROB}` maximizes                                    ``phase2_attack``: that of the loss's own head (``own``)
+                                                             or the mean of both, which is the prediction (``joint``)
 baselines                                                    a network without fusion trains all that was added to it in
                                                              phase 2; one with a single adapter has no phase 1
 ===========================================================  ==========================================================
 
+With ``own`` everywhere both heads end near each other in clean accuracy, and the robust one is more robust, as table 2
+of the paper has it. An attack on the joint output with the loss of the robust head makes that head recognize the attack
+instead of the image; both on the joint output leave heads that are useless alone (docs/tora.md has the measurements).
+
 Shape letters: B images, K classes.
 """
 
+import enum
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -36,16 +41,30 @@ from vitadel.objectives.adversarial import AdversarialObjective
 from vitadel.objectives.base import Examples, LossOutput, Objective, accuracy, unwrapped
 from vitadel.objectives.schedule import TrainingTime
 
-# which adapter trains, one update after the other
+# which adapter trains in phase 1, in this order
 _TURNS = ("rob", "acc")
+
+
+class Output(enum.Enum):
+    """Which output of a network with several heads a loss takes, or an attack maximizes the loss of."""
+
+    OWN = "the output of the loss's own head"
+    JOINT = "the mean of the heads"
+
+
+class Order(enum.Enum):
+    """In which order phase 1 trains the two adapters."""
+
+    ALTERNATING = "one update each"
+    SEQUENTIAL = "first the robust one, then the accurate one"
 
 
 @dataclass(frozen=True, slots=True)
 class TORATraining(AdversarialObjective):
     r"""Two phases: the adapters separately, then their fusion.
 
-    .. math:: \min_\Phi \; \lambda \, \mathbb{E} \max_{x' \in S(x)} \mathrm{CE}(F(x'), y)
-              + (1 - \lambda) \, \mathbb{E} \, \mathrm{CE}(F(x), y)
+    .. math:: \min_\Phi \; \lambda \, \mathbb{E} \max_{x' \in S(x)} \mathrm{CE}(f_{ROB}(x'), y)
+              + (1 - \lambda) \, \mathbb{E} \, \mathrm{CE}(f_{ACC}(x), y)
 
     Weights that an update does not train have no gradient in it, and so neither weight decay nor momentum. The loss
     without a training time (`at`) is that of phase 2.
@@ -55,13 +74,21 @@ class TORATraining(AdversarialObjective):
             computed then.
         independent: The share of training that phase 1 takes.
         heads_learn: Whether the heads are trained in phase 2 as well.
-        attacks_own: Whether robust updates of phase 1 attack the robust head instead of the joint output.
+        phase1_attack: Which output the attack of phase 1 maximizes the loss of.
+        phase1_loss: Which output the losses of phase 1 take.
+        phase2_attack: The same for the attack of phase 2.
+        phase2_loss: The same for the losses of phase 2.
+        order: Whether the adapters take turns in phase 1, or are trained one after the other.
     """
 
     weight: Annotated[float, Range(ge=0, le=1, hint="It is lambda of the robust loss.")] = 0.5
     independent: Annotated[float, Range(ge=0, le=1, hint="It is a share of training.")] = 0.5
     heads_learn: bool = False
-    attacks_own: bool = False
+    phase1_attack: Output = Output.OWN
+    phase1_loss: Output = Output.OWN
+    phase2_attack: Output = Output.OWN
+    phase2_loss: Output = Output.OWN
+    order: Order = Order.ALTERNATING
 
     @property
     def trains_subsets(self) -> bool:
@@ -102,7 +129,8 @@ class TORATraining(AdversarialObjective):
             )
         if len(net.tuning.names) == 1 and self.independent:
             raise UsageError("a single adapter cannot take turns with another. Set objective.independent=0.")
-        if len(net.fusions) == 1 and self.independent < 1 and not self.heads_learn:
+        unread = len(net.fusions) == 1 and net.tuning.recursion != "fusion"
+        if unread and self.independent < 1 and not self.heads_learn:
             raise UsageError(
                 "what a fusion makes is for the next block, and this network has one block alone. Choose a deeper one."
             )
@@ -111,40 +139,50 @@ class TORATraining(AdversarialObjective):
         now = super(TORATraining, self).at(time)
         update, updates = round(time.epoch * time.updates) - 1, time.epochs * time.updates
         # a rounding error must not move the border by an update
-        alone = update < round(self.independent * updates, 6)
-        return _Turn(now, _TURNS[update % len(_TURNS)]) if alone else replace(now, independent=0.0)
+        border = round(self.independent * updates, 6)
+        if update >= border:
+            return replace(now, independent=0.0)
+        turn = update % len(_TURNS) if self.order is Order.ALTERNATING else int(2 * update >= border)
+        return _Turn(now, _TURNS[turn])
 
     def prepare(self, model: nn.Module, x: Tensor, y: Tensor, *, seed: int, index_B: Tensor | None = None) -> Examples:
-        return self.untargeted_examples(model, x, y, seed, index_B) if self._attacks else Examples(x, y, x)
+        return self.examples(model, x, y, seed, index_B, self.phase2_attack) if self._attacks else Examples(x, y, x)
+
+    def examples(
+        self, model: nn.Module, x: Tensor, y: Tensor, seed: int, index_B: Tensor | None, attacked: Output
+    ) -> Examples:
+        """The batch with adversarial examples for an output."""
+        with _output_of(_adapted(model), "rob", attacked):
+            return self.untargeted_examples(model, x, y, seed, index_B)
 
     def loss(self, model: nn.Module, examples: Examples) -> LossOutput:
         net = _adapted(model)
         heads = [one for head in net.heads.values() for one in head.parameters()] if self.heads_learn else []
         trained = [*net.parts("fusion"), *heads] if len(net.fusions) else list(net.parts(*net.tuning.names))
-        return _training_only(net, trained, lambda: self._joint_loss(model, examples))
+        return _training_only(net, trained, lambda: self._weighted_loss(model, examples))
 
-    def _joint_loss(self, model: nn.Module, examples: Examples) -> LossOutput:
+    def _weighted_loss(self, model: nn.Module, examples: Examples) -> LossOutput:
         terms: list[Tensor] = []
         logs: dict[str, Tensor] = {}
-        for kind, share, x in (
-            ("clean", 1 - self.weight, examples.x),
-            ("adversarial", self.weight, examples.x_adv),
-        ):
+        for head, share in (("acc", 1 - self.weight), ("rob", self.weight)):
             if share > 0:
-                loss, numbers = self.term(kind, model(x).float(), examples.y)
+                loss, numbers = self.term(model, head, self.phase2_loss, examples)
                 terms.append(share * loss)
                 logs |= numbers
         return LossOutput(sum(terms[1:], start=terms[0]), logs)
 
-    def term(self, kind: str, z_BK: Tensor, y: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Cross-entropy and what is logged of it."""
-        loss = self.cross_entropy(z_BK, y)
-        return loss, {f"{kind}_accuracy": accuracy(z_BK, y), f"{kind}_loss": loss.detach()}
+    def term(self, model: nn.Module, head: str, output: Output, examples: Examples) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss of the accurate head on clean images, or of the robust one on attacked ones, and what is logged."""
+        kind, x = ("clean", examples.x) if head == "acc" else ("adversarial", examples.x_adv)
+        with _output_of(_adapted(model), head, output):
+            z_BK = model(x).float()
+        loss = self.cross_entropy(z_BK, examples.y)
+        return loss, {f"{kind}_accuracy": accuracy(z_BK, examples.y), f"{kind}_loss": loss.detach()}
 
 
 @dataclass(frozen=True, slots=True)
 class _Turn(Objective):
-    """An update of phase 1: one adapter and the fusion are trained on the loss of that adapter's head."""
+    """An update of phase 1: one adapter and the fusion are trained on the loss of that adapter."""
 
     whole: TORATraining
     name: str
@@ -168,17 +206,13 @@ class _Turn(Objective):
     def prepare(self, model: nn.Module, x: Tensor, y: Tensor, *, seed: int, index_B: Tensor | None = None) -> Examples:
         if not self._attacks:
             return Examples(x, y, x)
-        with _output_of(_adapted(model), self.name) if self.whole.attacks_own else nullcontext():
-            return self.whole.untargeted_examples(model, x, y, seed, index_B)
+        return self.whole.examples(model, x, y, seed, index_B, self.whole.phase1_attack)
 
     def loss(self, model: nn.Module, examples: Examples) -> LossOutput:
         net = _adapted(model)
-        return _training_only(net, list(net.parts(self.name, "fusion")), lambda: self._own_loss(model, net, examples))
-
-    def _own_loss(self, model: nn.Module, net: Adapted, examples: Examples) -> LossOutput:
-        with _output_of(net, self.name):
-            z_BK = model(examples.x_adv).float()
-        return LossOutput(*self.whole.term("adversarial" if self._attacks else "clean", z_BK, examples.y))
+        trained = list(net.parts(self.name, "fusion"))
+        output = self.whole.phase1_loss
+        return _training_only(net, trained, lambda: LossOutput(*self.whole.term(model, self.name, output, examples)))
 
 
 def _adapted(model: nn.Module) -> Adapted:
@@ -212,10 +246,11 @@ def _training_only(net: Adapted, trained: list[nn.Parameter], compute: Callable[
 
 
 @contextmanager
-def _output_of(net: Adapted, head: str) -> Iterator[None]:
-    """The network returns the logits of one head for a while."""
+def _output_of(net: Adapted, head: str, output: Output) -> Iterator[None]:
+    """The network returns the logits of `head` for a while, or of its only one; with `Output.JOINT` nothing changes."""
     before = net.tuning
-    net.tuning = replace(before, head=head)
+    if output is Output.OWN and head in before.names:
+        net.tuning = replace(before, head=head)
     try:
         yield
     finally:

@@ -23,6 +23,18 @@ WAYS = [
     Tuning(gate="per-token"),
     Tuning(tuning="single"),
     Tuning(tuning="head"),
+    Tuning(normalization="sqrt"),
+    Tuning(normalization="rows"),
+    Tuning(normalization="learned"),
+    Tuning(gate="per-token", residual=False),
+    Tuning(prediction="probabilities"),
+]
+# these change the function of the frozen network from the start
+OTHER_STARTS = [
+    Tuning(initialization="layer-scale"),
+    Tuning(recursion="fusion"),
+    Tuning(recursion="fusion", softmax="token"),
+    Tuning(residual=False),
 ]
 
 
@@ -86,11 +98,59 @@ def test_at_the_start_every_head_answers_as_the_frozen_network(
     answers = adapted.logits_by_head(x)
     assert set(answers) == {*tuning.names, "kept"}
     expected = net(x).detach()
-    for logits in (*answers.values(), adapted(x)):
+    for logits in answers.values():
         torch.testing.assert_close(logits.detach(), expected, rtol=0, atol=1e-13 * float(expected.abs().max()))
+    joint = expected.log_softmax(1) if tuning.prediction == "probabilities" else expected
+    torch.testing.assert_close(adapted(x).detach(), joint, rtol=0, atol=1e-13 * float(expected.abs().max()))
     expected = net.float()(x.float()).detach()
-    single = adapted.float()(x.float()).detach()
+    single = adapted.float().logits_by_head(x.float())[tuning.names[-1]].detach()
     torch.testing.assert_close(single, expected, rtol=0, atol=1e-5 * float(expected.abs().max()))
+
+
+def test_a_layer_scale_starts_near_the_frozen_network_and_learns(x: Tensor) -> None:
+    net = backbone()
+    adapted = adapt(net, Tuning(initialization="layer-scale"), 5).double()
+    difference = (adapted(x) - net(x)).abs().max()
+    assert 0 < difference < 1e-3 * net(x).abs().max()
+    adapted(x).square().sum().backward()
+    for name in ("layer_scale", "v.weight", "q.weight"):
+        grad = adapted.fusions[0].get_parameter(name).grad
+        assert grad is not None
+        assert grad.abs().max() > 0
+
+
+def test_by_the_formula_of_the_slides_nothing_of_the_image_reaches_the_heads(x: Tensor) -> None:
+    """An adapter processes each token alone, so its own token never sees another one."""
+    answers = stirred(adapt(backbone(), Tuning(recursion="literal"), 5)).logits_by_head(x)
+    for head in ("acc", "rob"):
+        torch.testing.assert_close(answers[head], answers[head][:1].expand(3, -1), rtol=0, atol=0)
+    assert (answers["kept"][0] - answers["kept"][1]).abs().max() > 1e-3
+
+
+def test_with_the_recursion_through_the_fusion_the_last_fusion_is_read(x: Tensor) -> None:
+    for recursion, read in (("block", False), ("fusion", True)):
+        adapted = stirred(adapt(backbone(), Tuning(recursion=recursion), 5))
+        adapted(x).square().sum().backward()
+        grad = adapted.fusions[-1].get_parameter("v.weight").grad
+        assert (grad is not None and bool(grad.abs().max() > 0)) is read
+
+
+def test_the_recursion_is_the_sum_it_says(x: Tensor) -> None:
+    """Tokens after the first block, from the parts it is made of."""
+    z_BND, before_BND = torch.randn(2, 2, 17, 32, dtype=torch.float64)
+    for recursion in ("block", "fusion", "literal"):
+        adapted = stirred(adapt(backbone(), Tuning(recursion=recursion), 5))
+        tokens = {name: token.expand(2, -1, -1) for name, token in adapted.tokens.items()}
+        stream, following = adapted.fused[0](before_BND, z_BND, tokens)
+        fused_B1D = (stream - z_BND)[:, :1]
+        for name, token in tokens.items():
+            adapter = adapted.get_submodule(f"adapters.{name}.0")
+            expected = {
+                "block": lambda: adapter(token + z_BND[:, :1] - before_BND[:, :1]),  # noqa: B023
+                "fusion": lambda: adapter(token) + fused_B1D,  # noqa: B023
+                "literal": lambda: adapter(token),  # noqa: B023
+            }[recursion]()
+            torch.testing.assert_close(following[name], expected)
 
 
 @pytest.mark.parametrize("tuning", ["tora", "single", "head"])
@@ -135,34 +195,46 @@ def test_gates_sum_to_one(x: Tensor, tuning: Tuning) -> None:
         assert gates.std() > 1e-3
 
 
-def by_hand(fusion: Fusion, z_ND: Tensor, found: tuple[Tensor, Tensor]) -> Tensor:
+def by_hand(fusion: Fusion, z_ND: Tensor, found: tuple[Tensor, Tensor], normalization: str) -> Tensor:
     """One head, one query and one key after the other."""
     rows = []
     for q_D in fusion.q(z_ND):
         heads = []
-        for part in torch.arange(32).split(8):
-            out = torch.zeros(8, dtype=torch.float64)
+        for head, part in enumerate(torch.arange(32).split(8)):
+            sums = torch.zeros(2, 8, dtype=torch.float64)
+            of_each = torch.zeros(2, 1, dtype=torch.float64)
             for j in range(len(z_ND)):
                 scores = torch.stack([q_D[part] @ fusion.k(one)[j, part] / 8**0.5 for one in found])
-                weights = scores.softmax(0)
-                out = out + sum(w * fusion.v(one)[j, part] for w, one in zip(weights, found, strict=True)) / len(z_ND)
-            heads.append(out)
+                weights = scores.softmax(0)[:, None]
+                sums = sums + weights * torch.stack([fusion.v(one)[j, part] for one in found])
+                of_each = of_each + weights
+            n = len(z_ND)
+            if normalization == "rows":
+                heads.append((sums / of_each).mean(0))
+            elif normalization == "learned":
+                assert fusion.factor is not None
+                heads.append(fusion.factor[head, 0, 0] * sums.sum(0) / n)
+            else:
+                heads.append(sums.sum(0) / (n if normalization == "mean" else n**0.5))
         rows.append(torch.cat(heads))
     return torch.stack(rows)
 
 
-def test_fusion_is_the_formula() -> None:
+@pytest.mark.parametrize("normalization", ["mean", "sqrt", "rows", "learned"])
+def test_fusion_is_the_formula(normalization: str) -> None:
     torch.manual_seed(0)
-    fusion = Fusion(32, 4, "token-to-token", "adapter").double()
+    fusion = Fusion(32, 4, Tuning(normalization=normalization)).double()
     nn.init.normal_(fusion.v.weight)
+    if fusion.factor is not None:
+        nn.init.normal_(fusion.factor)
     z_ND, a_ND, r_ND = torch.randn(3, 5, 32, dtype=torch.float64)
     out = fusion(z_ND[None], torch.stack([a_ND, r_ND])[:, None])
-    torch.testing.assert_close(out[0], by_hand(fusion, z_ND, (a_ND, r_ND)))
+    torch.testing.assert_close(out[0], by_hand(fusion, z_ND, (a_ND, r_ND), normalization))
 
 
 def test_equal_adapters_make_the_gate_a_half_and_the_fusion_a_mean() -> None:
     torch.manual_seed(0)
-    fusion = Fusion(32, 4, "token-to-token", "adapter").double()
+    fusion = Fusion(32, 4, Tuning()).double()
     nn.init.normal_(fusion.v.weight)
     z_BND, a_BND = torch.randn(2, 3, 5, 32, dtype=torch.float64)
     out = fusion(z_BND, torch.stack([a_BND, a_BND]))
@@ -174,12 +246,15 @@ def test_the_joint_answer_is_the_mean_of_the_two(x: Tensor) -> None:
     answers = adapted.logits_by_head(x)
     assert not torch.allclose(answers["acc"], answers["rob"])
     torch.testing.assert_close(adapted(x), (answers["acc"] + answers["rob"]) / 2)
+    adapted.tuning = Tuning(prediction="probabilities")
+    mean = (answers["acc"].softmax(1) + answers["rob"].softmax(1)) / 2
+    torch.testing.assert_close(adapted(x), mean.log())
     for name in ("acc", "rob", "kept"):
         adapted.tuning = Tuning(head=name)
         assert torch.equal(adapted(x), answers[name])
 
 
-@pytest.mark.parametrize("tuning", WAYS)
+@pytest.mark.parametrize("tuning", [*WAYS, *OTHER_STARTS])
 def test_frozen_is_frozen(x: Tensor, tuning: Tuning) -> None:
     net = backbone()
     before = copy.deepcopy(net.state_dict())
@@ -201,7 +276,7 @@ def test_parts_name_every_weight_that_learns_once() -> None:
 
 
 def test_the_image_reaches_both_heads_in_every_way(x: Tensor) -> None:
-    for tuning in WAYS:
+    for tuning in [*WAYS, *OTHER_STARTS]:
         answers = stirred(adapt(backbone(), tuning, 5)).logits_by_head(x)
         assert all((logits[0] - logits[1]).abs().max() > 1e-3 for logits in answers.values())
 
@@ -230,6 +305,14 @@ def test_other_families_are_refused() -> None:
         ({"softmax": "all"}, "Tuning.softmax"),
         ({"reduction": 0}, "at least 1"),
         ({"gate": "per-token", "softmax": "token"}, "weighs adapters only"),
+        ({"normalization": "max"}, "Tuning.normalization"),
+        ({"normalization": "rows", "softmax": "token"}, "the rows of the others sum to one"),
+        ({"normalization": "sqrt", "gate": "per-token"}, "the rows of the others sum to one"),
+        ({"recursion": "class"}, "Tuning.recursion"),
+        ({"initialization": "random"}, "Tuning.initialization"),
+        ({"initialization": "layer-scale", "residual": False}, "cannot start at nothing"),
+        ({"residual": "no"}, "true or false, got 'no'"),
+        ({"prediction": "votes"}, "Tuning.prediction"),
         ({"head": "best"}, "unknown head 'best'"),
         ({"tuning": "single", "head": "rob"}, "unknown head 'rob'"),
     ],
@@ -247,7 +330,7 @@ def base() -> Model:
     return load("timm:vit_tiny_patch16_224", num_classes=5, image_size=16, patch_size=4, options=options, seed=1)
 
 
-@pytest.mark.parametrize("tuning", WAYS)
+@pytest.mark.parametrize("tuning", [*WAYS, *OTHER_STARTS])
 def test_saved_whole_and_loaded_it_answers_alike(base: Model, tuning: Tuning, x: Tensor, tmp_path: Path) -> None:
     model = tora(base, tuning, num_classes=7, seed=3)
     stirred(model.net.double())  # type: ignore[arg-type]

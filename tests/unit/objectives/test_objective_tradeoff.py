@@ -11,7 +11,7 @@ from vitadel.attacks import PGD
 from vitadel.core.errors import UsageError
 from vitadel.goals import Untargeted
 from vitadel.models import Adapted, Model, Option, Tuning, load, tora, with_head
-from vitadel.objectives import AWP, Adversarial, Objective, Standard, TORATraining, TrainingTime
+from vitadel.objectives import AWP, Adversarial, Objective, Order, Output, Standard, TORATraining, TrainingTime
 from vitadel.threats import Linf
 
 ATTACK, THREAT = PGD(steps=2, step_size=0.05, keep_best=False), Linf(0.1)
@@ -110,25 +110,38 @@ def test_turns_go_on_across_epochs_of_odd_length() -> None:
     assert "".join(getattr(objective.at(time), "name")[0] for time in times) == "rarararar"  # noqa: B009
 
 
-def found_by(model: Model, x: Tensor, y: Tensor) -> Tensor:
-    """What the attack finds when it differentiates the joint answer."""
-    return ATTACK.craft(with_head(model, "joint"), x, Untargeted(y), THREAT, seed=3)
+def test_sequential_phases_train_the_robust_adapter_first() -> None:
+    objective = replace(OBJECTIVE, order=Order.SEQUENTIAL)
+    for independent, updates, turns in ((0.5, 8, "rraajjjj"), (1.0, 6, "rrraaa"), (0.5, 6, "rrajjj"), (0.0, 4, "jjjj")):
+        now = [update(replace(objective, independent=independent), number, updates) for number in range(updates)]
+        assert "".join(getattr(one, "name", "j")[0] for one in now) == turns
 
 
-def test_losses_by_hand(batch: tuple[Tensor, Tensor]) -> None:
+def attacked(model: Model, head: str, x: Tensor, y: Tensor) -> Tensor:
+    """The adversarial examples of the attack on one output."""
+    return ATTACK.craft(with_head(model, head), x, Untargeted(y), THREAT, seed=3)
+
+
+@pytest.mark.parametrize("loss_of", list(Output))
+@pytest.mark.parametrize("attack_of", list(Output))
+def test_losses_by_hand(batch: tuple[Tensor, Tensor], attack_of: Output, loss_of: Output) -> None:
     x, y = batch
     model = adapted()
-    x_adv = found_by(model, x, y)
+    x_adv = attacked(model, "rob" if attack_of is Output.OWN else "joint", x, y)
 
     def loss(head: str, images: Tensor) -> Tensor:
-        return F.cross_entropy(with_head(model, head)(images), y, label_smoothing=0.1)
+        output = with_head(model, head if loss_of is Output.OWN else "joint")
+        return F.cross_entropy(output(images), y, label_smoothing=0.1)
 
-    steps = {number: update(OBJECTIVE, number)(model, x, y, seed=3) for number in (0, 1, 6)}
+    first = replace(OBJECTIVE, phase1_attack=attack_of, phase1_loss=loss_of)
+    second = replace(OBJECTIVE, phase2_attack=attack_of, phase2_loss=loss_of)
+    chosen = {0: first, 1: first, 6: second}
+    steps = {number: update(objective, number)(model, x, y, seed=3) for number, objective in chosen.items()}
     for step in steps.values():
         step.undo()
     torch.testing.assert_close(steps[0].loss, loss("rob", x_adv))
     torch.testing.assert_close(steps[1].loss, loss("acc", x))
-    torch.testing.assert_close(steps[6].loss, 0.3 * loss("joint", x_adv) + 0.7 * loss("joint", x))
+    torch.testing.assert_close(steps[6].loss, 0.3 * loss("rob", x_adv) + 0.7 * loss("acc", x))
     assert {number: sorted(step.logs) for number, step in steps.items()} == {
         0: ["adversarial_accuracy", "adversarial_loss"],
         1: ["clean_accuracy", "clean_loss"],
@@ -145,16 +158,22 @@ def test_losses_by_hand(batch: tuple[Tensor, Tensor]) -> None:
     [(0.0, Standard(smoothing=0.1)), (1.0, Adversarial(ATTACK, THREAT, smoothing=0.1))],
     ids=["clean", "adversarial"],
 )
-def test_at_the_ends_it_is_plain_training_of_the_joint_answer(
+def test_at_the_ends_it_is_plain_training_of_an_output(
     weight: float, plain: Objective, batch: tuple[Tensor, Tensor]
 ) -> None:
     model = adapted()
     passes: list[bool] = []
-    model.register_forward_hook(lambda module, args, out: passes.append(args[0].requires_grad))
+    handle = model.register_forward_hook(lambda module, args, out: passes.append(args[0].requires_grad))
     step = replace(OBJECTIVE, weight=weight)(model, *batch, seed=3)
     step.undo()
     # the half that does not count costs nothing
     assert passes == ([False] if weight == 0 else [True, True, False])
+    handle.remove()
+    own = with_head(model, "acc" if weight == 0 else "rob")
+    assert torch.equal(step.loss, plain(own, *batch, seed=3).loss)
+    on_joint = replace(OBJECTIVE, weight=weight, phase2_attack=Output.JOINT, phase2_loss=Output.JOINT)
+    step = on_joint(model, *batch, seed=3)
+    step.undo()
     assert torch.equal(step.loss, plain(model, *batch, seed=3).loss)
 
 
@@ -245,6 +264,7 @@ def test_models_that_have_nothing_to_train_are_refused() -> None:
     with pytest.raises(UsageError, match="cannot take turns with another. Set objective.independent=0"):
         OBJECTIVE.prepare_model(adapted(SINGLE))
     shallow = tora(base(depth=1))
+    OBJECTIVE.prepare_model(tora(base(depth=1), Tuning(recursion="fusion")))
     with pytest.raises(UsageError, match="this network has one block alone"):
         OBJECTIVE.prepare_model(shallow)
     for model, objective in [

@@ -16,7 +16,7 @@ from vitadel.attacks import PGD
 from vitadel.core.errors import Stopped, UsageError
 from vitadel.data import Split
 from vitadel.models import Adapted, Model, Tuning, family_of, read_tensors
-from vitadel.objectives import AWP, Objective, TORATraining
+from vitadel.objectives import AWP, Objective, Output, TORATraining
 from vitadel.runs import Run
 from vitadel.threats import Linf
 from vitadel.train import SGD, AdamW, Compile, Lion, OptimizerChoice, Precision, Trainer, TrainingConfig
@@ -162,9 +162,10 @@ def test_the_file_is_the_model_and_answers_with_every_head(train: Split, tmp_pat
         assert not torch.allclose(told["acc"], told["rob"])
 
 
-@pytest.mark.parametrize(("attacks_own", "alone"), [(False, "joint"), (True, "rob")])
-def test_attacks_are_crafted_on_a_copy_that_gives_the_joint_answer_or_that_of_the_robust_head(
-    train: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attacks_own: bool, alone: str
+@pytest.mark.parametrize("first", list(Output))
+@pytest.mark.parametrize("second", list(Output))
+def test_attacks_are_crafted_on_a_copy_with_the_output_that_each_phase_attacks(
+    train: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: Output, second: Output
 ) -> None:
     seen: list[str] = []
     forward = AttackModel.forward
@@ -176,10 +177,11 @@ def test_attacks_are_crafted_on_a_copy_that_gives_the_joint_answer_or_that_of_th
 
     monkeypatch.setattr(AttackModel, "forward", spy)
     plan = replace(PLAN, precision=Precision.BF16, attack_model=True)
-    objective = replace(OBJECTIVE, attacks_own=attacks_own)
+    objective = replace(OBJECTIVE, phase1_attack=first, phase2_attack=second)
     Trainer(fresh(), objective, train, plan, claim(tmp_path / "run"), seed=1).fit()
     # two steps for two updates of phase 1 and four of phase 2
-    assert seen == [alone] * 4 + ["joint"] * 8
+    heads = {Output.OWN: "rob", Output.JOINT: "joint"}
+    assert seen == [heads[first]] * 4 + [heads[second]] * 8
 
 
 @pytest.mark.slow
