@@ -81,7 +81,7 @@ def accuracies_of(run: Path) -> dict[str, object]:
         n, robust = summary["n"], summary["clean"]["correct"]
         left: dict[str, object] = {"n": n, "clean": accuracy_record(robust, n)}
         for attack in summary["attacks"]:
-            robust -= attack["fell"]
+            robust -= attack["broken"]
             left[attack["name"]] = accuracy_record(robust, n)
         return left
     return {}
