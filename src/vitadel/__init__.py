@@ -95,7 +95,13 @@ def __dir__() -> list[str]:
 
 
 class _CallablePackage(ModuleType):
-    """A package that can be called as the function of its name."""
+    # a package that can be called as the function of its name; both are documented where the name is looked up
+
+    @property
+    def __doc__(self) -> str:  # type: ignore[override]
+        name = self.__name__.rpartition(".")[2]
+        function = inspect.getdoc(_function(name))
+        return f"{function}\n\nThis is also the package `{self.__name__}`. {vars(self)['__doc__']}"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return _function(self.__name__.rpartition(".")[2])(*args, **kwargs)

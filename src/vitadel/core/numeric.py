@@ -46,6 +46,13 @@ class Range:
     lt: float | None = None
     hint: str = ""
 
+    def __repr__(self) -> str:
+        """Without what is not set: signatures in `help` show it."""
+        limits = (
+            f"{name}={_plain(value)}" for name in ("ge", "gt", "le", "lt") if (value := getattr(self, name)) is not None
+        )
+        return f"Range({', '.join(limits)})"
+
     def holds(self, value: float) -> bool:
         """Whether the value lies in the range; NaN never does."""
         above = (self.ge is None or value >= self.ge) and (self.gt is None or value > self.gt)

@@ -42,6 +42,9 @@ class Untargeted:
     Args:
         label_B: The labels.
         loss: A function of logits and labels that increases as the label is predicted worse.
+
+    Example:
+        >>> result = PGD(steps=20)(model, x, Untargeted(y, vd.losses.margin), "linf:8/255")
     """
 
     label_B: Tensor

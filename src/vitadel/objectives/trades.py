@@ -25,6 +25,14 @@ class TRADES(AdversarialObjective):
     The attack maximizes the divergence from the clean output, which is computed once: ten steps cost 1 + 20 + 2 + 4 =
     27 forward passes, where code that recomputes it at every step pays 39. Its gradient is 0 at the image itself, so
     the attack needs a random start. The loss has gradients through both outputs.
+
+    Args:
+        beta: The weight of the divergence.
+
+    Example:
+        >>> attack = PGD(steps=10, step_size=2 / 255, keep_best=False)
+        >>> step = TRADES(attack, Linf(8 / 255), beta=6.0)(model, x, y, seed=0)
+        >>> step.loss.backward()
     """
 
     beta: NotNegative = 6.0

@@ -26,6 +26,9 @@ class L1(Threat):
         eps: The radius for pixels in [0, 1], such as 12.
         active: The share of the pixel values that one step of PGD moves, as in the sparse steps of Tramer & Boneh 2019
             (arXiv:1904.13000): the steepest step moves a single value and is far too slow.
+
+    Example:
+        >>> PGD(steps=20)(model, x, y, L1(12))  # or "l1:12"
     """
 
     name: ClassVar[str] = "l1"

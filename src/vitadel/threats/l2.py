@@ -25,6 +25,9 @@ class L2(Threat):
 
     Args:
         eps: The radius for pixels in [0, 1], such as 0.5 or 128/255.
+
+    Example:
+        >>> PGD(steps=20)(model, x, y, L2(0.5))  # or "l2:0.5"
     """
 
     name: ClassVar[str] = "l2"
