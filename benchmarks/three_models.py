@@ -20,9 +20,18 @@ from record import hardware, versions, write_record
 
 RECIPE = "cifar10-vit-tiny-standard-short"
 SUITES = ("adversarial", "corruptions", "gray-level", "spatial")
-STUDIES = ("correlation", "lesion", "restrict", "perturbations", "semantics", "accumulate", "saliency", "convergence")
+STUDIES = (
+    "correlation",
+    "lesion",
+    "restricted-attention",
+    "perturbations",
+    "perturbation-semantics",
+    "feature-visualization",
+    "saliency",
+    "convergence",
+)
 THREAT = "linf:8/255"
-ATTACKING = ("perturbations", "semantics", "saliency", "convergence")
+ATTACKING = ("perturbations", "perturbation-semantics", "saliency", "convergence")
 
 
 def jobs_of(args: argparse.Namespace) -> tuple[dict[str, str], list[Job]]:
@@ -47,7 +56,9 @@ def jobs_of(args: argparse.Namespace) -> tuple[dict[str, str], list[Job]]:
         transfer = evaluate(model, images, sources, THREAT, args.work / f"{name}-transfer")
         jobs.append(Job(f"{name}-transfer", transfer, trained))
         for study in STUDIES if args.studied else ():
-            text = f"{study}:classifiers={models[others[0]]}+{models[others[1]]}" if study == "semantics" else study
+            text = study
+            if study == "perturbation-semantics":
+                text += f":classifiers={models[others[0]]}+{models[others[1]]}"
             command = ["analyze", text, model, "--data", f"{args.data}[:{args.studied}]", "--json"]
             threat = ["--threat", THREAT] if study in ATTACKING else []
             run = f"{name}-{study}"

@@ -97,7 +97,14 @@ def evaluations(name: str, heads: tuple[str, ...], args: argparse.Namespace) -> 
     """The joint output and every head under all attacks, and where the gates of TORA look."""
     made = []
     if name.startswith("tora"):
-        gates = ["analyze", "gates", str(args.work / name), "--data", f"{args.data}[:{args.adversarial_n}]", "--json"]
+        gates = [
+            "analyze",
+            "tora-gates",
+            str(args.work / name),
+            "--data",
+            f"{args.data}[:{args.adversarial_n}]",
+            "--json",
+        ]
         made.append(Job(f"{name}-gates", [*gates, "--run", str(args.work / f"{name}-gates")], (name,)))
     for head in ("joint", *heads):
         model = str(args.work / name) if head == "joint" else f"{args.work / name}#{head}"

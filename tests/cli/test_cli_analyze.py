@@ -106,9 +106,10 @@ def test_two_ranks_measure_what_one_does_also_after_a_kill(
 
 
 def test_what_there_is(vitadel: Command) -> None:
-    assert {"gates", "masking", "masking-quick"} <= set(json.loads(vitadel("studies", "--json")[1]))
+    assert {"tora-gates", "masking", "masking-quick"} <= set(json.loads(vitadel("studies", "--json")[1]))
     assert "masking-quick" in vitadel("studies")[1]
     assert json.loads(vitadel("studies", "masking", "--json")[1])["queries"] == 5000
+    assert vitadel("studies", "gates") == vitadel("studies", "tora-gates")  # the name in earlier versions
     about = vitadel("studies", "masking")[1]
     assert "10+20+50+100+200+500+1000" in about
 
@@ -143,7 +144,7 @@ def gated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_study_with_exhibits_from_beginning_to_page(vitadel: Command, gated: Path, tmp_path: Path) -> None:
-    words = ("analyze", "gates:images=2,blocks=1", gated, "--data", "digits[:9]", "--run")
+    words = ("analyze", "tora-gates:images=2,blocks=1", gated, "--data", "digits[:9]", "--run")
     code, out, err = vitadel(*words, tmp_path / "one")
     assert code == 0, err
     assert out.startswith(f"Gates of the adapters: {gated}\nOn 9 images the gates give the robustness adapter 0.500")
@@ -165,7 +166,7 @@ def test_a_study_with_exhibits_from_beginning_to_page(vitadel: Command, gated: P
     assert [one["kind"] for one in result["exhibits"]] == ["pictures", "pictures", "lines", "table"]
     assert "base64" in (tmp_path / "one" / "study" / "result.json").read_text()
 
-    assert vitadel("analyze", "gates", f"{gated}#rob", "--data", "digits[:9]", "--run", tmp_path / "two")[0] == 0
+    assert vitadel("analyze", "tora-gates", f"{gated}#rob", "--data", "digits[:9]", "--run", tmp_path / "two")[0] == 0
     assert vitadel("report", tmp_path / "one", tmp_path / "two", "--out", tmp_path / "page.html")[0] == 0
     page = (tmp_path / "page.html").read_text()
     assert page.count("<h3>Share of the robustness adapter</h3>") == 1
@@ -176,13 +177,13 @@ def test_a_study_with_exhibits_from_beginning_to_page(vitadel: Command, gated: P
 
 def test_what_has_no_gates_is_refused(vitadel: Command, trained: Path, gated: Path, tmp_path: Path) -> None:
     words = ("--data", "digits[:8]", "--run", tmp_path / "run")
-    code, _, err = vitadel("analyze", "gates", trained, *words)
+    code, _, err = vitadel("analyze", "tora-gates", trained, *words)
     assert (code, err.count("\n")) == (2, 1)
     assert "reads the gates of a TORA model" in err
-    code, _, err = vitadel("analyze", "gates", gated, *words, "--threat", "linf:8/255")
+    code, _, err = vitadel("analyze", "tora-gates", gated, *words, "--threat", "linf:8/255")
     assert (code, err.count("\n")) == (2, 1)
-    assert "the study gates attacks nothing, got --threat linf:8/255. Leave it out" in err
-    assert "has 2 blocks" in vitadel("analyze", "gates:blocks=7", gated, *words)[2]
+    assert "the study tora-gates attacks nothing, got --threat linf:8/255. Leave it out" in err
+    assert "has 2 blocks" in vitadel("analyze", "tora-gates:blocks=7", gated, *words)[2]
     assert not (tmp_path / "run").exists()
 
 

@@ -6,7 +6,7 @@ import pytest
 from on_record import check  # type: ignore[import-not-found]
 from small import filled, images, labels, network  # type: ignore[import-not-found]
 
-from vitadel.analyze import Masking, PerturbationSemantics, semantics, study
+from vitadel.analyze import Masking, PerturbationSemantics, classify_perturbations, study
 from vitadel.api.analyze import as_study
 from vitadel.attacks import PGD, Scaling
 from vitadel.models import tora
@@ -29,13 +29,13 @@ MASKING = Masking(
 @pytest.mark.parametrize(
     "text",
     [
-        "accumulate:coordinates=1+2,steps=3",
+        "feature-visualization:coordinates=1+2,steps=3",
         "convergence:steps=0+1+4,restarts=2",
         "correlation",
         "correlation:measure=cka,group=8",
         "lesion",
         "perturbations:steps=2",
-        "restrict",
+        "restricted-attention",
         "saliency",
     ],
 )
@@ -46,7 +46,7 @@ def test_studies(text: str) -> None:
 
 def test_gates() -> None:
     model = filled(tora(network()).double())
-    check(RECORD, "gates", study(model, images(), labels(model), as_study("gates:images=3"), threat=THREAT))
+    check(RECORD, "tora-gates", study(model, images(), labels(model), as_study("tora-gates:images=3"), threat=THREAT))
 
 
 def test_masking() -> None:
@@ -60,5 +60,7 @@ def test_masking() -> None:
 def test_semantics() -> None:
     model, others = network(), {"other": network(1), "itself": network()}
     check(
-        RECORD, "semantics", semantics(model, images(), labels(model), others, THREAT, PerturbationSemantics(steps=2))
+        RECORD,
+        "perturbation-semantics",
+        classify_perturbations(model, images(), labels(model), others, THREAT, PerturbationSemantics(steps=2)),
     )

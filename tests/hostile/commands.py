@@ -89,11 +89,11 @@ LONG: dict[str, Long] = {
     "analyze-saliency": _analyze("saliency:images=3,steps=3"),
     "analyze-convergence": _analyze("convergence:steps=0+2+4,restarts=2,images=12,slices=1,points=5"),
     "analyze-correlation": _analyze("correlation"),
-    "analyze-restrict": _analyze("restrict"),
+    "analyze-restricted-attention": _analyze("restricted-attention"),
     "analyze-perturbations": _analyze("perturbations:images=3,steps=3"),
-    "analyze-semantics": _analyze(f"semantics:classifiers={FROZEN},images=3,steps=3"),
-    "analyze-accumulate": _analyze("accumulate:count=2,images=1,steps=4"),
-    "analyze-gates": _analyze("gates:images=3", 12, ADAPTED),
+    "analyze-perturbation-semantics": _analyze(f"perturbation-semantics:classifiers={FROZEN},images=3,steps=3"),
+    "analyze-feature-visualization": _analyze("feature-visualization:count=2,images=1,steps=4"),
+    "analyze-tora-gates": _analyze("tora-gates:images=3", 12, ADAPTED),
     "sweep": Long(
         (
             *("sweep", "digits-adversarial", "--data=digits[:96]", "--axis=weight-decay=0.05,0.5", "--axis=seed=0,1"),

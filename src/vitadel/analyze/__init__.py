@@ -8,7 +8,7 @@ from vitadel.analyze.feature_visualization import FeatureVisualization
 from vitadel.analyze.lesion import Lesion
 from vitadel.analyze.masking import Masking, masking
 from vitadel.analyze.masking_verdict import Evidence, Verdict
-from vitadel.analyze.perturbation_semantics import PerturbationSemantics, semantics
+from vitadel.analyze.perturbation_semantics import PerturbationSemantics, classify_perturbations
 from vitadel.analyze.perturbations import Perturbations
 from vitadel.analyze.restricted_attention import RestrictedAttention
 from vitadel.analyze.saliency import Saliency
@@ -16,17 +16,17 @@ from vitadel.analyze.study import Study, map_chunks, run_study, study, tensor_co
 from vitadel.analyze.tora_gates import TORAGates
 
 STUDIES: dict[str, Callable[[], Study]] = {
-    "accumulate": FeatureVisualization,
     "convergence": Convergence,
     "correlation": Correlation,
-    "gates": TORAGates,
+    "feature-visualization": FeatureVisualization,
     "lesion": Lesion,
     "masking": Masking,
     "masking-quick": Masking.quick,
+    "perturbation-semantics": PerturbationSemantics,
     "perturbations": Perturbations,
-    "restrict": RestrictedAttention,
+    "restricted-attention": RestrictedAttention,
     "saliency": Saliency,
-    "semantics": PerturbationSemantics,
+    "tora-gates": TORAGates,
 }
 
 __all__ = [
@@ -44,10 +44,10 @@ __all__ = [
     "Study",
     "TORAGates",
     "Verdict",
+    "classify_perturbations",
     "map_chunks",
     "masking",
     "run_study",
-    "semantics",
     "study",
     "tensor_context",
     "threat_of",

@@ -128,7 +128,7 @@ class FeatureVisualization:
             "fine_share": fine,
         }
         exhibits: list[Exhibit] = [self._pictures(drawn, targets), self._table(drawn, targets)]
-        return StudyRecord("accumulate", self.title, self._summary(drawn, fine), exhibits, numbers)
+        return StudyRecord("feature-visualization", self.title, self._summary(drawn, fine), exhibits, numbers)
 
     @property
     def _what(self) -> str:

@@ -85,13 +85,13 @@ class PerturbationSemantics:
     def _loaded(self) -> dict[str, nn.Module]:
         if not self.classifiers:
             raise UsageError(
-                "no model was named to classify the perturbations. Write semantics:classifiers=MODEL, several with + "
-                "between them."
+                "no model was named to classify the perturbations. Write perturbation-semantics:classifiers=MODEL, "
+                "several with + between them."
             )
         return {name: load(name) for name in self.classifiers}
 
 
-def semantics(
+def classify_perturbations(
     model: nn.Module,
     x: Tensor,
     y: Tensor,
@@ -136,7 +136,7 @@ class _WithClassifiers:
         return f"classified-{'-'.join(_mark(one)[:8] for one in self.classifiers.values())}"
 
     def summarize(self, ctx: Context) -> StudyRecord:
-        rows, settings, spelled = ctx.table(self._table_name), self.settings, str(threat_of(ctx))
+        rows, settings, threat = ctx.table(self._table_name), self.settings, str(threat_of(ctx))
         classes = rows["classes"][0]
         scores = {
             name: {shown: _score(rows[f"{shown}-{number}"], classes) for shown in _SHOWN}
@@ -159,7 +159,8 @@ class _WithClassifiers:
                 for name, kinds in scores.items()
             },
         }
-        return StudyRecord("semantics", self.title, _summary(scores, classes, len(rows), spelled), exhibits, numbers)
+        summary = _summary(scores, classes, len(rows), threat)
+        return StudyRecord("perturbation-semantics", self.title, summary, exhibits, numbers)
 
     def _measure(self, ctx: Context) -> Work:
         settings, threat = self.settings, threat_of(ctx)

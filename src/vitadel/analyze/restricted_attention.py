@@ -110,7 +110,7 @@ class RestrictedAttention:
             "absent": result.absent,
             "cost": {"layers_run": counts.layers_run, **forwards},
         }
-        return StudyRecord("restrict", self.title, result.summary(), result.exhibits(), numbers)
+        return StudyRecord("restricted-attention", self.title, result.summary(), result.exhibits(), numbers)
 
     def _restrictions(self, ctx: Context) -> list["Restriction"]:
         """In the order of their masks: near patches, random ones draw by draw, the class token alone."""

@@ -102,7 +102,7 @@ class TORAGates:
                 for number, adapter in enumerate(tuning.names)
             },
         }
-        return StudyRecord("gates", self.title, _summary(statistics, tuning.names, n), exhibits, numbers)
+        return StudyRecord("tora-gates", self.title, _summary(statistics, tuning.names, n), exhibits, numbers)
 
     def _shown_blocks(self, ctx: Context) -> list[int]:
         depth = len(_gated(ctx.model).fusions)

@@ -23,7 +23,7 @@ from vitadel.data import DataSet, Preprocess
 from vitadel.evaluate.context import Context
 from vitadel.report import write_figures
 from vitadel.runs import ResultFolder
-from vitadel.runs.schema import StudyRecord
+from vitadel.runs.schema import FORMER_STUDY_NAMES, StudyRecord
 from vitadel.threats import Threat
 
 
@@ -133,10 +133,11 @@ def as_study(study: str | Study) -> Study:
     """A study, or the one that `masking:queries=1000,iterations=10+20` names."""
     if not isinstance(study, str):
         return study
-    name = study.partition(":")[0]
+    given, settings = split_name(study)
+    name = FORMER_STUDY_NAMES.get(given, given)
     if name not in STUDIES:
         raise unknown("study", name, STUDIES)
-    return with_settings(STUDIES[name](), split_name(study)[1], notation(name))
+    return with_settings(STUDIES[name](), settings, notation(name))
 
 
 def _check(study: Study, job: Job, threat: Threat) -> None:

@@ -12,14 +12,6 @@ if TYPE_CHECKING:
 
     from vitadel.threats import Threat
 
-# names of earlier versions
-RENAMED = {
-    "adversarial": "autoattack",
-    "adversarial-plus": "autoattack-plus",
-    "adversarial-rand": "autoattack-rand",
-    "grey-level": "gray-level",
-}
-
 
 def refuse_arguments(
     function: str, given: Mapping[str, object], known: Sequence[str], elsewhere: Mapping[str, str]

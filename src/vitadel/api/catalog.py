@@ -60,13 +60,15 @@ class Catalog:
         kind: What an item is called.
         items: Makes the list.
         page: Makes the page of a name.
-        is_open: Whether names beyond the list have pages, too.
+        former_names: Returns names of earlier versions, which still have pages, with what they are called now.
+        accepts_any_name: Whether a name beyond the list has a page, too.
     """
 
     kind: str
     items: Callable[[], list[Item]]
     page: Callable[[str], Page]
-    is_open: Callable[[str], bool] = field(default=lambda name: False)
+    former_names: Callable[[], Mapping[str, str]] = dict
+    accepts_any_name: Callable[[str], bool] = field(default=lambda name: False)
 
     def find(self, text: str | None = None) -> list[Item] | Page:
         """The whole list, the page of the item of this name, or the items in which the text occurs.
@@ -77,8 +79,9 @@ class Catalog:
         items = self.items()
         if text is None:
             return items
-        if self.is_open(text) or any(item.name == text for item in items):
-            return self.page(text)
+        name = self.former_names().get(text, text)
+        if self.accepts_any_name(text) or any(item.name == name for item in items):
+            return self.page(name)
         word = text.lower()
         if found := [
             item for item in items if any(word in part.lower() for part in (item.name, item.about, item.group))
@@ -260,16 +263,28 @@ def _sweeps() -> list[Item]:
     return [Item(name, f"{table.about} (recipe {table.recipe})") for name, table in SWEEPS.items()]
 
 
-def _is_former_sweep(name: str) -> bool:
+def _former_sweeps() -> Mapping[str, str]:
     from vitadel.recipes.published_tables import FORMER_NAMES
 
-    return name in FORMER_NAMES
+    return FORMER_NAMES
+
+
+def _former_suites() -> Mapping[str, str]:
+    from vitadel.runs.schema import FORMER_SUITE_NAMES
+
+    return FORMER_SUITE_NAMES
+
+
+def _former_studies() -> Mapping[str, str]:
+    from vitadel.runs.schema import FORMER_STUDY_NAMES
+
+    return FORMER_STUDY_NAMES
 
 
 def _sweep(name: str) -> Page:
-    from vitadel.recipes.published_tables import FORMER_NAMES, SWEEPS
+    from vitadel.recipes.published_tables import SWEEPS
 
-    table = SWEEPS[FORMER_NAMES.get(name, name)]
+    table = SWEEPS[name]
     names = [axis.name for axis in table.axes]
     about = {
         "source": table.source,
@@ -360,10 +375,12 @@ def model_page(
 
 CATALOGS = {
     "attacks": Catalog("attack", _attacks, _attack),
-    "models": Catalog("model", _models, model_page, lambda name: ":" in name or "/" in name or "." in name),
+    "models": Catalog(
+        "model", _models, model_page, accepts_any_name=lambda name: ":" in name or "/" in name or "." in name
+    ),
     "recipes": Catalog("recipe", _recipes, _recipe),
     "scalings": Catalog("scaling", _scalings, _scaling),
-    "studies": Catalog("study", _studies, _study),
-    "suites": Catalog("suite", _suites, _suite),
-    "sweeps": Catalog("sweep", _sweeps, _sweep, _is_former_sweep),
+    "studies": Catalog("study", _studies, _study, _former_studies),
+    "suites": Catalog("suite", _suites, _suite, _former_suites),
+    "sweeps": Catalog("sweep", _sweeps, _sweep, _former_sweeps),
 }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Unpack
 from torch import nn
 
 from vitadel import threats
-from vitadel.api.arguments import RENAMED, progress_of
+from vitadel.api.arguments import progress_of
 from vitadel.api.job import Job
 from vitadel.api.models import ModelOptions
 from vitadel.api.results import Evaluation
@@ -30,7 +30,7 @@ from vitadel.evaluate import (
     refuse_suite,
     refuse_unwritable_names,
 )
-from vitadel.runs.schema import SuiteRecord
+from vitadel.runs.schema import FORMER_SUITE_NAMES, SuiteRecord
 from vitadel.threats import Threat
 
 if TYPE_CHECKING:
@@ -164,8 +164,8 @@ def _split_suites(text: str) -> list[str]:
 
 def _parse_suite(text: str) -> Suite:
     name = text.partition(":")[0]
-    if name in RENAMED and name not in SUITES:
-        return _parse_suite(RENAMED[name] + text.removeprefix(name))
+    if name in FORMER_SUITE_NAMES and name not in SUITES:
+        return _parse_suite(FORMER_SUITE_NAMES[name] + text.removeprefix(name))
     if name in SUITES:
         suite = SUITES[name]
         if not isinstance(suite, AttackSuite):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitadel import threats
-from vitadel.api.arguments import RENAMED, progress_of
+from vitadel.api.arguments import progress_of
 from vitadel.api.evaluate import DEFAULT_THREAT, evaluate
 from vitadel.api.results import ShortTable
 from vitadel.api.train import as_recipe
@@ -18,7 +18,7 @@ from vitadel.evaluate import ATTACK_SUITES, AttackSuite
 from vitadel.recipes import RECIPES, Recipe
 from vitadel.recipes.published_tables import FORMER_NAMES, SWEEPS
 from vitadel.recipes.sweep import Axis, Sweep, run_sweep
-from vitadel.runs.schema import CombinationRecord, SuiteRecord, SweepRecord
+from vitadel.runs.schema import FORMER_SUITE_NAMES, CombinationRecord, SuiteRecord, SweepRecord
 from vitadel.threats import Threat
 
 _COLUMNS = {"holdout": "hold-out", "test": "test", "published": "published"}
@@ -204,7 +204,7 @@ def _replaced(known: Sequence[Axis], given: Sequence[Axis]) -> list[Axis]:
 def _suite(suite: str | AttackSuite | None) -> AttackSuite | None:
     if suite is None or isinstance(suite, AttackSuite):
         return suite
-    name = suite if suite in ATTACK_SUITES else RENAMED.get(suite, suite)
+    name = suite if suite in ATTACK_SUITES else FORMER_SUITE_NAMES.get(suite, suite)
     if name not in ATTACK_SUITES:
         raise unknown("suite", suite, ATTACK_SUITES)
     return ATTACK_SUITES[name]

@@ -27,7 +27,7 @@ def models(
     """List trained models and architectures, or measure one: parameters, GFLOPs, taps."""
     from vitadel.api.catalog import CATALOGS, Page, model_page
 
-    if name is None or not CATALOGS["models"].is_open(name):
+    if name is None or not CATALOGS["models"].accepts_any_name(name):
         _show("models", name, json)
         return
     about: Page = model_page(name, num_classes=num_classes, image_size=image_size, patch_size=patch_size)

@@ -12,6 +12,7 @@ from vitadel.core.stats import Accuracy
 from vitadel.report.labels import model_name, printable, with_labels
 from vitadel.runs import ManifestRecord, Run
 from vitadel.runs.schema import (
+    FORMER_STUDY_NAMES,
     ROBUST,
     WRONG_BEFORE,
     AttackRecord,
@@ -229,6 +230,7 @@ def read_study_of(folder: Path) -> StudyRecord | None:
     if "exhibits" in content:
         return read_study(path)
     study = str(content.get("study", "study"))
+    study = FORMER_STUDY_NAMES.get(study, study)
     remedy = f"{path} is of an earlier version, whose results had no exhibits. Run the study again, into a new --run."
     return StudyRecord(study, study.capitalize(), remedy, ())
 

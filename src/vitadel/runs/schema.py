@@ -9,7 +9,8 @@ table.json                SweepRecord
 Both directions go through `vitadel.runs.typed_json`, so that a record is declared once. `read_suite`, `read_study` and
 `read_sweep` refuse in one line what is not as it was written. The `schema` of a file, such as `suite/1`, says what it
 holds and in which version; files of the time before versions have the same fields and none. Names that earlier versions
-wrote are read here alone: those of fields in their metadata, those of suites in `SUITE_NAMES`.
+wrote are read here alone: those of fields in their metadata, those of suites and studies in `FORMER_SUITE_NAMES` and
+`FORMER_STUDY_NAMES`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,13 +32,19 @@ SUITE_SCHEMA, STUDY_SCHEMA = "suite/1", "study/1"
 
 # what `broken_by` says of an image that no attack broke, and of one that was misclassified before any
 ROBUST, WRONG_BEFORE = "", "clean"
-# suites as earlier versions named them
-SUITE_NAMES = {
+# names of suites and studies in earlier versions, and what they are called now
+FORMER_SUITE_NAMES = {
     "adversarial": "autoattack",
     "adversarial-plus": "autoattack-plus",
     "adversarial-rand": "autoattack-rand",
     "adversarial-paper-protocol": "autoattack-paper-protocol",
     "grey-level": "gray-level",
+}
+FORMER_STUDY_NAMES = {
+    "accumulate": "feature-visualization",
+    "gates": "tora-gates",
+    "restrict": "restricted-attention",
+    "semantics": "perturbation-semantics",
 }
 # kinds of measures that are shares, lie in [0, 1] and are read in percent
 SHARES = frozenset({"accuracy", "error", "bias", "share"})
@@ -192,7 +199,7 @@ class SuiteRecord:
         remedy = "Delete the file and run the same command again: it is counted from the rows."
         _refuse_other(content, SUITE_SCHEMA, source)
         suite = content.get("suite")
-        renamed = {"suite": SUITE_NAMES.get(suite, suite)} if isinstance(suite, str) else {}
+        renamed = {"suite": FORMER_SUITE_NAMES.get(suite, suite)} if isinstance(suite, str) else {}
         return from_json(cls, {**content, **renamed}, source, remedy)
 
 
@@ -333,6 +340,8 @@ class StudyRecord:
         """The record that a JSON object holds; a UsageError in one line if it is not as it was written."""
         _refuse_other(content, STUDY_SCHEMA, source)
         known = {key: content[key] for key in _STUDY_KEYS if key in content}
+        if isinstance(study := content.get("study"), str):
+            known["study"] = FORMER_STUDY_NAMES.get(study, study)
         numbers = {key: value for key, value in content.items() if key not in _STUDY_KEYS}
         remedy = "Run the study again, into a new --run"
         if "exhibits" not in content and "study" in content:

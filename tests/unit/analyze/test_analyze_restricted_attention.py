@@ -282,7 +282,7 @@ def test_models_with_adapters_or_factors(x: Tensor) -> None:
 
 def test_settings_and_what_is_shown(x: Tensor) -> None:
     settings = RestrictedAttention(distances=(1, 0), shuffle=Shuffle.ROWS, draws=3, ends=(2,), itself=False)
-    assert as_study("restrict:distances=1+0,shuffle=rows,draws=3,ends=2,itself=false") == settings
+    assert as_study("restricted-attention:distances=1+0,shuffle=rows,draws=3,ends=2,itself=false") == settings
     result = studied(tiny("vit"), x, torch.arange(12) % 7, settings)
     lines, table, ends, end_table = result["exhibits"]
     assert lines["lines"][0]["x"] == [1, 0]

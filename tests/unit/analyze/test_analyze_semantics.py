@@ -9,7 +9,7 @@ import torch
 from subjects import studied_in  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
-from vitadel.analyze import PerturbationSemantics, semantics, study
+from vitadel.analyze import PerturbationSemantics, classify_perturbations, study
 from vitadel.analyze.attacked_images import Sign, Stretch
 from vitadel.analyze.perturbation_semantics import rank_of
 from vitadel.core.errors import UsageError
@@ -67,7 +67,9 @@ def scores(result: dict[str, Any], name: str, shown: str, top: str = "top1") -> 
 
 def test_a_classifier_that_reads_perturbations_is_always_right(x: Tensor, y: Tensor) -> None:
     reads, turned = Looking(), Looking(turned=True)
-    result: dict[str, Any] = semantics(Stripes(), x, y, {"reads": reads, "turned": turned}, Linf(EPS), FULL)
+    result: dict[str, Any] = classify_perturbations(
+        Stripes(), x, y, {"reads": reads, "turned": turned}, Linf(EPS), FULL
+    )
     assert scores(result, "reads", "perturbation") == 1
     assert scores(result, "turned", "perturbation") == 0
     assert result["scores"]["reads"]["perturbation"]["top1"]["low"] == pytest.approx(accuracy(40, 40).low)
@@ -76,15 +78,19 @@ def test_a_classifier_that_reads_perturbations_is_always_right(x: Tensor, y: Ten
     assert scores(result, "reads", "perturbation", "top5") == 1
     assert result["chance"] == {"top1": 1 / 8, "top5": 5 / 8}
     removed = PerturbationSemantics(steps=10, step_size=EPS / 4, sign=Sign.REMOVED)
-    other: dict[str, Any] = semantics(Stripes(), x, y, {"reads": reads, "turned": turned}, Linf(EPS), removed)
+    other: dict[str, Any] = classify_perturbations(
+        Stripes(), x, y, {"reads": reads, "turned": turned}, Linf(EPS), removed
+    )
     assert scores(other, "reads", "perturbation") == 0
     assert scores(other, "turned", "perturbation") == 1
 
 
 def test_the_control_shuffles_all_labels_once(x: Tensor, y: Tensor) -> None:
-    result: dict[str, Any] = semantics(Stripes(), x, y, {"reads": Looking()}, Linf(EPS), FULL, seed=3)
-    again: dict[str, Any] = semantics(Stripes(), x, y, {"reads": Looking()}, Linf(EPS), FULL, seed=3, batch_size=7)
-    other: dict[str, Any] = semantics(Stripes(), x, y, {"reads": Looking()}, Linf(EPS), FULL, seed=4)
+    result: dict[str, Any] = classify_perturbations(Stripes(), x, y, {"reads": Looking()}, Linf(EPS), FULL, seed=3)
+    again: dict[str, Any] = classify_perturbations(
+        Stripes(), x, y, {"reads": Looking()}, Linf(EPS), FULL, seed=3, batch_size=7
+    )
+    other: dict[str, Any] = classify_perturbations(Stripes(), x, y, {"reads": Looking()}, Linf(EPS), FULL, seed=4)
     assert again["scores"] == result["scores"]
     found = [scores(one, "reads", "shuffled") for one in (result, other)]
     assert found[0] != found[1] or result["scores"]["reads"]["shuffled"] != other["scores"]["reads"]["shuffled"]
@@ -92,7 +98,7 @@ def test_the_control_shuffles_all_labels_once(x: Tensor, y: Tensor) -> None:
 
 def test_classifiers_see_eight_bits_stretched(x: Tensor, y: Tensor) -> None:
     reads = Looking()
-    semantics(Stripes(), x[:5], y[:5], {"reads": reads}, Linf(EPS), FULL)
+    classify_perturbations(Stripes(), x[:5], y[:5], {"reads": reads}, Linf(EPS), FULL)
     clean, seen = reads.seen
     torch.testing.assert_close(clean, x[:5])
     levels = seen * 255
@@ -101,7 +107,7 @@ def test_classifiers_see_eight_bits_stretched(x: Tensor, y: Tensor) -> None:
         rows = seen[image].mean((0, 2))
         assert rows.tolist() == pytest.approx([0.0 if row == int(y[image]) else 1.0 for row in range(CLASSES)])
     gray = Looking()
-    semantics(
+    classify_perturbations(
         Stripes(),
         x[:5],
         y[:5],
@@ -119,7 +125,9 @@ def test_ranks_count_ties_against_the_label() -> None:
 
 
 def test_answers_under_pictures_are_those_of_the_first_classifier(x: Tensor, y: Tensor) -> None:
-    result: dict[str, Any] = semantics(Stripes(), x, y, {"reads": Looking(), "t": Looking(True)}, Linf(EPS), FULL)
+    result: dict[str, Any] = classify_perturbations(
+        Stripes(), x, y, {"reads": Looking(), "t": Looking(True)}, Linf(EPS), FULL
+    )
     pictures = next(one for one in result["exhibits"] if one["kind"] == "pictures")
     assert [row[1]["note"] for row in pictures["cells"]] == [f"predicted {label}, right" for label in range(3)]
     bars = result["exhibits"][0]
@@ -155,7 +163,9 @@ def test_few_classes_have_no_five_first(x: Tensor) -> None:
         def forward(self, x: Tensor) -> Tensor:
             return x.mean((1, 3))[:, :2]
 
-    result: dict[str, Any] = semantics(Two(), x[:4], torch.tensor([0, 1, 0, 1]), {"two": Two()}, Linf(EPS), FULL)
+    result: dict[str, Any] = classify_perturbations(
+        Two(), x[:4], torch.tensor([0, 1, 0, 1]), {"two": Two()}, Linf(EPS), FULL
+    )
     assert list(result["scores"]["two"]["clean"]) == ["top1"]
     np.testing.assert_allclose(result["chance"]["top1"], 0.5)
 
@@ -164,7 +174,9 @@ def test_models_are_left_as_they_were(x: Tensor, y: Tensor) -> None:
     model = load("timm:test_resnet", num_classes=CLASSES, image_size=32).train()
     other = load("timm:test_resnet", num_classes=CLASSES, image_size=32, seed=1).train()
     before = {key: value.clone() for key, value in other.state_dict().items()}
-    semantics(model, x[:3].repeat(1, 1, 4, 4), y[:3], {"other": other}, "linf:8/255", PerturbationSemantics(steps=1))
+    classify_perturbations(
+        model, x[:3].repeat(1, 1, 4, 4), y[:3], {"other": other}, "linf:8/255", PerturbationSemantics(steps=1)
+    )
     assert model.training
     assert other.training
     assert all(torch.equal(before[key], value) for key, value in other.state_dict().items())
@@ -175,7 +187,7 @@ def test_a_network_of_another_size_sees_resized_images_without_overshoot(y: Tens
     other = load("timm:test_vit", num_classes=CLASSES, image_size=16, patch_size=8, options=SMALL)
     seen: list[Tensor] = []
     other.register_forward_pre_hook(lambda module, args: seen.append(args[0].clone()))
-    semantics(Stripes(), sharp, y[:5], {"other": other}, Linf(EPS), FULL)
+    classify_perturbations(Stripes(), sharp, y[:5], {"other": other}, Linf(EPS), FULL)
     resized = nn.functional.interpolate(sharp, size=(16, 16), mode="bicubic", antialias=True)
     assert resized.min() < 0 < 1 < resized.max()
     assert any(torch.equal(one, resized.clamp(0, 1)) for one in seen)
@@ -183,10 +195,10 @@ def test_a_network_of_another_size_sees_resized_images_without_overshoot(y: Tens
 
 
 def test_mistakes(x: Tensor, y: Tensor, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"no model was named .* Write semantics:classifiers=MODEL"):
+    with pytest.raises(UsageError, match=r"no model was named .* Write perturbation-semantics:classifiers=MODEL"):
         study(Stripes(), x, y, PerturbationSemantics())
     with pytest.raises(UsageError, match=r"no model was given .* \{'resnet': model\}"):
-        semantics(Stripes(), x, y, {})
+        classify_perturbations(Stripes(), x, y, {})
     with pytest.raises(UsageError, match="names a model twice: a, a"):
         PerturbationSemantics(classifiers=("a", "a"))
     save(load("timm:test_resnet", num_classes=3, image_size=32), path := tmp_path / "three.safetensors")
@@ -201,4 +213,4 @@ def test_mistakes(x: Tensor, y: Tensor, tmp_path: Path) -> None:
             return x.mean((1, 3))[:, :3]
 
     with pytest.raises(UsageError, match="few knows 3 classes, the data has a label 7"):
-        semantics(Stripes(), x, y, {"few": Few()}, Linf(EPS), FULL)
+        classify_perturbations(Stripes(), x, y, {"few": Few()}, Linf(EPS), FULL)

@@ -15,6 +15,7 @@ from vitadel.analyze.study import Study
 from vitadel.api.analyze import as_study
 from vitadel.core.errors import UsageError
 from vitadel.models import load, tora
+from vitadel.runs.schema import FORMER_STUDY_NAMES, StudyRecord
 
 
 @pytest.mark.parametrize(
@@ -26,11 +27,11 @@ from vitadel.models import load, tora
             Perturbations(stretch=Stretch.LEVEL, sign=Sign.REMOVED, patch=16, step_size=1 / 2550),
         ),
         (
-            "semantics:classifiers=zoo:a+runs/b,gray=true",
+            "perturbation-semantics:classifiers=zoo:a+runs/b,gray=true",
             PerturbationSemantics(classifiers=("zoo:a", "runs/b"), gray=True),
         ),
         (
-            "accumulate:coordinates=3+5,starts=text+images,norm=l2,eps=30",
+            "feature-visualization:coordinates=3+5,starts=text+images,norm=l2,eps=30",
             FeatureVisualization(coordinates=(3, 5), starts=(Start.TEXT, Start.IMAGES), norm=Norm.L2, eps=30.0),
         ),
         (
@@ -49,7 +50,7 @@ def test_settings_as_they_are_written(text: str, study: Study) -> None:
     ("text", "told"),
     [
         ("perturbations:sign=minus", "unknown perturbations:sign 'minus'.*Known: adversarial-clean, clean-adversarial"),
-        ("accumulate:starts=text+cod", "unknown accumulate:starts 'cod'. Did you mean 'code'"),
+        ("feature-visualization:starts=text+cod", "unknown feature-visualization:starts 'cod'. Did you mean 'code'"),
         ("saliency:methods=eigencm", "Did you mean 'eigencam'"),
         ("convergence:steps=0", "not 0 alone"),
     ],
@@ -59,10 +60,10 @@ def test_settings_that_are_not_known(text: str, told: str) -> None:
         as_study(text)
 
 
-@pytest.mark.parametrize("text", ["convergence:steps=0+1", "gates", "lesion", "perturbations:steps=1", "saliency"])
+@pytest.mark.parametrize("text", ["convergence:steps=0+1", "tora-gates", "lesion", "perturbations:steps=1", "saliency"])
 def test_one_image_is_enough(text: str) -> None:
     model = load("timm:test_vit", num_classes=5, image_size=32, patch_size=8, options={"depth": 2})
-    model = tora(model) if text == "gates" else model
+    model = tora(model) if text == "tora-gates" else model
     x = torch.rand(1, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     result = run(model, x, torch.tensor([1]), as_study(text))
     assert result["n"] == 1
@@ -71,7 +72,7 @@ def test_one_image_is_enough(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "accumulate:coordinates=1,steps=2",
+        "feature-visualization:coordinates=1,steps=2",
         "convergence:steps=0+2",
         "correlation",
         "correlation:measure=cka,group=8",
@@ -104,3 +105,10 @@ def test_models_and_images_without_values_are_refused() -> None:
         run(model, x, y, Convergence())
     with pytest.raises(UsageError, match="images and labels on the meta device have no values"):
         run(nn.Sequential(nn.Flatten(), nn.Linear(192, 10)), x.to("meta"), y, Convergence())
+
+
+@pytest.mark.parametrize(("former", "name"), FORMER_STUDY_NAMES.items())
+def test_names_of_earlier_versions_are_read(former: str, name: str) -> None:
+    assert as_study(former) == STUDIES[name]()
+    content = {"study": former, "title": "Title", "summary": "Summary.", "exhibits": [], "n": 3}
+    assert StudyRecord.from_json(content).study == name
