@@ -60,7 +60,7 @@ def test_a_study_from_beginning_to_page(
 
     assert vitadel("report", run, "--out", tmp_path / "page.html")[0] == 0
     page = (tmp_path / "page.html").read_text()
-    assert "Is the gradient masked?" in page
+    assert "Gradient masking" in page
     assert "cannot tell" in page
 
 

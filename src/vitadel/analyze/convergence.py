@@ -1,8 +1,8 @@
-r"""Is the attack strong enough? Loss and accuracy against its steps, over restarts; and the loss around images.
+r"""Convergence of an attack: loss and accuracy against its steps, over restarts; and the loss around images.
 
 Debenedetti's code attacks correctly classified images with 0, 1, 2, 5, ... steps of PGD, many times each: an attack
-that has converged gains nothing from more steps, and restarts end alike. Zero steps are the clean image. Each number of
-steps is a search of its own, whose steps are 2.5 eps / steps long by default.
+that has converged gains nothing from more steps, and all restarts end at the same loss. Zero steps are the clean image.
+Each number of steps is a separate search, whose steps are 2.5 eps / steps long by default.
 
 A slice of the loss around an image x is :math:`L(\mathrm{clip}(x + a\,d + b\,r))` for a and b from -1 to 1: d is a step
 of length eps along the gradient, r one along random numbers, both as the threat steps; the clip keeps pixels in [0, 1].
@@ -51,8 +51,8 @@ class Convergence:
         points: Points along each side of the plane, an odd number.
     """
 
-    title: ClassVar[str] = "Does the attack converge?"
-    about: ClassVar[str] = "is the attack strong enough? Loss and accuracy against steps, and the loss around images"
+    title: ClassVar[str] = "Convergence of the attack"
+    about: ClassVar[str] = "convergence of the attack: loss and accuracy against steps, and the loss around images"
     needs_threat: ClassVar[bool] = True
 
     steps: tuple[CountOrZero, ...] = (0, 1, 2, 5, 10, 50, 100)
@@ -110,7 +110,7 @@ class Convergence:
         return StudyRecord("convergence", self.title, summary, exhibits, numbers)
 
     def _attacked(self, ctx: Context) -> Tensor:
-        """The images that are attacked: the first that the model gets right."""
+        """The images that are attacked: the first that the model classifies correctly."""
         correct = (torch.tensor(ctx.table("clean")["prediction"]) == ctx.images.labels).nonzero()[:, 0]
         if not len(correct):
             raise UsageError(
@@ -144,7 +144,7 @@ class Convergence:
         length = "2.5 eps / steps" if self.step_size is None else f"{self.step_size:g}"
         return (
             f"PGD at {threat!s} with steps of {length}, {self.restarts} restarts from random points, on "
-            f"{n} images that the model gets right."
+            f"{n} images that the model classifies correctly."
         )
 
     def _loss(self, curve: Mapping[int, Mapping[str, float]], n: int, threat: Threat) -> Lines:
@@ -164,8 +164,8 @@ class Convergence:
         at, columns = _columns(curve, "accuracy", "accuracy_low", "accuracy_high", "worst")
         return Lines(
             "Accuracy against steps",
-            f"Share of images that the model still gets right. {self._how(n, threat)} The line is the mean over "
-            "restarts, the band holds all of them; dashed: right under every restart.",
+            f"Share of images that the model still classifies correctly. {self._how(n, threat)} The line is the mean "
+            "over restarts, the band holds all of them; dashed: right under every restart.",
             [
                 Line("mean over restarts", at, columns["accuracy"], columns["accuracy_low"], columns["accuracy_high"]),
                 Line("all restarts together", at, columns["worst"], dashed=True),
@@ -264,9 +264,8 @@ def _table(curve: Mapping[int, Mapping[str, float]], n: int, restarts: int) -> T
 def _summary(curve: Mapping[int, Mapping[str, float]], n: int, threat: str) -> str:
     *before, last = curve
     text = (
-        f"With {last} steps at {threat}, {curve[last]['accuracy']:.1%} of {n} images stay right in the mean over "
-        "restarts, "
-        f"{curve[last]['worst']:.1%} under all of them"
+        f"With {last} steps at {threat}, {curve[last]['accuracy']:.1%} of {n} images remain correctly classified on "
+        f"average over restarts, {curve[last]['worst']:.1%} under all of them"
     )
     if not before:
         return f"{text}."

@@ -1,4 +1,4 @@
-"""How similar are the representations of an image after every layer of a model?
+"""Similarity of the representations of images after every layer of a model.
 
 Bhojanapalli et al. (2021, arXiv:2103.14586) correlate the outputs of all pairs of a ViT's blocks: over all tokens, and
 for the class token alone. Layers of different shapes, as of convolutional networks, Swin, or two different models, are
@@ -84,8 +84,10 @@ class Correlation:
         other: A second model, whose layers are compared with the first's by CKA.
     """
 
-    title: ClassVar[str] = "Likeness of representations"
-    about: ClassVar[str] = "how alike are representations from layer to layer? Pearson for all tokens and CLS, or CKA"
+    title: ClassVar[str] = "Similarity of representations"
+    about: ClassVar[str] = (
+        "similarity of representations between layers: Pearson for all tokens and the class token, or CKA"
+    )
     needs_threat: ClassVar[bool] = False
 
     measure: SimilarityMeasure = SimilarityMeasure.AUTO
@@ -203,7 +205,7 @@ class Correlation:
         return [*heat_maps("Correlation of representations", caption.strip(), label, maps), *steps(maps, label, n)]
 
     def _cka_exhibits(self, maps: Mapping[str, Maps], models: Sequence[Layered], n: int) -> list[Exhibit]:
-        """Of two models the comparison first, then each on its own."""
+        """The comparison of two models first, then each on its own."""
         kind, chance = ("biased", "above 0, near 1 if wide") if self.biased else ("debiased", "around 0")
         caption = (
             f"Linear CKA, {kind}, between what two layers give, flattened image by image; {n} images in "

@@ -1,4 +1,4 @@
-"""Feature visualization: what do a model's gradients draw? Targeted PGD from noise at a large radius.
+"""Feature visualization by a model's gradients: targeted PGD from noise at a large radius.
 
 Two targets: a class (Debenedetti 2022, section 4.3.2), or one coordinate of the classifier's input, the direct
 feature visualization of Engstrom et al. (2019, arXiv:1906.00945). Robust models draw shapes, others noise.
@@ -51,7 +51,7 @@ class Start(enum.Enum):
 
 
 class Norm(enum.Enum):
-    """Of the radius."""
+    """The norm of the radius."""
 
     LINF = "linf"
     L2 = "l2"
@@ -77,8 +77,8 @@ class FeatureVisualization:
         step_size: Its step size, 1.5 eps / steps if not given.
     """
 
-    title: ClassVar[str] = "What the gradients draw"
-    about: ClassVar[str] = "what do the gradients draw? Targeted PGD from noise towards classes or single features"
+    title: ClassVar[str] = "Feature visualization"
+    about: ClassVar[str] = "feature visualization: targeted PGD from noise towards classes or single features"
     needs_threat: ClassVar[bool] = False
 
     classes: tuple[CountOrZero, ...] = ()

@@ -1,4 +1,4 @@
-r"""What is left of a model's accuracy when parts of it are removed, without training it again?
+r"""Lesions: a model's accuracy when parts of it are removed, without training it again.
 
 Bhojanapalli et al. (2021, arXiv:2103.14586, section 4) remove from a ViT each block, each attention and each MLP, so
 that information passes along the skip connection alone, and then n random ones at a time, never the first block's.
@@ -70,7 +70,7 @@ class Lesion:
     """
 
     title: ClassVar[str] = "Lesions"
-    about: ClassVar[str] = "what is left of accuracy without each block, attention, MLP, and without random ones?"
+    about: ClassVar[str] = "accuracy without each block, attention or MLP, and without random ones"
     needs_threat: ClassVar[bool] = False
 
     kinds: tuple[LesionKind, ...] = (LesionKind.BLOCK, LesionKind.ATTENTION, LesionKind.MLP)
@@ -278,7 +278,8 @@ class _Accuracies:
         )
 
     def summary(self) -> str:
-        sentences = [f"With nothing removed the model is right on {self.clean.accuracy:.1%} of {self.clean.n} images."]
+        clean = self.clean
+        sentences = [f"With nothing removed the model classifies {clean.accuracy:.1%} of {clean.n} images correctly."]
         for kind, each in self.single.items():
             later = {at: one.accuracy for at, one in each.items() if at}
             parts = [f"{each[0].accuracy:.1%} without the first {kind.label}"] if 0 in each else []

@@ -1,4 +1,4 @@
-"""Does a model mask its gradient by the softmax of its attention? Measurements, and a verdict.
+"""Gradient masking by the softmax of attention: measurements, and a verdict.
 
 The diagnostics of Jain & Dutta (CVPR 2024): gaps between pre-softmax scores, accuracy against radius, iterations and
 the number of rescaled blocks. Controls beside them: attacks that need no gradient, a second run of the same attack,
@@ -39,8 +39,8 @@ class Masking:
         scaling: How the factors of AAS are found.
     """
 
-    title: ClassVar[str] = "Is the gradient masked?"
-    about: ClassVar[str] = "is the gradient masked by the attention? Gaps, zero gradients, curves, controls, a verdict"
+    title: ClassVar[str] = "Gradient masking"
+    about: ClassVar[str] = "gradient masking by attention: gaps, zero gradients, curves, controls, a verdict"
     needs_threat: ClassVar[bool] = True
 
     steps: Count = 100

@@ -1,4 +1,4 @@
-r"""Does a pattern follow the grid of patches? The jumps across borders of patches against those inside.
+r"""Alignment of a pattern with the grid of patches: differences across borders of patches against those inside.
 
 Let :math:`E_p` be the mean squared difference of neighboring pixels, over all neighbors whose border lies p pixels
 after one between patches (p = 0 is that border itself), across columns and down rows with equal weight. The alignment
@@ -23,7 +23,7 @@ from vitadel.core.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """Of every image: the alignment of the true grid, and the share of grids that are aligned at least as well.
+    """For every image: the alignment of the true grid, and the share of grids that are aligned at least as well.
 
     `jumps_BP` are the energies by position, divided by their mean over positions.
     """

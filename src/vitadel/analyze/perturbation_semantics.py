@@ -1,4 +1,4 @@
-"""Do perturbations mean anything to others? Independent models classify them as if they were photographs.
+"""Perturbations classified by other models, as if they were photographs.
 
 Debenedetti (2022, section 4.3.1): a perturbation stretched to an 8-bit image is shown to classifiers that were trained
 on ordinary images. If they name the class of the attacked image more often than chance does, the perturbation shows the
@@ -56,8 +56,8 @@ class PerturbationSemantics:
         gray: Whether the perturbation loses its colors.
     """
 
-    title: ClassVar[str] = "What perturbations mean to other models"
-    about: ClassVar[str] = "do perturbations show the object? Other models classify them, beside shuffled labels"
+    title: ClassVar[str] = "Perturbations classified by other models"
+    about: ClassVar[str] = "perturbations classified by other models, with shuffled labels as the control"
     needs_threat: ClassVar[bool] = True
 
     classifiers: tuple[str, ...] = ()
@@ -241,7 +241,7 @@ class _WithClassifiers:
             f"Share of {len(ctx.images)} images whose class is among the classifier's first, with Wilson's 95% "
             f"intervals. Chance is {1 / classes:.4f} for the first"
             + (f" and {_TOP / classes:.4f} for the first {_TOP}" if "top5" in tops else "")
-            + f"; shuffled labels show what a classifier with favorites gets by it.{note}",
+            + f"; shuffled labels show what a classifier biased towards some classes gets by that.{note}",
             ["classifier", "shown", *(f"{top} {part}" for top in tops for part in ("", "low", "high"))],
             [
                 [name, _NAMES[shown], *(getattr(scores[name][shown][top], end) for top in tops for end in _ENDS)]
@@ -269,7 +269,7 @@ def _score(ranks: Sequence[int], classes: int) -> dict[str, Accuracy]:
 
 
 def _informative_top(classes: int) -> str:
-    """Which share says more: five of ten classes are right by a toss of a coin."""
+    """Which share says more: with ten classes, the first five are right in half of the cases by chance."""
     return "top5" if classes > 2 * _TOP else "top1"
 
 

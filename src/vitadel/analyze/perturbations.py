@@ -1,4 +1,4 @@
-"""What do adversarial perturbations look like? As pictures, by frequency, and against the grid of patches.
+"""Adversarial perturbations: as pictures, by frequency, and against the grid of patches.
 
 Bhojanapalli et al. (2021, arXiv:2103.14586) see the patches of a ViT in its perturbations, and none of that in a
 ResNet's; Debenedetti (2022) sees the object in the perturbations of robust models, and noise in those of others. In
@@ -46,8 +46,8 @@ class Perturbations:
         patch: Side of the patches; a model without patches is compared with a grid only if this is given.
     """
 
-    title: ClassVar[str] = "What perturbations look like"
-    about: ClassVar[str] = "what do perturbations look like? Pictures, frequencies, alignment with the patches"
+    title: ClassVar[str] = "Adversarial perturbations"
+    about: ClassVar[str] = "adversarial perturbations: pictures, frequencies, alignment with the patches"
     needs_threat: ClassVar[bool] = True
 
     images: Count = 6
@@ -134,7 +134,7 @@ class Perturbations:
 
 
 def _measured(delta: Tensor, x: Tensor, patch: int | None) -> dict[str, Tensor]:
-    """Of every image the numbers that need the perturbation itself, as columns."""
+    """The numbers of every image that need the perturbation itself, as columns."""
     measured = {
         "density": spectrum.densities(delta).float(),
         "density_image": spectrum.densities(x).float(),

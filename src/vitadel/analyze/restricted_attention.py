@@ -1,4 +1,4 @@
-r"""How local is the attention that a ViT needs? Accuracy when patches may attend only to patches nearby.
+r"""Restricted attention: accuracy when patches may attend only to patches nearby.
 
 Bhojanapalli et al. (2021, arXiv:2103.14586, section 4) forbid, in a trained model, attention between patches that lie
 more than d rows or columns apart, :math:`\max(|\Delta r|, |\Delta c|) > d` on the grid of patches; the class token and
@@ -37,7 +37,7 @@ from vitadel.runs.schema import StudyRecord
 _TABLE = "restrictions"
 _USUAL = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 _ENDS = ("first", "last")
-_NEVER_ALONE = "Patches have no class token beside them in this model, so they are never left with it alone."
+_NEVER_ALONE = "This model has no class token in these blocks, so attention is not restricted to it."
 
 
 class Shuffle(enum.Enum):
@@ -60,7 +60,7 @@ class RestrictedAttention:
     """
 
     title: ClassVar[str] = "Restricted attention"
-    about: ClassVar[str] = "how far must patches see? Attention limited by distance, at random, to the class token"
+    about: ClassVar[str] = "accuracy with attention limited by distance, at random, or to the class token"
     needs_threat: ClassVar[bool] = False
 
     distances: tuple[CountOrZero, ...] = ()
@@ -81,7 +81,7 @@ class RestrictedAttention:
             )
         if self.ends and not _has_class_token(layers):
             raise UsageError(
-                "the patches of this model have no class token beside them, so they cannot see it alone. "
+                "this model has no class token in these blocks, so attention cannot be restricted to it. "
                 "Leave RestrictedAttention.ends out."
             )
         if loaded.spec is not None:
@@ -216,7 +216,7 @@ def _attentive(model: Model, layers: Sequence[Layer]) -> list[int]:
 
 
 def _has_class_token(layers: Sequence[Layer]) -> bool:
-    """Whether patches have a class token beside them where they attend to each other."""
+    """Whether a block in which patches attend to each other has a class token."""
     return any(layer.pairs and layer.class_token for layer in layers)
 
 
@@ -310,7 +310,7 @@ class _Result:
         one, found = near[len(near) // 2]
         beside = [f", with as many random ones {statistics.fmean(each):.1%}" for each in self.random()]
         sentences = [
-            f"Unrestricted, the model is right on {self.clean.accuracy:.1%} of {self.clean.n} images.",
+            f"Unrestricted, the model classifies {self.clean.accuracy:.1%} of {self.clean.n} images correctly.",
             f"With patches at most {one.size} away ({one.density:.0%} of all pairs) it has {found.accuracy:.1%}"
             f"{beside[len(near) // 2] if beside else ''}.",
         ]

@@ -39,7 +39,7 @@ class Method(enum.Enum):
 
 
 def offered(model: nn.Module) -> dict[Method, str]:
-    """Of every method, why this model does not have it; empty if it does."""
+    """Why this model does not have a method, for every method; empty if it does."""
     why = _no_class_token(model)
     channels = "its blocks relate channels, not patches" if _family(model) == "xcit" else ""
     return {Method.EIGENCAM: "", Method.ATTENTION: why, Method.ROLLOUT: why or channels}

@@ -52,7 +52,7 @@ class Moments:
 
     @classmethod
     def of(cls, outputs: Sequence[Tensor], per: Per, *, normed: bool = False) -> "Moments":
-        """Of outputs [B, T, D] of every layer; `normed` gives every token mean zero and variance one first."""
+        """Takes outputs [B, T, D] of every layer; `normed` gives every token mean zero and variance one first."""
         first = outputs[0]
         rows = max(1, _AT_ONCE.get(first.device.type, _ELSEWHERE) // (len(outputs) * first[0].numel()))
         some = (torch.stack(part) for part in zip(*(out.split(rows) for out in outputs), strict=True))

@@ -98,11 +98,11 @@ def main_finding(maps: Mapping[str, Mapping[str, SimilarityMap]]) -> str:
         values_RC = between.values_RC.nan_to_num(-1)
         row, column = divmod(int(values_RC.argmax()), values_RC.shape[1])
         match = f"{between.rows[row]} and {between.columns[column]} of the other"
-        return f"the layers that are most alike are {match}: {float(values_RC.max()):.3f}"
+        return f"the most similar layers are {match}: {float(values_RC.max()):.3f}"
     sentences = [f"{_halves(one)} ({_LABELS[name]})" for name, one in maps["own"].items() if len(one.rows) > 2]
     if not sentences:
         return "there are too few layers to compare early with late ones"
-    return f"the likeness of a layer and the next is, on average, {'; '.join(sentences)}"
+    return f"the similarity between consecutive layers is, on average, {'; '.join(sentences)}"
 
 
 def _halves(one: SimilarityMap) -> str:

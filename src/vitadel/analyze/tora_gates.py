@@ -1,4 +1,4 @@
-r"""How do the gates of a TORA model weight its adapters? The share of each, patch by patch and block by block.
+r"""Gates of a TORA model: the share of each adapter, patch by patch and block by block.
 
 After every block a gate weights the outputs of the accuracy and the robustness adapter (`vitadel.models.tora`). With
 :math:`G^a_{hij}` the weight of adapter a for query i and key j in head h, the share of an adapter for patch j is
@@ -50,7 +50,7 @@ class TORAGates:
     """
 
     title: ClassVar[str] = "Gates of the adapters"
-    about: ClassVar[str] = "which adapters do the gates of a TORA model weight? Maps of shares, means per block"
+    about: ClassVar[str] = "weights that the gates of a TORA model give its adapters: maps, means per block"
     needs_threat: ClassVar[bool] = False
 
     images: Count = 8

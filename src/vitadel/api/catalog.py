@@ -1,4 +1,4 @@
-"""What there is to choose from: recipes, models, attacks, scalings, suites, studies and sweeps, each with settings."""
+"""The lists of recipes, models, attacks, scalings, suites, studies and sweeps, each with its settings."""
 
 import dataclasses
 import enum

@@ -63,7 +63,7 @@ class Demo:
 def demo(
     out: str | Path = "vitadel-demo", *, progress: bool | Notify | None = None, command: str | None = None
 ) -> Demo:
-    """Train a tiny ViT and its adversarially trained twin on digits, attack and study both, write the report.
+    """Train a tiny ViT and an adversarially trained copy on digits, attack and study both, write the report.
 
     Args:
         out: A folder for the runs and the report; an interrupted demo resumes in it.

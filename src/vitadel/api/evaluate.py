@@ -74,9 +74,9 @@ def evaluate(
         split: Which images: `test`, `holdout` or `train`.
         seed: Seeds all random numbers.
         batch_size: Images at a time; halved if they do not fit into memory. No result depends on it.
-        precision: Of the search: `float32`, `bf16` or `fp16`. Success is always judged in float32.
+        precision: The precision of the search: `float32`, `bf16` or `fp16`. Success is always judged in float32.
         compile: Send the model through `torch.compile`.
-        keep_images: Keep the adversarial examples in the run folder.
+        keep_images: Save the adversarial examples in the run folder.
         scaling: Attack robust images once more with scaled attention: `aas`, `aas-paper`, a factor such as `0.01`, ...
         preprocess: How images are prepared; by default as in the run that trained the model.
         skip_unreadable: Leave out images that cannot be read, and count them.
@@ -134,7 +134,7 @@ def as_suites(suites: "SuiteLike | Sequence[SuiteLike]") -> list[Suite]:
             chosen.append(one)
     names = [suite.name for suite in chosen]
     if twice := next((name for name in names if names.count(name) > 1), None):
-        raise UsageError(f"the suite {twice} is named twice, and a run holds one. Give each a --run of its own.")
+        raise UsageError(f"the suite {twice} is named twice, and a run holds one. Give each its own --run.")
     return chosen
 
 

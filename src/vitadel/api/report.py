@@ -13,7 +13,7 @@ def report(
     baseline: str | None = None,
     tables: str | Path | None = None,
 ) -> list[Path]:
-    """Write one HTML page, complete in itself, from one or more run folders.
+    """Write one self-contained HTML page from one or more run folders.
 
     Args:
         runs: Folders of trainings, evaluations, studies and sweeps.

@@ -67,9 +67,9 @@ def robustness(
             attacks, one after the other on the images that are still robust.
         seed: Seeds all random numbers.
         batch_size: Images at a time; halved if they do not fit into memory. No result depends on it.
-        precision: Of the search: `float32`, `bf16` or `fp16`.
+        precision: The precision of the search: `float32`, `bf16` or `fp16`.
         compile: Send the model through `torch.compile`.
-        engine: All of these together, in their place.
+        engine: An `Engine` with batch size, precision and compilation; replaces the three arguments above.
         scaling: Attack robust images once more with scaled attention: `aas`, `aas-paper`, a factor such as `0.01`, ...
         progress: None shows bars on a terminal, False shows nothing; or a callback.
 

@@ -22,7 +22,7 @@ from vitadel.core.errors import Stopped, UsageError
 _LONGEST, _BEGINNING = 1500, 1000
 
 app = application("Train, attack, evaluate and explain robust Vision Transformers.")
-_CATALOGS = "What there is to choose from"
+_CATALOGS = "Lists"
 app.command(cls=Command)(demo.demo)
 app.command(cls=Command)(train.train)
 app.command(cls=Command)(evaluate.evaluate)

@@ -1,4 +1,4 @@
-"""`vitadel recipes | models | attacks | scalings | suites | studies | sweeps`: what there is to choose from."""
+"""`vitadel recipes | models | attacks | scalings | suites | studies | sweeps`: lists, and a page for each entry."""
 
 from typing import Annotated
 
@@ -8,7 +8,7 @@ from vitadel.cli import show
 from vitadel.cli.options import MODEL, ImageSizeOption, JsonOption, PatchSizeOption, option
 
 NameArgument = Annotated[
-    str | None, typer.Argument(help="A name for everything about it, or a word to search for.", metavar="[NAME]")
+    str | None, typer.Argument(help="Name to show in detail, or text to search for.", metavar="[NAME]")
 ]
 
 

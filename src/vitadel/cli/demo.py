@@ -14,7 +14,7 @@ def demo(
     out: Annotated[Path, option("--out", OUTPUT, "DIR", "Folder for the runs and the report.")] = Path("vitadel-demo"),
     json: JsonOption = False,
 ) -> None:
-    """Train a tiny ViT and its adversarially trained twin on digits, evaluate and study both, write the report."""
+    """Train a tiny ViT and an adversarially trained copy on digits, evaluate and study both, write the report."""
     from vitadel.api.demo import demo
 
     call(demo, context.params)

@@ -57,7 +57,7 @@ def evaluate(
     keep_images: KeepImagesOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Evaluate a model with suites of attacks and of other images, one row per image."""
+    """Evaluate a model with suites of attacks, corruptions and other shifts, one row per image."""
     from vitadel.api.evaluate import evaluate
 
     call(evaluate, context.params)

@@ -41,17 +41,20 @@ ModelArgument = Annotated[
 ]
 NumClassesOption = Annotated[
     int | None,
-    option("--num-classes", MODEL, "N", "Classes of timm:NAME. A trained head is never replaced by a fresh one."),
+    option("--num-classes", MODEL, "N", "Classes of timm:NAME; an error if a trained head has another number."),
 ]
 ImageSizeOption = Annotated[
     int | None,
     option(
-        "--image-size", MODEL, "PIXELS", "Side of the images the model takes; positions of another size are resampled."
+        "--image-size",
+        MODEL,
+        "PIXELS",
+        "Side of the model's images; position embeddings are interpolated to this size.",
     ),
 ]
 PatchSizeOption = Annotated[
     int | None,
-    option("--patch-size", MODEL, "PIXELS", "Side of the model's patches; kernels of another size are resampled."),
+    option("--patch-size", MODEL, "PIXELS", "Side of the model's patches; the patch-embedding kernel is resampled."),
 ]
 MeanOption = Annotated[
     str | None,
@@ -59,13 +62,13 @@ MeanOption = Annotated[
         "--mean",
         MODEL,
         "R,G,B",
-        "What the model subtracts from pixels in [0, 1]: a number per channel, with commas.",
+        "Mean subtracted from pixels in [0, 1]: a number per channel, with commas.",
         callback=_per_channel,
     ),
 ]
 StdOption = Annotated[
     str | None,
-    option("--std", MODEL, "R,G,B", "What the model then divides by; with --mean.", callback=_per_channel),
+    option("--std", MODEL, "R,G,B", "Standard deviation used for normalization; needs --mean.", callback=_per_channel),
 ]
 DataOption = Annotated[
     str,
@@ -114,7 +117,7 @@ PrecisionOption = Annotated[
         "--precision",
         COMPUTE,
         "NAME",
-        "Of the search: float32, bf16 or fp16. Success is always judged in float32.",
+        "Precision of the search: float32, bf16 or fp16. Success is always judged in float32.",
     ),
 ]
 CompileOption = Annotated[bool, option("--compile", COMPUTE, None, "Send the model through torch.compile first.")]
@@ -124,6 +127,6 @@ DeviceOption = Annotated[
 ]
 RunOption = Annotated[Path, option("--run", OUTPUT, "DIR", "Folder of the run; resumed if it holds the same run.")]
 KeepImagesOption = Annotated[
-    bool, option("--keep-images", OUTPUT, None, "Keep the adversarial examples, as small deltas.")
+    bool, option("--keep-images", OUTPUT, None, "Save the adversarial examples (as differences from the images).")
 ]
 JsonOption = Annotated[bool, option("--json", OUTPUT, None, "Print the result as JSON and nothing else.")]

@@ -25,7 +25,7 @@ def report(
         ),
     ] = None,
 ) -> None:
-    """Write one HTML page, complete in itself, from one or more runs."""
+    """Write one self-contained HTML page from one or more runs."""
     from vitadel.api.report import report
 
     for path in report(list(runs), out, baseline=baseline, tables=tables):

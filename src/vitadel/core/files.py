@@ -1,6 +1,6 @@
 """Files: written so that an interruption leaves either the old file or the new one, and read within bounds.
 
-JSON is read from files that nobody vouches for: it is bounded in length, in depth and in the size of its numbers, and
+JSON is read from untrusted files: it is bounded in length, in depth and in the size of its numbers, and
 named pipes, sockets and devices are refused.
 """
 
@@ -98,7 +98,7 @@ def _checked(path: Path, content: dict[str, object], remedy: str) -> dict[str, o
 
 
 def _text(path: Path) -> str:
-    if path.exists() and not path.is_file() and not path.is_dir():  # reading a named pipe would wait for ever
+    if path.exists() and not path.is_file() and not path.is_dir():  # reading a named pipe would wait forever
         raise ValueError("it is no regular file")
     if path.stat().st_size > 4 * MOST_CHARACTERS:
         raise ValueError(f"it has {path.stat().st_size} bytes, more than any file written here")

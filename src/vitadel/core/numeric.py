@@ -29,7 +29,7 @@ _LARGEST_FLOAT = 3.4028234663852886e38
 # ASCII only, without underscores
 _DECIMAL = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE]([+-]?[0-9]+))?")
 _WHOLE = re.compile(r"-?[0-9]+")
-# a float's exact decimal has fewer digits; longer numbers would take `Fraction` and `int` for ever to build
+# a float's exact decimal has fewer digits; longer numbers would take `Fraction` and `int` forever to build
 _MOST_DIGITS, _MOST_EXPONENT_DIGITS = 1100, 4
 
 

@@ -65,7 +65,7 @@ def accuracy(correct: int, n: int) -> Accuracy:
     center = share + Z95**2 / (2 * n)
     reach = Z95 * math.sqrt(share * (1 - share) / n + Z95**2 / (4 * n**2))
     scale = 1 + Z95**2 / n
-    # at the edges one end is known, and rounding would miss it by a hair
+    # at the edges one end is known, and rounding would miss it by a rounding error
     low = 0.0 if correct == 0 else (center - reach) / scale
     high = 1.0 if correct == n else (center + reach) / scale
     return Accuracy(correct, n, share, low, high)

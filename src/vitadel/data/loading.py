@@ -84,7 +84,7 @@ def _listed(
     """The test images of a list, in its order."""
     assert parsed.listed is not None
     if classes is not None:
-        raise UsageError(f"{parsed.listed} lists images, and classes= chooses too. Keep one of them.")
+        raise UsageError(f"{parsed.listed} lists the images and classes= selects some as well. Leave one of them out.")
     source = choose_images(_read(parsed, preprocess, None, skip), lines, parsed.listed, skip=skip)
     test = _cut(source.test, parsed.first)
     return DataSet(spec, source.classes, preprocess, None, None, test, source.statistics)
@@ -94,7 +94,9 @@ def _chosen(spec: Spec, lines: tuple[str, ...] | None, classes: Sequence[str] | 
     if lines is None:
         return classes
     if classes is not None:
-        raise UsageError(f"classes are chosen twice: by the file {spec.listed} and by classes=. Keep one of them.")
+        raise UsageError(
+            f"classes are selected twice: by the file {spec.listed} and by classes=. Leave one of them out."
+        )
     return lines
 
 

@@ -73,7 +73,7 @@ def _cut_first(text: str) -> tuple[str, int | None]:
         )
     first = read_whole(inside[1:], f"the number of images in {quoted(text)}")
     if first < 1:
-        raise UsageError(f"the data set {quoted(text)} takes no image at all. Write [:n] with n at least 1.")
+        raise UsageError(f"the data set {quoted(text)} selects no images. Write [:n] with n at least 1.")
     return rest, first
 
 

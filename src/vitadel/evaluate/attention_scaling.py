@@ -19,7 +19,7 @@ SCALED = "+scaled"
 PAPER_PROTOCOL = "paper-protocol"
 RESCALED = Flag(
     "rescaled-model",
-    "these are the numbers of the rescaled model, which nobody deploys: the paper's protocol, not the model's accuracy",
+    "these are the numbers of the rescaled model: the paper's protocol, not the model's accuracy",
     {},
 )
 _FACTORS = "factors"

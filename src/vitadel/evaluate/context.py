@@ -375,7 +375,7 @@ def callers_modes_off(model: nn.Module) -> Iterator[None]:
 
 
 def _without(share: Sequence[int], known: set[int]) -> dict[int, None]:
-    """Those that are not known, in order, and quickly looked up."""
+    """The ones that are not known, in order, and quickly looked up."""
     return dict.fromkeys(index for index in share if index not in known)
 
 

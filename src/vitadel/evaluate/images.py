@@ -87,18 +87,18 @@ def skipped_flags(images: object) -> list[Flag]:
 
 
 def refuse_other_classes(model: nn.Module, data: DataSet) -> None:
-    """Raise if the model is known to choose among more or fewer classes than the data has.
+    """Raise if the model is known to have another number of classes than the data.
 
-    A label numbers the classes of the data; to a model of others that number means another class. The shapes of
-    cue-conflict images are classes of no model: the suite that evaluates them maps them.
+    The labels of the data would then not match the model's outputs. The shapes of cue-conflict images are classes of no
+    model: the suite that evaluates them maps them.
     """
     known = getattr(getattr(model, "spec", None), "output_classes", None)
     if known is None or known == data.num_classes or data.classes == SHAPES:
         return
     raise UsageError(
-        f"the model answers with {known} classes and {data.spec} has {data.num_classes}, so a label is not the number "
-        f"of an answer. Is it the model for this data set? Choose one with {data.num_classes} classes, or data with "
-        f"all {known}: ImageNet's are read by imagenet:DIR, whichever of them have images."
+        f"the model has {known} output classes and {data.spec} has {data.num_classes}, so labels do not match its "
+        f"outputs. Choose a model with {data.num_classes} classes, or data with all {known}: imagenet:DIR has all of "
+        "ImageNet's classes, also if some have no images."
     )
 
 

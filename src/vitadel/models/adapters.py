@@ -23,7 +23,8 @@ def tora(backbone: Model, tuning: Tuning | None = None, *, num_classes: int | No
     Args:
         backbone: A ViT or DeiT with a class token, made by `load`.
         tuning: What is added; by default both adapters with their gated fusion.
-        num_classes: Of the new heads, drawn from `seed`; by default those of the old head, whose weights they copy.
+        num_classes: Classes of the new heads, drawn from `seed`; by default those of the old head, whose weights are
+            copied.
         seed: Draws the new weights.
     """
     check_seed(seed)

@@ -68,7 +68,7 @@ class Taps:
         self._called = False
 
     def __deepcopy__(self, memo: dict[int, object]) -> "Taps":
-        if self._open:  # the copy would keep the hooks of this block for ever
+        if self._open:  # the copy would keep the hooks of this block forever
             raise UsageError("a model cannot be copied while its taps are in use. Copy it outside the `with` block.")
         return Taps(copy.deepcopy(self._model, memo), copy.deepcopy(self._net, memo))
 

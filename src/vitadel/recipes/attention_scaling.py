@@ -1,7 +1,7 @@
 """Adaptive attention scaling: AAS-AT around PGD-AT, TRADES, TRADES with AWP and MART, each with and without.
 
 Source:  Jain & Dutta (CVPR 2024), "Towards Understanding and Improving Adversarial Robustness of Vision Transformers",
-         sections 5 and 6, tables 4 and 5. Neither their code nor their supplement is to be had: what they leave open is
+         sections 5 and 6, tables 4 and 5. Neither their code nor their supplement is available: what they leave open is
          filled from Mo et al. 2022 (github.com/mo666666/When-Adversarial-Training-Meets-Vision-Transformers), which
          they build on, and from Wu et al. 2020 (github.com/csdongxian/AWP); that is our choice, and marked as such.
 Differs: - What an epoch of scaling does is a reading; `vitadel.objectives.attention_scaling` has it line by line.
@@ -12,8 +12,8 @@ Differs: - What an epoch of scaling does is a reading; `vitadel.objectives.atten
            weights, which were fine-tuned with AdamW for 20: they are those of xcit-s12-cifar10.
          - XCiT-S12 on ImageNet-100 is not in the paper.
 Cost:    estimates are passes x 2 x multiply-accumulates x images, on one H200 at an assumed 400 TFLOP/s in bf16. An
-         epoch of scaling costs 23 passes, as PGD with ten steps does: AAS-AT is not dearer than what it wraps. Models
-         whose attention is scaled are not compiled.
+         epoch of scaling costs 23 passes, as PGD with ten steps does: AAS-AT is no more expensive than what it wraps.
+         Models whose attention is scaled are not compiled.
 
 The published accuracies of AAS-AT are taken to be of the model with its factors, which is the one these recipes save.
 For a start in minutes see cifar10-aas-short and digits-aas.
@@ -62,7 +62,7 @@ _OF_THREATS: Mapping[str, str] = {
 }
 _OF_SCALING: Mapping[str, str] = {
     "objective": "paper: section 5; AAS-AT",
-    "objective.period": "our choice: within the 5 to 40 epochs that figure 5 finds alike",
+    "objective.period": "our choice: within the 5 to 40 epochs that give the same result in figure 5",
     "objective.scope": "our choice: the factors stay with the model, as line 17 of the algorithm is described",
     "objective.scaling": "our choice: algorithm 1 with unit distances, see vitadel.attacks.Scaling",
     "objective.scaling.steps": "paper: algorithm 1",

@@ -138,7 +138,7 @@ def cifar10_aas_short() -> Recipe:
             "plan.epochs": "our choice: as many passes as cifar10-vit-tiny-short makes in 60",
             "objective": "paper: Jain & Dutta 2024, section 5; AAS-AT",
             "objective.inner": "our choice: as in cifar10-vit-tiny-short",
-            "objective.period": "our choice: within the 5 to 40 epochs that they find alike",
+            "objective.period": "our choice: within the 5 to 40 epochs that give the same result in their figure 5",
             "objective.scope": "our choice: the factors stay with the model",
             "objective.scaling": "our choice: algorithm 1 with unit distances, a candidate from each batch",
             "objective.batches": "our choice: a search costs three updates here, and 16 are candidates enough",

@@ -43,7 +43,7 @@ def digits_standard() -> Recipe:
 
 
 def digits_adversarial() -> Recipe:
-    """Its twin, trained on the worst images that PGD finds."""
+    """The network of digits-standard, trained on the worst images that PGD finds."""
     threat = Linf(_EPS)
     return replace(
         digits_standard(),

@@ -476,7 +476,7 @@ _CIFAR: Mapping[str, str] = {
 def xcit_s12_cifar10() -> Recipe:
     """CIFAR-10 from an XCiT-S12 that is robust on ImageNet, as the released weights were. Estimate: 4 H200 minutes.
 
-    XCiT-M12 and L12 are fine-tuned alike: `--set model.start=runs/xcit-m12-imagenet-eps8`.
+    XCiT-M12 and L12 are fine-tuned the same way: `--set model.start=runs/xcit-m12-imagenet-eps8`.
     """
     return Recipe(
         name="xcit-s12-cifar10",

@@ -101,7 +101,7 @@ class Recipe:
         synthetic: Generated images in every batch.
         seed: Everything random depends on it.
         sources: Where values come from, by path; "*" for all others.
-        expect: Measured results; empty until there is a run on record.
+        expect: Measured results; empty until one has been recorded.
     """
 
     name: str

@@ -373,7 +373,7 @@ def _selected_by(scores: Mapping[str, float]) -> float:
 
 
 def _test_scores(records: Sequence[SuiteRecord], threat: Threat | None) -> TestScores:
-    """Of several radii, the scores at the sweep's."""
+    """The scores at the radius of the sweep, if a suite has several."""
     eps = None if threat is None else threat.eps
     at_eps = (one for one in records if eps and one.threat and math.isclose(one.threat.eps or 0.0, eps))
     record = next(at_eps, records[-1])
@@ -381,7 +381,7 @@ def _test_scores(records: Sequence[SuiteRecord], threat: Threat | None) -> TestS
 
 
 def best_combinations(rows: Sequence[CombinationRecord]) -> BestCombinations | None:
-    """Those with the highest accuracy, by the first measure that there is: on the hold-out, then on the test images."""
+    """The combinations with the highest accuracy, measured on the hold-out if there is one, else on the test images."""
     for part, kind in _MEASURES:
         measured = {row.name: value for row in rows if (value := _measure(row, part, kind)) is not None}
         if measured:
@@ -400,7 +400,7 @@ def _changed(meaning: Callable[[Recipe, str], Recipe], label: str, recipe: Recip
 
 
 def _names(axes: Sequence[str], labels: Sequence[tuple[str, ...]]) -> list[str]:
-    """A folder's name per combination: the last words of the paths, unless that makes two of them alike."""
+    """A folder's name per combination: the last words of the paths, unless that gives two of them the same name."""
     last = [axis.rpartition(".")[2] for axis in axes]
     short = axes if len(set(last)) < len(last) else last
     long = [",".join(f"{axis}={label}" for axis, label in zip(short, row, strict=True)) for row in labels]

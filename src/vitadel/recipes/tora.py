@@ -1,8 +1,8 @@
 """TORA: accuracy and robustness adapters beside a frozen ViT, trained in two phases, and what the paper compares with.
 
 Source:  Li & Xu (2023), "Trade-off between Robustness and Accuracy of Vision Transformers". There is no public code and
-         only the slides are to be had, which tell the losses, the phases, the lambdas and the results. The network is a
-         reconstruction, see `vitadel.models.tora`, and so is the training, see `vitadel.objectives.tora`.
+         only the slides are available, which state the losses, the phases, the lambdas and the results. The network is
+         a reconstruction, see `vitadel.models.tora`, and so is the training, see `vitadel.objectives.tora`.
 Differs: - All of the plan, the training attack and the length of the phases are our choice.
          - The slides do not say the threat. Their other rows look like those of the RVT paper, whose code attacks at
            1/255: FGSM without a random start, and PGD with 5 steps of 0.5/255. Do not compare with 4/255.

@@ -242,7 +242,7 @@ class Table:
 
     @property
     def numeric(self) -> list[bool]:
-        """Of each column, whether it holds numbers."""
+        """Whether each column holds numbers."""
         return [
             bool(self.rows) and not any(isinstance(row[number], str) for row in self.rows)
             for number in range(len(self.columns))

@@ -32,7 +32,7 @@ class ManifestRecord:
         parts: What determines the result (recipe, model, data, seed, ...), each as `describe` gives it.
         hashes: The fingerprint of each part.
         created: When, in UTC.
-        versions: Of Python, Vitadel and the packages that determine results.
+        versions: The versions of Python, Vitadel and the packages that determine results.
         commit: The commit of the code; None for an installed package.
         machine: System and processor.
         device: What it was computed on.

@@ -50,7 +50,7 @@ class LogEntry:
 
     @property
     def numbers(self) -> dict[str, float]:
-        """Those of the values that are finite numbers."""
+        """The values that are finite numbers."""
         return {name: float(value) for name, value in self.values.items() if _is_finite(value)}
 
     def to_line(self) -> str:
@@ -173,7 +173,7 @@ class Run:
 
         Args:
             event: The kind.
-            every: As they were written, also those of updates that were undone later.
+            every: Entries as they were written, also those of updates that were undone later.
         """
         found = [entry for line in self._log_lines() if (entry := LogEntry.from_line(line)) and entry.event == event]
         if every:

@@ -46,6 +46,8 @@ FORMER_STUDY_NAMES = {
     "restrict": "restricted-attention",
     "semantics": "perturbation-semantics",
 }
+# a convention as earlier versions wrote it
+_FORMER_SOURCES = {"made here": "computed by vitadel"}
 # kinds of measures that are shares, lie in [0, 1] and are read in percent
 SHARES = frozenset({"accuracy", "error", "bias", "share"})
 # keys of a study's file that are not its own numbers
@@ -99,7 +101,7 @@ class AttackRecord:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A number people quote, such as an accuracy under corruptions. Exactly one measure of a suite is its main one.
+    """A headline metric, such as an accuracy under corruptions. Exactly one measure of a suite is its main one.
 
     Args:
         name: What it is.
@@ -199,7 +201,12 @@ class SuiteRecord:
         remedy = "Delete the file and run the same command again: it is counted from the rows."
         _refuse_other(content, SUITE_SCHEMA, source)
         suite = content.get("suite")
-        renamed = {"suite": FORMER_SUITE_NAMES.get(suite, suite)} if isinstance(suite, str) else {}
+        renamed: dict[str, object] = {}
+        if isinstance(suite, str):
+            renamed["suite"] = FORMER_SUITE_NAMES.get(suite, suite)
+        conventions = content.get("conventions")
+        if isinstance(conventions, Mapping) and conventions.get("source") in _FORMER_SOURCES:
+            renamed["conventions"] = {**conventions, "source": _FORMER_SOURCES[str(conventions["source"])]}
         return from_json(cls, {**content, **renamed}, source, remedy)
 
 

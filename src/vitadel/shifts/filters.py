@@ -160,7 +160,9 @@ def zoom_rows(size: int, factor: float, device: torch.device, dtype: torch.dtype
     top, stretched = (size - crop) // 2, round(crop * factor)
     trim = (stretched - size) // 2
     step = (crop - 1) / (stretched - 1) if stretched > 1 else 0.0
-    place = ((torch.arange(size) + trim).double() * step).clamp_max(crop - 1)  # rounding may pass the end by a hair
+    place = ((torch.arange(size) + trim).double() * step).clamp_max(
+        crop - 1
+    )  # rounding may pass the end by a rounding error
     first = place.floor().clamp_max(max(crop - 2, 0))
     share = place - first
     low = first.long() + top

@@ -88,7 +88,7 @@ def rotated_translated(x: Tensor, transform_B3: Tensor) -> Tensor:
     grid = affine_grid(theta.to(x.dtype), list(x.shape), align_corners=False)
     rotated = grid_sample(x, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
     identity_B = (transform_B3 == 0).all(1).to(x.device)
-    # an interpolation ends a hair beside the box now and then
+    # an interpolation may end outside the box by a rounding error
     return torch.where(identity_B.view(-1, 1, 1, 1), x, rotated.clamp(0, 1))
 
 

@@ -163,7 +163,7 @@ class TrainingConfig:
 
     @property
     def all_epochs(self) -> int:
-        """Those of the schedule and those of the cool-down."""
+        """The epochs of the schedule and of the cool-down."""
         return self.epochs + self.cooldown_epochs
 
     @property

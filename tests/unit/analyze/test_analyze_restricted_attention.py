@@ -210,7 +210,7 @@ def test_a_query_to_which_nothing_is_left_sees_itself(x: Tensor) -> None:
     assert result["random"][0]["accuracy"] == 1
     assert result["random"][0]["opened"] == len(lonely)
     assert f"Up to {len(lonely)} patches to which a random mask left nothing" in result["exhibits"][1]["caption"]
-    absent = "Patches have no class token beside them in this model"
+    absent = "This model has no class token in these blocks"
     assert result["absent"].startswith(absent)
     assert absent in result["summary"]
     assert absent in result["exhibits"][0]["caption"]
@@ -326,8 +326,8 @@ def test_what_cannot_be_studied_is_refused(x: Tensor) -> None:
             r"has 4 x 4 patches, so that none are farther apart than 3; .* asks for 4",
         ),
         ("vit", RestrictedAttention(ends=(4,)), r"has 3 such blocks; RestrictedAttention\.ends asks for 4"),
-        ("cait", RestrictedAttention(ends=(1,)), "have no class token beside them"),
-        ("pooled", RestrictedAttention(ends=(1,)), "have no class token beside them"),
+        ("cait", RestrictedAttention(ends=(1,)), "has no class token in these blocks"),
+        ("pooled", RestrictedAttention(ends=(1,)), "has no class token in these blocks"),
     ):
         with pytest.raises(UsageError, match=message):
             settings.refuse(tiny(family))

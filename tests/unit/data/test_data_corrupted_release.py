@@ -148,7 +148,7 @@ def test_what_a_list_names_in_vain_is_said_and_skipped_only_on_request(validatio
     ids.write_text("\n".join(lines(1, 2, 1)))
     with pytest.raises(UsageError, match="2 times. Name each image once"):
         load(f"imagenet:{validation}@{ids}", preprocess=Squash(8))
-    with pytest.raises(UsageError, match="lists images, and classes= chooses too"):
+    with pytest.raises(UsageError, match="lists the images and classes= selects some"):
         load(f"imagenet:{validation}@{ids}", preprocess=Squash(8), classes=[wnids()[0]])
 
 

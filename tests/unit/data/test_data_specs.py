@@ -42,7 +42,7 @@ def test_an_at_sign_in_an_existing_folder_belongs_to_it(tmp_path: Path) -> None:
             "imagenet, imagenet-a, imagenet-r.",
         ),
         ("", "unknown data set ''. Known: "),
-        ("digits[:0]", "the data set 'digits[:0]' takes no image at all. Write [:n] with n at least 1."),
+        ("digits[:0]", "the data set 'digits[:0]' selects no images. Write [:n] with n at least 1."),
         ("digits[:-3]", "cannot read [:-3] in the data set 'digits[:-3]'. Write [:256] for the first 256 images."),
         ("digits[:99999999999999999999]", "the number of images in 'digits[:99999999999999999999]' is too large a"),
         ("digits[:\N{FULLWIDTH DIGIT FIVE}]", "cannot read [:\N{FULLWIDTH DIGIT FIVE}] in the data set"),
@@ -102,7 +102,7 @@ def test_a_wrong_class_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"no class is chosen"):
         load(f"digits@{empty}", preprocess=Squash(8))
     with pytest.raises(
-        UsageError, match=r"classes are chosen twice: by the file .*empty.txt and by classes=. Keep one"
+        UsageError, match=r"classes are selected twice: by the file .*empty.txt and by classes=. Leave one"
     ):
         load(f"digits@{empty}", preprocess=Squash(8), classes=("1",))
 

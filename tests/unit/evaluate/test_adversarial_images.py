@@ -126,7 +126,7 @@ def test_nothing_kept_is_said_so(subject: tuple[Steep, DataSet], tmp_path: Path)
 
 def test_attacks_of_one_name_are_refused() -> None:
     twice = AttackSuite("twice", "", (NamedAttack("pgd", PGD()), NamedAttack("pgd", PGD(steps=3))))
-    with pytest.raises(UsageError, match="needs a name of its own, got 'pgd'"):
+    with pytest.raises(UsageError, match="needs its own name, got 'pgd'"):
         twice.stages(Linf(0.1))
 
 

@@ -206,7 +206,7 @@ def test_attacks_that_would_share_a_table_are_refused(dataset: DataSet, tmp_path
     same = (NamedAttack("pgd", PGD(steps=1)), NamedAttack("pgd", PGD(steps=50), margin))
     inside = (NamedAttack("apgd-ce", APGD(steps=1)), NamedAttack("aa", AutoAttack()))
     for entries, name in ((same, "pgd"), (inside, "apgd-ce"), ((NamedAttack("clean", FGSM()),), "clean")):
-        with pytest.raises(UsageError, match=f"needs a name of its own, got '{name}'"):
+        with pytest.raises(UsageError, match=f"needs its own name, got '{name}'"):
             evaluate(
                 Turning(lambda z: z, x),
                 dataset,
@@ -260,7 +260,7 @@ def test_a_model_of_more_classes_than_the_data_is_refused_by_suites_and_surveys(
     digits = data.load("digits[:4]", preprocess=Squash(16))
     run = Run.claim(tmp_path / "run", "evaluate", {"seed": 0}, device="cpu")
     model = models.load("timm:test_vit", num_classes=20, image_size=16, patch_size=4)
-    said = r"answers with 20 classes and digits\[:4\] has 10.* with 10 classes, or"
+    said = r"the model has 20 output classes and digits\[:4\] has 10.* with 10 classes, or"
     with pytest.raises(UsageError, match=said):
         evaluate(model, digits, SUITES["clean"], run)
     with pytest.raises(UsageError, match=said):
@@ -272,7 +272,7 @@ def test_the_kept_head_of_a_frozen_network_has_classes_of_its_own() -> None:
     base = models.load("timm:test_vit", num_classes=20, image_size=16, patch_size=4)
     tuned = models.tora(base, num_classes=10)
     refuse_other_classes(tuned, digits)
-    with pytest.raises(UsageError, match="answers with 20 classes"):
+    with pytest.raises(UsageError, match="the model has 20 output classes"):
         refuse_other_classes(models.with_head(tuned, "kept"), digits)
 
 

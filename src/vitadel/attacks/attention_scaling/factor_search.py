@@ -67,7 +67,7 @@ class Scaling:
     Args:
         loss: What is maximized: the distance between "features", or as in the paper's Table 2 a loss of the logits,
             "cross-entropy", "margin" or "gama".
-        distance: Of features, "unit" or "literal" as in the table above.
+        distance: How features are compared: divided by their own norms ("unit"), or as the paper writes it ("literal").
         space: Whether steps are taken in "log" or "linear" space.
         start: Starts spread over "decades", or "normal" ones around the reference.
         steps: Gradient steps per start.
@@ -83,7 +83,7 @@ class Scaling:
         trial_images: Images on which the trial attack counts.
         trial_attack: The short attack that tries a candidate.
         blocks: Scale only the first so many attention layers (Figure 3a).
-        logits: Whether the logits have a factor too.
+        logits: Whether the logits are multiplied by a factor too.
         grid: Try these factors, the same for all layers, instead of searching (Table 1).
     """
 
@@ -119,7 +119,7 @@ class Scaling:
 
     @classmethod
     def paper(cls) -> "Scaling":
-        """Algorithm 1 where it can be followed, mended where it moves nothing."""
+        """Algorithm 1 with the smallest changes that make it work."""
         return cls(space="linear", start="normal", keep="distance")
 
     @classmethod
@@ -152,7 +152,7 @@ class Factors:
         logits: The factor of the logits.
         objective: The loss that was maximized, at these factors.
         broken: Images that a short attack breaks with these factors, counted on the original model; None if not tried.
-        num_images: Of how many.
+        num_images: The number of images that were attacked.
     """
 
     attentions: tuple[float, ...]

@@ -283,7 +283,7 @@ class ContinuousBatch:
         self.clock = now
 
     def _judge(self, success_steps: dict[int, list[int]]) -> dict[int, tuple[int, int]]:
-        """Of the slots with successes, those with a confirmed one: its branch and the judge's prediction."""
+        """The slots with a confirmed success: its branch and the judge's prediction."""
         confirmed: dict[int, tuple[int, int]] = {}
         while success_steps:
             first = {number: _earliest(steps) for number, steps in success_steps.items()}

@@ -138,7 +138,7 @@ def _top_other_classes(attack: IterativeAttack, model: Oracle, x0: Tensor, goal:
     if not attack.targets and not uses_dlr:
         return torch.zeros(len(x0), 0, dtype=torch.int64, device=x0.device), _MANY
     if not isinstance(goal, Untargeted):
-        raise UsageError(f"an attack with targets of its own wants an Untargeted goal, got {type(goal).__name__}.")
+        raise UsageError(f"an attack with its own targets needs an Untargeted goal, got {type(goal).__name__}.")
     with torch.no_grad():
         z_BK = halving(model, x0)
     classes = z_BK.shape[1]

@@ -108,7 +108,7 @@ def _load(path: Path, layout: Layout) -> dict[object, object]:
     except _BROKEN as error:
         raise _corrupt(path, layout, str(error) or type(error).__name__) from error
     except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}. Is it yours to read?") from error
+        raise UsageError(f"cannot read {path}: {error.strerror}. Check the file's permissions.") from error
     if not isinstance(content, dict):
         raise _corrupt(path, layout, f"it holds a {type(content).__name__}, not a dictionary")
     return content

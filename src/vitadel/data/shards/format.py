@@ -83,7 +83,7 @@ class Index:
             if json.loads(index.as_json()) != content or not index.count:
                 raise ValueError("its numbers contradict each other")
         except OSError as error:
-            raise UsageError(f"cannot read {path}: {error.strerror}. Is it yours to read?") from error
+            raise UsageError(f"cannot read {path}: {error.strerror}. Check the file's permissions.") from error
         except (ValueError, LookupError, TypeError, OverflowError) as error:
             reason = f"no {error}" if isinstance(error, KeyError) else str(error)
             raise UsageError(f"{path} is damaged: {reason}. {_AGAIN}") from error

@@ -108,7 +108,7 @@ class AttackSuite:
         stages = tuple(one for attack in self.attacks for one in _stages(attack, threat))
         names = [stage.name for stage in stages]
         if twice := next((name for name in names if names.count(name) > 1 or name in _TABLES), None):
-            raise UsageError(f"an attack of a suite needs a name of its own, got {twice!r}. Name each differently.")
+            raise UsageError(f"each attack of a suite needs its own name, got {twice!r}. Name each differently.")
         return stages if self.scaling is None else with_scaled(stages, factors_of(self.scaling))
 
     # ------------------------------------------------------------ the protocol
@@ -266,7 +266,7 @@ def _attack_flags(attacks: Sequence[AttackRecord], n: int) -> list[Flag]:
     if broken > _SQUARE_MARGIN * n:
         sentence = (
             f"attacks that learned from the rescaled model broke {broken} images that all others had left: "
-            "its attention hides gradients, or a second try was all it took"
+            "gradients are masked by attention, or a second random start was enough"
         )
         flags.append(Flag("scaled-stronger", sentence, {"images": broken, "of": n}))
     return flags

@@ -1,4 +1,4 @@
-"""Accuracy under the corruptions of ImageNet-C: made here, or read from the files their authors released.
+"""Accuracy under the corruptions of ImageNet-C: computed by vitadel, or read from the files their authors released.
 
 Nineteen corruptions at five severities (Hendrycks & Dietterich 2019, arXiv:1903.12261): fifteen make the 75 cells of
 the benchmark, four more the 95 that some papers average over. What changes the numbers is recorded with them: whether
@@ -254,7 +254,7 @@ class Corruptions:
         table = next(self._corruptions()).table_for(*ctx.image_size)
         if any(name == "frost" for name, _ in self.cells):
             conventions["frost"] = "procedural, not ImageNet-C's" if self.frost is None else "photographs in a folder"
-        return {"source": "made here", "table": table, "jpeg": self.jpeg or "none", **conventions}
+        return {"source": "computed by vitadel", "table": table, "jpeg": self.jpeg or "none", **conventions}
 
     # --------------------------------------------------------------- exhibits
 

@@ -38,7 +38,7 @@ class GrayLevel:
     """
 
     name: ClassVar[str] = "gray-level"
-    title: ClassVar[str] = "Attacks of one gray level"
+    title: ClassVar[str] = "Attacks within one gray level"
     about: ClassVar[str] = "FGSM and 8-step PGD within one gray level, each on every image"
     needs_threat: ClassVar[bool] = False
 

@@ -49,7 +49,9 @@ class NaturalAdversarial:
 
     name: ClassVar[str] = "natural-adversarial"
     title: ClassVar[str] = "Natural adversarial images"
-    about: ClassVar[str] = "accuracy on hard images of one's own: among the classes that occur, and among all"
+    about: ClassVar[str] = (
+        "accuracy on natural adversarial images of your own: among the classes that occur, and among all"
+    )
     needs_threat: ClassVar[bool] = False
 
     label_space: LabelSpace = LabelSpace.SUBSET

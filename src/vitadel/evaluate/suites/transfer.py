@@ -1,4 +1,4 @@
-"""Do attacks on one model fool another? Images crafted once on every model and shown to all of them.
+"""Transfer of attacks: images crafted once on every model and evaluated on all of them.
 
 As in Bhojanapalli et al. 2021 (arXiv:2103.14586), Table 2: a row is the model that an attack was crafted on (source), a
 column the one that is evaluated (target), and in brackets is the difference from the target's accuracy without an
@@ -52,7 +52,9 @@ class Transfer:
 
     name: ClassVar[str] = "transfer"
     title: ClassVar[str] = "Transfer of attacks"
-    about: ClassVar[str] = "attacks crafted on each of several models and shown to all: transfer:sources=MODEL+MODEL"
+    about: ClassVar[str] = (
+        "attacks crafted on each of several models and evaluated on all: transfer:sources=MODEL+MODEL"
+    )
     needs_threat: ClassVar[bool] = True
 
     sources: tuple[str, ...] = ()

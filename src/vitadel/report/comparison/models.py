@@ -330,7 +330,7 @@ def _main(one: EvaluatedSuite) -> Score:
 
 
 def _needed(sets: Mapping[str, _Scores]) -> list[str]:
-    """Of sets of images, in order of preference, those with a model that no earlier one has."""
+    """The sets of images, in order of preference, with a model that no earlier one has."""
     kept: list[str] = []
     for images, scores in sets.items():
         if not any(scores.keys() <= sets[earlier].keys() for earlier in kept):

@@ -25,7 +25,7 @@ def curve_drawings(curves: Sequence[Curve], numbers: Mapping[str, int]) -> list[
 
 
 def strokes(curves: Sequence[Curve], numbers: Mapping[str, int]) -> dict[str, str]:
-    """By label how its curves are drawn, which tells those of one color apart."""
+    """How the curves of each label are drawn, which distinguishes those of one color."""
     shared: dict[int, list[str]] = {}
     for label in dict.fromkeys(curve.label for curve in curves if curve.has_several_radii):
         shared.setdefault(numbers[label] % len(PALETTE), []).append(label)
@@ -86,7 +86,7 @@ def _training_drawing(title: str, lines: Sequence[tuple[int, Series]]) -> Drawin
         axes = figure.add_subplot()
         for i, (number, series) in enumerate(lines):
             steps, values = _thinned(series)
-            # twins often share a schedule, so all but the first are dashed there and the one below shows through
+            # similar runs often share a schedule, so all but the first are dashed there and the one below shows through
             dashed = series.name == "robust" if percent else title == "learning rate" and i > 0
             axes.plot(
                 steps,

@@ -168,7 +168,7 @@ def overfitting_flags(scores: Mapping[str, float], best: float | None) -> list[F
     clean, one_step, robust = (scores.get(name) for name in ("clean", "fgsm", "robust"))
     if one_step is not None and robust is not None and one_step - robust > _GAP:
         sentence = (
-            f"catastrophic overfitting: one step leaves {one_step:.1%} right, many steps {robust:.1%}. "
+            f"catastrophic overfitting: one step leaves {one_step:.1%} correct, many steps {robust:.1%}. "
             "Use more attack steps, a smaller step size or a shorter training"
         )
         flags.append(Flag("overfitting", sentence, {"fgsm": one_step, "robust": robust}))
@@ -181,12 +181,13 @@ def overfitting_flags(scores: Mapping[str, float], best: float | None) -> list[F
     head_clean, head_one_step = scores.get("rob_clean"), scores.get("rob_fgsm")
     if head_clean is not None and head_one_step is not None and head_one_step - head_clean > _LEAK:
         sentence = (
-            f"label leaking in the robust head: it gets {head_one_step:.1%} right of images attacked through the joint "
-            f"answer, and {head_clean:.1%} of clean ones. It may read the attack; set objective.phase1_attack=own"
+            f"label leaking in the robust head: it classifies {head_one_step:.1%} of images attacked through the joint "
+            f"output correctly, and {head_clean:.1%} of clean ones. It may recognize the attack instead of the image; "
+            "set objective.phase1_attack=own"
         )
         flags.append(Flag("head-leaking", sentence, {"rob_fgsm": head_one_step, "rob_clean": head_clean}))
     if best is not None and robust is not None and best - robust > _FALL:
-        sentence = f"robust accuracy fell from {best:.1%} to {robust:.1%}; the best weights are kept"
+        sentence = f"robust accuracy dropped from {best:.1%} to {robust:.1%}; the best weights are kept"
         flags.append(Flag("robust-fell", sentence, {"best": best, "robust": robust}))
     elif best is not None and robust is not None and best - robust > _SLIP:
         sentence = (
