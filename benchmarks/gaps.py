@@ -18,7 +18,7 @@ from record import hardware, versions, write_record
 from vitadel import data, models
 from vitadel.analyze.attention_gaps import EDGES, LINES, measure_gaps
 from vitadel.attacks import SCALINGS
-from vitadel.attacks.attention_scaling.factor_search import find_factors
+from vitadel.attacks.attention_scaling.factor_search import maximize_factors
 from vitadel.evaluate.context import Context
 
 SHOWN = (0, 5, 11)  # the paper's blocks 1, 6 and 12
@@ -29,7 +29,7 @@ def factors_of(model: models.Model, images: data.Split, way: str) -> tuple[float
     if way not in SCALINGS:
         return (float(way),) * count
     rows = torch.arange(min(256, len(images)))
-    return find_factors(model, images.images(rows), images.labels[rows], SCALINGS[way]()).best.attentions
+    return maximize_factors(model, images.images(rows), images.labels[rows], SCALINGS[way]()).best.attentions
 
 
 def draw(scores: dict[str, list[dict[str, Any]]], file: Path) -> None:

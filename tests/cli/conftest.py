@@ -26,7 +26,7 @@ torch.set_num_threads(1)
 import vitadel.core.files, vitadel.runs.tables
 import vitadel.evaluate.store, vitadel.evaluate.adversarial_images
 vitadel.evaluate.store._ROWS = {lines}
-original, met = vitadel.core.files.write_whole, 0
+original, met = vitadel.core.files.write_atomically, 0
 def dying(path, write):
     global met
     met += {ending!r} in str(path)
@@ -37,7 +37,7 @@ def dying(path, write):
     original(path, write)
 if {ending!r}:
     for module in (vitadel.core.files, vitadel.runs.tables, vitadel.runs.schema, vitadel.evaluate.adversarial_images):
-        module.write_whole = dying
+        module.write_atomically = dying
 sys.argv = ["vitadel", *{words!r}]
 from vitadel.cli import main
 main()

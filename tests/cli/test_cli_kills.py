@@ -105,7 +105,7 @@ def test_training_killed_again_and_again(tmp_path: Path) -> None:
     run_and_die("train.loop", "learning_rate", 4, *words)  # in the middle of the first steps
     run_and_die("train.loop", "save", 1, *words)  # before the best weights are written
     run_and_die("train.loop", "save", 2, *words)  # after the best weights, before the next
-    run_and_die("train.checkpoint", "write_whole", 1, *words)  # at the first checkpoint of this start
+    run_and_die("train.checkpoint", "write_atomically", 1, *words)  # at the first checkpoint of this start
     run_and_die("train.checkpoint", "_states", 2, *words)  # between writing a checkpoint and dropping old ones
     run(*words)
     for name in ("final", "best"):
@@ -172,4 +172,7 @@ def test_evaluation_killed_at_every_moment_and_resumed_with_another_batch(
         assert isinstance(seconds, list)
         if row in place:
             assert seconds[1] == known["pgd-ce"]["seconds"][place[row]]
-    assert ResultFolder(tmp_path / "whole" / "eval" / name).checked()[0]["robust"] == rows.checked()[0]["robust"]
+    assert (
+        ResultFolder(tmp_path / "whole" / "eval" / name).read_verified()[0]["robust"]
+        == rows.read_verified()[0]["robust"]
+    )

@@ -49,7 +49,7 @@ def same_verdicts(one: Path, other: Path) -> None:
     assert set(expected["broken_by"]) == {"", "clean", "pgd:steps=4"}
     for column in VERDICT:
         assert found[column] == expected[column], column
-    summaries = [ResultFolder(folder / "eval" / NAME).checked()[0] for folder in (one, other)]
+    summaries = [ResultFolder(folder / "eval" / NAME).read_verified()[0] for folder in (one, other)]
     for summary in summaries:
         summary.pop("seconds")
         for attack in summary["attacks"]:
@@ -100,7 +100,7 @@ def test_a_launch_by_torchrun_speaks_once(start: Start, trained: Path, tmp_path:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=DEADLINE, check=False)
     assert done.returncode == 0, done.stderr
     (summary,) = json.loads(done.stdout)["evaluations"]
-    assert summary == ResultFolder(tmp_path / "two" / "eval" / NAME).checked()[0]
+    assert summary == ResultFolder(tmp_path / "two" / "eval" / NAME).read_verified()[0]
     same_verdicts(tmp_path / "one", tmp_path / "two")
     shown = [sys.executable, *TORCHRUN, *words, "--run", str(tmp_path / "two")]
     done = subprocess.run(shown, env=environment, capture_output=True, text=True, timeout=DEADLINE, check=True)

@@ -82,7 +82,7 @@ def test_a_suite_killed_and_shared_by_ranks_ends_the_same(start: Start, model: P
     assert [process.exitcode for process in pair] == [0, 0]
     expected, found = (ResultFolder(tmp_path / run / "eval" / "corruptions") for run in ("whole", "killed"))
     assert found.rows() == expected.rows()
-    assert without_time(found.checked()[0]) == without_time(expected.checked()[0])
+    assert without_time(found.read_verified()[0]) == without_time(expected.read_verified()[0])
 
 
 def test_a_damaged_image_is_named_and_skipped_only_on_request(vitadel: Command, tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from vitadel.core import progress
 from vitadel.core.distributed import Ranks, is_first_process
-from vitadel.core.errors import UsageError, quoted, reason, unknown
-from vitadel.core.oom import halving, in_batches
+from vitadel.core.errors import UsageError, reason, short_repr, unknown_name_error
+from vitadel.core.oom import in_batches, run_in_parts
 from vitadel.core.rng import RandomStreams
 
 
@@ -45,13 +45,13 @@ def test_a_batch_in_parts_is_the_batch() -> None:
     x = torch.arange(12.0).view(6, 2)
     for most, tried in ((6, [6]), (5, [6, 3, 3]), (2, [6, 3, 1, 1, 1, 1, 1, 1])):
         memory = Memory(most)
-        assert torch.equal(halving(memory, x), 2 * x)
+        assert torch.equal(run_in_parts(memory, x), 2 * x)
         assert memory.tried == tried
 
 
 def test_a_single_image_that_does_not_fit() -> None:
     with pytest.raises(UsageError, match="out of memory with a single image"):
-        halving(Memory(0), torch.ones(4, 1))
+        run_in_parts(Memory(0), torch.ones(4, 1))
 
 
 def test_lines_of_progress(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -93,7 +93,7 @@ def test_bars_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
 def test_reports_are_kept_until_the_work_begins() -> None:
     heard: list[str] = []
-    deferred = progress.Deferred(progress.prefixed(lambda what, *_: heard.append(what), "first, "))
+    deferred = progress.DeferredProgress(progress.prefixed(lambda what, *_: heard.append(what), "first, "))
     deferred("a", 0, 0, {})
     deferred("b", 1, 2, {})
     assert heard == []
@@ -118,18 +118,18 @@ def test_neighbors_go_to_different_processes() -> None:
 
 
 def test_errors_are_cut_at_their_limits() -> None:
-    assert quoted("x" * 58) == repr("x" * 58)
-    assert quoted("x" * 59) == "'" + "x" * 56 + "..."
-    assert len(quoted("x" * 59)) == 60
-    assert quoted(10**5000) == "a number of thousands of digits" or sys.get_int_max_str_digits() == 0
+    assert short_repr("x" * 58) == repr("x" * 58)
+    assert short_repr("x" * 59) == "'" + "x" * 56 + "..."
+    assert len(short_repr("x" * 59)) == 60
+    assert short_repr(10**5000) == "a number of thousands of digits" or sys.get_int_max_str_digits() == 0
     assert reason(ValueError("y" * 200)) == "y" * 200
     assert reason(ValueError("y" * 201)) == "y" * 200 + "..."
     assert reason(ValueError("set weights_only=False")) == "ValueError"
     assert reason(ValueError("GLOBAL os.system was not allowed")) == "it asks for os.system"
-    assert str(unknown("suite", "quik", ["quick", "clean"])) == (
+    assert str(unknown_name_error("suite", "quik", ["quick", "clean"])) == (
         "unknown suite 'quik'. Did you mean 'quick'? Known: clean, quick."
     )
-    assert str(unknown("suite", "zzz", ["b", "a"])) == "unknown suite 'zzz'. Known: a, b."
+    assert str(unknown_name_error("suite", "zzz", ["b", "a"])) == "unknown suite 'zzz'. Known: a, b."
 
 
 def test_random_numbers_of_an_image_never_change() -> None:
@@ -137,5 +137,5 @@ def test_random_numbers_of_an_image_never_change() -> None:
     rng = RandomStreams.of(3, torch.tensor([5, 6]))
     normal = torch.tensor([[-0.037048, -1.945699], [1.212173, -0.41305]], dtype=torch.float64)
     assert torch.allclose(rng.normal(2, dtype=torch.float64), normal, atol=1e-5)
-    assert rng.below(1000, 2).tolist() == [[190, 855], [308, 36]]
+    assert rng.randint(1000, 2).tolist() == [[190, 855], [308, 36]]
     assert rng.signs(3).tolist() == [[-1.0, 1.0, 1.0], [-1.0, -1.0, 1.0]]

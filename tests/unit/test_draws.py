@@ -87,7 +87,7 @@ def test_numbers_do_not_depend_on_the_batch(dtype: torch.dtype) -> None:
 def test_at_gives_the_streams_of_some_images() -> None:
     draws, rows = RandomStreams.of(3, images(7)), torch.tensor([6, 1, 1])
     assert torch.equal(draws.at(rows).uniform(4), draws.uniform(4)[rows])
-    assert torch.equal(draws.at(rows).fold(5).below(100, 4), draws.fold(5).below(100, 4)[rows])
+    assert torch.equal(draws.at(rows).fold(5).randint(100, 4), draws.fold(5).randint(100, 4)[rows])
 
 
 def test_asking_twice_gives_the_same_numbers_twice() -> None:
@@ -156,7 +156,7 @@ def test_normal_numbers_are_normal() -> None:
 
 @pytest.mark.parametrize("limit", [1, 2, 10, 1000])
 def test_whole_numbers_cover_their_range_evenly(limit: int) -> None:
-    drawn = RandomStreams.of(13, images(100)).below(limit, 10 * limit)
+    drawn = RandomStreams.of(13, images(100)).randint(limit, 10 * limit)
     assert drawn.shape == (100, 10 * limit)
     counts = torch.bincount(drawn.flatten(), minlength=limit)
     assert len(counts) == limit
@@ -166,7 +166,7 @@ def test_whole_numbers_cover_their_range_evenly(limit: int) -> None:
 def test_no_shape_gives_one_number_per_image() -> None:
     draws = RandomStreams.of(0, images(7))
     assert draws.uniform().shape == (7,)
-    assert draws.below(3).shape == (7,)
+    assert draws.randint(3).shape == (7,)
 
 
 @pytest.mark.parametrize(
@@ -211,15 +211,17 @@ def test_each_stream_can_be_folded_with_its_own_number() -> None:
 def test_each_stream_can_have_its_own_limit() -> None:
     limit_B = torch.tensor([1, 2, 3, 10, 1000, 7, 7])
     draws = RandomStreams.of(3, images(7))
-    whole = draws.below(limit_B, 500)
+    whole = draws.randint(limit_B, 500)
     assert whole.shape == (7, 500)
     assert whole.dtype == torch.int64
     for row, limit in enumerate(limit_B.tolist()):
-        assert torch.equal(whole[row], draws.below(limit, 500)[row])
+        assert torch.equal(whole[row], draws.randint(limit, 500)[row])
         assert whole[row].min().item() >= 0
         assert limit - 1 - limit // 100 <= whole[row].max().item() <= limit - 1
-    assert draws.below(limit_B).shape == (7,)
-    assert torch.equal(draws.below(limit_B), torch.stack([draws.below(n)[i] for i, n in enumerate(limit_B.tolist())]))
+    assert draws.randint(limit_B).shape == (7,)
+    assert torch.equal(
+        draws.randint(limit_B), torch.stack([draws.randint(n)[i] for i, n in enumerate(limit_B.tolist())])
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from vitadel.attacks import ATTACKS, PGD
-from vitadel.core.errors import UsageError, quoted, unknown
-from vitadel.core.numeric import Range, check_number, check_seed, read_number, read_whole
+from vitadel.core.errors import UsageError, short_repr, unknown_name_error
+from vitadel.core.numeric import Range, check_number, check_seed, parse_int, parse_number
 from vitadel.threats import Linf
 from vitadel.train.optim import SGD, AdamW
 
@@ -33,7 +33,7 @@ from vitadel.train.optim import SGD, AdamW
     ],
 )
 def test_a_number_is_a_decimal_or_a_fraction_of_two(text: str, value: float) -> None:
-    assert read_number(text, "eps") == value
+    assert parse_number(text, "eps") == value
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_a_number_is_a_decimal_or_a_fraction_of_two(text: str, value: float) -> 
 )
 def test_what_is_no_number_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match=r"eps is not a number: got .* Write a fraction such as 8/255 or a decimal\."):
-        read_number(text, "eps")
+        parse_number(text, "eps")
 
 
 @pytest.mark.parametrize(
@@ -62,12 +62,12 @@ def test_what_is_no_number_is_refused(text: str) -> None:
         ("9" * 10**6, "too many digits: got '999"),
         ("0." + "0" * 10**6 + "1", "too many digits"),
     ],
-    ids=quoted,
+    ids=short_repr,
 )
 def test_numbers_of_any_length_are_answered_at_once(text: str, message: str) -> None:
     started = time.perf_counter()
     with pytest.raises(UsageError) as raised:
-        read_number(text, "eps")
+        parse_number(text, "eps")
     assert message in str(raised.value)
     assert len(str(raised.value)) < 200
     assert time.perf_counter() - started < 1
@@ -77,7 +77,7 @@ def test_numbers_of_any_length_are_answered_at_once(text: str, message: str) -> 
     ("text", "value"), [("12", 12), ("-3", -3), ("007", 7), *((str(n), n) for n in (2**63 - 1, -(2**63)))]
 )
 def test_a_whole_number_has_ascii_digits(text: str, value: int) -> None:
-    assert read_whole(text, "steps") == value
+    assert parse_int(text, "steps") == value
 
 
 @pytest.mark.parametrize(
@@ -85,13 +85,13 @@ def test_a_whole_number_has_ascii_digits(text: str, value: int) -> None:
 )
 def test_what_is_no_whole_number_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match=r"steps wants a whole number, several with \+, got "):
-        read_whole(text, "steps", more=", several with +")
+        parse_int(text, "steps", more=", several with +")
 
 
-@pytest.mark.parametrize("text", [str(2**63), str(-(2**63) - 1), "9" * 5000], ids=quoted)
+@pytest.mark.parametrize("text", [str(2**63), str(-(2**63) - 1), "9" * 5000], ids=short_repr)
 def test_a_whole_number_has_64_bits(text: str) -> None:
     with pytest.raises(UsageError, match="steps is too large a number: got .* Write a smaller one") as raised:
-        read_whole(text, "steps")
+        parse_int(text, "steps")
     assert len(str(raised.value)) < 200
 
 
@@ -131,7 +131,7 @@ def test_a_range_in_words() -> None:
         "lie in (0, 1)": Range(gt=0, lt=1),
     }
     for said, kind in words.items():
-        assert kind.words == said
+        assert kind.description == said
 
 
 def test_a_type_without_a_range_fits_everything() -> None:
@@ -140,6 +140,6 @@ def test_a_type_without_a_range_fits_everything() -> None:
 
 
 def test_a_long_value_is_cut_short() -> None:
-    assert quoted("a" * 1000) == "'" + "a" * 56 + "..."
-    assert quoted(0.5) == "0.5"
-    assert str(unknown("name", "b" * 5000, ["a"])) == f"unknown name '{'b' * 56}.... Known: a."
+    assert short_repr("a" * 1000) == "'" + "a" * 56 + "..."
+    assert short_repr(0.5) == "0.5"
+    assert str(unknown_name_error("name", "b" * 5000, ["a"])) == f"unknown name '{'b' * 56}.... Known: a."

@@ -12,7 +12,7 @@ from vitadel import models, robustness
 from vitadel.analyze import Convergence, study
 from vitadel.attacks import FGSM, Scaling
 from vitadel.attacks.attention_scaling.attack import find_attack_factors
-from vitadel.attacks.attention_scaling.factor_search import find_factors
+from vitadel.attacks.attention_scaling.factor_search import maximize_factors
 from vitadel.core.errors import UsageError
 from vitadel.data import Squash, load
 from vitadel.evaluate import SUITES, Context, evaluate_suite, validation_scores
@@ -67,7 +67,7 @@ def entries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Callable[[Any
         "load": tiny,
         "tora": lambda seed: models.tora(model, num_classes=3, seed=seed),
         "search_factors": lambda seed: find_attack_factors(model, X, Y, EPS, SEARCH, seed=seed),
-        "find_factors": lambda seed: find_factors(model, X, Y, SEARCH, seed=seed),
+        "maximize_factors": lambda seed: maximize_factors(model, X, Y, SEARCH, seed=seed),
         "corruption": lambda seed: Corruption("fog", 1)(torch.rand(1, 3, 32, 32), torch.tensor([0]), seed=seed),
         "mixing": lambda seed: Mixing(mixup=0.8)(X, Y, 10, seed=seed),
         "host": lambda seed: PILAugment().image(train, 0, seed=seed),
@@ -83,7 +83,7 @@ SEARCH = Scaling(steps=1, batches=1, batch_size=2, trial_images=2, trial_attack=
 STUDY = Convergence(steps=(0, 1), restarts=1, images=1, slices=0)
 NAMES = (
     *("attack", "craft", "objective", "robustness", "evaluate", "validation_scores", "study", "load", "tora"),
-    *("search_factors", "find_factors", "corruption", "mixing", "host", "pil_augmented", "fit", "recipe"),
+    *("search_factors", "maximize_factors", "corruption", "mixing", "host", "pil_augmented", "fit", "recipe"),
 )
 
 

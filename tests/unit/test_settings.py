@@ -30,7 +30,7 @@ RECORDS = {
         "StepsPoint VariantCounts View"
     ),
     "api": "Robustness",
-    "attacks": "AttackResult ContinuousBatch FactorSearchResult Factors Flag ImageResult KeptBuffers WorkQueue",
+    "attacks": "AttackResult ContinuousBatch FactorSearchResult Factors Flag ImageResult SavedBuffers WorkQueue",
     "core": "Accuracy LinearFit PairedTest PowerLawFit Range Ranks",
     "data": "CheckReport Index Mapped Member Shard Spec Statistics",
     "evaluate": "Context Desk ImageFiles Measure Search Sheet TableWriter",

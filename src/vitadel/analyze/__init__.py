@@ -12,7 +12,7 @@ from vitadel.analyze.perturbation_semantics import PerturbationSemantics, classi
 from vitadel.analyze.perturbations import Perturbations
 from vitadel.analyze.restricted_attention import RestrictedAttention
 from vitadel.analyze.saliency import Saliency
-from vitadel.analyze.study import Study, map_chunks, run_study, study, tensor_context, threat_of
+from vitadel.analyze.study import Study, map_chunks, run_study, study, tensor_context
 from vitadel.analyze.tora_gates import TORAGates
 
 STUDIES: dict[str, Callable[[], Study]] = {
@@ -50,5 +50,4 @@ __all__ = [
     "run_study",
     "study",
     "tensor_context",
-    "threat_of",
 ]

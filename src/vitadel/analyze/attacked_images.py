@@ -88,7 +88,7 @@ def how_stretched(threat: Threat, stretch: Stretch, sign: Sign) -> str:
     return f"Perturbations are {turned}; mid-gray is no change, {reach}."
 
 
-def mean_interval(values: Sequence[float]) -> dict[str, float]:
+def finite_mean_interval(values: Sequence[float]) -> dict[str, float]:
     """The mean over images that have a value and its normal 95% interval, which a single image does not have."""
     known = [value for value in values if math.isfinite(value)]
     if len(known) < 2:

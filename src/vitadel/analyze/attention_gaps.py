@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from vitadel.analyze.study import map_chunks
-from vitadel.attacks.isolation import frozen
+from vitadel.attacks.isolation import eval_without_weight_gradients
 from vitadel.core.oom import in_batches
 from vitadel.evaluate.context import Context
 from vitadel.models import Model
@@ -118,7 +118,7 @@ def _count(model: Model, x: Tensor, factors: Sequence[float] | None) -> dict[str
 
     device = next(model.parameters()).device
     with ExitStack() as stack:
-        stack.enter_context(frozen(model))
+        stack.enter_context(eval_without_weight_gradients(model))
         stack.enter_context(model.taps.scale(factors) if factors is not None else nullcontext())
         for name in model.taps.attentions():
             # an edit that changes nothing sees a tensor pass by, where a read would keep them all

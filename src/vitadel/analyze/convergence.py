@@ -19,7 +19,6 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor, nn
 
-from vitadel.analyze.study import threat_of
 from vitadel.attacks import PGD
 from vitadel.attacks.isolation import isolated
 from vitadel.attacks.oracle import Oracle
@@ -78,7 +77,7 @@ class Convergence:
         ctx.map("clean", lambda batch: {"prediction": ctx.predict(batch.x)})
         index = self._attacked(ctx)
         ctx.map_tables({name: self._attack(ctx, *key) for key, name in self._searches().items()}, index=index.tolist())
-        seed, threat = ctx.seed, threat_of(ctx)
+        seed, threat = ctx.seed, ctx.required_threat
 
         def slices(batch: Batch) -> dict[str, object]:
             image = int(batch.index)
@@ -88,7 +87,7 @@ class Convergence:
         ctx.map("slices", slices, index=index[: self.slices].tolist(), batch_size=1)
 
     def summarize(self, ctx: Context) -> StudyRecord:
-        index, threat = self._attacked(ctx), threat_of(ctx)
+        index, threat = self._attacked(ctx), ctx.required_threat
         found: dict[int, list[TableRows]] = {}
         for (steps, _), name in self._searches().items():
             found.setdefault(steps, []).append(ctx.table(name))

@@ -27,7 +27,7 @@ from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Range, check_ranges
 from vitadel.core.oom import in_batches
 from vitadel.evaluate.context import Context
-from vitadel.models import Layer, Model, fingerprint, load
+from vitadel.models import Layer, Model, load, weights_sha256
 from vitadel.runs.exhibits import Exhibit
 from vitadel.runs.schema import StudyRecord
 
@@ -162,8 +162,8 @@ class Correlation:
         if self.other is None:
             return [layers_of(ctx.model)]
         other = load(self.other)
-        weights = fingerprint(other.net.state_dict())
-        if ctx.once("other", lambda: {"weights_sha256": weights})["weights_sha256"] != weights:
+        weights = weights_sha256(other.net.state_dict())
+        if ctx.compute_once("other", lambda: {"weights_sha256": weights})["weights_sha256"] != weights:
             raise UsageError(f"{self.other} has other weights than when this study began. Choose a new run folder.")
         return [layers_of(ctx.model), layers_of(other.to(ctx.device))]
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from vitadel.analyze import spectrum
-from vitadel.analyze.attacked_images import StepSize, mean_interval
+from vitadel.analyze.attacked_images import StepSize, finite_mean_interval
 from vitadel.analyze.json_arrays import packed, unpacked
 from vitadel.analyze.study import map_chunks
 from vitadel.attacks import PGD
@@ -121,7 +121,7 @@ class FeatureVisualization:
     def summarize(self, ctx: Context) -> StudyRecord:
         table, targets = ctx.table(_TABLE), self._targets(ctx, self._searched(ctx))
         drawn = {name: {key: table[key][row] for key in table.columns} for row, name in enumerate(self._starts(ctx))}
-        fine = {name: mean_interval(one["fine"]) for name, one in drawn.items()}
+        fine = {name: finite_mean_interval(one["fine"]) for name, one in drawn.items()}
         numbers = {
             "targets": targets,
             "rows": {name: {key: one[key] for key in _COLUMNS} for name, one in drawn.items()},

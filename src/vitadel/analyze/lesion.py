@@ -133,7 +133,7 @@ class Lesion:
                 {
                     "kind": kind.value,
                     "removed": count,
-                    **_spread(accuracies),
+                    **_draw_statistics(accuracies),
                     "accuracies": accuracies,
                     "layers": [[layers[at].name for at in draw] for draw in drawn[count]],
                 }
@@ -189,7 +189,7 @@ def _candidates(layers: Sequence[Layer]) -> list[int]:
     ]
 
 
-def _spread(accuracies: Sequence[float]) -> dict[str, float]:
+def _draw_statistics(accuracies: Sequence[float]) -> dict[str, float]:
     # a single draw has no standard error
     several = len(accuracies) > 1
     error = statistics.stdev(accuracies) / math.sqrt(len(accuracies)) if several else math.nan
@@ -271,7 +271,7 @@ class _Accuracies:
             "draw.",
             ["kind", "removed", "mean", "standard error", "worst", "best"],
             [
-                [kind.label, count, *_spread(draws).values()]
+                [kind.label, count, *_draw_statistics(draws).values()]
                 for kind, each in self.random.items()
                 for count, draws in each.items()
             ],

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from vitadel.analyze.masking_figures import masking_exhibits
 from vitadel.analyze.masking_measurements import Measurements
-from vitadel.analyze.study import study, threat_of
+from vitadel.analyze.study import study
 from vitadel.attacks import PGD, Scaling
 from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Count, CountOrZero, Positive, Range, check_ranges
-from vitadel.core.progress import Notify, silent
+from vitadel.core.progress import ProgressCallback, silent
 from vitadel.evaluate.context import Context
 from vitadel.models import Model
 from vitadel.runs.schema import StudyRecord
@@ -77,7 +77,7 @@ class Masking:
         Measurements(self, ctx).all()
 
     def summarize(self, ctx: Context) -> StudyRecord:
-        measured, threat = Measurements(self, ctx).all(), threat_of(ctx)
+        measured, threat = Measurements(self, ctx).all(), ctx.required_threat
         verdict = measured.verdict
         summary = (
             f"Verdict: {verdict.answer} ({verdict.because}). Of {measured.n} images {measured.clean.percent}% "
@@ -97,7 +97,7 @@ def masking(
     *,
     seed: int = 0,
     batch_size: int | None = None,
-    progress: Notify = silent,
+    progress: ProgressCallback = silent,
 ) -> dict[str, object]:
     """The study of gradient masking on images in memory; `result["verdict"]["answer"]` is its verdict.
 

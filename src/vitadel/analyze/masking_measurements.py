@@ -10,7 +10,6 @@ import torch
 from vitadel.analyze import masking_verdict as tests
 from vitadel.analyze.attack_runner import Attacked, has_zero_gradient, run_attack
 from vitadel.analyze.attention_gaps import EDGES, LINES, measure_gaps
-from vitadel.analyze.study import threat_of
 from vitadel.attacks import PGD, Factors, IterativeAttack, Square
 from vitadel.attacks.attention_scaling.attack import find_attack_factors, rescale_attack
 from vitadel.attacks.attention_scaling.rescaled_model import RescaledModel
@@ -154,7 +153,7 @@ class Measurements:
 
     @property
     def threat(self) -> Threat:
-        return threat_of(self.ctx)
+        return self.ctx.required_threat
 
     @cached_property
     def correct(self) -> list[int]:
@@ -208,7 +207,7 @@ class Measurements:
             cost = {"forwards": found.forwards, "backwards": found.backwards}
             return {**asdict(found.best), "tried": len(found.tried), "held": held, **cost}
 
-        return self.ctx.once("factors", search)
+        return self.ctx.compute_once("factors", search)
 
     @property
     def factors(self) -> Factors:

@@ -20,16 +20,16 @@ from torch import Tensor, nn
 from vitadel.analyze import attacked_images
 from vitadel.analyze.attacked_images import Sign, Stretch
 from vitadel.analyze.json_arrays import packed, unpacked
-from vitadel.analyze.study import run_study, tensor_context, threat_of
+from vitadel.analyze.study import run_study, tensor_context
 from vitadel.core.device import device_of
 from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Count, check_ranges
-from vitadel.core.progress import Notify, silent
+from vitadel.core.progress import ProgressCallback, silent
 from vitadel.core.rng import fold_seed
 from vitadel.core.stats import Accuracy, accuracy
 from vitadel.evaluate.context import Batch, Context, Work
 from vitadel.evaluate.store import TableRows
-from vitadel.models import Model, fingerprint, load
+from vitadel.models import Model, load, weights_sha256
 from vitadel.runs import describe
 from vitadel.runs.exhibits import Bar, Bars, Exhibit, Picture, Pictures, Table
 from vitadel.runs.schema import StudyRecord
@@ -101,7 +101,7 @@ def classify_perturbations(
     *,
     seed: int = 0,
     batch_size: int | None = None,
-    progress: Notify = silent,
+    progress: ProgressCallback = silent,
 ) -> dict[str, object]:
     """The study with classifiers in hand, by name; those that the settings name are not loaded."""
     if not classifiers:
@@ -136,7 +136,7 @@ class _WithClassifiers:
         return f"classified-{'-'.join(_mark(one)[:8] for one in self.classifiers.values())}"
 
     def summarize(self, ctx: Context) -> StudyRecord:
-        rows, settings, threat = ctx.table(self._table_name), self.settings, str(threat_of(ctx))
+        rows, settings, threat = ctx.table(self._table_name), self.settings, str(ctx.required_threat)
         classes = rows["classes"][0]
         scores = {
             name: {shown: _score(rows[f"{shown}-{number}"], classes) for shown in _SHOWN}
@@ -163,7 +163,7 @@ class _WithClassifiers:
         return StudyRecord("perturbation-semantics", self.title, summary, exhibits, numbers)
 
     def _measure(self, ctx: Context) -> Work:
-        settings, threat = self.settings, threat_of(ctx)
+        settings, threat = self.settings, ctx.required_threat
         attack = attacked_images.pgd(settings.steps, settings.step_size, threat)
         shuffled = _permutation(len(ctx.images), ctx.seed)
 
@@ -219,7 +219,7 @@ class _WithClassifiers:
             pixels = unpacked(rows["shown"][index]).float() / 255
             note = f"predicted {predicted}" + (", right" if predicted == label else "")
             cells.append([Picture.of(image.numpy()), Picture.of(pixels.numpy(), note=note)])
-        how = attacked_images.how_stretched(threat_of(ctx), self.settings.stretch, self.settings.sign)
+        how = attacked_images.how_stretched(ctx.required_threat, self.settings.stretch, self.settings.sign)
         return Pictures(
             "What the classifiers see",
             f"The first images and the perturbations of PGD with {self.settings.steps} steps. "
@@ -326,7 +326,7 @@ def _image_size(model: nn.Module) -> int | None:
 
 
 def _mark(model: nn.Module) -> str:
-    return fingerprint((model.net if isinstance(model, Model) else model).state_dict())
+    return weights_sha256((model.net if isinstance(model, Model) else model).state_dict())
 
 
 @contextmanager

@@ -17,10 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from vitadel.analyze import attacked_images, spectrum
-from vitadel.analyze.attacked_images import Sign, Stretch, mean_interval
+from vitadel.analyze.attacked_images import Sign, Stretch, finite_mean_interval
 from vitadel.analyze.json_arrays import packed, unpacked
 from vitadel.analyze.patch_grid import alignment, by_chance, check_patch
-from vitadel.analyze.study import threat_of
 from vitadel.core.numeric import Count, check_ranges
 from vitadel.evaluate.context import Batch, Context
 from vitadel.evaluate.store import TableRows
@@ -66,7 +65,7 @@ class Perturbations:
             check_patch(patch, size, size)
 
     def run(self, ctx: Context) -> None:
-        patch, attack = self._patch(ctx.model), attacked_images.pgd(self.steps, self.step_size, threat_of(ctx))
+        patch, attack = self._patch(ctx.model), attacked_images.pgd(self.steps, self.step_size, ctx.required_threat)
 
         def measure(batch: Batch) -> dict[str, object]:
             result = ctx.attack(attack, batch)
@@ -80,7 +79,7 @@ class Perturbations:
         ctx.map("perturbations", measure)
 
     def summarize(self, ctx: Context) -> StudyRecord:
-        rows, patch, threat = ctx.table("perturbations"), self._patch(ctx.model), threat_of(ctx)
+        rows, patch, threat = ctx.table("perturbations"), self._patch(ctx.model), ctx.required_threat
         shown = torch.arange(min(self.images, len(rows)))
         x = ctx.images.images(shown).cpu()
         adversarial = torch.stack([unpacked(one) for one in rows["adversarial"][: len(shown)]])
@@ -94,8 +93,8 @@ class Perturbations:
             "n": len(rows),
             "patch": patch,
             "fooled": sum(rows["success"]),
-            "fine_share": mean_interval(rows["fine"]),
-            "fine_share_of_images": mean_interval(rows["fine_image"]),
+            "fine_share": finite_mean_interval(rows["fine"]),
+            "fine_share_of_images": finite_mean_interval(rows["fine_image"]),
             "alignment": {} if patch is None else {kind: mean_alignment(rows, kind, patch) for kind in _KINDS},
             "frequency": spectrum.frequencies(*x.shape[-2:]).tolist(),
             "density": _mean_of(rows["density"]).tolist(),
@@ -210,11 +209,11 @@ def mean_alignment(rows: TableRows, kind: str, patch: int) -> dict[str, float]:
     """Over all images; `first` counts those on which no moved grid is aligned as well."""
     ranks = rows[f"{kind}_rank"]
     first = sum(rank * patch**2 < 1.5 for rank in ranks)
-    return {**mean_interval(rows[f"{kind}_aligned"]), "mean_rank": sum(ranks) / len(ranks), "first": first}
+    return {**finite_mean_interval(rows[f"{kind}_aligned"]), "mean_rank": sum(ranks) / len(ranks), "first": first}
 
 
 def _table(rows: TableRows, patch: int | None) -> Table:
-    fine, own = mean_interval(rows["fine"]), mean_interval(rows["fine_image"])
+    fine, own = finite_mean_interval(rows["fine"]), finite_mean_interval(rows["fine_image"])
     cells: list[list[Cell]] = [
         ["share of power beyond 1/4 cycle per pixel", fine["mean"], fine["low"], fine["high"]],
         ["the same of the images", own["mean"], own["low"], own["high"]],
@@ -240,7 +239,7 @@ def _table(rows: TableRows, patch: int | None) -> Table:
 
 
 def _summary(rows: TableRows, patch: int | None, threat: Threat) -> str:
-    n, fine = len(rows), mean_interval(rows["fine"])["mean"]
+    n, fine = len(rows), finite_mean_interval(rows["fine"])["mean"]
     text = (
         f"On {n} images at {threat!s}, {sum(rows['success'])} of which end misclassified, "
         f"{fine:.0%} of the perturbation's power lies beyond a quarter of a cycle per pixel (white noise: 80%)."

@@ -308,11 +308,11 @@ class _Result:
     def summary(self) -> str:
         near, ends = self.of("near"), list(zip(self.of("first"), self.of("last"), strict=True))
         one, found = near[len(near) // 2]
-        beside = [f", with as many random ones {statistics.fmean(each):.1%}" for each in self.random()]
+        control = [f", with as many random ones {statistics.fmean(each):.1%}" for each in self.random()]
         sentences = [
             f"Unrestricted, the model classifies {self.clean.accuracy:.1%} of {self.clean.n} images correctly.",
             f"With patches at most {one.size} away ({one.density:.0%} of all pairs) it has {found.accuracy:.1%}"
-            f"{beside[len(near) // 2] if beside else ''}.",
+            f"{control[len(near) // 2] if control else ''}.",
         ]
         if ends:
             (one, first), (_, last) = ends[(len(ends) - 1) // 2]

@@ -16,10 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from vitadel.analyze import attacked_images
-from vitadel.analyze.attacked_images import mean_interval
+from vitadel.analyze.attacked_images import finite_mean_interval
 from vitadel.analyze.json_arrays import packed, unpacked
 from vitadel.analyze.saliency_maps import Method, SaliencyMaps, check_layer, offered
-from vitadel.analyze.study import threat_of
 from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Count, check_ranges
 from vitadel.core.oom import in_batches
@@ -70,7 +69,7 @@ class Saliency:
             check_layer(model, self.layer)
 
     def run(self, ctx: Context) -> None:
-        maps_of, attack = self._maps_of(ctx), attacked_images.pgd(self.steps, self.step_size, threat_of(ctx))
+        maps_of, attack = self._maps_of(ctx), attacked_images.pgd(self.steps, self.step_size, ctx.required_threat)
 
         def measure(batch: Batch) -> dict[str, object]:
             result = ctx.attack(attack, batch)
@@ -79,7 +78,7 @@ class Saliency:
                 maps[when], prediction[when] = _computed(maps_of, x, ctx.seed, ctx.engine.batch_size or _BATCH)
             if Method.EIGENCAM in maps_of.methods:
                 cams = [maps[when][Method.EIGENCAM] for when in _WHEN]
-                maps["attacked"][Method.EIGENCAM] = turned(*cams)
+                maps["attacked"][Method.EIGENCAM] = with_matching_sign(*cams)
             shown = [
                 {
                     "attacked": packed((255 * attacked_images.small(x_adv)).round().byte()),
@@ -95,7 +94,7 @@ class Saliency:
         ctx.map("maps", measure)
 
     def summarize(self, ctx: Context) -> StudyRecord:
-        rows, maps_of, threat = ctx.table("maps"), self._maps_of(ctx), threat_of(ctx)
+        rows, maps_of, threat = ctx.table("maps"), self._maps_of(ctx), ctx.required_threat
         scores = {method: _scores(rows, method) for method in maps_of.methods}
         exhibits: list[Exhibit] = [
             self._pictures(ctx.images, rows, maps_of, threat),
@@ -158,7 +157,7 @@ class Saliency:
         )
 
 
-def turned(clean: Tensor, attacked: Tensor) -> Tensor:
+def with_matching_sign(clean: Tensor, attacked: Tensor) -> Tensor:
     """The maps under attack with the sign that goes with the clean ones.
 
     A singular vector has no sign: set for each map alone, a map and its like may end as each other's negative. What
@@ -169,20 +168,20 @@ def turned(clean: Tensor, attacked: Tensor) -> Tensor:
     return torch.where(against_B[:, None, None], -attacked, attacked)
 
 
-def alike(first: Tensor, second: Tensor) -> Tensor:
+def map_correlation(first: Tensor, second: Tensor) -> Tensor:
     """[B] Pearson correlations over cells; nan where a map is constant."""
     a, b = (one.double().flatten(1) for one in (first, second))
     a, b = a - a.mean(1, keepdim=True), b - b.mean(1, keepdim=True)
     return (a * b).sum(1) / (a.norm(dim=1) * b.norm(dim=1))
 
 
-def spread(maps_Bhw: Tensor) -> Tensor:
+def evenness(maps_Bhw: Tensor) -> Tensor:
     """[B] from 1 / cells to 1: how evenly the positive part of a map is spread; nan where there is none."""
     positive = maps_Bhw.double().clamp_min(0).flatten(1)
     return positive.sum(1).square() / (positive.shape[1] * positive.square().sum(1))
 
 
-def in_the_middle(maps_Bhw: Tensor) -> Tensor:
+def center_share(maps_Bhw: Tensor) -> Tensor:
     """[B] share of the positive part within the middle half of both sides; cells on its edge count in part."""
     positive = maps_Bhw.double().clamp_min(0)
     rows, columns = (_within(length).to(positive) for length in positive.shape[1:])
@@ -205,16 +204,16 @@ def _computed(maps_of: SaliencyMaps, x: Tensor, seed: int, batch_size: int) -> t
 def _measured(maps: Mapping[str, Mapping[Method, Tensor]]) -> dict[str, Tensor]:
     measured = {}
     for method, clean in maps["clean"].items():
-        measured[f"{method.value} alike"] = alike(clean, maps["attacked"][method])
+        measured[f"{method.value} alike"] = map_correlation(clean, maps["attacked"][method])
         for when in _WHEN:
-            measured[f"{method.value} spread {when}"] = spread(maps[when][method])
-            measured[f"{method.value} middle {when}"] = in_the_middle(maps[when][method])
+            measured[f"{method.value} spread {when}"] = evenness(maps[when][method])
+            measured[f"{method.value} middle {when}"] = center_share(maps[when][method])
     return measured
 
 
 def _scores(rows: TableRows, method: Method) -> dict[str, dict[str, float]]:
     keys = ("alike", *(f"{what} {when}" for what in ("spread", "middle") for when in _WHEN))
-    return {key: mean_interval(rows[f"{method.value} {key}"]) for key in keys}
+    return {key: finite_mean_interval(rows[f"{method.value} {key}"]) for key in keys}
 
 
 def _drawn(map_hw: Tensor) -> "list[list[float]]":

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from vitadel.analyze.eigencam import eigencam
 from vitadel.attacks.isolation import isolated
 from vitadel.core.device import device_of
-from vitadel.core.errors import UsageError, unknown
+from vitadel.core.errors import UsageError, unknown_name_error
 from vitadel.models import Model, family_of
 from vitadel.models.wide_resnet import WideResNet
 
@@ -94,7 +94,7 @@ def check_layer(model: nn.Module, layer: str) -> None:
     modules = [name for name, _ in _net(model).named_modules() if name]
     taps = model.taps.names() if isinstance(model, Model) else []
     if layer not in modules and layer not in taps:
-        raise unknown("layer", layer, [*taps, *modules][:400])
+        raise unknown_name_error("layer", layer, [*taps, *modules][:400])
     attention = layer.rpartition(".")[0]
     inside = isinstance(model, Model) and layer in taps and attention in model.taps.attentions()
     if inside and layer != f"{attention}.out":

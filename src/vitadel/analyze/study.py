@@ -1,9 +1,9 @@
 """What a study is, and the one function that runs any of them.
 
 A study is a frozen dataclass of settings. `run` measures: what is per image through `Context.map` or `Context.stream`,
-sums over images through `map_chunks`, the rest through `Context.once`. So its images are shared by the processes of a
-launch, and an interrupted study resumes. `summarize` turns the tables and parts into a `StudyRecord`. CONTRIBUTING.md
-shows a study from beginning to end.
+sums over images through `map_chunks`, the rest through `Context.compute_once`. So its images are shared by the
+processes of a launch, and an interrupted study resumes. `summarize` turns the tables and parts into a `StudyRecord`.
+CONTRIBUTING.md shows a study from beginning to end.
 """
 
 import time
@@ -18,8 +18,8 @@ from vitadel.attacks import Engine
 from vitadel.core.distributed import Ranks
 from vitadel.core.errors import UsageError
 from vitadel.core.files import write_json
-from vitadel.core.progress import Notify, silent
-from vitadel.evaluate.context import Context, callers_modes_off
+from vitadel.core.progress import ProgressCallback, silent
+from vitadel.evaluate.context import Context, without_caller_modes
 from vitadel.evaluate.images import TensorImages
 from vitadel.evaluate.store import Row, TableRows
 from vitadel.runs import describe
@@ -60,12 +60,12 @@ def run_study(study: Study, ctx: Context) -> StudyRecord:
     """
     if len(ctx.images) == 0:
         raise UsageError("there are no images to study. Choose a longer slice of the data.")
-    with callers_modes_off(ctx.model):
+    with without_caller_modes(ctx.model):
         if study.needs_threat:
-            threat_of(ctx)
+            _ = ctx.required_threat  # refuses a context without one
         study.run(ctx)
-        ctx.ranks.wait()
-        return ctx.ranks.agree(lambda: _summarized(study, ctx))
+        ctx.ranks.barrier()
+        return ctx.ranks.broadcast_from_first(lambda: _summarized(study, ctx))
 
 
 def study(
@@ -77,7 +77,7 @@ def study(
     threat: Threat | str = "linf:8/255",
     seed: int = 0,
     batch_size: int | None = None,
-    progress: Notify = silent,
+    progress: ProgressCallback = silent,
 ) -> dict[str, object]:
     """Any study of a model on images in memory, and its result as JSON values.
 
@@ -107,18 +107,11 @@ def tensor_context(
     *,
     seed: int = 0,
     batch_size: int | None = None,
-    progress: Notify = silent,
+    progress: ProgressCallback = silent,
 ) -> Context:
     """The context of a study of images in memory, with its results in memory."""
     engine, radius = Engine(batch_size=batch_size, precision="float32"), as_threat(threat)
     return Context(model, TensorImages(x, y), threat=radius, seed=seed, engine=engine, progress=progress)
-
-
-def threat_of(ctx: Context) -> Threat:
-    """The context's threat, refused if there is none."""
-    if ctx.threat is None:
-        raise UsageError("this study attacks, and there is no threat. Write for example threat=Linf(8/255).")
-    return ctx.threat
 
 
 def map_chunks(
@@ -158,7 +151,7 @@ def _summarized(study: Study, ctx: Context) -> StudyRecord:
     if "settings" not in record.numbers:
         common["settings"] = describe(study)
     if study.needs_threat:
-        threat = threat_of(ctx)
+        threat = ctx.required_threat
         common["threat"] = to_json(ThreatRecord.of(str(threat), threat.eps))
     record = replace(record, numbers={**common, **record.numbers})
     if ctx.store.folder is not None:
@@ -181,7 +174,7 @@ class _Timed(Context):
         self.seconds[f"table {name}"] = sum(rows["seconds"]) if "seconds" in rows else 0.0
         return rows
 
-    def once(self, name: str, make: Callable[[], Mapping[str, object]]) -> dict[str, Any]:
-        part = super().once(name, make)
+    def compute_once(self, name: str, make: Callable[[], Mapping[str, object]]) -> dict[str, Any]:
+        part = super().compute_once(name, make)
         self.seconds[f"part {name}"] = part["seconds"]
         return part

@@ -15,9 +15,9 @@ from vitadel.api.models import ModelOptions
 from vitadel.api.results import ShortTable, without_bulk
 from vitadel.attacks import Engine
 from vitadel.attacks.parsing import notation
-from vitadel.core.errors import UsageError, unknown
+from vitadel.core.errors import UsageError, unknown_name_error
 from vitadel.core.numeric import Count, check_number, check_seed
-from vitadel.core.progress import Notify
+from vitadel.core.progress import ProgressCallback
 from vitadel.core.settings import split_name, with_settings
 from vitadel.data import DataSet, Preprocess
 from vitadel.evaluate.context import Context
@@ -70,7 +70,7 @@ def analyze(
     seed: int = 0,
     batch_size: int | None = None,
     preprocess: str | Preprocess | None = None,
-    progress: bool | Notify | None = None,
+    progress: bool | ProgressCallback | None = None,
     command: str | None = None,
     **options: Unpack[ModelOptions],
 ) -> Analysis:
@@ -125,7 +125,7 @@ def analyze(
             progress=notify,
         )
         record = run_study(chosen, ctx)
-        figures = job.ranks.agree(lambda: tuple(write_figures(Path(run))))
+        figures = job.ranks.broadcast_from_first(lambda: tuple(write_figures(Path(run))))
     return Analysis(Path(run), job.name, record, figures, job.assumption)
 
 
@@ -136,7 +136,7 @@ def as_study(study: str | Study) -> Study:
     given, settings = split_name(study)
     name = FORMER_STUDY_NAMES.get(given, given)
     if name not in STUDIES:
-        raise unknown("study", name, STUDIES)
+        raise unknown_name_error("study", name, STUDIES)
     return with_settings(STUDIES[name](), settings, notation(name))
 
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
-from vitadel.core.errors import UsageError, quoted, unknown
-from vitadel.core.progress import Notify, progress_bars, silent
+from vitadel.core.errors import UsageError, short_repr, unknown_name_error
+from vitadel.core.progress import ProgressCallback, progress_bars, silent
 
 if TYPE_CHECKING:
     import torch
@@ -30,13 +30,15 @@ def refuse_arguments(
     for name, value in given.items():
         if name in elsewhere:
             raise UsageError(
-                f"{function} has no argument {name!r}, got {name}={quoted(value)}. "
+                f"{function} has no argument {name!r}, got {name}={short_repr(value)}. "
                 f"Write {elsewhere[name].format(value=value)}."
             )
-        raise unknown(f"argument of {function}", name, known)
+        raise unknown_name_error(f"argument of {function}", name, known)
 
 
-def threat_of(function: str, threat: "str | Threat | None", other: dict[str, object]) -> "str | Threat | None":
+def refuse_norm_and_eps(
+    function: str, threat: "str | Threat | None", other: dict[str, object]
+) -> "str | Threat | None":
     """The threat; refuses `norm=` and `eps=`, as torchattacks and AutoAttack have them, with the text to write."""
     norm, eps = other.pop("norm", None), other.pop("eps", other.pop("epsilon", None))
     if norm is None and eps is None:
@@ -49,7 +51,7 @@ def threat_of(function: str, threat: "str | Threat | None", other: dict[str, obj
     )
 
 
-def progress_of(progress: bool | Notify | None) -> AbstractContextManager[Notify]:
+def progress_of(progress: bool | ProgressCallback | None) -> AbstractContextManager[ProgressCallback]:
     """The callback that progress is reported to.
 
     Args:

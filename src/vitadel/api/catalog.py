@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from vitadel.core.errors import unknown
+from vitadel.core.errors import unknown_name_error
 from vitadel.core.settings import choices, field_docs
 
 
@@ -87,7 +87,7 @@ class Catalog:
             item for item in items if any(word in part.lower() for part in (item.name, item.about, item.group))
         ]:
             return found
-        raise unknown(self.kind, text, [item.name for item in items])
+        raise unknown_name_error(self.kind, text, [item.name for item in items])
 
 
 def settings_of(chosen: object) -> tuple[Setting, ...]:

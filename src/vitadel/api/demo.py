@@ -11,7 +11,7 @@ from vitadel.api.evaluate import evaluate
 from vitadel.api.report import report
 from vitadel.api.results import ShortTable
 from vitadel.api.train import train
-from vitadel.core.progress import Notify, prefixed
+from vitadel.core.progress import ProgressCallback, prefixed
 from vitadel.evaluate.suites import Spatial
 from vitadel.report import SummaryRow, summarize
 
@@ -61,7 +61,7 @@ class Demo:
 
 
 def demo(
-    out: str | Path = "vitadel-demo", *, progress: bool | Notify | None = None, command: str | None = None
+    out: str | Path = "vitadel-demo", *, progress: bool | ProgressCallback | None = None, command: str | None = None
 ) -> Demo:
     """Train a tiny ViT and an adversarially trained copy on digits, attack and study both, write the report.
 
@@ -79,7 +79,7 @@ def demo(
     return Demo(page, tuple(summarize(folders)))
 
 
-def _train_and_evaluate(name: str, out: Path, notify: Notify, command: str | None) -> list[Path]:
+def _train_and_evaluate(name: str, out: Path, notify: ProgressCallback, command: str | None) -> list[Path]:
     """A model trained, attacked at growing radii, rotated and translated, and studied."""
     run, evaluated = out / name, out / f"{name}-eval"
     model = train(name, run, progress=notify, command=command)

@@ -14,9 +14,9 @@ from vitadel.api.models import ModelOptions
 from vitadel.api.results import Evaluation
 from vitadel.attacks import ATTACKS, Attack, Engine, Scaling
 from vitadel.attacks.parsing import notation, parse_attack_and_goal, parse_scaling
-from vitadel.core.errors import UsageError, unknown
+from vitadel.core.errors import UsageError, unknown_name_error
 from vitadel.core.numeric import check_seed
-from vitadel.core.progress import Notify
+from vitadel.core.progress import ProgressCallback
 from vitadel.core.settings import split_name, with_settings
 from vitadel.data import DataSet, Preprocess
 from vitadel.evaluate import (
@@ -58,7 +58,7 @@ def evaluate(
     scaling: str | Scaling | None = None,
     preprocess: str | Preprocess | None = None,
     skip_unreadable: bool = False,
-    progress: bool | Notify | None = None,
+    progress: bool | ProgressCallback | None = None,
     command: str | None = None,
     **options: Unpack[ModelOptions],
 ) -> Evaluation:
@@ -175,7 +175,7 @@ def _parse_suite(text: str) -> Suite:
         return suite
     if name in ATTACKS:
         return attack_suite(text)
-    raise unknown("suite", name, SUITES)
+    raise unknown_name_error("suite", name, SUITES)
 
 
 def _refuse_without_attacks(suites: Sequence[Suite], option: str) -> None:

@@ -102,7 +102,7 @@ class Job:
         """
         assumed = {"normalization": self.model.normalization} if self.model.normalization_is_assumed else None
         described: dict[str, object] = {
-            "model": models.identity(self.model, self.name),
+            "model": models.describe_model(self.model, self.name),
             "data": self.data.describe(),
             "split": self.split,
             **parts,
@@ -143,5 +143,5 @@ def _name_and_preprocess(model: Model) -> tuple[str, str | None]:
 
 def _readable(data: DataSet, split: str, ranks: Ranks) -> DataSet:
     """The data set without unreadable images, which one process finds for all."""
-    faults = ranks.agree(lambda: [fault.id for fault in datasets.unreadable(data.split(split))])
+    faults = ranks.broadcast_from_first(lambda: [fault.id for fault in datasets.unreadable(data.split(split))])
     return datasets.without(data, split, faults)

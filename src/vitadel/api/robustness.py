@@ -7,7 +7,7 @@ from typing import Any, TypeGuard
 import torch
 from torch import Tensor, nn
 
-from vitadel.api.arguments import progress_of, refuse_arguments, threat_of
+from vitadel.api.arguments import progress_of, refuse_arguments, refuse_norm_and_eps
 from vitadel.api.data import default_preprocess, load_data
 from vitadel.api.evaluate import SuiteLike, as_suites
 from vitadel.api.models import load_model
@@ -15,7 +15,7 @@ from vitadel.api.results import Robustness
 from vitadel.attacks import Engine, Scaling
 from vitadel.attacks.parsing import parse_scaling
 from vitadel.core.errors import UsageError
-from vitadel.core.progress import Notify
+from vitadel.core.progress import ProgressCallback
 from vitadel.data import Split
 from vitadel.evaluate import AttackSuite, Context, MemoryStore, TensorImages, evaluate_suite
 from vitadel.evaluate.adversarial_images import IMAGES
@@ -50,7 +50,7 @@ def robustness(
     compile: bool = False,
     engine: Engine | None = None,
     scaling: str | Scaling | None = None,
-    progress: bool | Notify | None = None,
+    progress: bool | ProgressCallback | None = None,
     **other: object,
 ) -> Robustness:
     """Attack images with pixels in [0, 1] and report clean and robust accuracy; AutoAttack by default.
@@ -87,7 +87,7 @@ def robustness(
     """
     if isinstance(y, str) or (y is not None and not hasattr(y, "__len__") and not isinstance(y, Iterable)):
         y, threat = None, as_threat(y)  # type: ignore[arg-type]
-    threat = threat_of("robustness", threat, other) or threat
+    threat = refuse_norm_and_eps("robustness", threat, other) or threat
     refuse_arguments("robustness", other, tuple(robustness.__annotations__), _ELSEWHERE)
     net = model if isinstance(model, nn.Module) else load_model(model, keep_head=True, device=None)
     images, attacks = TensorImages(*_tensors(net, x, y)), _one_suite(suite)
@@ -98,7 +98,7 @@ def robustness(
     with progress_of(progress) as notify:
         ctx = Context(net, images, threat=radius, seed=seed, engine=chosen, progress=notify)
         record, *paper = evaluate_suite(attacks, ctx, stores.__getitem__, scaling=wanted)
-    store, rows = stores[record.name], stores[record.name].checked()[1]
+    store, rows = stores[record.name], stores[record.name].read_verified()[1]
     worst = rows["worst"] if is_randomized(attacks.stages(radius)) else None
     return Robustness(
         record,

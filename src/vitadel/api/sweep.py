@@ -10,8 +10,8 @@ from vitadel.api.arguments import progress_of
 from vitadel.api.evaluate import DEFAULT_THREAT, evaluate
 from vitadel.api.results import ShortTable
 from vitadel.api.train import as_recipe
-from vitadel.core.errors import UsageError, unknown
-from vitadel.core.progress import Notify
+from vitadel.core.errors import UsageError, unknown_name_error
+from vitadel.core.progress import ProgressCallback
 from vitadel.core.settings import as_text
 from vitadel.core.stats import Accuracy
 from vitadel.evaluate import ATTACK_SUITES, AttackSuite
@@ -97,7 +97,7 @@ def sweep(
     data: str | None = None,
     suite: str | AttackSuite | None = None,
     threat: str | Threat | None = None,
-    progress: bool | Notify | None = None,
+    progress: bool | ProgressCallback | None = None,
     command: str | None = None,
 ) -> SweepResult:
     """Train every combination of some settings and tabulate the results; the same call resumes.
@@ -127,7 +127,7 @@ def sweep(
     else:
         chosen = as_sweep(recipe, axes, overrides, data=data, suite=suite, threat=threat)
 
-    def evaluated(folder: Path, notify: Notify) -> Sequence[SuiteRecord]:
+    def evaluated(folder: Path, notify: ProgressCallback) -> Sequence[SuiteRecord]:
         assert chosen.suite is not None
         done = evaluate(
             folder,
@@ -157,7 +157,7 @@ def as_sweep(
     """The sweep that these arguments of `sweep` describe; given axes replace those of a published table."""
     published = SWEEPS.get(FORMER_NAMES.get(recipe, recipe)) if isinstance(recipe, str) else None
     if published is None and isinstance(recipe, str) and recipe not in RECIPES:
-        raise unknown("recipe", recipe, {**RECIPES, **SWEEPS})
+        raise unknown_name_error("recipe", recipe, {**RECIPES, **SWEEPS})
     given = _axes(axes)
     radius = threat or (published.threat if published else None)
     return Sweep(
@@ -206,5 +206,5 @@ def _suite(suite: str | AttackSuite | None) -> AttackSuite | None:
         return suite
     name = suite if suite in ATTACK_SUITES else FORMER_SUITE_NAMES.get(suite, suite)
     if name not in ATTACK_SUITES:
-        raise unknown("suite", suite, ATTACK_SUITES)
+        raise unknown_name_error("suite", suite, ATTACK_SUITES)
     return ATTACK_SUITES[name]

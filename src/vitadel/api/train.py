@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from vitadel.api.arguments import progress_of
-from vitadel.core.errors import unknown
-from vitadel.core.progress import Notify
+from vitadel.core.errors import unknown_name_error
+from vitadel.core.progress import ProgressCallback
 from vitadel.models import Model
 from vitadel.recipes import RECIPES, Recipe, train_recipe
 
@@ -16,7 +16,7 @@ def train(
     *,
     data: str | None = None,
     overrides: Mapping[str, object] | Sequence[str] = (),
-    progress: bool | Notify | None = None,
+    progress: bool | ProgressCallback | None = None,
     command: str | None = None,
 ) -> Model:
     """Train a recipe into a run folder; interrupted at any moment, the same call resumes.
@@ -51,5 +51,5 @@ def as_recipe(recipe: str | Recipe) -> Recipe:
     if isinstance(recipe, Recipe):
         return recipe
     if recipe not in RECIPES:
-        raise unknown("recipe", recipe, RECIPES)
+        raise unknown_name_error("recipe", recipe, RECIPES)
     return RECIPES[recipe]()

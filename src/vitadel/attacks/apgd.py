@@ -11,7 +11,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from vitadel.attacks.engine.iterative import IterativeAttack, Query, State, StepContext, toward_each
+from vitadel.attacks.engine.iterative import IterativeAttack, Query, State, StepContext, goal_per_target
 from vitadel.attacks.oracle import Oracle
 from vitadel.core.flags import Flag
 from vitadel.core.numeric import Count, Range, check_ranges
@@ -77,7 +77,7 @@ class APGD(IterativeAttack):
         return sum(steps + 1 for _, steps in phases)
 
     @property
-    def leaves_threat(self) -> bool:
+    def may_leave_threat(self) -> bool:
         return self.use_larger_eps
 
     @property
@@ -86,7 +86,7 @@ class APGD(IterativeAttack):
 
     def branch_goals(self, goal: Goal, others_BT: Tensor, classes: int) -> Sequence[Goal]:
         if self.targets:
-            return toward_each(goal, others_BT, logit_difference if classes < 4 else targeted_dlr)
+            return goal_per_target(goal, others_BT, logit_difference if classes < 4 else targeted_dlr)
         if isinstance(goal, Untargeted) and goal.loss is dlr and classes < 3:
             return [Untargeted(goal.label_B, margin)]
         return [goal]

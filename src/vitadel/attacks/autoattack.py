@@ -14,7 +14,7 @@ from vitadel.attacks.base import Attack
 from vitadel.attacks.fab import FAB
 from vitadel.attacks.oracle import Oracle
 from vitadel.attacks.square import Square
-from vitadel.core.errors import UsageError, unknown
+from vitadel.core.errors import UsageError, unknown_name_error
 from vitadel.core.rng import RandomStreams
 from vitadel.goals import Goal, Untargeted
 from vitadel.losses import Loss, cross_entropy, dlr, margin
@@ -87,7 +87,7 @@ class AutoAttack(Attack):
 
     def __post_init__(self) -> None:
         if self.version not in VERSIONS:
-            raise unknown("version of AutoAttack", self.version, VERSIONS)
+            raise unknown_name_error("version of AutoAttack", self.version, VERSIONS)
 
     def stages(self, threat: Threat) -> tuple[Stage, ...]:
         """Its attacks, in order; their budgets depend on whether the threat is sparse."""
@@ -95,7 +95,7 @@ class AutoAttack(Attack):
 
     def search(self, model: Oracle, x0: Tensor, goal: Goal, threat: Threat, rng: RandomStreams) -> Tensor:
         if not isinstance(goal, Untargeted):
-            raise UsageError(f"AutoAttack wants an Untargeted goal, got {type(goal).__name__}.")
+            raise UsageError(f"AutoAttack needs an Untargeted goal, got {type(goal).__name__}.")
         x, robust_B = x0.clone(), torch.ones(len(x0), dtype=torch.bool, device=x0.device)
         for number, stage in enumerate(self.stages(threat)):
             index_B = robust_B.nonzero().squeeze(1)

@@ -11,7 +11,7 @@ from typing import ClassVar, Self, final
 import torch
 from torch import Tensor
 
-from vitadel.attacks.isolation import frozen, isolated
+from vitadel.attacks.isolation import eval_without_weight_gradients, isolated
 from vitadel.attacks.oracle import CountingOracle, Model, Oracle, zero_gradient_flags
 from vitadel.attacks.result import AttackResult
 from vitadel.core.errors import UsageError
@@ -52,7 +52,7 @@ class Attack(ABC):
         holds_model = bool(args) and callable(args[0]) and not isinstance(args[0], Attack)
         foreign = sorted(set(settings) - set(known))
         if holds_model or foreign:
-            raise UsageError(_line_to_write(cls.__name__, known, foreign, settings, holds_model=holds_model))
+            raise UsageError(_suggested_call(cls.__name__, known, foreign, settings, holds_model=holds_model))
         return super().__new__(cls)
 
     @abstractmethod
@@ -126,7 +126,7 @@ class Attack(ABC):
     ) -> Tensor:
         """The adversarial images alone, without checks and judging: for training, where every forward pass counts."""
         check_seed(seed)
-        with frozen(model):
+        with eval_without_weight_gradients(model):
             return self._candidate(Oracle(model), _at_least_float32(x0.detach()), goal, threat, seed, index_B)
 
     def _candidate(
@@ -138,7 +138,7 @@ class Attack(ABC):
         return threat.project(x.detach(), x0)
 
 
-def _line_to_write(
+def _suggested_call(
     name: str, known: list[str], foreign: list[str], settings: dict[str, object], *, holds_model: bool
 ) -> str:
     wrong = "an attack holds no model" if holds_model else f"{name} has no setting {foreign[0]!r}"

@@ -62,12 +62,12 @@ class FAB(IterativeAttack):
         return self.steps + 1  # a step evaluates the model first, so the last iterate needs one more
 
     @property
-    def leaves_threat(self) -> bool:
+    def may_leave_threat(self) -> bool:
         return True
 
     def branch_goals(self, goal: Goal, others_BT: Tensor, classes: int) -> Sequence[Goal]:
         if not isinstance(goal, Untargeted):
-            raise UsageError(f"FAB searches any wrong class and wants an Untargeted goal, got {type(goal).__name__}.")
+            raise UsageError(f"FAB searches any wrong class and needs an Untargeted goal, got {type(goal).__name__}.")
         return IterativeAttack.branch_goals(self, goal, others_BT, classes)
 
     def start(self, model: Oracle, ctx: StepContext) -> State:
@@ -116,7 +116,7 @@ def _nearest_boundary(model: Oracle, x: Tensor, goal: Goal, threat: Threat) -> t
     not_finite_B = torch.zeros_like(label_B, dtype=torch.bool)
     for k in range(classes - 1):
         other_B = k + (label_B <= k)  # every class but the label
-        grad = model.pull_back(one_hot(other_B, classes) - label_BK, z_BK, x, again=k + 2 < classes)
+        grad = model.input_gradient(one_hot(other_B, classes) - label_BK, z_BK, x, retain_graph=k + 2 < classes)
         difference_B = logit_difference(z_BK.detach(), label_B, other_B)
         distance_B = difference_B.abs() / (1e-12 + threat.dual_norm(grad))
         nearer_B = distance_B < nearest_B

@@ -11,7 +11,7 @@ from torch import Tensor
 from vitadel.attacks.engine.iterative import IterativeAttack, Query, State, StepContext
 from vitadel.attacks.oracle import Oracle
 from vitadel.core.errors import UsageError
-from vitadel.core.numeric import Count, NotNegative, check_ranges
+from vitadel.core.numeric import Count, NonNegative, check_ranges
 from vitadel.goals import Untargeted
 from vitadel.losses import margin
 from vitadel.threats import Threat, per_image
@@ -41,7 +41,7 @@ class GAMA(IterativeAttack):
 
     steps: Count = 100
     restarts: Count = 1
-    guidance_weight: NotNegative = 50.0
+    guidance_weight: NonNegative = 50.0
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -51,7 +51,7 @@ class GAMA(IterativeAttack):
 
     def start(self, model: Oracle, ctx: StepContext) -> State:
         if not isinstance(ctx.goal, Untargeted):
-            raise UsageError(f"GAMA wants an Untargeted goal, got {type(ctx.goal).__name__}.")
+            raise UsageError(f"GAMA needs an Untargeted goal, got {type(ctx.goal).__name__}.")
         x0 = ctx.x0
         x = ctx.threat.sample_vertex(x0, ctx.rng)
         worst_B = torch.full((len(x0),), -torch.inf, device=x0.device, dtype=x0.dtype)

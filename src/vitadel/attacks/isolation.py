@@ -16,7 +16,7 @@ _KEPT_BYTES = 1 << 22
 
 
 @contextmanager
-def frozen(model: object) -> Iterator[None]:
+def eval_without_weight_gradients(model: object) -> Iterator[None]:
     """Context manager: evaluation mode and no weight gradients inside; modes, flags and buffers restored after.
 
     Modes are restored per module, since single layers such as BatchNorm may be in evaluation mode. Buffers that a
@@ -28,7 +28,7 @@ def frozen(model: object) -> Iterator[None]:
         return
     modes = [(module, module.training) for module in model.modules()]
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    buffers = KeptBuffers.of(model)
+    buffers = SavedBuffers.of(model)
     try:
         model.eval()
         for parameter in trainable:
@@ -39,7 +39,7 @@ def frozen(model: object) -> Iterator[None]:
             module.training = training
         for parameter in trainable:
             parameter.requires_grad_(True)
-        buffers.put_back()
+        buffers.restore()
 
 
 @contextmanager
@@ -50,7 +50,12 @@ def isolated(model: object, seed: int, device: torch.device) -> Iterator[None]:
     """
     refuse_meta(model)
     devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices), _python_and_numpy(seed), torch.inference_mode(False), frozen(model):
+    with (
+        torch.random.fork_rng(devices),
+        _python_and_numpy(seed),
+        torch.inference_mode(False),
+        eval_without_weight_gradients(model),
+    ):
         # `torch.manual_seed` would reach every device there is, and fork_rng restores only these
         torch.default_generator.manual_seed(seed)
         for one in devices:
@@ -71,7 +76,7 @@ def _python_and_numpy(seed: int) -> Iterator[None]:
 
 
 @dataclass(slots=True)
-class KeptBuffers:
+class SavedBuffers:
     """The buffers of a model and copies of their values.
 
     Version counters do not show whether a buffer has changed: torch's batch normalization writes to running means
@@ -83,7 +88,7 @@ class KeptBuffers:
 
     @classmethod
     @torch.no_grad()
-    def of(cls, model: nn.Module) -> "KeptBuffers":
+    def of(cls, model: nn.Module) -> "SavedBuffers":
         kept = cls()
         for module in model.modules():
             for name, buffer in module._buffers.items():
@@ -103,12 +108,12 @@ class KeptBuffers:
         return found
 
     @torch.no_grad()
-    def put_back(self) -> None:
+    def restore(self) -> None:
         """Restore the buffers."""
         for module, name, buffer in self.owners:
             now = module._buffers.get(name)
             # one of another shape is not state of the model but computed for this input
-            if now is not buffer and now is not None and _alike(now, buffer):
+            if now is not buffer and now is not None and _same_layout(now, buffer):
                 module._buffers[name] = buffer
         pairs = list(self.copies.values())
         # a GPU would have to be waited for to learn whether anything changed; writing the same again is cheaper there
@@ -125,5 +130,5 @@ def _can_be_kept(buffer: Tensor) -> bool:
     return all(step or size < 2 for step, size in zip(buffer.stride(), buffer.shape, strict=True))  # not expanded
 
 
-def _alike(one: Tensor, other: Tensor) -> bool:
+def _same_layout(one: Tensor, other: Tensor) -> bool:
     return (one.shape, one.dtype, one.device) == (other.shape, other.dtype, other.device)

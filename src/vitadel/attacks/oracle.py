@@ -94,9 +94,9 @@ class Oracle:
         return self._model
 
     @contextmanager
-    def replaced(self, view: Callable[[Model], Model]) -> Iterator[None]:
-        """Inside, `view(model)` is evaluated instead of the model; its cost is counted with the rest."""
-        model, self._model = self._model, view(self._model)
+    def with_model(self, transform: Callable[[Model], Model]) -> Iterator[None]:
+        """Inside, `transform(model)` is evaluated instead of the model; its cost is counted with the rest."""
+        model, self._model = self._model, transform(self._model)
         try:
             yield
         finally:
@@ -110,9 +110,9 @@ class Oracle:
             leaf = z_BK.detach().requires_grad_()
             objective_B = goal.objective(leaf)
             (grad_BK,) = torch.autograd.grad(objective_B.sum(), leaf)
-        return objective_B.detach(), self.pull_back(grad_BK, z_BK, x), z_BK.detach()
+        return objective_B.detach(), self.input_gradient(grad_BK, z_BK, x), z_BK.detach()
 
-    def pull_back(self, grad_BK: Tensor, z_BK: Tensor, x: Tensor, *, again: bool = False) -> Tensor:
+    def input_gradient(self, grad_BK: Tensor, z_BK: Tensor, x: Tensor, *, retain_graph: bool = False) -> Tensor:
         """The gradient at the pixels for a gradient at the logits; zero if the graph between them is cut.
 
         Gradients are scaled to about the same size on their way through the model, so that those of a saturated
@@ -123,7 +123,7 @@ class Oracle:
             return torch.zeros_like(x)
         largest_B1 = grad_BK.abs().amax(1, keepdim=True)
         factor_B1 = torch.exp2(_EXPONENT - largest_B1.clamp_min(_TINY).log2().ceil())
-        (grad,) = torch.autograd.grad(z_BK, x, factor_B1 * grad_BK, materialize_grads=True, retain_graph=again)
+        (grad,) = torch.autograd.grad(z_BK, x, factor_B1 * grad_BK, materialize_grads=True, retain_graph=retain_graph)
         return grad / per_image(factor_B1.to(grad.dtype), grad)
 
 
@@ -141,9 +141,9 @@ class CountingOracle(Oracle):
         self.forwards += len(x)
         return super().__call__(x)
 
-    def pull_back(self, grad_BK: Tensor, z_BK: Tensor, x: Tensor, *, again: bool = False) -> Tensor:
+    def input_gradient(self, grad_BK: Tensor, z_BK: Tensor, x: Tensor, *, retain_graph: bool = False) -> Tensor:
         self.backwards += len(x)
-        grad = super().pull_back(grad_BK, z_BK, x, again=again)
+        grad = super().input_gradient(grad_BK, z_BK, x, retain_graph=retain_graph)
         self._zeros = self._zeros + is_zero(grad).sum()
         # counted, not raised: testing here would make every step wait for the device
         self._nonfinite = self._nonfinite + (~is_finite(grad) & is_finite(z_BK.detach())).sum()

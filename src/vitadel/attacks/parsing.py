@@ -12,8 +12,8 @@ from vitadel.attacks.fgsm import FGSM
 from vitadel.attacks.gama import GAMA
 from vitadel.attacks.pgd import PGD, SCHEDULES, Schedule
 from vitadel.attacks.square import Square
-from vitadel.core.errors import unknown
-from vitadel.core.numeric import read_number
+from vitadel.core.errors import unknown_name_error
+from vitadel.core.numeric import parse_number
 from vitadel.core.settings import Notation, Reader, one_of, split_name, with_settings
 from vitadel.goals import TARGETS, Target
 from vitadel.losses import LOSSES, Loss, kl_divergence
@@ -65,8 +65,8 @@ def parse_scaling(text: str) -> Scaling:
     name, settings = split_name(text)
     if name not in SCALINGS:
         if not name[:1].isdigit():
-            raise unknown("scaling", name, SCALINGS)
-        return Scaling.manual(read_number(text, "--scaling"))
+            raise unknown_name_error("scaling", name, SCALINGS)
+        return Scaling.manual(parse_number(text, "--scaling"))
     return with_settings(SCALINGS[name](), settings, notation(name))
 
 
@@ -78,7 +78,7 @@ def notation(owner: str) -> Notation:
 def _parse(text: str, *, goal_settings: bool) -> tuple[Attack, Loss, Target | None]:
     name, settings = split_name(text)
     if name not in ATTACKS:
-        raise unknown("attack", name, ATTACKS)
+        raise unknown_name_error("attack", name, ATTACKS)
     kind = ATTACKS[name]
     # AutoAttack's losses and targets are part of it
     about_goal = ("loss", "target") if goal_settings and not issubclass(kind, AutoAttack) else ()
@@ -93,7 +93,7 @@ def _parse(text: str, *, goal_settings: bool) -> tuple[Attack, Loss, Target | No
 def _read_scaling(text: str, what: str) -> Scaling:
     name = text.partition(":")[0]
     if name not in SCALINGS and not name[:1].isdigit():
-        raise unknown(what, name, SCALINGS)
+        raise unknown_name_error(what, name, SCALINGS)
     return parse_scaling(text)
 
 

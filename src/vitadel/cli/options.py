@@ -5,8 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
-from vitadel.core.errors import UsageError, quoted
-from vitadel.core.numeric import read_number
+from vitadel.core.errors import UsageError, short_repr
+from vitadel.core.numeric import parse_number
 
 # the headings under which help lists options
 MODEL, DATA, TRAINING, ATTACK, COMPUTE, OUTPUT = "Model", "Data", "Training", "Attack", "Compute", "Output"
@@ -30,9 +30,9 @@ def _per_channel(context: typer.Context, parameter: typer.CallbackParam, text: s
     if text is None:
         return None
     flag = f"--{parameter.name}"
-    values = tuple(read_number(part, flag) for part in text.split(","))
+    values = tuple(parse_number(part, flag) for part in text.split(","))
     if len(values) != 3:
-        raise UsageError(f"{flag} wants three numbers, one per channel, got {quoted(text)}.")
+        raise UsageError(f"{flag} wants three numbers, one per channel, got {short_repr(text)}.")
     return values
 
 

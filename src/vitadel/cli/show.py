@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
 from vitadel.core.distributed import is_first_process
-from vitadel.core.progress import Notify, progress_bars, silent, write_stderr
+from vitadel.core.progress import ProgressCallback, progress_bars, silent, write_stderr
 
 if TYPE_CHECKING:
     from vitadel.api.catalog import Item, Page
@@ -30,7 +30,7 @@ class Result(Protocol):
         """Short tables."""
 
 
-def progress(*, quiet: bool = False) -> AbstractContextManager[Notify]:
+def progress(*, quiet: bool = False) -> AbstractContextManager[ProgressCallback]:
     """Bars on a terminal, plain lines elsewhere, nothing if `quiet`."""
     return nullcontext(silent) if quiet else progress_bars()
 

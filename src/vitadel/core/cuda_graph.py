@@ -13,7 +13,7 @@ from typing import TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-Rows = dict[str, Tensor]
+Tensors = dict[str, Tensor]
 T = TypeVar("T")
 
 # runs before a capture: compilers compile on first use too, forward and backward
@@ -27,11 +27,11 @@ class CudaGraph:
     graph: torch.cuda.CUDAGraph
 
     @classmethod
-    def record(cls, step: Callable[[Rows], Rows], rows: Rows) -> "CudaGraph":
+    def record(cls, step: Callable[[Tensors], Tensors], rows: Tensors) -> "CudaGraph":
         """Record `step`, which must leave `rows` alone; recording runs nothing on them either."""
         warm_up(lambda: step(rows), times=2)
         graph = torch.cuda.CUDAGraph()
-        with generator_survives(), torch.cuda.graph(graph):
+        with restore_generator_on_error(), torch.cuda.graph(graph):
             moved = step(rows)
             for key, old in rows.items():
                 if moved[key] is not old:
@@ -44,16 +44,16 @@ class CudaGraph:
 
 def warm_up(step: Callable[[], object], *, times: int) -> None:
     """Run a step beside all else: libraries set themselves up on first use, which cannot be recorded."""
-    aside = torch.cuda.Stream()
-    aside.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(aside):
+    side_stream = torch.cuda.Stream()
+    side_stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side_stream):
         for _ in range(times):
             step()
-    torch.cuda.current_stream().wait_stream(aside)
+    torch.cuda.current_stream().wait_stream(side_stream)
 
 
 @contextmanager
-def generator_survives() -> Iterator[None]:
+def restore_generator_on_error() -> Iterator[None]:
     """A recording that fails leaves the device's random generator believing that it goes on: it gets a new state then.
 
     Without this, the next `torch.rand(device="cuda")` anywhere in the program would raise.
@@ -83,7 +83,7 @@ class GraphedForward:
     def __call__(self, pixels: Tensor) -> Tensor:
         if self._shape is None:
             self._shape = pixels.shape
-            self._graphed = _captured_or(self._forward, lambda: self._capture(pixels))
+            self._graphed = _capture_or_fallback(self._forward, lambda: self._capture(pixels))
         return (self._graphed if pixels.shape == self._shape else self._forward)(pixels)
 
     def _capture(self, pixels: Tensor) -> Callable[[Tensor], Tensor]:
@@ -111,7 +111,7 @@ class GraphedBackward:
     def __call__(self, *tensors: Tensor) -> Mapping[str, Tensor]:
         if not self._tried:
             self._tried = True
-            self._graph = _captured_or(None, lambda: _BackwardGraph.capture(self._net, self._compute, tensors))
+            self._graph = _capture_or_fallback(None, lambda: _BackwardGraph.capture(self._net, self._compute, tensors))
         if self._graph is None or not self._graph.fits(tensors):
             return self._compute(*tensors)
         return self._graph.run(tensors)
@@ -166,10 +166,10 @@ def _buffers_and_rng_restored(net: nn.Module) -> Iterator[None]:
         torch.cuda.set_rng_state(rng)
 
 
-def _captured_or(otherwise: T, capture: Callable[[], T]) -> T:
-    """What `capture` returns; `otherwise`, with a warning, if it fails."""
+def _capture_or_fallback(fallback: T, capture: Callable[[], T]) -> T:
+    """What `capture` returns; `fallback`, with a warning, if it fails."""
     try:
-        with generator_survives(), warnings.catch_warnings():
+        with restore_generator_on_error(), warnings.catch_warnings():
             # weights meet another stream for the length of a capture, as they should
             warnings.filterwarnings("ignore", "The AccumulateGrad node's stream", UserWarning)
             return capture()
@@ -178,4 +178,4 @@ def _captured_or(otherwise: T, capture: Callable[[], T]) -> T:
         warnings.warn(
             f"passes could not be captured as a CUDA graph, so training is slower than it might be: {why}", stacklevel=2
         )
-        return otherwise
+        return fallback

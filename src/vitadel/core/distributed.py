@@ -54,7 +54,7 @@ class Ranks:
         """This process's part of the images in `index`; neighbors go to different processes."""
         return [image for image in index if image % self.world == self.rank]
 
-    def agree(self, make: Callable[[], Agreed]) -> Agreed:
+    def broadcast_from_first(self, make: Callable[[], Agreed]) -> Agreed:
         """What the first process makes, in all of them."""
         from torch import distributed
 
@@ -63,7 +63,7 @@ class Ranks:
             distributed.broadcast_object_list(made)
         return made[0]  # type: ignore[return-value]
 
-    def wait(self) -> None:
+    def barrier(self) -> None:
         """Until every process is here."""
         if self.world > 1:
             from torch import distributed

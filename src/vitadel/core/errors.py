@@ -19,7 +19,7 @@ class Stopped(Exception):
     """The system sent a signal to stop, and everything finished so far is on disk."""
 
 
-def quoted(value: object) -> str:
+def short_repr(value: object) -> str:
     """A value as an error shows it: its `repr`, cut short."""
     try:
         text = repr(value)
@@ -28,7 +28,7 @@ def quoted(value: object) -> str:
     return text if len(text) <= _QUOTED else f"{text[: _QUOTED - 3]}..."
 
 
-def unknown(kind: str, got: str, known: Iterable[str], *, meant: str | None = None) -> UsageError:
+def unknown_name_error(kind: str, got: str, known: Iterable[str], *, meant: str | None = None) -> UsageError:
     """The error for a name that is not in a table: names it, guesses what was meant, lists the table.
 
     Args:
@@ -40,7 +40,7 @@ def unknown(kind: str, got: str, known: Iterable[str], *, meant: str | None = No
     names = sorted(known)
     near = [meant] if meant else difflib.get_close_matches(got[:_QUOTED], names, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
-    return UsageError(f"unknown {kind} {quoted(got)}.{hint} Known: {', '.join(names)}.")
+    return UsageError(f"unknown {kind} {short_repr(got)}.{hint} Known: {', '.join(names)}.")
 
 
 def reason(error: Exception) -> str:

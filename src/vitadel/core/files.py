@@ -30,26 +30,26 @@ _KINDS = (
 )
 
 
-def write_whole(path: Path, write: Callable[[Path], None]) -> None:
+def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
     """Let `write` fill a file beside `path`, bring it to the disk, and only then give it its name."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write(beside)
-        with beside.open("rb") as handle:
+        write(temporary)
+        with temporary.open("rb") as handle:
             os.fsync(handle.fileno())
-        beside.replace(path)
+        temporary.replace(path)
     except OSError as error:
         raise UsageError(
             f"cannot write {path}: {error.strerror or error}. Choose a folder you may write to, with space left."
         ) from error
     finally:
         with contextlib.suppress(OSError):  # the error above says more
-            beside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
 
 
 def is_unfinished(path: Path) -> bool:
-    """Whether a kill left this file beside the one that `write_whole` was to write."""
+    """Whether a kill left this file beside the one that `write_atomically` was to write."""
     return path.name.startswith(".") and path.suffix == ".part"
 
 
@@ -59,10 +59,10 @@ def write_json(path: Path, content: Mapping[str, object]) -> None:
     assert _HASH not in plain, f"the key {_HASH!r} of a JSON file is for its hash"
     text = json.dumps({**plain, _HASH: _hash(plain)}, indent=2) + "\n"
 
-    def write(beside: Path) -> None:
-        beside.write_text(text, encoding="utf-8")
+    def write(temporary: Path) -> None:
+        temporary.write_text(text, encoding="utf-8")
 
-    write_whole(path, write)
+    write_atomically(path, write)
 
 
 def read_json(path: Path, remedy: str = _AGAIN) -> dict[str, object]:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from typing import Annotated, Any
 
-from vitadel.core.errors import UsageError, quoted
+from vitadel.core.errors import UsageError, short_repr
 
 # bounds where a range names none: counts fit in 32 bits, and every float in a float32 tensor
 _LARGEST_COUNT = 2**31 - 1
@@ -53,7 +53,7 @@ class Range:
         )
         return f"Range({', '.join(limits)})"
 
-    def holds(self, value: float) -> bool:
+    def contains(self, value: float) -> bool:
         """Whether the value lies in the range; NaN never does."""
         above = (self.ge is None or value >= self.ge) and (self.gt is None or value > self.gt)
         return above and (self.le is None or value <= self.le) and (self.lt is None or value < self.lt)
@@ -65,7 +65,7 @@ class Range:
         return replace(self, ge=-largest if below else self.ge, le=largest if above else self.le)
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """What a value must do: `lie in (0, 1]`, `be at least 1`, `be positive`."""
         low, high = self.ge if self.gt is None else self.gt, self.le if self.lt is None else self.lt
         if low is not None and high is not None:
@@ -87,7 +87,7 @@ Side = Annotated[int, Range(ge=1, le=LARGEST_SIDE)]
 Count = Annotated[int, Range(ge=1)]
 CountOrZero = Annotated[int, Range(ge=0)]
 Positive = Annotated[float, Range(gt=0)]
-NotNegative = Annotated[float, Range(ge=0)]
+NonNegative = Annotated[float, Range(ge=0)]
 Degrees = Annotated[float, Range(ge=0, le=180)]
 Probability = Annotated[float, Range(ge=0, le=1, hint="Write for example 0.5.")]
 # what torch.manual_seed takes, as far as a signed 64-bit integer holds it
@@ -127,7 +127,7 @@ def check_number(name: str, declared: object, value: object) -> None:
         _check_tuple(name, inner, value)
 
 
-def read_number(text: str, what: str) -> float:
+def parse_number(text: str, what: str) -> float:
     """`8/255`, `0.5/255`, `0.03` or `3e-2` as a float; spaces around a number do not count.
 
     Args:
@@ -140,7 +140,7 @@ def read_number(text: str, what: str) -> float:
         raise _no_number(text, what)
     if any(_too_long(one) for one in found if one):
         raise UsageError(
-            f"{what} has too many digits: got {quoted(text)}. Write a fraction such as 8/255 or a decimal."
+            f"{what} has too many digits: got {short_repr(text)}. Write a fraction such as 8/255 or a decimal."
         )
     try:
         number = Fraction(parts[0]) / Fraction(parts[1]) if len(parts) == 2 else Fraction(parts[0])
@@ -148,13 +148,13 @@ def read_number(text: str, what: str) -> float:
     except ZeroDivisionError:
         raise _no_number(text, what) from None
     except OverflowError:
-        raise UsageError(f"{what} is too large a number: got {quoted(text)}. Write a smaller one.") from None
+        raise UsageError(f"{what} is too large a number: got {short_repr(text)}. Write a smaller one.") from None
     if number and not value:
-        raise UsageError(f"{what} is too small a number: got {quoted(text)}. Write a larger one, or 0.")
+        raise UsageError(f"{what} is too small a number: got {short_repr(text)}. Write a larger one, or 0.")
     return value
 
 
-def read_whole(text: str, what: str, *, more: str = "") -> int:
+def parse_int(text: str, what: str, *, more: str = "") -> int:
     """`12` or `-3` as an int of at most 64 bits.
 
     Args:
@@ -163,9 +163,9 @@ def read_whole(text: str, what: str, *, more: str = "") -> int:
         more: What the error adds about the way to write it.
     """
     if not _WHOLE.fullmatch(text):
-        raise UsageError(f"{what} wants a whole number{more}, got {quoted(text)}.")
+        raise UsageError(f"{what} wants a whole number{more}, got {short_repr(text)}.")
     if len(text) > 20 or not -(2**63) <= int(text) < 2**63:
-        raise UsageError(f"{what} is too large a number: got {quoted(text)}. Write a smaller one.")
+        raise UsageError(f"{what} is too large a number: got {short_repr(text)}. Write a smaller one.")
     return int(text)
 
 
@@ -184,31 +184,31 @@ def _check_range(name: str, kind: object, allowed: Range, value: object) -> None
     whole = kind is int
     fits = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
     if not fits or (isinstance(value, float) and not math.isfinite(value)):
-        must = f"be a {'whole' if whole else 'finite'} number and {allowed.words}"
+        must = f"be a {'whole' if whole else 'finite'} number and {allowed.description}"
         raise _refused(name, must, value, allowed.hint)
     assert isinstance(value, int | float)
-    if not allowed.holds(value):
-        raise _refused(name, allowed.words, value, allowed.hint)
-    if not (limited := allowed.bounded(_LARGEST_COUNT if whole else _LARGEST_FLOAT)).holds(value):
-        raise _refused(name, limited.words, value, allowed.hint)
+    if not allowed.contains(value):
+        raise _refused(name, allowed.description, value, allowed.hint)
+    if not (limited := allowed.bounded(_LARGEST_COUNT if whole else _LARGEST_FLOAT)).contains(value):
+        raise _refused(name, limited.description, value, allowed.hint)
 
 
 def _check_tuple(name: str, inner: tuple[object, ...], value: object) -> None:
     if not isinstance(value, tuple | list):
-        raise UsageError(f"{name} must be a tuple of numbers, got {quoted(value)}.")
+        raise UsageError(f"{name} must be a tuple of numbers, got {short_repr(value)}.")
     kinds = [inner[0]] * len(value) if inner[-1] is Ellipsis else inner
     if len(value) != len(kinds):
-        raise UsageError(f"{name} must be a tuple of {len(kinds)} numbers, got {quoted(value)}.")
+        raise UsageError(f"{name} must be a tuple of {len(kinds)} numbers, got {short_repr(value)}.")
     for place, (kind, one) in enumerate(zip(kinds, value, strict=True)):
         check_number(f"{name}[{place}]", kind, one)
 
 
 def _refused(name: str, must: str, value: object, hint: str) -> UsageError:
-    return UsageError(f"{name} must {must}, got {quoted(value)}.{' ' if hint else ''}{hint}")
+    return UsageError(f"{name} must {must}, got {short_repr(value)}.{' ' if hint else ''}{hint}")
 
 
 def _no_number(text: str, what: str) -> UsageError:
-    return UsageError(f"{what} is not a number: got {quoted(text)}. Write a fraction such as 8/255 or a decimal.")
+    return UsageError(f"{what} is not a number: got {short_repr(text)}. Write a fraction such as 8/255 or a decimal.")
 
 
 def _too_long(number: re.Match[str]) -> bool:

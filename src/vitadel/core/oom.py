@@ -8,12 +8,12 @@ from torch import Tensor
 
 from vitadel.core.errors import UsageError
 
-Result = TypeVar("Result")
+Returned = TypeVar("Returned")
 
 
 def in_batches(
-    index: Tensor | Sequence[int], batch_size: int, work: Callable[[Tensor], Result]
-) -> Iterator[tuple[Tensor, Result]]:
+    index: Tensor | Sequence[int], batch_size: int, work: Callable[[Tensor], Returned]
+) -> Iterator[tuple[Tensor, Returned]]:
     """Apply `work` to `batch_size` indices at a time; where they do not fit, to half as many from there on.
 
     Args:
@@ -43,7 +43,7 @@ def in_batches(
         torch.cuda.empty_cache()  # outside the handler, whose exception keeps the failed attempt's tensors alive
 
 
-def halving(work: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+def run_in_parts(work: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """`work(x)`, computed in parts and concatenated if the whole batch does not fit into memory.
 
     Args:

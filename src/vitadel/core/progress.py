@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from vitadel.core.distributed import is_first_process
 
 # (what is being done, units done, units in all, numbers worth showing); with 0 units in all, a message to be shown
-Notify = Callable[[str, int, int, Mapping[str, float]], None]
+ProgressCallback = Callable[[str, int, int, Mapping[str, float]], None]
 
 # seconds between plain lines where there is no terminal
 _BETWEEN_LINES = 10.0
@@ -18,7 +18,7 @@ def silent(what: str, done: int, total: int, numbers: Mapping[str, float]) -> No
     """Report nothing."""
 
 
-def prefixed(notify: Notify, prefix: str) -> Notify:
+def prefixed(notify: ProgressCallback, prefix: str) -> ProgressCallback:
     """A callback that reports the same with `prefix` before what is being done."""
 
     def report(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
@@ -27,10 +27,10 @@ def prefixed(notify: Notify, prefix: str) -> Notify:
     return report
 
 
-class Deferred:
+class DeferredProgress:
     """A callback that keeps reports until it is certain that the work begins: a refusal is one line."""
 
-    def __init__(self, notify: Notify) -> None:
+    def __init__(self, notify: ProgressCallback) -> None:
         self._notify = notify
         self._reports: list[tuple[str, int, int, Mapping[str, float]]] = []
 
@@ -52,7 +52,7 @@ def write_stderr(text: str) -> None:
 
 
 @contextmanager
-def progress_bars(*, lines: bool = True) -> Iterator[Notify]:
+def progress_bars(*, lines: bool = True) -> Iterator[ProgressCallback]:
     """Show progress on standard error for as long as the context lasts.
 
     On a terminal each task has a bar with its rate and the time left.
@@ -70,7 +70,7 @@ def progress_bars(*, lines: bool = True) -> Iterator[Notify]:
 
 
 @contextmanager
-def _bars() -> Iterator[Notify]:
+def _bars() -> Iterator[ProgressCallback]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

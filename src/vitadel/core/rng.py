@@ -60,7 +60,7 @@ class RandomStreams:
         radius = (-2 * torch.log1p(-self.fold(1).uniform(*shape, dtype=dtype))).sqrt()
         return radius * (2 * math.pi * self.fold(2).uniform(*shape, dtype=dtype)).cos()
 
-    def below(self, limit: int | Tensor, *shape: int) -> Tensor:
+    def randint(self, limit: int | Tensor, *shape: int) -> Tensor:
         """[B, *shape] whole numbers in [0, limit); [B] limits if each stream has its own."""
         if isinstance(limit, Tensor):
             limit = limit.view(-1, *(1 for _ in shape))

@@ -21,9 +21,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union
 
-from vitadel.core.errors import UsageError, quoted, unknown
+from vitadel.core.errors import UsageError, short_repr, unknown_name_error
 from vitadel.core.files import parse_json
-from vitadel.core.numeric import read_number, read_whole
+from vitadel.core.numeric import parse_int, parse_number
 
 Settings = TypeVar("Settings")
 # (text, what an error calls the setting) -> value
@@ -70,7 +70,7 @@ def split_name(text: str) -> tuple[str, list[tuple[str, str]]]:
     for setting in filter(None, rest.split(",")):
         key, equals, value = setting.partition("=")
         if not equals:
-            raise UsageError(f"the setting {quoted(key)} of {name} has no value. Write {name}:{key}=VALUE.")
+            raise UsageError(f"the setting {short_repr(key)} of {name} has no value. Write {name}:{key}=VALUE.")
         settings.append((key, value))
     return name, settings
 
@@ -85,7 +85,7 @@ def split_assignment(text: str, option: str, example: str) -> tuple[str, str]:
     """
     path, equals, value = text.partition("=")
     if not equals or not path:
-        raise UsageError(f"cannot read {option} {quoted(text)}. Write {example}.")
+        raise UsageError(f"cannot read {option} {short_repr(text)}. Write {example}.")
     return path, value
 
 
@@ -136,7 +136,7 @@ def one_of(kind: str, known: Mapping[str, object]) -> Reader:
 
     def read(text: str, what: str) -> object:
         if text not in known:
-            raise unknown(kind or what, text, known)
+            raise unknown_name_error(kind or what, text, known)
         return known[text]
 
     return read
@@ -220,7 +220,7 @@ def _refuse_unknown_root(
             continue
         path = ".".join(setting.rest)
         meant = next((name for name in setting_names(chosen) if name.endswith(f".{path}")), None)
-        raise unknown(f"setting of {notation.owner or type(chosen).__name__}", path, known, meant=meant)
+        raise unknown_name_error(f"setting of {notation.owner or type(chosen).__name__}", path, known, meant=meant)
 
 
 def _fields(kind: type) -> dict[str, object]:
@@ -248,7 +248,7 @@ def _changed(node: object, settings: Sequence[_Setting], notation: Notation) -> 
         name = setting.rest[0]
         name = former.get(name, name)
         if name not in kinds:
-            raise unknown(f"setting of {type(node).__name__}", name, kinds)
+            raise unknown_name_error(f"setting of {type(node).__name__}", name, kinds)
         by_field.setdefault(name, []).append(setting.below())
     new = {name: _changed_field(kinds[name], getattr(node, name), below, notation) for name, below in by_field.items()}
     return replace(node, **new)
@@ -317,16 +317,16 @@ def _read(kind: Any, text: str, setting: _Setting, old: object, notation: Notati
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         known = choices(kind)
         if text not in known:
-            raise unknown(what if several or notation.owner else f"value of {setting.path}", text, known)
+            raise unknown_name_error(what if several or notation.owner else f"value of {setting.path}", text, known)
         return known[text]
     if kind is bool:
         if text not in ("true", "false"):
-            raise UsageError(f"{what} wants true or false, got {quoted(text)}.")
+            raise UsageError(f"{what} wants true or false, got {short_repr(text)}.")
         return text == "true"
     if kind is int:
-        return read_whole(text, what, more=f", several with {notation.separator} between them" if several else "")
+        return parse_int(text, what, more=f", several with {notation.separator} between them" if several else "")
     if kind is float:
-        return read_number(text, what)
+        return parse_number(text, what)
     if kind is str or kind is Path:
         if not text and notation.separator != ",":
             raise UsageError(f"{what} wants a word, got nothing. Leave the setting out for its default.")
@@ -357,7 +357,7 @@ def _read_tuple(
     if len(parts) != len(kinds):
         between = {",": "commas", "+": "+"}[notation.separator]
         raise UsageError(
-            f"{notation.prefix}{setting.path} wants {len(kinds)} values with {between} between, got {quoted(text)}."
+            f"{notation.prefix}{setting.path} wants {len(kinds)} values with {between} between, got {short_repr(text)}."
         )
     pairs = zip(kinds, parts, strict=True)
     return tuple(_read(kind, part, setting, old, notation, several=True) for kind, part in pairs)
@@ -375,17 +375,17 @@ def _option_value(setting: _Setting, notation: Notation) -> object:
     if not isinstance(text, str):
         return text
     if re.fullmatch("-?[0-9]+", text):
-        return read_whole(text, what)
+        return parse_int(text, what)
     try:
         value = parse_json(text)
     except ValueError:
         if text.startswith(("[", "{")):
-            raise UsageError(f"{what} {_OPTION}, got {quoted(text)}.") from None
+            raise UsageError(f"{what} {_OPTION}, got {short_repr(text)}.") from None
         return text
     if isinstance(value, float) and math.isinf(value) and text[-1:].isdigit():
-        return read_number(text, what)  # which refuses it
+        return parse_number(text, what)  # which refuses it
     if isinstance(value, dict | list) or (isinstance(value, float) and not math.isfinite(value)):
-        raise UsageError(f"{what} {_OPTION}, got {quoted(text)}.")
+        raise UsageError(f"{what} {_OPTION}, got {short_repr(text)}.")
     return value
 
 

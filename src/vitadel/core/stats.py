@@ -63,11 +63,11 @@ def accuracy(correct: int, n: int) -> Accuracy:
         raise UsageError("no images were evaluated, so there is no accuracy. Choose a longer slice of the data.")
     share = correct / n
     center = share + Z95**2 / (2 * n)
-    reach = Z95 * math.sqrt(share * (1 - share) / n + Z95**2 / (4 * n**2))
+    half_width = Z95 * math.sqrt(share * (1 - share) / n + Z95**2 / (4 * n**2))
     scale = 1 + Z95**2 / n
     # at the edges one end is known, and rounding would miss it by a rounding error
-    low = 0.0 if correct == 0 else (center - reach) / scale
-    high = 1.0 if correct == n else (center + reach) / scale
+    low = 0.0 if correct == 0 else (center - half_width) / scale
+    high = 1.0 if correct == n else (center + half_width) / scale
     return Accuracy(correct, n, share, low, high)
 
 
@@ -90,9 +90,9 @@ def accuracy_of(scores: Sequence[float]) -> Accuracy:
 def mean_interval(values: Sequence[float]) -> tuple[float, float, float]:
     """The mean and the ends of its normal 95% interval; both ends are the mean if there is one value only."""
     n, mean = len(values), sum(values) / len(values)
-    spread = math.sqrt(sum((value - mean) ** 2 for value in values) / max(1, n - 1))
-    reach = Z95 * spread / math.sqrt(n)
-    return mean, mean - reach, mean + reach
+    std = math.sqrt(sum((value - mean) ** 2 for value in values) / max(1, n - 1))
+    half_width = Z95 * std / math.sqrt(n)
+    return mean, mean - half_width, mean + half_width
 
 
 # ----------------------------------------------------------- paired tests
@@ -267,8 +267,8 @@ def fit_line(x: Sequence[float], y: Sequence[float]) -> LinearFit | None:
     """The line with the least squared error in y; None for fewer than three points or only one x."""
     if len(x) < _LEAST_POINTS or len(set(x)) < 2:
         return None
-    away = np.asarray(x, np.float64) - np.mean(x)
-    slope = float(away @ (np.asarray(y, np.float64) - np.mean(y)) / (away @ away))
+    centered = np.asarray(x, np.float64) - np.mean(x)
+    slope = float(centered @ (np.asarray(y, np.float64) - np.mean(y)) / (centered @ centered))
     return LinearFit(slope, float(np.mean(y) - slope * np.mean(x)), len(x))
 
 

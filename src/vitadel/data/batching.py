@@ -10,12 +10,12 @@ from torch import Tensor
 from vitadel.core.errors import UsageError
 from vitadel.data.split import Split
 
-Batch = tuple[Tensor, Tensor, Tensor]
+SplitBatch = tuple[Tensor, Tensor, Tensor]
 Item = TypeVar("Item")
-Result = TypeVar("Result")
+Returned = TypeVar("Returned")
 
 
-def batches(split: Split, order: Iterable[Tensor], *, ahead: int = 2) -> Generator[Batch, None, None]:
+def batches(split: Split, order: Iterable[Tensor], *, ahead: int = 2) -> Generator[SplitBatch, None, None]:
     """(index, images, labels) for each index tensor in `order`, with `ahead` batches decoded in the background.
 
     The background thread ends with the iterator: when it is used up, closed, or dropped after an error.
@@ -23,7 +23,7 @@ def batches(split: Split, order: Iterable[Tensor], *, ahead: int = 2) -> Generat
     if ahead < 1:
         raise UsageError(f"batches(ahead=) must be at least 1, got {ahead}. The default is 2.")
 
-    def read(index: Tensor) -> Batch:
+    def read(index: Tensor) -> SplitBatch:
         return index, split.images(index), split.labels[index.cpu()]
 
     if split.is_in_memory:
@@ -32,13 +32,13 @@ def batches(split: Split, order: Iterable[Tensor], *, ahead: int = 2) -> Generat
     return read_ahead(order, read, ahead)
 
 
-def read_ahead(order: Iterable[Item], read: Callable[[Item], Result], ahead: int) -> Generator[Result, None, None]:
+def read_ahead(order: Iterable[Item], read: Callable[[Item], Returned], ahead: int) -> Generator[Returned, None, None]:
     """`read` of each item in `order`, up to `ahead` of them started before they are needed.
 
     One thread reads item after item, and ends with the iterator; threads that decode work inside `read`.
     """
     pool = ThreadPoolExecutor(1, "vitadel-batches")
-    waiting: deque[Future[Result]] = deque()
+    waiting: deque[Future[Returned]] = deque()
     try:
         for item in order:
             waiting.append(pool.submit(read, item))

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import torch
 
-from vitadel.core.errors import UsageError, unknown
+from vitadel.core.errors import UsageError, unknown_name_error
 from vitadel.data.preprocess import Preprocess
 from vitadel.data.split import Split
 
@@ -82,7 +82,7 @@ class DataSet:
             UsageError: The name is unknown, or this data set has no such split.
         """
         if name not in ("train", "holdout", "test"):
-            raise unknown("split", name, ("train", "holdout", "test"))
+            raise unknown_name_error("split", name, ("train", "holdout", "test"))
         if name not in self.splits:
             raise UsageError(f"{self.spec} has no {name} split. It has: {', '.join(self.splits)}.")
         return self.splits[name]
@@ -154,7 +154,7 @@ def check_classes(chosen: Sequence[str], known: Sequence[str]) -> None:
 
 def _unknown_class(name: str, known: Sequence[str]) -> UsageError:
     if len(known) <= _LISTED:
-        return unknown("class", name, known)
+        return unknown_name_error("class", name, known)
     near = difflib.get_close_matches(name, known, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return UsageError(f"unknown class {name!r}.{hint} There are {len(known)}, from {min(known)!r} to {max(known)!r}.")

@@ -10,8 +10,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vitadel.core.errors import UsageError, quoted, unknown
-from vitadel.core.numeric import LARGEST_SIDE, Range, check_ranges, read_whole
+from vitadel.core.errors import UsageError, short_repr, unknown_name_error
+from vitadel.core.numeric import LARGEST_SIDE, Range, check_ranges, parse_int
 
 Size = Annotated[int, Range(ge=1, le=LARGEST_SIDE, hint="Write the model's input size, such as 224.")]
 
@@ -105,13 +105,13 @@ def parse_preprocess(text: str) -> Preprocess:
     """Read `crop:224`, `crop:224:256`, `crop:224:256:bicubic`, `squash:32` or `squash:32:bicubic`."""
     kind, *words = text.split(":")
     if kind not in ("crop", "squash"):
-        raise unknown("preprocess", kind, ("crop", "squash"))
+        raise unknown_name_error("preprocess", kind, ("crop", "squash"))
     interpolation = Interpolation.BILINEAR
     if words and not _is_number(words[-1]):
         interpolation = _interpolation(words.pop())
     if not 1 <= len(words) <= (2 if kind == "crop" else 1) or not all(map(_is_number, words)):
-        raise UsageError(f"cannot read the preprocess {quoted(text)}. {_FORMS}")
-    numbers = [read_whole(word, "a size in pixels") for word in words]
+        raise UsageError(f"cannot read the preprocess {short_repr(text)}. {_FORMS}")
+    numbers = [parse_int(word, "a size in pixels") for word in words]
     if kind == "squash":
         return Squash(numbers[0], interpolation)
     return CenterCrop(numbers[0], numbers[1] if len(numbers) == 2 else None, interpolation)
@@ -124,7 +124,7 @@ def _is_number(word: str) -> bool:
 def _interpolation(word: str) -> Interpolation:
     known = {item.value: item for item in Interpolation}
     if word not in known:
-        raise unknown("interpolation", word, known)
+        raise unknown_name_error("interpolation", word, known)
     return known[word]
 
 

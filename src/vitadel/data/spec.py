@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from vitadel.core.errors import UsageError, quoted, unknown
+from vitadel.core.errors import UsageError, short_repr, unknown_name_error
 from vitadel.core.files import refuse_special
-from vitadel.core.numeric import read_whole
+from vitadel.core.numeric import parse_int
 
 
 class Kind(Enum):
@@ -40,10 +40,10 @@ def parse_spec(text: str) -> Spec:
     word = re.split("[:@]", rest, maxsplit=1)[0]
     kinds = {kind.value: kind for kind in Kind}
     if word not in kinds:
-        raise unknown("data set", word, kinds)
+        raise unknown_name_error("data set", word, kinds)
     folder, listed = _cut_list(rest.removeprefix(word), text)
     if kinds[word] is Kind.DIGITS and folder:
-        raise UsageError(f"digits comes with scikit-learn and takes no folder, got {quoted(text)}. Write digits.")
+        raise UsageError(f"digits comes with scikit-learn and takes no folder, got {short_repr(text)}. Write digits.")
     if kinds[word] is not Kind.DIGITS:
         _check_folder(word, folder, text)
     return Spec(kinds[word], _path(folder), listed, first)
@@ -69,11 +69,11 @@ def _cut_first(text: str) -> tuple[str, int | None]:
     rest, _, inside = text[:-1].rpartition("[")
     if not re.fullmatch(r":[0-9]+", inside):
         raise UsageError(
-            f"cannot read [{inside[:60]}] in the data set {quoted(text)}. Write [:256] for the first 256 images."
+            f"cannot read [{inside[:60]}] in the data set {short_repr(text)}. Write [:256] for the first 256 images."
         )
-    first = read_whole(inside[1:], f"the number of images in {quoted(text)}")
+    first = parse_int(inside[1:], f"the number of images in {short_repr(text)}")
     if first < 1:
-        raise UsageError(f"the data set {quoted(text)} selects no images. Write [:n] with n at least 1.")
+        raise UsageError(f"the data set {short_repr(text)} selects no images. Write [:n] with n at least 1.")
     return rest, first
 
 
@@ -83,15 +83,15 @@ def _cut_list(rest: str, text: str) -> tuple[str, Path | None]:
         return rest[1:], None
     folder, _, listed = rest.rpartition("@")
     if not listed:
-        raise UsageError(f"no list follows the @ in {quoted(text)}. Write SPEC@LIST, or leave out the @.")
+        raise UsageError(f"no list follows the @ in {short_repr(text)}. Write SPEC@LIST, or leave out the @.")
     return folder[1:], _path(listed)
 
 
 def _check_folder(kind: str, folder: str, text: str) -> None:
     if not folder:
-        raise UsageError(f"{kind} needs the folder it lies in, got {quoted(text)}. Write {kind}:DIR.")
+        raise UsageError(f"{kind} needs the folder it lies in, got {short_repr(text)}. Write {kind}:DIR.")
     if not os.path.isdir(_path(folder)):
-        raise UsageError(f"there is no folder {folder!r}, named in the data set {quoted(text)}. Write {kind}:DIR.")
+        raise UsageError(f"there is no folder {folder!r}, named in the data set {short_repr(text)}. Write {kind}:DIR.")
 
 
 def _path(text: str) -> Path:

@@ -9,7 +9,7 @@ from vitadel.evaluate.attention_scaling import PAPER_PROTOCOL
 from vitadel.evaluate.context import Batch, Context
 from vitadel.evaluate.images import TensorImages, refuse_other_classes, refuse_unwritable_names
 from vitadel.evaluate.sanity_checks import sanity_flags
-from vitadel.evaluate.search import NamedAttack, Search
+from vitadel.evaluate.search import AttackRunner, NamedAttack
 from vitadel.evaluate.store import MemoryStore, ResultStore
 from vitadel.evaluate.suites import (
     ATTACK_SUITES,
@@ -28,13 +28,13 @@ __all__ = [
     "ATTACK_SUITES",
     "PAPER_PROTOCOL",
     "SUITES",
+    "AttackRunner",
     "AttackSuite",
     "Batch",
     "Context",
     "MemoryStore",
     "NamedAttack",
     "ResultStore",
-    "Search",
     "Suite",
     "SuiteWithFiles",
     "TensorImages",

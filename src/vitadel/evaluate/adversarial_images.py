@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitadel.core.errors import UsageError
-from vitadel.core.files import write_whole
+from vitadel.core.files import write_atomically
 from vitadel.evaluate.context import Context, logits
 from vitadel.evaluate.images import Images
 from vitadel.evaluate.store import ResultStore, Row
@@ -137,7 +137,7 @@ def _attempt(folder: Path, index: int) -> Path:
 
 
 def _write_attempt(folder: Path, index: int, x_adv: Tensor) -> None:
-    write_whole(_attempt(folder, index), lambda beside: write_tensors(beside, {"x": x_adv.float()}, {}))
+    write_atomically(_attempt(folder, index), lambda temporary: write_tensors(temporary, {"x": x_adv.float()}, {}))
 
 
 def _read_attempt(folder: Path, index: int, like: Tensor) -> Tensor | None:
@@ -156,11 +156,11 @@ def _read_attempt(folder: Path, index: int, like: Tensor) -> Tensor | None:
 
 
 def _write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
-    def write(beside: Path) -> None:
-        with beside.open("wb") as handle:
+    def write(temporary: Path) -> None:
+        with temporary.open("wb") as handle:
             np.savez_compressed(handle, **arrays)  # type: ignore[arg-type]
 
-    write_whole(path, write)
+    write_atomically(path, write)
 
 
 def _link(file: Path, name: Path) -> None:
@@ -168,10 +168,10 @@ def _link(file: Path, name: Path) -> None:
         name.hardlink_to(file)
     except OSError:  # not every file system has links
 
-        def copy(beside: Path) -> None:
-            shutil.copyfile(file, beside)
+        def copy(temporary: Path) -> None:
+            shutil.copyfile(file, temporary)
 
-        write_whole(name, copy)
+        write_atomically(name, copy)
 
 
 def apply(x0: Tensor, delta: Tensor) -> Tensor:

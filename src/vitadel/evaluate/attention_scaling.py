@@ -40,7 +40,7 @@ def in_float32(engine: Engine) -> Engine:
     return replace(engine, precision="float32")
 
 
-def find_factors_once(ctx: Context, scaling: Scaling) -> dict[str, Any]:
+def factors_record(ctx: Context, scaling: Scaling) -> dict[str, Any]:
     """The record of a search for factors on the first images, whose order is fixed; searched once, then read."""
 
     def search() -> dict[str, object]:
@@ -51,7 +51,7 @@ def find_factors_once(ctx: Context, scaling: Scaling) -> dict[str, Any]:
         tried = [asdict(one) for one in found.tried]
         return {_FACTORS: asdict(found.best), "tried": tried, "forwards": found.forwards, "backwards": found.backwards}
 
-    record = ctx.once(_FACTORS, search)
+    record = ctx.compute_once(_FACTORS, search)
     try:
         factors_of(record)
     except (AssertionError, KeyError, TypeError, ValueError) as error:

@@ -32,8 +32,8 @@ from vitadel.core.errors import UsageError
 from vitadel.core.files import parse_json
 from vitadel.core.flags import Flag
 from vitadel.core.numeric import check_seed
-from vitadel.core.oom import halving, in_batches
-from vitadel.core.progress import Notify, silent
+from vitadel.core.oom import in_batches, run_in_parts
+from vitadel.core.progress import ProgressCallback, silent
 from vitadel.data import DataSet, Split, batches
 from vitadel.evaluate.images import Images
 from vitadel.evaluate.store import MemoryStore, ResultStore, Row, TableRows, TableWriter, as_column, indices
@@ -90,7 +90,7 @@ class Context:
     engine: Engine = field(default_factory=Engine)
     ranks: Ranks = field(default_factory=Ranks)
     store: ResultStore = field(default_factory=MemoryStore)
-    progress: Notify = silent
+    progress: ProgressCallback = silent
     name: str = ""
     smaller: ResultStore | None = None
 
@@ -102,6 +102,13 @@ class Context:
     @property
     def device(self) -> torch.device:
         return device_of(self.model)
+
+    @property
+    def required_threat(self) -> Threat:
+        """The threat model; refused if there is none."""
+        if self.threat is None:
+            raise UsageError("an attack needs a threat. Write for example threat=Linf(8/255).")
+        return self.threat
 
     @cached_property
     def image_size(self) -> tuple[int, int]:
@@ -169,7 +176,7 @@ class Context:
                     for columns in self._computed(work, todo, x, place, batch_size or self.batch_size):
                         writers[table].add(columns)
                         done += len(columns["index"])
-                        self.progress(self._doing(table, works), done, total, {})
+                        self.progress(self._task_name(table, works), done, total, {})
         finally:  # an error or Ctrl-C costs nothing that was computed
             for writer in writers.values():
                 writer.flush()
@@ -227,21 +234,21 @@ class Context:
                 _add(sums, counts(row))
                 writer.add({name: [value] for name, value in {"index": image, **row}.items()})
                 done += 1
-                self.progress(self._doing(table), done, len(share), sums)
+                self.progress(self._task_name(table), done, len(share), sums)
         finally:
             writer.flush()
 
     def table(self, name: str) -> TableRows:
         """All rows of a table in order of `index`, those of other processes too, for which it waits."""
-        self.ranks.wait()
+        self.ranks.barrier()
         return TableRows(self.store.read(name))
 
-    def _doing(self, table: str, works: Mapping[str, Work] | None = None) -> str:
+    def _task_name(self, table: str, works: Mapping[str, Work] | None = None) -> str:
         return f"{self.name} {table}".strip() if works is None or len(works) == 1 else self.name
 
     # --------------------------------------------------------- not per image
 
-    def once(self, name: str, make: Callable[[], Mapping[str, object]]) -> dict[str, Any]:
+    def compute_once(self, name: str, make: Callable[[], Mapping[str, object]]) -> dict[str, Any]:
         """A part that is not per image: made by one process, read by all, and kept.
 
         Args:
@@ -255,7 +262,7 @@ class Context:
             started = time.perf_counter()
             made = dict(make())
             self.store.write_part(name, {**made, "seconds": time.perf_counter() - started})
-        self.ranks.wait()
+        self.ranks.barrier()
         part = self._part(name)
         assert part is not None, "written above"
         return part
@@ -335,9 +342,7 @@ class Context:
             threat: The context's if not given.
             model: Another model in the place of this one.
         """
-        threat = self.threat if threat is None else threat
-        if threat is None:
-            raise UsageError("an attack needs a threat. Write for example threat=Linf(8/255).")
+        threat = self.required_threat if threat is None else threat
         goal = Untargeted(batch.y, type(attack).default_loss) if goal is None else goal
         return attack(
             self.model if model is None else model, batch.x, goal, threat, seed=self.seed, index_B=batch.index
@@ -364,11 +369,11 @@ def logits(model: nn.Module, x: Tensor, *, seed: int = 0) -> Tensor:
         with isolated(model, seed, device), torch.autocast(device.type, enabled=False):
             return as_logits(model(in_own_precision(model, x.to(device)))).float().cpu()
 
-    return halving(forward, x)
+    return run_in_parts(forward, x)
 
 
 @contextmanager
-def callers_modes_off(model: nn.Module) -> Iterator[None]:
+def without_caller_modes(model: nn.Module) -> Iterator[None]:
     """Neither inference mode nor autocast of the caller reaches what is computed inside."""
     with torch.inference_mode(False), torch.autocast(device_of(model).type, enabled=False):
         yield

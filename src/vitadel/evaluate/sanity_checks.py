@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitadel.attacks.isolation import KeptBuffers, isolated
+from vitadel.attacks.isolation import SavedBuffers, isolated
 from vitadel.attacks.oracle import in_own_precision
 from vitadel.core.flags import Flag
 
@@ -48,7 +48,7 @@ def _logits(model: nn.Module, x: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _output_flags(model: nn.Module, x: Tensor) -> Iterator[Flag]:
-    kept = KeptBuffers.of(model)
+    kept = SavedBuffers.of(model)
     first, second = _logits(model, x), _logits(model, x)
     if names := kept.changed():
         sentence = (

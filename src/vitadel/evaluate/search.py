@@ -54,7 +54,7 @@ class NamedAttack:
 
     def __post_init__(self) -> None:
         if self.loss is kl_divergence and self.target is not None:
-            raise UsageError("the KL divergence leads away from the clean answer and has no target. Leave one out.")
+            raise UsageError("the KL divergence leads away from the clean prediction and has no target. Leave one out.")
 
     def goal(self, ctx: Context, batch: Batch) -> Goal:
         """What the attack wants of some images."""
@@ -66,7 +66,7 @@ class NamedAttack:
 
 
 @dataclass(slots=True)
-class Search:
+class AttackRunner:
     """How attacks compute the model: as it is, or a copy in reduced precision, compiled.
 
     A search in reduced precision that meets numbers beyond its range continues in a wider one. A success counts only if
@@ -83,18 +83,21 @@ class Search:
     copy: Model | None = None
 
     @classmethod
-    def choose(cls, ctx: Context, attacks: Sequence[NamedAttack]) -> "Search":
+    def choose(cls, ctx: Context, attacks: Sequence[NamedAttack]) -> "AttackRunner":
         """Check the model on a few images and choose the copy that attacks search on; flags go into the context."""
         count = min(_CHECKED, ctx.batch_size, len(ctx.images))
-        check: Callable[[Tensor], tuple[Search, tuple[Flag, ...]]] = lambda index: _checked(ctx, index, bool(attacks))  # noqa: E731
-        _, (search, flags) = next(in_batches(torch.arange(count), count, check))  # as many as fit into memory
+
+        def check(index: Tensor) -> tuple[AttackRunner, tuple[Flag, ...]]:
+            return _checked(ctx, index, bool(attacks))
+
+        _, (runner, flags) = next(in_batches(torch.arange(count), count, check))  # as many as fit into memory
         ctx.add_flags(flags)
         num_classes = ctx.logits(ctx.batch([0]).x).shape[1]
         for one in attacks:
             if isinstance(one.attack, IterativeAttack):
                 flags = one.attack.find_flags(Untargeted(torch.zeros(1, dtype=torch.int64), one.loss), num_classes)
                 ctx.add_flags(replace(flag, sentence=f"{one.name}: {flag.sentence}") for flag in flags)
-        return search
+        return runner
 
     @property
     def precision(self) -> str:
@@ -114,31 +117,30 @@ class Search:
         while True:
             try:
                 todo = [image for image in index if image not in done]
-                for image, result in self._continuously(attack, attack.attack, todo, seed):
+                for image, result in self._with_engine(attack, attack.attack, todo, seed):
                     done.add(image)
                     yield image, result
             except NonFiniteError:
-                self._widen()
+                self._use_wider_precision()
             else:
                 return
 
-    def _widen(self) -> None:
+    def _use_wider_precision(self) -> None:
         """Continue in a wider precision; called while the error is handled."""
         precision = self.precision
         if self.copy is None or precision not in FALLBACK:
             raise
         wider = FALLBACK[precision]
-        sentence = f"the search met numbers beyond the range of {precision} and went on in {wider}"
+        sentence = f"the search met numbers beyond the range of {precision} and continued in {wider}"
         self.ctx.add_flags([Flag("search-fell-back", sentence, {})])
         self.engine = replace(self.engine, precision=wider)
         self.copy = in_precision(self.ctx.model, wider) if wider != "float32" else None
 
-    def _continuously(
+    def _with_engine(
         self, named: NamedAttack, attack: IterativeAttack, index: Sequence[int], seed: int
     ) -> Iterator[tuple[int, ImageResult]]:
         """A batch that stays full: images enter as others finish."""
-        ctx = self.ctx
-        assert ctx.threat is not None
+        ctx, threat = self.ctx, self.ctx.required_threat
         images, clean = torch.tensor(index), ctx.store.read(CLEAN)
         top_other = dict(zip(clean["index"], clean["top_other_classes"], strict=True))
         num_classes = clean["num_classes"][0]
@@ -154,16 +156,14 @@ class Search:
         engine = self.engine.on(ctx.device, 3 * ctx.image_size[0] * ctx.image_size[1])
         flags: list[Flag] = []
         with isolated(ctx.model, seed, ctx.device):
-            for results in engine.run(attack, model, queue, ctx.threat, judge, flags):
+            for results in engine.run(attack, model, queue, threat, judge, flags):
                 for result in results:
                     yield index[result.index], result
         ctx.add_flags(flags)
 
     def _in_batches(self, named: NamedAttack, index: Sequence[int], seed: int) -> Iterator[tuple[int, ImageResult]]:
         """For attacks that are not iterative: batch by batch, with costs shared out evenly."""
-        ctx = self.ctx
-        assert ctx.threat is not None
-        threat = ctx.threat
+        ctx, threat = self.ctx, self.ctx.required_threat
 
         def attack(some: Tensor) -> AttackResult:
             batch = ctx.batch(some)
@@ -188,7 +188,7 @@ class Search:
                 )
 
 
-def classify(ctx: Context, attacks: Sequence[NamedAttack] = ()) -> list[int]:
+def record_clean_predictions(ctx: Context, attacks: Sequence[NamedAttack] = ()) -> list[int]:
     """Fill the table `clean`; the images of this process that are classified correctly."""
     randomized = is_randomized(attacks)
     most = max((one.attack.targets for one in attacks if isinstance(one.attack, IterativeAttack)), default=0)
@@ -212,8 +212,8 @@ def classify(ctx: Context, attacks: Sequence[NamedAttack] = ()) -> list[int]:
     return [image for image in ctx.share() if image in correct]
 
 
-def run_attack(
-    search: Search,
+def fill_attack_table(
+    runner: AttackRunner,
     attack: NamedAttack,
     index: Sequence[int],
     *,
@@ -223,19 +223,19 @@ def run_attack(
     """Fill the table of an attack.
 
     Args:
-        search: The model and the images.
+        runner: The model and the images.
         attack: The attack.
         index: The images to attack, of this process.
-        randomized: Whether the model answers at random, and attempts are scored.
+        randomized: Whether the model is randomized, and attempts are scored.
         keep: Called with finished rows, with `x_adv` in them, before they are written.
 
     Returns:
         The images that it did not break.
     """
-    ctx = search.ctx
+    ctx = runner.ctx
 
     def results(missing: list[int]) -> Iterator[tuple[int, Row]]:
-        for image, result in search.results(attack, missing):
+        for image, result in runner.results(attack, missing):
             names = ("success", "prediction", "distance", *COSTS, "x_adv")
             yield image, {name: getattr(result, name) for name in names}
 
@@ -260,7 +260,7 @@ def run_attack(
 
 
 def is_randomized(attacks: Sequence[NamedAttack]) -> bool:
-    """Whether the attacks are those for models that answer at random, which know no success."""
+    """Whether the attacks are those for randomized models, which define no success."""
     return any(isinstance(one.attack, IterativeAttack) and not one.attack.stops_at_success for one in attacks)
 
 
@@ -271,18 +271,18 @@ def _correct_shares(model: nn.Module, x: Tensor, label_B: Tensor) -> tuple[Tenso
     return selected, scored
 
 
-def _checked(ctx: Context, index: Tensor, with_attacks: bool) -> tuple[Search, tuple[Flag, ...]]:
+def _checked(ctx: Context, index: Tensor, with_attacks: bool) -> tuple[AttackRunner, tuple[Flag, ...]]:
     """The copy of the model to search on, and flags for what was found on the way."""
     x, engine = ctx.batch(index).x, ctx.engine.on(ctx.device)
     flags = sanity_flags(ctx.model, x)
     if not with_attacks:
-        return Search(ctx, ctx.engine), flags
+        return AttackRunner(ctx, ctx.engine), flags
     if any(flag.code == "randomized" for flag in flags):
         # a captured or compiled model may repeat the random numbers it was captured with
-        return Search(ctx, replace(ctx.engine, cuda_graph=False, precision="float32", compile=False)), flags
+        return AttackRunner(ctx, replace(ctx.engine, cuda_graph=False, precision="float32", compile=False)), flags
     if engine.precision == "float32" and not engine.compile:
-        return Search(ctx, ctx.engine), flags
+        return AttackRunner(ctx, ctx.engine), flags
     with isolated(ctx.model, ctx.seed, ctx.device):
         copy, precision, failed = search_model(ctx.model, x, str(engine.precision), compile=engine.compile)
     engine = replace(ctx.engine, precision=precision)
-    return Search(ctx, engine, None if copy is ctx.model else copy), (*flags, *failed)
+    return AttackRunner(ctx, engine, None if copy is ctx.model else copy), (*flags, *failed)

@@ -47,7 +47,7 @@ class ResultStore(Protocol):
     def finished(self) -> bool:
         """Whether `finish` was called."""
 
-    def checked(self) -> tuple[dict[str, Any], dict[str, list[Any]]]:
+    def read_verified(self) -> tuple[dict[str, Any], dict[str, list[Any]]]:
         """The summary and the rows that it was counted from; a UsageError if they do not belong together."""
 
 
@@ -85,12 +85,12 @@ class MemoryStore:
     def finished(self) -> bool:
         return bool(self._finished)
 
-    def checked(self) -> tuple[dict[str, Any], dict[str, list[Any]]]:
+    def read_verified(self) -> tuple[dict[str, Any], dict[str, list[Any]]]:
         return self._finished[0]
 
 
 @dataclass(slots=True)
-class ReadOnce(MemoryStore):
+class CachedStore(MemoryStore):
     """A view of another store whose tables are complete: each is read once, and nothing is written."""
 
     source: ResultStore = field(default_factory=MemoryStore)

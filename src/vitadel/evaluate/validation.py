@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from vitadel.attacks import FGSM, Attack, Engine
-from vitadel.attacks.isolation import frozen
+from vitadel.attacks.isolation import eval_without_weight_gradients
 from vitadel.core.oom import in_batches
 from vitadel.data import Split
 from vitadel.evaluate.context import Context
-from vitadel.evaluate.search import NamedAttack, Search, classify, run_attack
+from vitadel.evaluate.search import AttackRunner, NamedAttack, fill_attack_table, record_clean_predictions
 from vitadel.goals import Untargeted
 from vitadel.models import Adapted, Model, with_head
 from vitadel.threats import Threat
@@ -41,13 +41,13 @@ def validation_scores(
     engine = Engine(batch_size=batch, cuda_graph=False, precision="float32")
     ctx = Context(model, split, threat=threat, seed=seed, engine=engine)
     attacks = () if attack is None else (NamedAttack("fgsm", FGSM()), NamedAttack("robust", attack))
-    robust = classify(ctx, attacks)
+    robust = record_clean_predictions(ctx, attacks)
     scores = {"clean": len(robust) / len(split)}
     if attack is None or threat is None:
         return scores
     scores |= {name: count / len(split) for name, count in _one_step_away(ctx).items()}
     for one in attacks:
-        robust = run_attack(Search(ctx, engine), one, robust)
+        robust = fill_attack_table(AttackRunner(ctx, engine), one, robust)
     return {**scores, "robust": len(robust) / len(split)}
 
 
@@ -62,7 +62,7 @@ def _one_step_away(ctx: Context) -> Mapping[str, int]:
         stepped = FGSM()(ctx.model, batch.x, goal, threat, seed=ctx.seed, index_B=index.to(ctx.device))
         correct = Counter[str]()
         if robust_head is not None:
-            with frozen(robust_head), torch.no_grad():
+            with eval_without_weight_gradients(robust_head), torch.no_grad():
                 correct["rob_clean"] = int((robust_head(batch.x).argmax(1) == batch.y).sum())
                 correct["rob_fgsm"] = int((robust_head(stepped.x_adv).argmax(1) == batch.y).sum())
         correct["fgsm"] = int((stepped.prediction == batch.y).sum())

@@ -6,11 +6,11 @@ from vitadel.models.build import own_models, timm_families
 from vitadel.models.families import family_of
 from vitadel.models.families.base import Layer
 from vitadel.models.loading import is_foreign, load, run_of, save, zoo
-from vitadel.models.model import Cost, Model, cost, identity, set_attention_scales, wrap
+from vitadel.models.model import Cost, Model, cost, describe_model, set_attention_scales, wrap
 from vitadel.models.spec import RAW_PIXELS, ModelSpec, Normalization, Option
 from vitadel.models.taps import Taps
 from vitadel.models.tora import Adapted, Tuning
-from vitadel.models.weights import fingerprint, read_tensors, write_tensors
+from vitadel.models.weights import read_tensors, weights_sha256, write_tensors
 
 __all__ = [
     "RAW_PIXELS",
@@ -26,9 +26,8 @@ __all__ = [
     "add_adapters",
     "attention_scales",
     "cost",
+    "describe_model",
     "family_of",
-    "fingerprint",
-    "identity",
     "is_foreign",
     "load",
     "own_models",
@@ -39,6 +38,7 @@ __all__ = [
     "set_attention_scales",
     "timm_families",
     "tora",
+    "weights_sha256",
     "with_head",
     "wrap",
     "write_tensors",

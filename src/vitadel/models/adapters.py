@@ -12,7 +12,7 @@ from vitadel.core.numeric import check_seed
 from vitadel.models.model import Model
 from vitadel.models.spec import SPEC_KEY, ModelSpec
 from vitadel.models.tora import Adapted, Tuning, adapt
-from vitadel.models.weights import check_keys, fingerprint, read_tensors, write_tensors
+from vitadel.models.weights import check_keys, read_tensors, weights_sha256, write_tensors
 
 BACKBONE_KEY = "vitadel.backbone"  # in the header of a file of adapters: a hash of the frozen weights they belong to
 
@@ -44,7 +44,7 @@ def save_adapters(model: Model, path: Path, about: Mapping[str, str] | None = No
     net = _adapted(model)
     assert model.spec is not None
     added = {key: value for key, value in net.state_dict().items() if not key.startswith("backbone.")}
-    known = {SPEC_KEY: model.spec.to_json(), BACKBONE_KEY: fingerprint(net.backbone.state_dict())}
+    known = {SPEC_KEY: model.spec.to_json(), BACKBONE_KEY: weights_sha256(net.backbone.state_dict())}
     write_tensors(path, added, {**known, **(about or {})})
 
 
@@ -54,7 +54,7 @@ def add_adapters(backbone: Model, path: str | Path) -> Model:
     if SPEC_KEY not in about or BACKBONE_KEY not in about:
         raise UsageError(f"{path} holds no adapters. Write them with vitadel.models.save_adapters.")
     spec = ModelSpec.from_json(about[SPEC_KEY])
-    if about[BACKBONE_KEY] != fingerprint(backbone.net.state_dict()):
+    if about[BACKBONE_KEY] != weights_sha256(backbone.net.state_dict()):
         raise UsageError(
             f"the adapters in {path} were trained on another network ({spec.name} with other weights, or another one). "
             "Add them to the network they belong to."

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from vitadel.core.errors import UsageError, reason, unknown
+from vitadel.core.errors import UsageError, reason, unknown_name_error
 from vitadel.core.numeric import check_seed
 from vitadel.models.families import OTHER, family_of, family_of_timm_file
 from vitadel.models.families.base import Family, check_grid
@@ -176,7 +176,7 @@ def _memory() -> float:
 
 def _own(arch: str) -> _Own:
     if arch not in OWN:
-        raise unknown("model", f"vitadel:{arch}", (f"vitadel:{known}" for known in OWN))
+        raise unknown_name_error("model", f"vitadel:{arch}", (f"vitadel:{known}" for known in OWN))
     return OWN[arch]
 
 

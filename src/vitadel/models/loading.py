@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from vitadel.core.errors import UsageError, unknown
+from vitadel.core.errors import UsageError, unknown_name_error
 from vitadel.core.numeric import check_seed
 from vitadel.models import attention_scales
 from vitadel.models.adapters import BACKBONE_KEY, add_adapters, with_head
@@ -66,11 +66,11 @@ def load(
     changes: dict[str, object] = {"num_classes": num_classes, "image_size": image_size, "patch_size": patch_size}
     changes |= {"normalization": normalization, "options": None if options is None else dict(options)}
     given = {name: value for name, value in changes.items() if value is not None}
-    return _load(str(model), _Request(given, pretrained, keep_head, seed))
+    return _load(str(model), _ModelRequest(given, pretrained, keep_head, seed))
 
 
 @dataclass(frozen=True, slots=True)
-class _Request:
+class _ModelRequest:
     """What the caller of `load` asks for: the fields of the spec that are given, and how to treat the weights."""
 
     changes: Mapping[str, Any] = field(default_factory=dict)
@@ -79,19 +79,19 @@ class _Request:
     seed: int = 0
 
 
-def _load(text: str, request: _Request) -> Model:
+def _load(text: str, request: _ModelRequest) -> Model:
     name, mark, suffix = _cut(text)
     if mark == "#":
         return with_head(_load(name, request), suffix)
     if mark == "+":
         if request.changes or request.pretrained:
             raise UsageError(f"the adapters in {suffix} fit one network as it is. Leave its classes and sizes out.")
-        return add_adapters(_load(name, _Request()), suffix)
+        return add_adapters(_load(name, _ModelRequest()), suffix)
     state, spec = _weights(text, request)
     return _assemble(replace(spec, **request.changes), text, state, request)
 
 
-def _weights(text: str, request: _Request) -> tuple[Mapping[str, Tensor] | None, ModelSpec]:
+def _weights(text: str, request: _ModelRequest) -> tuple[Mapping[str, Tensor] | None, ModelSpec]:
     """The weights that the text names, None for fresh ones, and the spec before the changes of the request."""
     name, at, file = text.partition("@")
     if at and not file:  # with an unset variable in a script, this would silently train from scratch
@@ -178,7 +178,7 @@ def _names_a_file(text: str) -> bool:
     return os.path.exists(text) or ("@" in text and os.path.exists(text.partition("@")[2]))
 
 
-def _assemble(spec: ModelSpec, text: str, state: Mapping[str, Tensor] | None, request: _Request) -> Model:
+def _assemble(spec: ModelSpec, text: str, state: Mapping[str, Tensor] | None, request: _ModelRequest) -> Model:
     """Build the network and fill it; weights that do not fit are refused before memory is allocated."""
     shapes = outline(spec)
     fitted = None if state is None else _fitted(spec, shapes, state, text, request)
@@ -192,7 +192,7 @@ def _assemble(spec: ModelSpec, text: str, state: Mapping[str, Tensor] | None, re
 
 
 def _fitted(
-    spec: ModelSpec, shapes: nn.Module, state: Mapping[str, Tensor], text: str, request: _Request
+    spec: ModelSpec, shapes: nn.Module, state: Mapping[str, Tensor], text: str, request: _ModelRequest
 ) -> dict[str, Tensor]:
     """The weights of `state` with the names and shapes of the network, without those that stay freshly drawn."""
     wanted = shapes.state_dict()
@@ -271,7 +271,7 @@ def _find(text: str) -> Path:
     if text.startswith("zoo:"):
         path = ZOO / f"{text.removeprefix('zoo:')}.safetensors"
         if not path.exists():
-            raise unknown("zoo model", text, (f"zoo:{file.stem}" for file in ZOO.glob("*.safetensors")))
+            raise unknown_name_error("zoo model", text, (f"zoo:{file.stem}" for file in ZOO.glob("*.safetensors")))
         return path
     path = Path(text)
     if path.is_dir():

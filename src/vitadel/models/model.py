@@ -14,7 +14,7 @@ from vitadel.models import attention_scales
 from vitadel.models.families import family_of
 from vitadel.models.spec import ModelSpec, Normalization
 from vitadel.models.taps import Taps
-from vitadel.models.weights import fingerprint
+from vitadel.models.weights import weights_sha256
 
 
 class Model(nn.Module):
@@ -59,7 +59,7 @@ class Model(nn.Module):
             size = self.spec.image_size
             lines.append(f"  {size} x {size} images{patches}, {self.spec.output_classes} classes")
         norm = self.normalization
-        lines.append("  no normalization" if norm.identity else f"  normalization: mean {norm.mean}, std {norm.std}")
+        lines.append("  no normalization" if norm.is_identity else f"  normalization: mean {norm.mean}, std {norm.std}")
         return "\n".join(lines) + ")"
 
     @property
@@ -86,14 +86,14 @@ class Model(nn.Module):
                 f"Load the data at {size}, or the model with image_size={x.shape[-1]}."
             )
         return attention_scales.logits(
-            self.net, self.taps, x if self.normalization.identity else (x - self.mean) / self.std
+            self.net, self.taps, x if self.normalization.is_identity else (x - self.mean) / self.std
         )
 
 
-def identity(model: Model, name: str) -> dict[str, object]:
+def describe_model(model: Model, name: str) -> dict[str, object]:
     """What a manifest records of a model: its name, spec, number of parameters and a hash of its weights."""
     parameters = sum(weights.numel() for weights in model.net.parameters())
-    sha256 = fingerprint(model.net.state_dict())
+    sha256 = weights_sha256(model.net.state_dict())
     return {"name": name, "spec": model.spec, "parameters": parameters, "sha256": sha256}
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from torch import nn
 
-from vitadel.core.errors import UsageError, unknown
+from vitadel.core.errors import UsageError, unknown_name_error
 from vitadel.models.spec import Option
 
 # words are looked up in timm's tables of names
@@ -55,7 +55,7 @@ def check_options(name: str, options: Mapping[str, Option], architectures: tuple
                     f"images have 3 channels here, got in_chans={value!r:.40}. Leave it out; gray images are repeated."
                 )
         elif option not in known:
-            raise unknown(f"option of {name}", f"{option:.80}", known)
+            raise unknown_name_error(f"option of {name}", f"{option:.80}", known)
         else:
             _check_value(option, value)
 

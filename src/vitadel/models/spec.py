@@ -46,7 +46,7 @@ class Normalization:
         return cls(*(tuple(map(float, one)) for one in each))
 
     @property
-    def identity(self) -> bool:
+    def is_identity(self) -> bool:
         """Whether it changes nothing."""
         return not any(self.mean) and set(self.std) == {1.0}
 

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from vitadel.core.errors import UsageError, unknown
+from vitadel.core.errors import UsageError, unknown_name_error
 from vitadel.core.numeric import Count, check_ranges
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class Tuning:
         check_ranges(self)
         for name, known in _CHOICES.items():
             if (value := getattr(self, name)) not in known:
-                raise unknown(f"Tuning.{name}", f"{value!s:.80}", known)
+                raise unknown_name_error(f"Tuning.{name}", f"{value!s:.80}", known)
         if not isinstance(self.residual, bool):
             raise UsageError(f"Tuning.residual is true or false, got {self.residual!r:.80}.")
         if self.gate == "per-token" and self.softmax != "adapter":
@@ -107,7 +107,7 @@ class Tuning:
             raise UsageError("without a residual a fusion cannot start at nothing. Leave the initialization out.")
         heads = ("joint", *self.names, "kept")
         if self.head not in heads:
-            raise unknown("head", f"{self.head!s:.80}", heads)
+            raise unknown_name_error("head", f"{self.head!s:.80}", heads)
 
     @property
     def names(self) -> tuple[str, ...]:

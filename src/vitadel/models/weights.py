@@ -49,7 +49,7 @@ def _hash(tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> str:
     return digest.hexdigest()
 
 
-def fingerprint(tensors: Mapping[str, Tensor]) -> str:
+def weights_sha256(tensors: Mapping[str, Tensor]) -> str:
     """A hash of names and values: equal exactly if the weights are."""
     _refuse_meta(tensors)
     digest = hashlib.sha256()

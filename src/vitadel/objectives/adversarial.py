@@ -15,7 +15,7 @@ from vitadel.objectives.base import (
     LossOutput,
     Objective,
     Smoothing,
-    accuracy,
+    batch_accuracy,
     hard_labels,
     soft_targets,
     unwrapped,
@@ -129,4 +129,4 @@ class Adversarial(AdversarialObjective):
     def loss(self, model: nn.Module, examples: Examples) -> LossOutput:
         z_BK = model(examples.x_adv).float()
         loss = self.cross_entropy(z_BK, examples.y)
-        return LossOutput(loss, {"adversarial_accuracy": accuracy(z_BK, examples.y)})
+        return LossOutput(loss, {"adversarial_accuracy": batch_accuracy(z_BK, examples.y)})

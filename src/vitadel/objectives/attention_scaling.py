@@ -33,7 +33,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from vitadel.attacks import Scaling
-from vitadel.attacks.attention_scaling.factor_search import find_factors
+from vitadel.attacks.attention_scaling.factor_search import maximize_factors
 from vitadel.attacks.attention_scaling.rescaled_model import RescaledModel
 from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Range, check_ranges
@@ -216,7 +216,7 @@ class _FactorSearch(Objective):
             # by the first image, so that a batch in parts has the same starts
             seed = fold_seed(images.seed, int(images.index_B[begin]))
             with _without_factors(kept_M):
-                best = find_factors(model, x, y, replace(self.scaling, batch_size=len(x)), seed=seed).best
+                best = maximize_factors(model, x, y, replace(self.scaling, batch_size=len(x)), seed=seed).best
             assert best.objective is not None
             score = float(begin) if self.scaling.keep == "last" else best.objective
             if math.isfinite(best.objective):

@@ -139,6 +139,6 @@ def unwrapped(model: nn.Module) -> nn.Module:
     return model.module if isinstance(model, DistributedDataParallel) else model
 
 
-def accuracy(z_BK: Tensor, y: Tensor) -> Tensor:
+def batch_accuracy(z_BK: Tensor, y: Tensor) -> Tensor:
     """The share of images whose class has the largest logit."""
     return (z_BK.detach().argmax(1) == hard_labels(y)).float().mean()

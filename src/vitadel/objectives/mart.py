@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from vitadel.core.numeric import NotNegative
+from vitadel.core.numeric import NonNegative
 from vitadel.losses import cross_entropy, kl_divergence
 from vitadel.objectives.adversarial import AdversarialObjective
-from vitadel.objectives.base import Examples, LossOutput, accuracy, hard_labels, soft_targets
+from vitadel.objectives.base import Examples, LossOutput, batch_accuracy, hard_labels, soft_targets
 
 # instead of 1 in 1 - max p': keeps the logarithm finite
 _ABOVE_ONE = 1.0001
@@ -25,7 +25,7 @@ class MART(AdversarialObjective):
     the cross-entropy and :math:`p_y` take the soft targets, and the maximum excludes the most probable class.
     """
 
-    beta: NotNegative = 6.0
+    beta: NonNegative = 6.0
 
     @property
     def capturable(self) -> bool:
@@ -47,7 +47,7 @@ class MART(AdversarialObjective):
         clean_p_y_B = (clean_BK.softmax(1) * soft_targets(examples.y, adv_BK.shape[1], 0.0)).sum(1)
         weighted_kl_B = kl_divergence(adv_BK, clean_BK) * (1 - clean_p_y_B)
         logs = {
-            "clean_accuracy": accuracy(clean_BK, examples.y),
-            "adversarial_accuracy": accuracy(adv_BK, examples.y),
+            "clean_accuracy": batch_accuracy(clean_BK, examples.y),
+            "adversarial_accuracy": batch_accuracy(adv_BK, examples.y),
         }
         return LossOutput((boosted_B + self.beta * weighted_kl_B).mean(), logs)

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from vitadel.core.numeric import check_ranges
 from vitadel.losses import cross_entropy
-from vitadel.objectives.base import Examples, LossOutput, Objective, Smoothing, accuracy, soft_targets
+from vitadel.objectives.base import Examples, LossOutput, Objective, Smoothing, batch_accuracy, soft_targets
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,4 +32,4 @@ class Standard(Objective):
     def loss(self, model: nn.Module, examples: Examples) -> LossOutput:
         z_BK = model(examples.x).float()
         loss = cross_entropy(z_BK, soft_targets(examples.y, z_BK.shape[1], self.smoothing)).mean()
-        return LossOutput(loss, {"clean_accuracy": accuracy(z_BK, examples.y)})
+        return LossOutput(loss, {"clean_accuracy": batch_accuracy(z_BK, examples.y)})

@@ -38,7 +38,7 @@ from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Range
 from vitadel.models import Adapted
 from vitadel.objectives.adversarial import AdversarialObjective
-from vitadel.objectives.base import Examples, LossOutput, Objective, accuracy, unwrapped
+from vitadel.objectives.base import Examples, LossOutput, Objective, batch_accuracy, unwrapped
 from vitadel.objectives.schedule import TrainingTime
 
 # which adapter trains in phase 1, in this order
@@ -177,7 +177,7 @@ class TORATraining(AdversarialObjective):
         with _output_of(_adapted(model), head, output):
             z_BK = model(x).float()
         loss = self.cross_entropy(z_BK, examples.y)
-        return loss, {f"{kind}_accuracy": accuracy(z_BK, examples.y), f"{kind}_loss": loss.detach()}
+        return loss, {f"{kind}_accuracy": batch_accuracy(z_BK, examples.y), f"{kind}_loss": loss.detach()}
 
 
 @dataclass(frozen=True, slots=True)

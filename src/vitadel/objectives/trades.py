@@ -5,13 +5,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from vitadel.attacks.isolation import frozen
+from vitadel.attacks.isolation import eval_without_weight_gradients
 from vitadel.core.errors import UsageError
-from vitadel.core.numeric import NotNegative
+from vitadel.core.numeric import NonNegative
 from vitadel.goals import Diverge
 from vitadel.losses import kl_divergence
 from vitadel.objectives.adversarial import AdversarialObjective
-from vitadel.objectives.base import Examples, LossOutput, accuracy, unwrapped
+from vitadel.objectives.base import Examples, LossOutput, batch_accuracy, unwrapped
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class TRADES(AdversarialObjective):
         >>> step.loss.backward()
     """
 
-    beta: NotNegative = 6.0
+    beta: NonNegative = 6.0
 
     def __post_init__(self) -> None:
         super(TRADES, self).__post_init__()
@@ -59,7 +59,7 @@ class TRADES(AdversarialObjective):
         if self.attack is None:
             return Examples(x, y, x)
         local = unwrapped(model)
-        with frozen(local), torch.no_grad():
+        with eval_without_weight_gradients(local), torch.no_grad():
             clean_BK = local(x).float()
         return Examples(x, y, self.adversarial_examples(model, x, Diverge(clean_BK), seed, index_B))
 
@@ -68,8 +68,8 @@ class TRADES(AdversarialObjective):
         natural = self.cross_entropy(clean_BK, examples.y)
         divergence = kl_divergence(adv_BK, clean_BK).mean()
         logs = {
-            "clean_accuracy": accuracy(clean_BK, examples.y),
-            "adversarial_accuracy": accuracy(adv_BK, examples.y),
+            "clean_accuracy": batch_accuracy(clean_BK, examples.y),
+            "adversarial_accuracy": batch_accuracy(adv_BK, examples.y),
             "natural_loss": natural.detach(),
             "divergence": divergence.detach(),
         }

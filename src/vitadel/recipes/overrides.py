@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from vitadel.attacks.parsing import READERS
-from vitadel.core.progress import Notify, silent
+from vitadel.core.progress import ProgressCallback, silent
 from vitadel.core.settings import Notation, split_assignment, with_settings
 from vitadel.recipes.recipe import Recipe
 
@@ -11,7 +11,9 @@ _NOTATION = Notation(prefix="--set ", separator=",", readers=READERS)
 _EPOCHS, _WARMUP = "plan.epochs", "plan.warmup_epochs"
 
 
-def override(recipe: Recipe, settings: Sequence[str] | Mapping[str, object], *, notify: Notify = silent) -> Recipe:
+def override(
+    recipe: Recipe, settings: Sequence[str] | Mapping[str, object], *, notify: ProgressCallback = silent
+) -> Recipe:
     """A copy of the recipe with every setting applied at once.
 
     A warm-up that is not among the settings and as long as fewer epochs is shortened to half of them.
@@ -37,7 +39,7 @@ def override(recipe: Recipe, settings: Sequence[str] | Mapping[str, object], *, 
 
 
 def _shortened_warmup(
-    recipe: Recipe, settings: Sequence[tuple[str, object]], notify: Notify
+    recipe: Recipe, settings: Sequence[tuple[str, object]], notify: ProgressCallback
 ) -> list[tuple[str, object]]:
     values = dict(settings)
     if _EPOCHS not in values or _WARMUP in values:

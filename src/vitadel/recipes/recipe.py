@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from vitadel.attacks import Attack
-from vitadel.core.errors import unknown
+from vitadel.core.errors import unknown_name_error
 from vitadel.core.numeric import Count, Range, Seed, Side, check_ranges
 from vitadel.models import Option, Tuning
 from vitadel.objectives import Objective
@@ -71,7 +71,7 @@ class Selection:
     def __post_init__(self) -> None:
         check_ranges(self)
         if self.split not in _SPLITS:
-            raise unknown("selection.split", self.split, _SPLITS)
+            raise unknown_name_error("selection.split", self.split, _SPLITS)
 
 
 @dataclass(frozen=True, slots=True)

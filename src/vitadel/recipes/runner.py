@@ -9,7 +9,7 @@ from torch import nn
 from vitadel import data, models
 from vitadel.core.device import device_name
 from vitadel.core.errors import UsageError
-from vitadel.core.progress import Deferred, Notify, silent
+from vitadel.core.progress import DeferredProgress, ProgressCallback, silent
 from vitadel.data import DataSet, Shards, Split
 from vitadel.evaluate import validation_scores
 from vitadel.recipes.overrides import override
@@ -27,7 +27,7 @@ def train_recipe(
     *,
     data_spec: str | None = None,
     overrides: Mapping[str, object] | Sequence[str] = (),
-    notify: Notify = silent,
+    notify: ProgressCallback = silent,
     command: str | None = None,
 ) -> models.Model:
     """Train a recipe into a run folder, or resume the run that is in it.
@@ -43,7 +43,7 @@ def train_recipe(
     Returns:
         The model to evaluate: the best checkpoint by the hold-out, or the last weights without one.
     """
-    deferred = Deferred(notify)
+    deferred = DeferredProgress(notify)
     recipe, ranks = override(recipe, overrides, notify=deferred), launch_ranks()
     dataset = data.load(data_spec or recipe.data, preprocess=data.parse_preprocess(recipe.preprocess))
     train = _train(recipe, dataset)
@@ -51,7 +51,7 @@ def train_recipe(
     start = _start(recipe, dataset)
     parts: dict[str, object] = {"recipe": recipe, "data": dataset.describe(), "seed": recipe.seed}
     if not recipe.model.start.startswith(("timm:", "vitadel:")) or "@" in recipe.model.start:
-        parts["start"] = models.fingerprint(start.net.state_dict())
+        parts["start"] = models.weights_sha256(start.net.state_dict())
     if synthetic is not None:
         parts["synthetic"] = synthetic.images.describe()
     # a run resumed with other code would be neither the old run nor the new one

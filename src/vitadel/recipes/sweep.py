@@ -22,9 +22,9 @@ import torch
 from vitadel import data, models
 from vitadel.core.device import device_name
 from vitadel.core.distributed import Ranks
-from vitadel.core.errors import UsageError, unknown
+from vitadel.core.errors import UsageError, unknown_name_error
 from vitadel.core.files import write_json
-from vitadel.core.progress import Deferred, Notify, prefixed, silent
+from vitadel.core.progress import DeferredProgress, ProgressCallback, prefixed, silent
 from vitadel.core.settings import split_assignment
 from vitadel.core.stats import Accuracy
 from vitadel.evaluate import AttackSuite
@@ -58,13 +58,13 @@ _LONGEST = 120
 _JITTER = 0.4
 
 # evaluates the run folder of a combination
-Evaluate = Callable[[Path, Notify], Sequence[SuiteRecord]]
+Evaluate = Callable[[Path, ProgressCallback], Sequence[SuiteRecord]]
 
 
 def _augmented(recipe: Recipe, name: str) -> Recipe:
     """One of Debenedetti's sixteen sets, on top of the recipe's own flips, crops and color jitter."""
     if name not in AUGMENTATION_SETS:
-        raise unknown("set of augmentations", name, AUGMENTATION_SETS)
+        raise unknown_name_error("set of augmentations", name, AUGMENTATION_SETS)
     chosen = AUGMENTATION_SETS[name]
     mixing = Mixing(mixup=chosen.mixup, cutmix=chosen.cutmix) if chosen.mixup or chosen.cutmix else None
     # timm leaves the jitter out where there is RandAugment, and the published runs used timm
@@ -124,7 +124,7 @@ class Axis:
         if not all(labels):
             raise UsageError(f"cannot read --axis {text!r}. Write {example}.")
         if "." not in name and name not in AXES and name not in {f.name for f in fields(Recipe)}:
-            raise unknown("axis", name, AXES)
+            raise unknown_name_error("axis", name, AXES)
         return cls.of(name, labels)
 
     @classmethod
@@ -215,7 +215,7 @@ class Sweep:
         if self.suite is not None and self.suite.attacks and self.threat is None:
             raise UsageError(f"suite {self.suite.name!r} attacks, so it needs a threat. Write --threat linf:8/255.")
 
-    def combinations(self, notify: Notify = silent) -> tuple[Combination, ...]:
+    def combinations(self, notify: ProgressCallback = silent) -> tuple[Combination, ...]:
         """All combinations, the last axis changing fastest; values that cannot be are refused before any training."""
         products = list(itertools.product(*(axis.values for axis in self.axes)))
         labels = [tuple(value.label for value in values) for values in products]
@@ -228,7 +228,7 @@ class Sweep:
                 raise UsageError(f"{earlier} and {one.name} are one and the same recipe. Leave one out.")
         return combinations
 
-    def _recipe(self, values: Sequence[Value], notify: Notify) -> Recipe:
+    def _recipe(self, values: Sequence[Value], notify: ProgressCallback) -> Recipe:
         """All settings at once, as values are checked against each other; then the changes beyond settings."""
         settings = [*self.settings, *(setting for value in values for setting in value.settings)]
         recipe = override(self.recipe, settings, notify=notify)
@@ -279,7 +279,7 @@ def run_sweep(
     folder: Path,
     *,
     evaluate: Evaluate | None = None,
-    notify: Notify = silent,
+    notify: ProgressCallback = silent,
     command: str | None = None,
 ) -> SweepRecord:
     """Train every combination into `folder`.
@@ -301,7 +301,7 @@ def run_sweep(
         UsageError: If a combination cannot be trained, before any training, or the folder belongs to another run.
     """
     assert evaluate is not None or sweep.suite is None, "a sweep with a suite needs a way to evaluate"
-    deferred = Deferred(notify)
+    deferred = DeferredProgress(notify)
     combinations = sweep.combinations(deferred)
     sweep.refuse(combinations)
     parts = sweep.parts(combinations)
@@ -317,7 +317,7 @@ def run_sweep(
 
 
 def _train_and_evaluate(
-    sweep: Sweep, one: Combination, run: Run, evaluate: Evaluate | None, notify: Notify, command: str | None
+    sweep: Sweep, one: Combination, run: Run, evaluate: Evaluate | None, notify: ProgressCallback, command: str | None
 ) -> CombinationRecord:
     folder, reason, holdout, test = run.folder / one.name, None, None, None
     try:

@@ -260,7 +260,7 @@ def _run_record(folder: Path) -> RunRecord:
 
 def _evaluation(run: Run, name: str) -> EvaluatedSuite:
     results = run.results(name)
-    summary, columns = results.checked()
+    summary, columns = results.read_verified()
     path, gallery = results.folder / "summary.json", results.folder / "gallery.npz"
     record = SuiteRecord.from_json(summary, path)
     if record.main is None and record.clean is None:

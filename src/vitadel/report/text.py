@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitadel.core.files import write_whole
+from vitadel.core.files import write_atomically
 from vitadel.core.flags import Flag
 from vitadel.runs import ManifestRecord
 
@@ -43,10 +43,10 @@ _IN_GRAY_LEVELS = {"eps", "step_size"}
 def write_file(path: Path, text: str) -> Path:
     """Write a file, whole or not at all; characters that UTF-8 has not are escaped."""
 
-    def write(beside: Path) -> None:
-        beside.write_text(text, encoding="utf-8", errors="backslashreplace")
+    def write(temporary: Path) -> None:
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
 
-    write_whole(path, write)
+    write_atomically(path, write)
     return path
 
 

@@ -1,7 +1,7 @@
 """The run folder: manifest, log, rows, checkpoints; claim and resume."""
 
-from vitadel.core.files import read_json, write_json, write_whole
-from vitadel.core.progress import Notify, silent
+from vitadel.core.files import read_json, write_atomically, write_json
+from vitadel.core.progress import ProgressCallback, silent
 from vitadel.runs.manifest import ManifestRecord, code_hashes, describe, fingerprint, surroundings
 from vitadel.runs.run import LogEntry, Run
 from vitadel.runs.tables import ResultFolder
@@ -10,7 +10,7 @@ from vitadel.runs.tensorboard import Scalars
 __all__ = [
     "LogEntry",
     "ManifestRecord",
-    "Notify",
+    "ProgressCallback",
     "ResultFolder",
     "Run",
     "Scalars",
@@ -20,6 +20,6 @@ __all__ = [
     "read_json",
     "silent",
     "surroundings",
+    "write_atomically",
     "write_json",
-    "write_whole",
 ]

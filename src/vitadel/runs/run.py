@@ -109,7 +109,7 @@ class Run:
                 return str(error)
             return ""
 
-        if refusal := (ranks or Ranks()).agree(claim_once):
+        if refusal := (ranks or Ranks()).broadcast_from_first(claim_once):
             raise UsageError(refusal)
         return claimed[0] if claimed else cls.open(folder)
 

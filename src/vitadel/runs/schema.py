@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitadel.core.errors import UsageError, quoted, reason
-from vitadel.core.files import read_json, write_whole
+from vitadel.core.errors import UsageError, reason, short_repr
+from vitadel.core.files import read_json, write_atomically
 from vitadel.core.flags import Flag
 from vitadel.core.stats import Accuracy
 from vitadel.runs.exhibits import Exhibit, Table
@@ -278,11 +278,11 @@ class Gallery:
         """Store it as a NumPy archive."""
         arrays = {one.name: np.asarray(getattr(self, one.name)) for one in fields(self)}
 
-        def write(beside: Path) -> None:
-            with beside.open("wb") as handle:
+        def write(temporary: Path) -> None:
+            with temporary.open("wb") as handle:
                 np.savez_compressed(handle, **arrays)  # type: ignore[arg-type]
 
-        write_whole(path, write)
+        write_atomically(path, write)
 
     @classmethod
     def read(cls, path: Path) -> "Gallery":
@@ -472,6 +472,8 @@ def _refuse_other(content: Mapping[str, object], known: str, source: object) -> 
     kind, _, newest = known.partition("/")
     name, _, version = str(content.get("schema", known)).partition("/")
     if name != kind or not version.isdecimal():
-        raise UsageError(f"{source} holds no {kind}, but {quoted(content.get('schema'))}. Give the file of a {kind}.")
+        raise UsageError(
+            f"{source} holds no {kind}, but {short_repr(content.get('schema'))}. Give the file of a {kind}."
+        )
     if int(version) > int(newest):
         raise UsageError(f"{source} has version {version:.20}, and this Vitadel reads up to {newest}. Update it.")

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitadel.core.errors import UsageError
-from vitadel.core.files import read_json, write_json, write_whole
+from vitadel.core.files import read_json, write_atomically, write_json
 from vitadel.core.stats import Accuracy, accuracy_of
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class ResultFolder:
         """The finished rows as columns, in order of `index`, under their names of this version; empty before."""
         return _with_new_names(_read_one(self._rows)) if self._rows.exists() else {}
 
-    def checked(self) -> tuple[dict[str, Any], dict[str, list[Any]]]:
+    def read_verified(self) -> tuple[dict[str, Any], dict[str, list[Any]]]:
         """The summary and the rows that it was counted from.
 
         Raises:
@@ -168,7 +168,7 @@ def _write(table: "pyarrow.Table", path: Path) -> None:
     import pyarrow.parquet as pq
 
     hashed = table.replace_schema_metadata({_HASH: _hash(table.to_pydict())})
-    write_whole(path, lambda beside: pq.write_table(hashed, beside, write_page_checksum=True))
+    write_atomically(path, lambda temporary: pq.write_table(hashed, temporary, write_page_checksum=True))
 
 
 def _read_one(path: Path) -> dict[str, list[object]]:

@@ -23,7 +23,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin
 
 import numpy as np
 
-from vitadel.core.errors import UsageError, quoted, unknown
+from vitadel.core.errors import UsageError, short_repr, unknown_name_error
 
 T = TypeVar("T")
 
@@ -142,10 +142,10 @@ def _read_union(kinds: Sequence[Any], value: object, path: str) -> object:
     known = {kind.kind: kind for kind in kinds}
     name, version = (_expect(value, dict, "an object", path).get(tag) for tag in _TAGS)
     if name not in known:
-        raise unknown("kind of exhibit", str(name), known)
+        raise unknown_name_error("kind of exhibit", str(name), known)
     if type(version) is not int or version > known[name].version:
         raise UsageError(
-            f"{path} has version {quoted(version)}, and this Vitadel reads up to {known[name].version}. Update it."
+            f"{path} has version {short_repr(version)}, and this Vitadel reads up to {known[name].version}. Update it."
         )
     return _read(known[name], value, path)
 
@@ -184,10 +184,10 @@ def _read_array(kind: Any, value: object, path: str) -> object:
     (wanted,) = get_args(get_args(kind)[1])
     dtype, shape, text = content.get("dtype"), content.get("shape"), content.get("base64")
     if dtype not in _ARRAY_TYPES or dtype != np.dtype(wanted).name:
-        raise Mismatch(f"{path}.dtype should be {np.dtype(wanted).name}, got {quoted(dtype)}")
+        raise Mismatch(f"{path}.dtype should be {np.dtype(wanted).name}, got {short_repr(dtype)}")
     sides = _expect(shape, list, "a list", f"{path}.shape")
     if not all(type(side) is int and side >= 0 for side in sides):
-        raise Mismatch(f"{path}.shape should be whole numbers, got {quoted(shape)}")
+        raise Mismatch(f"{path}.shape should be whole numbers, got {short_repr(shape)}")
     try:
         data = base64.b64decode(_expect(text, str, "text", f"{path}.base64"), validate=True)
         return np.frombuffer(data, dtype=wanted).reshape(sides)
@@ -202,7 +202,7 @@ def _expect(value: object, kind: type, name: str, path: str) -> Any:
 
 
 def _mismatch(wanted: str, value: object, path: str) -> Mismatch:
-    return Mismatch(f"{path or 'it'} should be {wanted}, got {quoted(value)}")
+    return Mismatch(f"{path or 'it'} should be {wanted}, got {short_repr(value)}")
 
 
 @functools.cache

@@ -23,7 +23,7 @@ _LINKS = 6
 
 
 def gaussian_blur(x: Tensor, rng: RandomStreams, sigma: float) -> Tensor:
-    return filters.gaussian_blur(x, sigma)
+    return filters.gaussian_filter(x, sigma)
 
 
 def defocus_blur(x: Tensor, rng: RandomStreams, radius: float, softness: float) -> Tensor:
@@ -86,7 +86,7 @@ def glass_blur(x: Tensor, rng: RandomStreams, sigma: float, reach: int, passes: 
     stays as it is. The scan goes from the bottom right to the top left, so a pixel copies what a neighbor further on
     has copied itself, or else that neighbor's own value. `copied` follows these chains for all pixels at once.
     """
-    levels = (filters.gaussian_blur(x, sigma) * 255).clamp_(0, 255).floor_().float().flatten(2)
+    levels = (filters.gaussian_filter(x, sigma) * 255).clamp_(0, 255).floor_().float().flatten(2)
     height, width = x.shape[-2:]
     source: Tensor | None = None
     for number in range(passes):
@@ -94,7 +94,7 @@ def glass_blur(x: Tensor, rng: RandomStreams, sigma: float, reach: int, passes: 
         source = last if source is None else source.gather(1, last)
     assert source is not None
     taken = levels.gather(2, source[:, None].expand(-1, x.shape[1], -1)).view_as(x)
-    return filters.gaussian_blur(divide(taken.to(x.dtype), 255), sigma)
+    return filters.gaussian_filter(divide(taken.to(x.dtype), 255), sigma)
 
 
 def offsets(rng: RandomStreams, reach: int, height: int, width: int) -> tuple[Tensor, Tensor]:

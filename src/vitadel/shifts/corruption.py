@@ -8,7 +8,7 @@ from zlib import crc32
 import torch
 from torch import Tensor
 
-from vitadel.core.errors import UsageError, unknown
+from vitadel.core.errors import UsageError, unknown_name_error
 from vitadel.core.numeric import Range, check_ranges, check_seed
 from vitadel.core.rng import RandomStreams, fold_seed
 from vitadel.shifts.filters import divide, floor_levels
@@ -57,9 +57,9 @@ class Corruption:
     def __post_init__(self) -> None:
         check_ranges(self)
         if self.name not in CORRUPTIONS:
-            raise unknown("corruption", self.name, CORRUPTIONS)
+            raise unknown_name_error("corruption", self.name, CORRUPTIONS)
         if self.table is not None and self.table not in TABLES:
-            raise unknown("table of severities", self.table, TABLES)
+            raise unknown_name_error("table of severities", self.table, TABLES)
         if self.frost is not None:
             if self.name != "frost":
                 raise UsageError(f"only the corruption frost takes a folder of photographs, got one for {self.name}.")

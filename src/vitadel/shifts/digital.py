@@ -8,7 +8,7 @@ from torch.nn.functional import grid_sample
 
 from vitadel.core.rng import RandomStreams
 from vitadel.shifts.fast_rng import uniform
-from vitadel.shifts.filters import Strips, apply_to_columns, apply_to_rows, divide, gaussian_blur, mirrored, strips
+from vitadel.shifts.filters import Strips, apply_to_columns, apply_to_rows, divide, gaussian_filter, mirrored, strips
 
 _TINY = 1e-6
 
@@ -21,7 +21,7 @@ def elastic_transform(x: Tensor, rng: RandomStreams, strength: float, sigma: flo
     if not strength:
         return moved
     noise = uniform(rng.fold(1), 2, height, width).double().mul_(2).sub_(1)
-    shift = gaussian_blur(noise, sigma, truncate=3, edge=mirrored).mul_(strength).float()
+    shift = gaussian_filter(noise, sigma, truncate=3, edge=mirrored).mul_(strength).float()
     return sample_twice(moved.double(), _places(height, width, x.device) + shift).to(x.dtype)
 
 

@@ -82,7 +82,7 @@ def apply_to_columns(x: Tensor, rows: Strips) -> Tensor:
     return torch.cat([strip.weights @ x[..., strip.columns, :] for strip in rows], -2)
 
 
-def gaussian_blur(x: Tensor, sigma: float, truncate: float = 4, edge: Edge = nearest) -> Tensor:
+def gaussian_filter(x: Tensor, sigma: float, truncate: float = 4, edge: Edge = nearest) -> Tensor:
     """A Gaussian cut off at `truncate` standard deviations.
 
     A narrow one adds pixels in the order scipy adds them, so in float64 it gives scipy's bits. A wide one is a

@@ -124,10 +124,10 @@ def _unreadable(path: Path | str, error: Exception) -> UsageError:
 
 def from_photographs(x: Tensor, rng: RandomStreams, folder: Path, stride: int) -> Tensor:
     photos = _opened(folder, stride, *x.shape[-2:], x.device)
-    which = rng.fold(0).below(len(photos.start))
+    which = rng.fold(0).randint(len(photos.start))
     width = photos.width[which]
-    top = rng.fold(1).below(photos.height[which] - x.shape[-2])
-    left = rng.fold(2).below(width - x.shape[-1])
+    top = rng.fold(1).randint(photos.height[which] - x.shape[-2])
+    left = rng.fold(2).randint(width - x.shape[-1])
     corner = photos.start[which] + top * width + left
     cut = _windows_by_slices if x.is_cpu else _windows_by_index
     return cut(photos.pixels, corner, width, *x.shape[-2:])
@@ -154,7 +154,7 @@ def procedural(x: Tensor, rng: RandomStreams) -> Tensor:
     clouds, crystals = _colored(clouds), _colored(crystals)
     ice = _standard(clouds - _RIDGES * _standard(crystals.abs()))
     mean, spread = _tints(x.device)
-    which = rng.fold(1).below(len(mean))
+    which = rng.fold(1).randint(len(mean))
     return (mean[which] + spread[which] * ice[:, None]).clamp_(0, 1)
 
 

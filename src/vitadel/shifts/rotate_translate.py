@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample
 
 from vitadel.core.errors import UsageError
-from vitadel.core.numeric import Count, Degrees, NotNegative, check_ranges
+from vitadel.core.numeric import Count, Degrees, NonNegative, check_ranges
 from vitadel.core.rng import RandomStreams
 
 # a grid that memory holds: the published ones have up to 2511 transformations
@@ -31,7 +31,7 @@ class RotateTranslate:
         rotations: Angles of the grid, an odd number.
     """
 
-    max_translation: NotNegative
+    max_translation: NonNegative
     max_rotation: Degrees = 30.0
     translations: Count = 9
     rotations: Count = 31

@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 
 from vitadel.core.rng import RandomStreams
 from vitadel.shifts.fast_rng import normal
-from vitadel.shifts.filters import divide, gaussian_blur
+from vitadel.shifts.filters import divide, gaussian_filter
 
 _WATER = (175 / 255, 238 / 255, 238 / 255)
 _MUD = (63 / 255, 42 / 255, 20 / 255)
@@ -33,9 +33,9 @@ def spatter(
     amount: float,
     muddy: bool,
 ) -> Tensor:
-    liquid = gaussian_blur(normal(rng, *x.shape[-2:]).double().mul_(spread).add_(mean), sigma)
+    liquid = gaussian_filter(normal(rng, *x.shape[-2:]).double().mul_(spread).add_(mean), sigma)
     if muddy:
-        cover = gaussian_blur((liquid > threshold).double(), amount).to(x.dtype)
+        cover = gaussian_filter((liquid > threshold).double(), amount).to(x.dtype)
         cover = cover.masked_fill(cover < _SOLID, 0)[:, None]
         return x * (1 - cover) + cover * _color(_MUD, x)
     # a byte of the original overflows where the noise is beyond white

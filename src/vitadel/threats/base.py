@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from vitadel.core.errors import UsageError
-from vitadel.core.numeric import check_ranges, read_number
+from vitadel.core.numeric import check_ranges, parse_number
 from vitadel.core.rng import RandomStreams
 
 AnyThreat = TypeVar("AnyThreat", bound="Threat")
@@ -45,7 +45,7 @@ class Threat(ABC):
     def __str__(self) -> str:
         """The shortest text that `parse_threat` reads back: 8/255 rather than 0.0313725, 0.05 rather than 12.75/255."""
         texts = [f"{self.eps * 255:.6g}/255", f"{self.eps:.6g}", repr(self.eps)]
-        exact = [text for text in texts if math.isclose(read_number(text, "eps"), self.eps, rel_tol=1e-9)]
+        exact = [text for text in texts if math.isclose(parse_number(text, "eps"), self.eps, rel_tol=1e-9)]
         return f"{self.name}:{min(exact, key=len)}"
 
     # ------------------------------------------------------------ gradient attacks
@@ -151,6 +151,6 @@ def per_image(v_B: Tensor, like: Tensor) -> Tensor:
     return v_B.view(-1, *(1 for _ in like.shape[1:]))
 
 
-def spread(value: float | Tensor, like: Tensor) -> float | Tensor:
+def broadcast_per_image(value: float | Tensor, like: Tensor) -> float | Tensor:
     """A number for all images, or [B] numbers reshaped to broadcast against a batch of images."""
     return per_image(value, like) if isinstance(value, Tensor) else value

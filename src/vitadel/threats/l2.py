@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vitadel.core.numeric import Range
 from vitadel.core.rng import RandomStreams
-from vitadel.threats.base import Threat, check_size, per_image, spread
+from vitadel.threats.base import Threat, broadcast_per_image, check_size, per_image
 from vitadel.threats.hyperplane import displacement, proportional_moves
 from vitadel.threats.square_proposals import L2_PATTERNS
 
@@ -68,7 +68,9 @@ class L2(Threat):
 
     def ascend(self, x: Tensor, grad: Tensor, step: float | Tensor) -> Tensor:
         # a saturated softmax leaves gradients far below 1e-12 that still point the right way
-        return x + spread(step, x) * grad / per_image(_norm(grad).clamp_min(torch.finfo(grad.dtype).tiny), grad)
+        return x + broadcast_per_image(step, x) * grad / per_image(
+            _norm(grad).clamp_min(torch.finfo(grad.dtype).tiny), grad
+        )
 
     def sample(self, x0: Tensor, rng: RandomStreams) -> Tensor:
         """Uniform in the ball: a Gaussian direction, and a radius whose d-th power is uniform."""

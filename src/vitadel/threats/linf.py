@@ -8,7 +8,7 @@ from torch import Tensor
 
 from vitadel.core.numeric import Range
 from vitadel.core.rng import RandomStreams
-from vitadel.threats.base import Threat, per_image, spread
+from vitadel.threats.base import Threat, broadcast_per_image, per_image
 from vitadel.threats.hyperplane import displacement, proportional_moves
 from vitadel.threats.square_proposals import window_mask
 
@@ -33,7 +33,7 @@ class Linf(Threat):
         return x.clamp(x0 - self.eps, x0 + self.eps).clamp(0, 1)
 
     def ascend(self, x: Tensor, grad: Tensor, step: float | Tensor) -> Tensor:
-        return x + spread(step, x) * grad.sign()
+        return x + broadcast_per_image(step, x) * grad.sign()
 
     def sample(self, x0: Tensor, rng: RandomStreams) -> Tensor:
         return self.project(x0 + self.eps * self.random_direction(x0, rng), x0)

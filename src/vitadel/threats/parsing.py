@@ -1,7 +1,7 @@
 """Threats by name: `linf:8/255`."""
 
-from vitadel.core.errors import UsageError, quoted, unknown
-from vitadel.core.numeric import read_number
+from vitadel.core.errors import UsageError, short_repr, unknown_name_error
+from vitadel.core.numeric import parse_number
 from vitadel.threats.base import Threat
 from vitadel.threats.l1 import L1
 from vitadel.threats.l2 import L2
@@ -22,10 +22,10 @@ def parse_threat(text: str) -> Threat:
     written, colon, eps = text.partition(":")
     name = written.lower()
     if name not in THREATS:
-        raise unknown("threat", written, THREATS)
+        raise unknown_name_error("threat", written, THREATS)
     if not colon:
-        raise UsageError(f"the threat {quoted(text)} has no radius. Write for example {name}:8/255.")
-    return THREATS[name](read_number(eps, f"the radius of {quoted(text)}"))
+        raise UsageError(f"the threat {short_repr(text)} has no radius. Write for example {name}:8/255.")
+    return THREATS[name](parse_number(eps, f"the radius of {short_repr(text)}"))
 
 
 def as_threat(threat: Threat | str) -> Threat:

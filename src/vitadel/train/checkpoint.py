@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from vitadel.core.errors import UsageError
-from vitadel.core.files import write_whole
+from vitadel.core.files import write_atomically
 from vitadel.models import Model, read_tensors, save, write_tensors
 from vitadel.train.distributed import full_tensors, load_full_tensors, shard_like
 
@@ -79,7 +79,9 @@ class Checkpoints:
             return
         about = {"progress": asdict(state), "optimizer": numbers}
         path = self.folder / f"step-{state.step:09d}.safetensors"
-        write_whole(path, lambda beside: write_tensors(beside, tensors, {"vitadel.training": json.dumps(about)}))
+        write_atomically(
+            path, lambda temporary: write_tensors(temporary, tensors, {"vitadel.training": json.dumps(about)})
+        )
         for old in self._paths()[:-_KEPT]:
             old.unlink()
 
@@ -120,7 +122,7 @@ class Checkpoints:
         tensors = full_tensors(model.net.state_dict())
         if self.writes:
             path = self.folder / f"{name}.safetensors"
-            write_whole(path, lambda beside: save(model, beside, about, tensors=tensors))
+            write_atomically(path, lambda temporary: save(model, temporary, about, tensors=tensors))
 
     def _fill(self, tensors: Mapping[str, Tensor], numbers: Mapping[str, object]) -> None:
         for name, net in self.nets.items():

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from vitadel.core.errors import UsageError
-from vitadel.core.numeric import Count, CountOrZero, NotNegative, Range, check_ranges
+from vitadel.core.numeric import Count, CountOrZero, NonNegative, Range, check_ranges
 from vitadel.core.rng import RandomStreams, fold_seed
 from vitadel.models import family_of
 from vitadel.objectives import ScheduleUnit
@@ -117,9 +117,9 @@ class TrainingConfig:
     optimizer: OptimizerChoice
     lr_scaling: LRScaling = LRScaling.FIXED
     lr_batch: Count = 512
-    warmup_epochs: NotNegative = 0.0
-    warmup_lr: NotNegative = 0.0
-    min_lr: NotNegative = 0.0
+    warmup_epochs: NonNegative = 0.0
+    warmup_lr: NonNegative = 0.0
+    min_lr: NonNegative = 0.0
     cooldown_epochs: CountOrZero = 0
     step_every: PositiveOrNull | None = None
     step_factor: Annotated[float, Range(gt=0, le=1)] = 0.1

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from vitadel.core.cuda_graph import GraphedBackward
 from vitadel.core.errors import Stopped, UsageError
 from vitadel.core.flags import Flag
-from vitadel.core.progress import Notify, silent
+from vitadel.core.progress import ProgressCallback, silent
 from vitadel.core.rng import fold_seed
 from vitadel.data import Split
 from vitadel.models import Adapted, Model, attention_scales
@@ -33,7 +33,7 @@ from vitadel.train.distributed import (
     stop_on_sigterm,
     undo_prepare,
 )
-from vitadel.train.input.loader import Batch, Loader
+from vitadel.train.input.loader import Loader, TrainingBatch
 from vitadel.train.monitor.hardware import forward_flops, peak_flops
 from vitadel.train.monitor.training_log import TrainingLog
 from vitadel.train.setup import Synthetic, set_up
@@ -84,7 +84,7 @@ class Trainer:
         seed: int,
         synthetic: Synthetic | None = None,
         validate: Validate | None = None,
-        notify: Notify = silent,
+        notify: ProgressCallback = silent,
     ) -> None:
         self.model, self.objective, self.config, self.seed = model, objective, config, seed
         self.validation, self.notify = validate, notify
@@ -207,7 +207,7 @@ class Trainer:
                     self._save_checkpoint()
                     raise Stopped(f"stopped at step {self.state.step}, which is saved: the same command resumes.")
 
-    def _batches(self) -> Generator[Batch, None, None]:
+    def _batches(self) -> Generator[TrainingBatch, None, None]:
         sampler = replace(self.sampler, seed=self._run_seed)
         rank, world = self.accelerator.process_index, self.accelerator.num_processes
         indices = sampler.batches(range(self.state.step, self.total_steps), rank, world)
@@ -230,7 +230,7 @@ class Trainer:
 
     # ---------------------------------------------------------------- update
 
-    def _update(self, batch: Batch) -> None:
+    def _update(self, batch: TrainingBatch) -> None:
         """One update: augment, attack, loss and backward pass (in parts, if `accumulate` is set), optimizer."""
         index, x, y = batch
         step, config = self.state.step, self.config

@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from vitadel.core.errors import UsageError
-from vitadel.core.numeric import NotNegative, Positive, Range, check_ranges
+from vitadel.core.numeric import NonNegative, Positive, Range, check_ranges
 
 # the decay of a running mean
 Decaying = Annotated[float, Range(ge=0, lt=1)]
@@ -50,7 +50,7 @@ class AdamW:
     """
 
     lr: Positive
-    weight_decay: NotNegative = 0.05
+    weight_decay: NonNegative = 0.05
     betas: tuple[Decaying, Decaying] = (0.9, 0.999)
     decay: Decay = Decay.DIMENSIONS
     exempt: tuple[str, ...] = ()
@@ -67,7 +67,7 @@ class Lion:
     """The sign of an interpolated momentum (Chen et al. 2023, arXiv:2302.06675); settings as in `AdamW`."""
 
     lr: Positive
-    weight_decay: NotNegative = 0.5
+    weight_decay: NonNegative = 0.5
     betas: tuple[Decaying, Decaying] = (0.9, 0.99)
     decay: Decay = Decay.DIMENSIONS
     exempt: tuple[str, ...] = ()
@@ -84,7 +84,7 @@ class SGD:
     """Stochastic gradient descent with momentum; `decay` and `exempt` as in `AdamW`."""
 
     lr: Positive
-    weight_decay: NotNegative = 5e-4
+    weight_decay: NonNegative = 5e-4
     momentum: Decaying = 0.9
     nesterov: bool = True
     decay: Decay = Decay.DIMENSIONS

@@ -14,7 +14,7 @@ from subjects import studied_in  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
 from vitadel.analyze import Perturbations, study
-from vitadel.analyze.attacked_images import Sign, Stretch, as_bytes, gray, mean_interval, pgd
+from vitadel.analyze.attacked_images import Sign, Stretch, as_bytes, finite_mean_interval, gray, pgd
 from vitadel.analyze.patch_grid import alignment
 from vitadel.analyze.perturbations import mean_alignment
 from vitadel.analyze.spectrum import fine_share
@@ -123,7 +123,7 @@ def test_numbers_are_those_of_the_attack_itself(x: Tensor) -> None:
         known = alignment(pattern, 4)
         first = int((known.rank_B == 1 / 16).sum())
         wanted = {
-            **mean_interval(known.true_B.tolist()),
+            **finite_mean_interval(known.true_B.tolist()),
             "mean_rank": float(known.rank_B.double().mean()),
             "first": first,
         }
@@ -135,12 +135,12 @@ def test_numbers_are_those_of_the_attack_itself(x: Tensor) -> None:
 
 
 def test_the_mean_has_the_normal_interval() -> None:
-    found = mean_interval([1.0, 2.0, 3.0, float("nan")])
+    found = finite_mean_interval([1.0, 2.0, 3.0, float("nan")])
     assert found["mean"] == 2
     assert found["high"] - found["mean"] == pytest.approx(1.959964 / 3**0.5)
-    assert mean_interval([4.0])["mean"] == 4
-    assert np.isnan(mean_interval([4.0])["low"])
-    assert np.isnan(mean_interval([])["mean"])
+    assert finite_mean_interval([4.0])["mean"] == 4
+    assert np.isnan(finite_mean_interval([4.0])["low"])
+    assert np.isnan(finite_mean_interval([])["mean"])
 
 
 @pytest.mark.parametrize("family", [*TINY, "wrn"])

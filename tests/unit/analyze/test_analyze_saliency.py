@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from vitadel.analyze import Saliency, study
 from vitadel.analyze.eigencam import eigencam
-from vitadel.analyze.saliency import alike, in_the_middle, spread, turned
+from vitadel.analyze.saliency import center_share, evenness, map_correlation, with_matching_sign
 from vitadel.analyze.saliency_maps import Method, SaliencyMaps, rollout
 from vitadel.core.errors import UsageError
 from vitadel.models import Model, Option, load, tora, wrap
@@ -252,35 +252,35 @@ def test_adapters_do_not_hide_the_backbone(x: Tensor) -> None:
 def test_numbers_of_maps() -> None:
     flat, corner = torch.ones(1, 8, 8), torch.zeros(1, 8, 8)
     corner[0, 0, 0] = 5
-    assert float(spread(flat)) == 1
-    assert float(spread(corner)) == pytest.approx(1 / 64)
-    assert float(spread(torch.tensor([[[1.0, -7.0], [1.0, -1.0]]]))) == 0.5  # only what is positive counts
-    assert float(in_the_middle(flat)) == pytest.approx(0.25)
-    assert float(in_the_middle(torch.ones(1, 7, 7))) == pytest.approx(0.25)  # cells on the edge count in part
-    assert float(in_the_middle(corner)) == 0
+    assert float(evenness(flat)) == 1
+    assert float(evenness(corner)) == pytest.approx(1 / 64)
+    assert float(evenness(torch.tensor([[[1.0, -7.0], [1.0, -1.0]]]))) == 0.5  # only what is positive counts
+    assert float(center_share(flat)) == pytest.approx(0.25)
+    assert float(center_share(torch.ones(1, 7, 7))) == pytest.approx(0.25)  # cells on the edge count in part
+    assert float(center_share(corner)) == 0
     middle = torch.zeros(1, 8, 6)
     middle[0, 3, 2] = 1
-    assert float(in_the_middle(middle)) == 1
+    assert float(center_share(middle)) == 1
     ramp = torch.arange(16.0).view(1, 4, 4)
-    assert float(alike(ramp, 3 * ramp + 1)) == pytest.approx(1)
-    assert float(alike(ramp, -ramp)) == pytest.approx(-1)
-    assert bool(alike(ramp, torch.ones(1, 4, 4)).isnan())
+    assert float(map_correlation(ramp, 3 * ramp + 1)) == pytest.approx(1)
+    assert float(map_correlation(ramp, -ramp)) == pytest.approx(-1)
+    assert bool(map_correlation(ramp, torch.ones(1, 4, 4)).isnan())
 
 
 def test_maps_under_attack_have_the_sign_of_the_clean_ones() -> None:
     rng = torch.Generator().manual_seed(0)
     clean = torch.randn(6, 4, 4, generator=rng)
     flips = torch.tensor([1.0, -1, -1, 1, -1, 1]).view(-1, 1, 1)
-    torch.testing.assert_close(turned(clean, flips * (2 * clean + 1)), 2 * clean + 1)
-    assert torch.equal(turned(clean.abs(), torch.ones(6, 4, 4)), torch.ones(6, 4, 4))
+    torch.testing.assert_close(with_matching_sign(clean, flips * (2 * clean + 1)), 2 * clean + 1)
+    assert torch.equal(with_matching_sign(clean.abs(), torch.ones(6, 4, 4)), torch.ones(6, 4, 4))
 
 
 def test_a_map_that_is_nowhere_negative_is_never_turned() -> None:
     clean, attacked = (eigencam(torch.tensor([cells])[..., None]) for cells in ([1.0, 1, 1, 3], [3.0, 1, 1, 1]))
     clean, attacked = clean.view(1, 2, 2), attacked.view(1, 2, 2)
-    assert torch.equal(turned(clean, attacked), attacked)
-    assert float(alike(clean, turned(clean, attacked))) == pytest.approx(-1 / 3)
-    assert torch.equal(turned(clean, -attacked), attacked)
+    assert torch.equal(with_matching_sign(clean, attacked), attacked)
+    assert float(map_correlation(clean, with_matching_sign(clean, attacked))) == pytest.approx(-1 / 3)
+    assert torch.equal(with_matching_sign(clean, -attacked), attacked)
 
 
 def test_centered_maps_of_a_small_attack_do_not_turn_around(x: Tensor) -> None:
@@ -297,7 +297,7 @@ def test_numbers_are_those_of_the_maps_and_pictures_show_them(x: Tensor) -> None
     result = studied(model, x, settings)
     sight = SaliencyMaps.of(model, (EIGEN,), None, False, x)
     maps, z_BK = sight(x, 0)
-    known = spread(maps[EIGEN])
+    known = evenness(maps[EIGEN])
     assert result["maps"]["eigencam"]["spread clean"]["mean"] == pytest.approx(float(known.mean()), rel=1e-5)
     drawn = maps[EIGEN][1].clamp_min(0) / maps[EIGEN][1].max()
     np.testing.assert_allclose(overlay(result, 1, 2), drawn, atol=1e-5)

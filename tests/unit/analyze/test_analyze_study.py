@@ -81,10 +81,10 @@ def test_an_interrupted_study_resumes_per_image(confidence: Any, x: Tensor, tmp_
 class Alone(Ranks):
     """One of several ranks, which waits for nobody: the others have been here, or will come."""
 
-    def wait(self) -> None:
+    def barrier(self) -> None:
         pass
 
-    def agree(self, make: Any) -> Any:
+    def broadcast_from_first(self, make: Any) -> Any:
         return make()
 
 
@@ -130,7 +130,7 @@ def test_what_cannot_be_studied_is_refused(x: Tensor) -> None:
     with pytest.raises(UsageError, match="there are no images to study"):
         run_study(STUDIES["lesion"](), Context(Brightness(), empty, data))
     ctx = replace(tensor_context(Brightness(), x, Y), threat=None)
-    with pytest.raises(UsageError, match=r"this study attacks, and there is no threat\. Write for example"):
+    with pytest.raises(UsageError, match=r"an attack needs a threat\. Write for example"):
         run_study(STUDIES["saliency"](), ctx)
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from vitadel.attacks.isolation import frozen
+from vitadel.attacks.isolation import eval_without_weight_gradients
 
 
 def half_frozen() -> nn.Sequential:
@@ -25,7 +25,7 @@ def flags(net: nn.Module) -> list[bool]:
 def test_modes_and_flags_come_back_one_by_one() -> None:
     net = half_frozen()
     before = modes(net), flags(net)
-    with frozen(net):
+    with eval_without_weight_gradients(net):
         assert not any(modes(net))
         assert not any(flags(net))
     assert (modes(net), flags(net)) == before
@@ -35,7 +35,7 @@ def test_modes_and_flags_come_back_one_by_one() -> None:
 def test_modes_and_flags_come_back_after_an_error() -> None:
     net = half_frozen()
     before = modes(net), flags(net)
-    with pytest.raises(RuntimeError, match="mid-way"), frozen(net):
+    with pytest.raises(RuntimeError, match="mid-way"), eval_without_weight_gradients(net):
         raise RuntimeError("mid-way")
     assert (modes(net), flags(net)) == before
 
@@ -43,7 +43,7 @@ def test_modes_and_flags_come_back_after_an_error() -> None:
 def test_modes_come_back_even_if_they_were_changed_inside() -> None:
     net = half_frozen()
     before = modes(net)
-    with frozen(net):
+    with eval_without_weight_gradients(net):
         net.train()
     assert modes(net) == before
 
@@ -51,8 +51,8 @@ def test_modes_come_back_even_if_they_were_changed_inside() -> None:
 def test_freezing_inside_a_freeze_is_harmless() -> None:
     net = half_frozen()
     before = modes(net), flags(net)
-    with frozen(net):
-        with frozen(net):
+    with eval_without_weight_gradients(net):
+        with eval_without_weight_gradients(net):
             pass
         assert not any(modes(net))
         assert not any(flags(net))
@@ -60,5 +60,5 @@ def test_freezing_inside_a_freeze_is_harmless() -> None:
 
 
 def test_a_plain_function_passes_through() -> None:
-    with frozen(torch.sum):
+    with eval_without_weight_gradients(torch.sum):
         assert torch.sum(torch.ones(3)) == 3

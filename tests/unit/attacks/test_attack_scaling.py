@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from vitadel.attacks import PGD, SCALINGS, Factors, Scaling
 from vitadel.attacks.attention_scaling.attack import find_attack_factors
-from vitadel.attacks.attention_scaling.factor_search import FactorSearch, find_factors
+from vitadel.attacks.attention_scaling.factor_search import FactorSearch, maximize_factors
 from vitadel.attacks.attention_scaling.rescaled_model import RescaledModel, require_taps
 from vitadel.core.errors import UsageError
 from vitadel.losses import cross_entropy, margin
@@ -62,7 +62,7 @@ def literal_distance(model: Model, x: Tensor, factors: list[float]) -> Tensor:
 def test_distances_are_those_of_the_formula(distance: str, by_hand: object) -> None:
     model, (x, y) = network().double(), images()
     scaling = replace(Scaling.manual(0.3, 2.0), distance=distance)
-    found = find_factors(model, x.double(), y, scaling)
+    found = maximize_factors(model, x.double(), y, scaling)
     for one, factor in zip(found.tried, (0.3, 2.0), strict=True):
         assert one.attentions == (factor, factor)
         assert one.objective == pytest.approx(float(by_hand(model, x.double(), [factor] * 2).detach()), rel=1e-9)  # type: ignore[operator]
@@ -71,7 +71,7 @@ def test_distances_are_those_of_the_formula(distance: str, by_hand: object) -> N
 @pytest.mark.parametrize("loss", ["cross-entropy", "margin", "gama"])
 def test_other_losses_are_those_of_the_logits(loss: str) -> None:
     model, (x, y) = network().double(), images()
-    (one,) = find_factors(model, x.double(), y, replace(Scaling.manual(0.25), loss=loss)).tried
+    (one,) = maximize_factors(model, x.double(), y, replace(Scaling.manual(0.25), loss=loss)).tried
     with model.taps.scale(0.25):
         z_BK = model(x.double())
     p_BK, clean_BK = z_BK.softmax(1), model(x.double()).softmax(1)
@@ -104,7 +104,7 @@ def test_gradients_agree_with_finite_differences(name: str, space: str) -> None:
 
 def test_steps_go_uphill_and_stay_in_range() -> None:
     model, (x, y) = network(), images()
-    found = find_factors(model, x, y, replace(Scaling.paper(), batches=4, batch_size=6, steps=20, step_size=0.05))
+    found = maximize_factors(model, x, y, replace(Scaling.paper(), batches=4, batch_size=6, steps=20, step_size=0.05))
     assert all(1e-7 <= factor <= 1 for one in found.tried for factor in one.attentions)
     search = FactorSearch(require_taps(model), replace(Scaling(), steps=20, step_size=0.05, batch_size=6), x, y, seed=0)
     decade, start, end = search.maximize(0, torch.ones(2, dtype=torch.float64))
@@ -142,7 +142,7 @@ def test_a_start_is_never_the_reference_itself() -> None:
 def test_the_drifting_reference_is_what_the_last_batch_found() -> None:
     model, (x, y) = network(), images(4)
     scaling = replace(Scaling.literal(), batches=2, batch_size=2, logits=False)
-    first, second = find_factors(model, x, y, scaling).tried
+    first, second = maximize_factors(model, x, y, scaling).tried
     search = FactorSearch(require_taps(model), scaling, x, y, seed=0)
     again = search.maximize(1, torch.tensor(first.attentions, dtype=torch.float64))[-1]
     assert second == again
@@ -157,7 +157,7 @@ def test_what_is_kept(keep: str, expected: int) -> None:
     def trial(factors: Factors) -> tuple[int, int]:
         return worth[factors.attentions[0]], 6
 
-    found = find_factors(model, x, y, replace(Scaling.manual(*worth), keep=keep), trial=trial)
+    found = maximize_factors(model, x, y, replace(Scaling.manual(*worth), keep=keep), trial=trial)
     assert [one.broken for one in found.tried] == [5, 1, 3]
     assert found.best == found.tried[expected]
     assert found.best.num_images == 6
@@ -165,27 +165,27 @@ def test_what_is_kept(keep: str, expected: int) -> None:
 
 def test_of_two_that_fell_as_much_the_milder_is_kept() -> None:
     model, (x, y) = network(), images()
-    found = find_factors(model, x, y, Scaling.manual(1e-3, 0.9, 0.5), trial=lambda factors: (4, 6))
+    found = maximize_factors(model, x, y, Scaling.manual(1e-3, 0.9, 0.5), trial=lambda factors: (4, 6))
     assert found.best.attentions == (0.9, 0.9)
 
 
 def test_without_a_trial_felled_goes_by_the_distance() -> None:
     model, (x, y) = network(), images()
-    found = find_factors(model, x, y, Scaling.manual(0.9, 1e-3, 0.5))
+    found = maximize_factors(model, x, y, Scaling.manual(0.9, 1e-3, 0.5))
     assert found.best == found.tried[1]
 
 
 def test_only_the_first_blocks_are_scaled() -> None:
     model, (x, y) = network(), images()
-    found = find_factors(model, x, y, Scaling(blocks=1, batches=2, batch_size=3, steps=2))
+    found = maximize_factors(model, x, y, Scaling(blocks=1, batches=2, batch_size=3, steps=2))
     assert all(one.attentions[0] < 1 and one.attentions[1] == 1 for one in found.tried)
-    more = find_factors(model, x, y, Scaling(blocks=9, batches=1, batch_size=3, steps=2))
+    more = maximize_factors(model, x, y, Scaling(blocks=9, batches=1, batch_size=3, steps=2))
     assert all(len(one.attentions) == 2 for one in more.tried)
 
 
 def test_the_extra_factor_multiplies_the_logits() -> None:
     model, (x, y) = network(), images()
-    found = find_factors(model, x, y, replace(Scaling.literal(), batches=3, batch_size=2))
+    found = maximize_factors(model, x, y, replace(Scaling.literal(), batches=3, batch_size=2))
     assert all(one.logits != 1 or one.attentions != (1, 1) for one in found.tried)
     with model.taps.scale((0.5, 0.25)):
         expected = 3 * model(x)
@@ -195,9 +195,9 @@ def test_the_extra_factor_multiplies_the_logits() -> None:
 def test_the_same_seed_finds_the_same_and_leaves_no_trace() -> None:
     model, (x, y) = network().train(), images()
     state = {name: value.clone() for name, value in model.state_dict().items()}
-    first, second = (find_factors(model, x, y, Scaling(batches=2, batch_size=3, steps=3), seed=5) for _ in range(2))
+    first, second = (maximize_factors(model, x, y, Scaling(batches=2, batch_size=3, steps=3), seed=5) for _ in range(2))
     assert first.tried == second.tried
-    assert first.tried != find_factors(model, x, y, Scaling(batches=2, batch_size=3, steps=3), seed=6).tried
+    assert first.tried != maximize_factors(model, x, y, Scaling(batches=2, batch_size=3, steps=3), seed=6).tried
     assert model.training
     assert all(weight.requires_grad and weight.grad is None for weight in model.parameters())
     assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
@@ -205,7 +205,7 @@ def test_the_same_seed_finds_the_same_and_leaves_no_trace() -> None:
 
 def test_costs_are_counted() -> None:
     model, (x, y) = network(), images()
-    found = find_factors(model, x, y, Scaling(batches=2, batch_size=3, steps=4))
+    found = maximize_factors(model, x, y, Scaling(batches=2, batch_size=3, steps=4))
     # per batch: the reference, the decade, the start and the end, and the steps
     assert (found.forwards, found.backwards) == (2 * 3 * (4 + 4), 2 * 3 * 4)
 
@@ -246,22 +246,22 @@ class Plain(nn.Module):
 def test_models_whose_attention_cannot_be_reached_are_refused() -> None:
     x, y = images(2)
     with pytest.raises(UsageError, match="this Plain has none. Load it with vitadel.models.load"):
-        find_factors(Plain(), x, y, Scaling())
+        maximize_factors(Plain(), x, y, Scaling())
     with pytest.raises(UsageError, match="ResNet has no attention Vitadel knows"):
-        find_factors(load("timm:resnet18", num_classes=5, image_size=32), x, y, Scaling())
+        maximize_factors(load("timm:resnet18", num_classes=5, image_size=32), x, y, Scaling())
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_refused(dtype: torch.dtype) -> None:
     x, y = images(2)
     with pytest.raises(UsageError, match=r"holds torch.b?float16 weights. Call model.float\(\) first"):
-        find_factors(network().to(dtype), x, y, Scaling())
+        maximize_factors(network().to(dtype), x, y, Scaling())
 
 
 def test_compiled_models_whose_taps_stay_silent_are_refused() -> None:
     model, (x, y) = network(), images(2)
     with pytest.raises(UsageError, match="compiled code does not see them. Give the model itself"):
-        find_factors(torch.compile(model, backend="eager"), x, y, Scaling())
+        maximize_factors(torch.compile(model, backend="eager"), x, y, Scaling())
 
 
 @pytest.mark.parametrize(

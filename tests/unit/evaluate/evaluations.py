@@ -7,7 +7,7 @@ from torch import nn
 
 from vitadel.attacks import Engine, Scaling
 from vitadel.core.distributed import Ranks
-from vitadel.core.progress import Notify, silent
+from vitadel.core.progress import ProgressCallback, silent
 from vitadel.data import DataSet
 from vitadel.evaluate import AttackSuite, Context, Suite, evaluate_suite, refuse_suite
 from vitadel.runs import Run
@@ -27,7 +27,7 @@ def evaluate(
     ranks: Ranks | None = None,
     keep_images: bool = False,
     scaling: Scaling | None = None,
-    notify: Notify = silent,
+    notify: ProgressCallback = silent,
 ) -> list[dict[str, Any]]:
     """The summaries as they are written."""
     refuse_suite(suite, model, data, threat=threat, scaling=scaling)

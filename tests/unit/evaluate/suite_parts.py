@@ -66,10 +66,10 @@ def without_time(summary: Mapping[str, object]) -> dict[str, object]:
 class Threads(Ranks):
     """Ranks of one process."""
 
-    barrier: threading.Barrier = field(default_factory=lambda: threading.Barrier(2))
+    together: threading.Barrier = field(default_factory=lambda: threading.Barrier(2))
 
-    def wait(self) -> None:
-        self.barrier.wait(60)
+    def barrier(self) -> None:
+        self.together.wait(60)
 
 
 def on_two_ranks(work: Callable[[Ranks], None]) -> None:
@@ -78,7 +78,7 @@ def on_two_ranks(work: Callable[[Ranks], None]) -> None:
 
     def run(rank: int) -> None:
         try:
-            work(Threads(rank, 2, barrier=barrier))
+            work(Threads(rank, 2, together=barrier))
         except BaseException as error:  # noqa: BLE001
             errors.append(error)
             barrier.abort()

@@ -148,7 +148,7 @@ def test_stopped_and_started_again_no_finished_row_is_redone(relabeled: tuple[In
     assert {k: v for k, v in before.rows().items() if k not in costs} == {
         k: v for k, v in after.rows().items() if k not in costs
     }
-    assert before.checked()[0]["robust"] == after.checked()[0]["robust"]
+    assert before.read_verified()[0]["robust"] == after.read_verified()[0]["robust"]
     model.seen = 0
     evaluate(model, dataset, SUITE, broken, threat=Linf(0.05), batch=10)
     assert model.seen == 0

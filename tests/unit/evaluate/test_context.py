@@ -13,7 +13,7 @@ from vitadel.attacks import FGSM, Engine
 from vitadel.core.distributed import Ranks
 from vitadel.core.errors import UsageError
 from vitadel.core.flags import Flag
-from vitadel.core.oom import halving, in_batches
+from vitadel.core.oom import in_batches, run_in_parts
 from vitadel.evaluate.context import Batch, Context
 from vitadel.evaluate.images import TensorImages
 from vitadel.evaluate.store import MemoryStore, ResultStore, Row
@@ -126,7 +126,7 @@ def test_halving_concatenates_the_parts() -> None:
         return 2 * x
 
     x = torch.arange(10.0)[:, None]
-    assert torch.equal(halving(double, x), 2 * x)
+    assert torch.equal(run_in_parts(double, x), 2 * x)
     assert [len(part) for part, _ in in_batches(range(10), 10, lambda at: double(x[at]))] == [2, 2, 2, 2, 2]
     assert list(in_batches([], 4, lambda at: at)) == []
 
@@ -168,7 +168,7 @@ def test_a_part_is_made_once(store: ResultStore) -> None:
         return {"factors": (1, 2)}
 
     for _ in range(2):
-        part = context(store).once("factors", make)
+        part = context(store).compute_once("factors", make)
         assert part["factors"] == [1, 2]
         assert part["seconds"] >= 0
     assert made == [1]
@@ -188,7 +188,7 @@ def test_two_ranks_share_images_and_parts(tmp_path: Path) -> None:
 
     def evaluate(ranks: Ranks) -> None:
         ctx, work = context(ResultFolder(tmp_path / "results"), ranks=ranks), Counted()
-        part = ctx.once("part", lambda: made.append(ranks.rank) or {"by": ranks.rank})  # type: ignore[func-returns-value]
+        part = ctx.compute_once("part", lambda: made.append(ranks.rank) or {"by": ranks.rank})  # type: ignore[func-returns-value]
         assert part["by"] == 0
         ctx.map("levels", work)
         shares[ranks.rank] = work.batches

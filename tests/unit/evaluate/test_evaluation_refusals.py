@@ -19,15 +19,15 @@ from vitadel.core.errors import UsageError
 from vitadel.data import DataSet, Squash
 from vitadel.evaluate import (
     SUITES,
+    AttackRunner,
     AttackSuite,
     Context,
     NamedAttack,
-    Search,
     refuse_other_classes,
     refuse_unwritable_names,
 )
 from vitadel.evaluate.images import skipped_flags
-from vitadel.evaluate.search import classify, run_attack
+from vitadel.evaluate.search import fill_attack_table, record_clean_predictions
 from vitadel.evaluate.suites import GrayLevel
 from vitadel.goals import least_likely
 from vitadel.losses import dlr, kl_divergence, margin
@@ -220,8 +220,8 @@ def test_a_process_with_more_companions_than_images_has_nothing_to_do(dataset: D
     model = Turning(lambda z: z, dataset.test.images(torch.arange(IMAGES)))
     entries = (ENTRIES["pgd"], ENTRIES["fgsm"])
     idle = Context(model, dataset.test, threat=Linf(0.1), ranks=Ranks(50, 60))
-    assert classify(idle, entries) == []
-    assert [run_attack(Search(idle, Engine()), attack, []) for attack in entries] == [[], []]
+    assert record_clean_predictions(idle, entries) == []
+    assert [fill_attack_table(AttackRunner(idle, Engine()), attack, []) for attack in entries] == [[], []]
     shares = [Ranks(rank, 7).share(list(range(IMAGES))) for rank in range(7)]
     assert sorted(row for share in shares for row in share) == list(range(IMAGES))
     assert {len(share) for share in shares} == {IMAGES // 7, IMAGES // 7 + 1}
@@ -237,12 +237,12 @@ def test_what_the_first_process_makes_is_had_by_all(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(torch.distributed, "broadcast_object_list", broadcast)
     monkeypatch.setattr(torch.distributed, "barrier", lambda: waited.append(1))
-    assert Ranks().agree(lambda: "alone") == "alone"
-    Ranks().wait()
+    assert Ranks().broadcast_from_first(lambda: "alone") == "alone"
+    Ranks().barrier()
     assert (sent, waited) == ([], [])
     for rank in range(2):
-        assert Ranks(rank, 2).agree(lambda: "made here") == "made by the first"
-        Ranks(rank, 2).wait()
+        assert Ranks(rank, 2).broadcast_from_first(lambda: "made here") == "made by the first"
+        Ranks(rank, 2).barrier()
     assert (sent, waited) == (["made here", None], [1, 1])
 
 
@@ -277,7 +277,7 @@ def test_the_kept_head_of_a_frozen_network_has_classes_of_its_own() -> None:
 
 
 def test_the_kl_divergence_takes_no_target() -> None:
-    with pytest.raises(UsageError, match="leads away from the clean answer and has no target. Leave one out"):
+    with pytest.raises(UsageError, match="leads away from the clean prediction and has no target. Leave one out"):
         NamedAttack("kl", PGD(steps=1), kl_divergence, least_likely)
     assert NamedAttack("kl", PGD(steps=1), kl_divergence).target is None
     assert NamedAttack("ce", PGD(steps=1), target=least_likely).target is least_likely

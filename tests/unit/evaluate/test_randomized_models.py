@@ -10,7 +10,7 @@ from vitadel import robustness
 from vitadel.attacks import APGD, Engine
 from vitadel.core.stats import expected_accuracy
 from vitadel.evaluate import AttackSuite, Context, NamedAttack, TensorImages
-from vitadel.evaluate.search import classify, is_randomized
+from vitadel.evaluate.search import is_randomized, record_clean_predictions
 from vitadel.losses import cross_entropy, dlr
 from vitadel.threats import Linf
 
@@ -102,7 +102,7 @@ def test_choosing_and_scoring_use_other_draws() -> None:
     model, attacks = Coin(0.1), rand(2)
     ctx = Context(model, TensorImages(x, y), threat=Linf(1e-6), engine=Engine(batch_size=100))
     assert is_randomized(attacks)
-    robust = classify(ctx, attacks)
+    robust = record_clean_predictions(ctx, attacks)
     clean = ctx.table("clean")
     # one answer to speak of, then 40 about every part of the images, no two with the same seed
     assert len(model.seeds) == IMAGES // 100 * (1 + 2 * DRAWS)

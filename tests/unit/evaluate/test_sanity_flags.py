@@ -14,7 +14,7 @@ from vitadel.api.results import Robustness
 from vitadel.attacks import APGD, FAB, FGSM, PGD, Attack, AutoAttack, Engine, Square
 from vitadel.attacks.engine.precision import search_model
 from vitadel.core.flags import Flag
-from vitadel.evaluate import AttackSuite, Context, NamedAttack, Search, TensorImages, sanity_flags
+from vitadel.evaluate import AttackRunner, AttackSuite, Context, NamedAttack, TensorImages, sanity_flags
 from vitadel.losses import cross_entropy, dlr, margin
 from vitadel.runs import ResultFolder
 from vitadel.runs.schema import AttackRecord
@@ -85,10 +85,10 @@ def costs(found: Robustness) -> dict[str, AttackRecord]:
     return {attack.name: attack for attack in found.attacks}
 
 
-def choose(model: nn.Module, engine: Engine) -> Search:
+def choose(model: nn.Module, engine: Engine) -> AttackRunner:
     """How the attacks of GRADIENTS compute a model."""
     x, y = images()
-    return Search.choose(Context(model, TensorImages(x, y), threat=Linf(0.01), engine=engine), GRADIENTS)
+    return AttackRunner.choose(Context(model, TensorImages(x, y), threat=Linf(0.01), engine=engine), GRADIENTS)
 
 
 GRADIENTS = (
@@ -458,7 +458,7 @@ def test_numbers_beyond_the_range_only_on_the_way() -> None:
     plain = robustness(Beyond(), x, y, Linf(eps), entries)
     half = robustness(Beyond(), x, y, Linf(eps), entries, engine=Engine(precision="fp16"))
     assert [flag.code for flag in half.flags] == ["search-fell-back"]
-    assert half.flags[0].sentence == "the search met numbers beyond the range of fp16 and went on in bf16"
+    assert half.flags[0].sentence == "the search met numbers beyond the range of fp16 and continued in bf16"
     near = [abs(float(radius) / eps - 1) < 0.05 for radius in radii(x, y)]
     for one, other, close in zip(plain.broken_by, half.broken_by, near, strict=True):
         assert close or one == other

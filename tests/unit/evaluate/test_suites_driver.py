@@ -119,7 +119,7 @@ def test_every_image_is_read_once_for_all_cells(tmp_path: Path, monkeypatch: pyt
 def test_the_record_and_the_rows(tmp_path: Path) -> None:
     summary = evaluate_one(Bins(), grays(LEVELS), CELLS, claim(tmp_path / "run"))
     folder = ResultFolder(tmp_path / "run" / "eval" / "corruptions")
-    assert folder.checked()[0] == summary
+    assert folder.read_verified()[0] == summary
     record = SuiteRecord.from_json(summary)
     assert (record.name, record.suite, record.n) == ("corruptions", "corruptions", 11)
     assert (record.robust, record.attacks, record.threat) == (None, (), None)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from vitadel.core.errors import UsageError
 from vitadel.losses import Loss, cross_entropy, dlr, margin
-from vitadel.models import Model, fingerprint, load, save
+from vitadel.models import Model, load, save, weights_sha256
 from vitadel.models.masked_gradient_net import SHARPNESS, MaskedGradientNet
 
 ATTENTIONS = ("blocks.0.attn", "blocks.1.attn")
@@ -160,7 +160,7 @@ def test_saved_and_loaded_it_is_the_same(model: Model, x: Tensor, tmp_path: Path
     save(changed, tmp_path / "m.safetensors")
     loaded = load(tmp_path / "m.safetensors")
     assert loaded.spec == changed.spec
-    assert fingerprint(loaded.net.state_dict()) == fingerprint(changed.net.state_dict())
+    assert weights_sha256(loaded.net.state_dict()) == weights_sha256(changed.net.state_dict())
     assert torch.equal(loaded(x), changed(x))
     assert model.spec is not None
     assert (model.spec.num_classes, model.spec.image_size, model.spec.patch_size) == (10, 8, None)

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from vitadel.core.errors import UsageError
-from vitadel.core.files import write_whole
-from vitadel.models import Model, fingerprint, load, read_tensors, write_tensors
+from vitadel.core.files import write_atomically
+from vitadel.models import Model, load, read_tensors, weights_sha256, write_tensors
 
 State = dict[str, Tensor]
 
@@ -46,7 +46,7 @@ def test_wrappers_around_weights_are_seen_through(
     for name in reversed(container):
         content = {name: content, "epoch": 3, "args": argparse.Namespace(lr=0.1, name="run")}
     torch.save(content, tmp_path / "w.pth")
-    assert fingerprint(read(tmp_path / "w.pth").net.state_dict()) == fingerprint(state)
+    assert weights_sha256(read(tmp_path / "w.pth").net.state_dict()) == weights_sha256(state)
 
 
 @pytest.mark.parametrize("name", ["state_dict_ema", "model_ema", "ema"])
@@ -55,7 +55,7 @@ def test_averaged_weights_come_before_the_last_ones(state: State, tmp_path: Path
     torch.save(
         {"state_dict": last, "model": last, name: {f"module.{k}": v for k, v in state.items()}}, tmp_path / "w.pt"
     )
-    assert fingerprint(read(tmp_path / "w.pt").net.state_dict()) == fingerprint(state)
+    assert weights_sha256(read(tmp_path / "w.pt").net.state_dict()) == weights_sha256(state)
 
 
 def test_containers_are_entered_where_they_lead_to_weights(state: State, tmp_path: Path) -> None:
@@ -70,14 +70,14 @@ def test_containers_are_entered_where_they_lead_to_weights(state: State, tmp_pat
         {"model_ema": average.state_dict()},
     ):
         torch.save(content, tmp_path / "w.pth")
-        assert fingerprint(read(tmp_path / "w.pth").net.state_dict()) == fingerprint(state)
+        assert weights_sha256(read(tmp_path / "w.pth").net.state_dict()) == weights_sha256(state)
 
 
 def test_own_models_state_dict_and_bare_safetensors(state: State, tmp_path: Path) -> None:
     torch.save(small(seed=1).state_dict(), tmp_path / "w.pth")
     write_tensors(tmp_path / "w.safetensors", state, {})
     for file in ("w.pth", "w.safetensors"):
-        assert fingerprint(read(tmp_path / file).net.state_dict()) == fingerprint(state)
+        assert weights_sha256(read(tmp_path / file).net.state_dict()) == weights_sha256(state)
 
 
 @pytest.mark.parametrize("suffix", ["pth", "safetensors"])
@@ -179,7 +179,7 @@ def test_missing_counters_of_batch_norm_are_forgiven(tmp_path: Path) -> None:
     assert len(old) < len(model.net.state_dict())
     torch.save(old, tmp_path / "w.pth")
     loaded = load(f"timm:test_resnet@{tmp_path / 'w.pth'}", num_classes=5, seed=2)
-    assert fingerprint(loaded.net.state_dict()) == fingerprint(model.net.state_dict())
+    assert weights_sha256(loaded.net.state_dict()) == weights_sha256(model.net.state_dict())
 
 
 def damaged() -> dict[str, bytes]:
@@ -275,7 +275,7 @@ def test_a_flipped_bit_anywhere_in_a_file_of_ours_is_noticed_or_harmless(tmp_pat
 def test_a_file_without_a_hash_is_read(tmp_path: Path) -> None:
     safetensors.torch.save_file(TENSORS, tmp_path / "w.safetensors", {"of": "another program"})
     tensors, about = read_tensors(tmp_path / "w.safetensors")
-    assert fingerprint(tensors) == fingerprint(TENSORS)
+    assert weights_sha256(tensors) == weights_sha256(TENSORS)
     assert about == {"of": "another program"}
 
 
@@ -286,7 +286,7 @@ def test_a_file_that_cannot_grow_is_an_error_of_the_system(state: State, tmp_pat
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
     try:
         with pytest.raises(UsageError, match=r"cannot write .*weights\.safetensors: .*File too large"):
-            write_whole(tmp_path / "weights.safetensors", lambda beside: write_tensors(beside, state, {}))
+            write_atomically(tmp_path / "weights.safetensors", lambda temporary: write_tensors(temporary, state, {}))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert list(tmp_path.iterdir()) == []

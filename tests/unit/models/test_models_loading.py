@@ -20,11 +20,11 @@ from vitadel.models import (
     Normalization,
     Tuning,
     family_of,
-    fingerprint,
     load,
     loading,
     read_tensors,
     save,
+    weights_sha256,
     wrap,
     write_tensors,
 )
@@ -41,7 +41,7 @@ def small(name: str = "timm:test_vit", *, classes: int = 5, seed: int = 0) -> Mo
 
 
 def weights(model: Model) -> str:
-    return fingerprint(model.net.state_dict())
+    return weights_sha256(model.net.state_dict())
 
 
 # architectures
@@ -404,7 +404,7 @@ def test_hub_weights_are_fitted_like_any_others(monkeypatch: pytest.MonkeyPatch)
         return published if pretrained else create(arch, **kwargs)
 
     monkeypatch.setattr(timm, "create_model", online)
-    assert weights(load("timm:test_vit", pretrained=True)) == fingerprint(published.state_dict())
+    assert weights(load("timm:test_vit", pretrained=True)) == weights_sha256(published.state_dict())
     small = load("timm:test_vit", pretrained=True, num_classes=5, image_size=32, patch_size=4).net.state_dict()
     for key, value in published.state_dict().items():
         assert torch.equal(small[key], value) == (not key.startswith(("head.", "pos_embed", "patch_embed.proj.weight")))
@@ -412,9 +412,9 @@ def test_hub_weights_are_fitted_like_any_others(monkeypatch: pytest.MonkeyPatch)
 
 def test_fingerprint_tells_values_and_names_apart() -> None:
     one = {"a": torch.tensor([1.0, 2.0]), "b": torch.tensor([3])}
-    assert fingerprint(one) == fingerprint(dict(reversed(one.items())))
-    assert fingerprint(one) != fingerprint({**one, "a": torch.tensor([1.0, 2.0000002])})
-    assert fingerprint(one) != fingerprint({"a": one["a"], "c": one["b"]})
+    assert weights_sha256(one) == weights_sha256(dict(reversed(one.items())))
+    assert weights_sha256(one) != weights_sha256({**one, "a": torch.tensor([1.0, 2.0000002])})
+    assert weights_sha256(one) != weights_sha256({"a": one["a"], "c": one["b"]})
 
 
 def test_moved_run_folder_loads_from_its_new_place(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from vitadel import models
 from vitadel.attacks.attention_scaling.rescaled_model import RescaledModel
 from vitadel.attacks.engine.precision import search_model
 from vitadel.core.errors import UsageError
-from vitadel.models import Model, Option, attention_scales, fingerprint, set_attention_scales
+from vitadel.models import Model, Option, attention_scales, set_attention_scales, weights_sha256
 
 FACTORS = (0.05, 3.0)
 
@@ -83,8 +83,8 @@ def test_files_and_copies_hold_them(x: Tensor, tmp_path: Path, kind: str) -> Non
     }
     back = ways[kind]()
     assert torch.equal(back(x), model(x))
-    assert fingerprint(back.net.state_dict()) == fingerprint(model.net.state_dict())
-    assert fingerprint(fresh().net.state_dict()) != fingerprint(model.net.state_dict())
+    assert weights_sha256(back.net.state_dict()) == weights_sha256(model.net.state_dict())
+    assert weights_sha256(fresh().net.state_dict()) != weights_sha256(model.net.state_dict())
 
 
 def _through_file(model: Model, path: Path) -> Model:
@@ -106,7 +106,7 @@ def test_what_only_training_needs_is_in_no_file(tmp_path: Path) -> None:
     attention_scales.set_factors(model.net, attention_scales.ATTACK, FACTORS)
     attention_scales.set_buffer(model.net, attention_scales.RECORD, torch.zeros(2))
     models.save(model, tmp_path / "model.safetensors")
-    assert fingerprint(models.load(tmp_path / "model.safetensors").net.state_dict()) == fingerprint(
+    assert weights_sha256(models.load(tmp_path / "model.safetensors").net.state_dict()) == weights_sha256(
         fresh().net.state_dict()
     )
     attention_scales.drop_training_buffers(model.net)

@@ -20,13 +20,13 @@ from vitadel.models import (
     Tuning,
     add_adapters,
     build,
-    fingerprint,
     load,
     loading,
     read_tensors,
     save,
     save_adapters,
     tora,
+    weights_sha256,
 )
 from vitadel.models import write_tensors as write
 from vitadel.models.build import complete, outline
@@ -447,7 +447,7 @@ def test_factors_of_attention_in_a_file_are_checked(tmp_path: Path, factors: tor
 def test_weights_without_values_are_not_written(tmp_path: Path) -> None:
     with torch.device("meta"):
         model = small()
-    for use in (lambda: save(model, tmp_path / "m.safetensors"), lambda: fingerprint(model.net.state_dict())):
+    for use in (lambda: save(model, tmp_path / "m.safetensors"), lambda: weights_sha256(model.net.state_dict())):
         with pytest.raises(UsageError, match="the weights are on the meta device and have no values"):
             use()
     assert not (tmp_path / "m.safetensors").exists()

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from vitadel import models
 from vitadel.attacks import PGD, Scaling
-from vitadel.attacks.attention_scaling.factor_search import find_factors
+from vitadel.attacks.attention_scaling.factor_search import maximize_factors
 from vitadel.attacks.attention_scaling.rescaled_model import RescaledModel
 from vitadel.core.errors import UsageError
 from vitadel.core.rng import fold_seed
@@ -138,7 +138,7 @@ def test_the_greatest_distance_of_an_epoch_is_kept(batch: tuple[Tensor, Tensor])
     objective.prepare_model(model)
     candidates = {
         seed: [
-            find_factors(plain, x[at : at + 4], y[at : at + 4], ONE, seed=fold_seed(seed, 40 + at)).best
+            maximize_factors(plain, x[at : at + 4], y[at : at + 4], ONE, seed=fold_seed(seed, 40 + at)).best
             for at in (0, 4)
         ]
         for seed in range(4)
@@ -180,7 +180,7 @@ def test_the_last_is_kept_where_asked(batch: tuple[Tensor, Tensor]) -> None:
     objective.prepare_model(model)
     for seed in range(3):
         searched(model, batch, objective, 5, seed)
-    last = find_factors(fresh(), x[4:], batch[1][4:], ONE, seed=fold_seed(2, 44)).best
+    last = maximize_factors(fresh(), x[4:], batch[1][4:], ONE, seed=fold_seed(2, 44)).best
     assert model.attention_scales is not None
     assert model.attention_scales.tolist() == pytest.approx(last.attentions)
 
@@ -209,7 +209,7 @@ def test_costs() -> None:
 
 def test_the_search_costs_what_it_says(batch: tuple[Tensor, Tensor]) -> None:
     for scaling in (ONE, replace(Scaling(), batches=2, steps=3), Scaling.manual(0.1, 0.01)):
-        found = find_factors(fresh(), *batch, replace(scaling, batch_size=8))
+        found = maximize_factors(fresh(), *batch, replace(scaling, batch_size=8))
         told = AttentionScaling(ADVERSARIAL, scaling=scaling).at(TrainingTime(10.5, 30.0)).passes
         assert (found.forwards + found.backwards) / 8 == told
 

@@ -16,7 +16,7 @@ from torch import nn
 
 from vitadel import data, models
 from vitadel.attacks import FGSM, PGD
-from vitadel.core.errors import UsageError, quoted
+from vitadel.core.errors import UsageError, short_repr
 from vitadel.data import Split
 from vitadel.models import Option
 from vitadel.objectives import AWP, Adversarial, AdversarialObjective, Objective, Standard, TORATraining
@@ -429,7 +429,7 @@ def test_a_warm_up_that_nobody_set_is_shortened_and_that_is_reported() -> None:
         ("model.options.drop=" + "[" * 100_000, "wants a number, true, false or a word, got '"),
         ('model.options.drop={"a": 1}', "wants a number, true, false or a word, got "),
     ],
-    ids=quoted,
+    ids=short_repr,
 )
 def test_settings_that_cannot_be_are_refused(setting: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):

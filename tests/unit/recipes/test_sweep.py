@@ -13,7 +13,7 @@ from vitadel.api.sweep import SweepResult, as_sweep
 from vitadel.api.sweep import sweep as train_sweep
 from vitadel.attacks import FGSM
 from vitadel.core.errors import UsageError
-from vitadel.core.progress import Notify, silent
+from vitadel.core.progress import ProgressCallback, silent
 from vitadel.core.stats import accuracy
 from vitadel.evaluate import SUITES, AttackSuite, NamedAttack
 from vitadel.objectives import Adversarial, ScheduleUnit
@@ -52,7 +52,7 @@ def sweep(*axes: str, **more: object) -> Sweep:
     return replace(made, **more)  # type: ignore[arg-type]
 
 
-def run_sweep(made: Sweep, folder: Path, notify: Notify = silent) -> SweepRecord:
+def run_sweep(made: Sweep, folder: Path, notify: ProgressCallback = silent) -> SweepRecord:
     """The table of a sweep, as `vd.sweep` makes it."""
     return train_sweep(made, folder, progress=notify).table
 

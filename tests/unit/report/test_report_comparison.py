@@ -166,7 +166,7 @@ def test_the_same_names_with_other_labels_are_other_images(make: Any) -> None:
     for run in runs:
         make.perturb(run, "corruptions", [1.0] * 10)
     results = runs[1].results("corruptions")
-    summary, rows = results.checked()
+    summary, rows = results.read_verified()
     results.finish({**rows, "label": [1] * 10}, summary)
     assert values(table([run.folder for run in runs])) == {"a": [1, None], "b": [None, 1]}
 

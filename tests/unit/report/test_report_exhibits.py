@@ -156,12 +156,12 @@ def file_limit() -> Iterator[Callable[[int], None]]:
 def test_a_figure_that_does_not_fit_on_the_disk(
     suffix: str, make: Any, monkeypatch: pytest.MonkeyPatch, file_limit: Callable[[int], None]
 ) -> None:
-    def write_whole(path: Path, write: Callable[[Path], None]) -> None:
+    def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
         if path.suffix == suffix:
             file_limit(100)
-        runs.write_whole(path, write)
+        runs.write_atomically(path, write)
 
-    monkeypatch.setattr(style, "write_whole", write_whole)
+    monkeypatch.setattr(style, "write_atomically", write_atomically)
     run = make.study("run", "pointer", LINES)
     with pytest.raises(UsageError, match=f"cannot write .*{suffix}: File too large"):
         write_figures(run)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from vitadel.core.errors import UsageError
-from vitadel.core.files import read_json, write_json, write_whole
+from vitadel.core.files import read_json, write_atomically, write_json
 from vitadel.runs import LogEntry, Run, describe, fingerprint
 from vitadel.runs.manifest import differences
 
@@ -309,12 +309,12 @@ def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path: Path) -> Non
     target = tmp_path / "file.json"
     write_json(target, {"old": 1})
 
-    def breaks(beside: Path) -> None:
-        beside.write_text("half")
+    def breaks(temporary: Path) -> None:
+        temporary.write_text("half")
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        write_whole(target, breaks)
+        write_atomically(target, breaks)
     assert read_json(target) == {"old": 1}
     assert os.listdir(tmp_path) == ["file.json"]
 

@@ -190,11 +190,11 @@ def test_a_summary_that_its_rows_do_not_confirm_is_refused(
     tmp_path: Path, spoil: Callable[[ResultFolder], object], told: str
 ) -> None:
     results = evaluated(tmp_path)
-    summary, _ = results.checked()
+    summary, _ = results.read_verified()
     assert (summary["n"], "rows_sha256" in summary, "sha256" in summary) == (4, False, False)
     spoil(results)
     with pytest.raises(UsageError, match=told):
-        results.checked()
+        results.read_verified()
 
 
 def test_deleting_any_file_of_an_evaluation_makes_it_unfinished(tmp_path: Path) -> None:
@@ -204,18 +204,18 @@ def test_deleting_any_file_of_an_evaluation_makes_it_unfinished(tmp_path: Path) 
         (results.folder / name).unlink()
         assert not results.finished
         evaluated(tmp_path / name)  # the same evaluation once more
-        assert results.checked()[0]["n"] == 4
+        assert results.read_verified()[0]["n"] == 4
 
 
 def test_a_summary_of_an_earlier_version_without_hashes_is_still_counted_again(tmp_path: Path) -> None:
     results = evaluated(tmp_path)
-    summary, _ = results.checked()
+    summary, _ = results.read_verified()
     (tmp_path / "summary.json").write_text(json.dumps(summary))
-    assert results.checked()[0] == summary
+    assert results.read_verified()[0] == summary
     summary["robust"] = {"correct": 4, "n": 4, "accuracy": 1.0, "low": 0.5101, "high": 1.0}
     (tmp_path / "summary.json").write_text(json.dumps(summary))
     with pytest.raises(UsageError, match="says robust = 100.0%"):
-        results.checked()
+        results.read_verified()
 
 
 def test_tables_with_long_names_have_folders_of_their_own(tmp_path: Path) -> None:

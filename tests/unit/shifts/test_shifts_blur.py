@@ -41,7 +41,7 @@ def images(*shape: int) -> Tensor:
 ])  # fmt: skip
 def test_gaussian_blur_is_scipy_s(sigma: float, truncate: float, edge: filters.Edge, mode: str) -> None:
     x = images(2, 3, 120, 70)
-    ours = filters.gaussian_blur(x, sigma, truncate, edge)
+    ours = filters.gaussian_filter(x, sigma, truncate, edge)
     theirs = ndimage.gaussian_filter(x.double().numpy(), (0, 0, sigma, sigma), mode=mode, truncate=truncate)
     torch.testing.assert_close(ours.double(), torch.from_numpy(theirs), rtol=0, atol=2e-6)
 

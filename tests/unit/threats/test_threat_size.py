@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from vitadel.core.errors import UsageError
-from vitadel.core.numeric import read_number
+from vitadel.core.numeric import parse_number
 from vitadel.threats import L1, L2, Linf, with_eps
 
 
 def test_numbers_are_exact_fractions() -> None:
-    assert read_number("1/3", "a third") == 1 / 3
-    assert read_number("0.1/0.3", "a third") == 1 / 3
+    assert parse_number("1/3", "a third") == 1 / 3
+    assert parse_number("0.1/0.3", "a third") == 1 / 3
 
 
 def test_another_radius_leaves_the_rest() -> None:

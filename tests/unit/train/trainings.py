@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from vitadel import models
-from vitadel.core.progress import Notify
+from vitadel.core.progress import ProgressCallback
 from vitadel.models import Model
 from vitadel.runs import Run
 
@@ -33,7 +33,7 @@ def same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
 
 
-def interrupt_at(step: int) -> Notify:
+def interrupt_at(step: int) -> ProgressCallback:
     def notify(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
         if done == step:
             raise Interrupted

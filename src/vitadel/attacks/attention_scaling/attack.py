@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from vitadel.attacks.attention_scaling.factor_search import Factors, FactorSearchResult, Scaling, find_factors
+from vitadel.attacks.attention_scaling.factor_search import Factors, FactorSearchResult, Scaling, maximize_factors
 from vitadel.attacks.attention_scaling.rescaled_model import RescaledModel, require_taps
 from vitadel.attacks.autoattack import AutoAttack
 from vitadel.attacks.base import Attack
@@ -43,7 +43,7 @@ class RescaledAttack(Attack):
     factors: Factors
 
     def search(self, model: Oracle, x0: Tensor, goal: Goal, threat: Threat, rng: RandomStreams) -> Tensor:
-        with model.replaced(partial(rescale_model, factors=self.factors)):
+        with model.with_model(partial(rescale_model, factors=self.factors)):
             return self.inner.search(model, x0, goal, threat, rng)
 
 
@@ -58,11 +58,11 @@ class RescaledIterativeAttack(IterativeAttack):
     factors: Factors
 
     def start(self, model: Oracle, ctx: StepContext) -> State:
-        with model.replaced(partial(rescale_model, factors=self.factors)):
+        with model.with_model(partial(rescale_model, factors=self.factors)):
             return self.inner.start(model, ctx)
 
     def step(self, model: Oracle, ctx: StepContext, state: State) -> tuple[Query, State]:
-        with model.replaced(self._rescaled_again):
+        with model.with_model(self._rescaled_again):
             query, new_state = self.inner.step(model, ctx, state)
         with torch.no_grad():
             return replace(query, z_BK=model(query.x)), new_state
@@ -79,8 +79,8 @@ class RescaledIterativeAttack(IterativeAttack):
         return self.inner.restarts
 
     @property
-    def leaves_threat(self) -> bool:
-        return self.inner.leaves_threat
+    def may_leave_threat(self) -> bool:
+        return self.inner.may_leave_threat
 
     @property
     def stops_at_success(self) -> bool:
@@ -193,7 +193,7 @@ def find_attack_factors(
         return int((result.success & correct_B).sum()), int(correct_B.sum())
 
     by_trial = chosen.keep == "broken" or bool(chosen.grid)
-    found = find_factors(model, x, y, chosen, trial=trial if by_trial else None, seed=seed)
+    found = maximize_factors(model, x, y, chosen, trial=trial if by_trial else None, seed=seed)
     return replace(found, forwards=found.forwards + forwards, backwards=found.backwards + backwards)
 
 

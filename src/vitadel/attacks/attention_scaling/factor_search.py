@@ -36,12 +36,12 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from vitadel.attacks.attention_scaling.rescaled_model import RescaledModel, Tapped, require_taps
+from vitadel.attacks.attention_scaling.rescaled_model import HasTaps, RescaledModel, require_taps
 from vitadel.attacks.base import Attack
 from vitadel.attacks.isolation import isolated
 from vitadel.attacks.oracle import in_own_precision
 from vitadel.attacks.pgd import PGD
-from vitadel.core.errors import UsageError, unknown
+from vitadel.core.errors import UsageError, unknown_name_error
 from vitadel.core.numeric import Count, Positive, check_ranges, check_seed
 from vitadel.core.rng import RandomStreams, fold_seed
 from vitadel.losses import cross_entropy, margin
@@ -111,7 +111,7 @@ class Scaling:
         check_ranges(self)
         for name, known in _CHOICES.items():
             if (value := getattr(self, name)) not in known:
-                raise unknown(f"Scaling.{name}", value, known)
+                raise unknown_name_error(f"Scaling.{name}", value, known)
         if not self.low < self.high:
             raise UsageError(f"Scaling wants 0 < low < high, got low={self.low:g} and high={self.high:g}.")
         if self.start == "decades" and self.space == "linear":
@@ -185,7 +185,7 @@ class FactorSearchResult:
 Trial = Callable[[Factors], tuple[int, int]]
 
 
-def find_factors(
+def maximize_factors(
     model: object, x: Tensor, y: Tensor, scaling: Scaling, *, trial: Trial | None = None, seed: int = 0
 ) -> FactorSearchResult:
     """Search factors on images; nothing of the model changes.
@@ -231,7 +231,7 @@ def _rank_by(keep: str, trial: Trial | None) -> Callable[[Factors], tuple[float,
 class FactorSearch:
     """Candidates for one model, one after the other."""
 
-    def __init__(self, model: Tapped, scaling: Scaling, x: Tensor, y: Tensor, seed: int) -> None:
+    def __init__(self, model: HasTaps, scaling: Scaling, x: Tensor, y: Tensor, seed: int) -> None:
         self.model, self.scaling, self.x, self.y, self.seed = model, scaling, x, y, seed
         self.attentions = len(model.taps.attentions())
         self.scaled = min(self.attentions, scaling.blocks or self.attentions)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from vitadel.core.errors import UsageError
 
 
-class Taps(Protocol):
+class AttentionTaps(Protocol):
     """The named points of a model, as far as attention scaling needs them."""
 
     def attentions(self) -> list[str]:
@@ -24,11 +24,11 @@ class Taps(Protocol):
 
 
 @runtime_checkable
-class Tapped(Protocol):
+class HasTaps(Protocol):
     """A model with taps."""
 
     @property
-    def taps(self) -> Taps:
+    def taps(self) -> AttentionTaps:
         """Its named points."""
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -46,7 +46,7 @@ class RescaledModel(nn.Module):
         logits: The factor of the logits.
     """
 
-    def __init__(self, model: Tapped, factors: Sequence[float] | Tensor, logits: float | Tensor = 1.0) -> None:
+    def __init__(self, model: HasTaps, factors: Sequence[float] | Tensor, logits: float | Tensor = 1.0) -> None:
         super().__init__()
         self.model = model
         self.factors = factors
@@ -57,13 +57,13 @@ class RescaledModel(nn.Module):
             return self.model(x) * self.logits
 
 
-def require_taps(model: object) -> Tapped:
+def require_taps(model: object) -> HasTaps:
     """The model, if it has taps at its attention and computes in float32 or more.
 
     Raises:
         UsageError: Otherwise.
     """
-    if not isinstance(model, nn.Module) or not isinstance(model, Tapped):
+    if not isinstance(model, nn.Module) or not isinstance(model, HasTaps):
         raise UsageError(
             f"attention is scaled through a model's taps, and this {type(model).__name__} has none. "
             "Load it with vitadel.models.load, or give its network to vitadel.models.wrap."

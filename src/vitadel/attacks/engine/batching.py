@@ -21,9 +21,9 @@ from torch import Tensor
 from vitadel.attacks.engine.iterative import IterativeAttack, StepContext
 from vitadel.attacks.engine.queue import ImageResult, NonFiniteError, WorkQueue
 from vitadel.attacks.oracle import Oracle, is_finite, is_zero
-from vitadel.core.cuda_graph import CudaGraph, Rows
+from vitadel.core.cuda_graph import CudaGraph, Tensors
 from vitadel.core.flags import Flag
-from vitadel.core.oom import halving, refuse_single_image
+from vitadel.core.oom import refuse_single_image, run_in_parts
 from vitadel.core.rng import RandomStreams
 from vitadel.goals import Goal
 from vitadel.threats import Threat, per_image
@@ -71,7 +71,7 @@ class ContinuousBatch:
     threat: Threat
     judge: Oracle | None
     slots: list[_Slot | None] = field(default_factory=list)
-    items: Rows = field(default_factory=dict)
+    items: Tensors = field(default_factory=dict)
     goal: Goal | None = None
     graph: CudaGraph | None = None
     flags: list[Flag] = field(default_factory=list)
@@ -103,27 +103,27 @@ class ContinuousBatch:
         used = self._used()
         most = len(self.slots) * (1 if self.sync_interval == 1 else _COMPACT_BELOW)
         if len(used) <= most and len(used) < len(self.slots):
-            self._keep(used)
+            self._compact(used)
         return bool(self.slots)
 
     def _used(self) -> list[int]:
         return [number for number, slot in enumerate(self.slots) if slot is not None]
 
-    def _try_to_admit(self, numbers: list[int]) -> bool:
+    def _try_to_admit(self, slot_numbers: list[int]) -> bool:
         """Admit as many waiting images as there are slots, unless they do not fit into memory."""
-        indices = [self.waiting.popleft() for _ in numbers]
+        indices = [self.waiting.popleft() for _ in slot_numbers]
         try:
-            self._admit(numbers, torch.tensor(indices))
+            self._admit(slot_numbers, torch.tensor(indices))
         except torch.OutOfMemoryError:
-            if len(numbers) == 1 and not any(self.slots):
+            if len(slot_numbers) == 1 and not any(self.slots):
                 self._refuse()
             self.waiting.extendleft(reversed(indices))
-            self.capacity = max(1, len(self.slots) or len(numbers) // 2)
+            self.capacity = max(1, len(self.slots) or len(slot_numbers) // 2)
             torch.cuda.empty_cache()
-            return len(numbers) == 1  # those inside continue alone
+            return len(slot_numbers) == 1  # those inside continue alone
         return True
 
-    def _admit(self, numbers: list[int], index_B: Tensor) -> None:
+    def _admit(self, slot_numbers: list[int], index_B: Tensor) -> None:
         x0, goal, others_BT = self.queue.fetch(index_B)
         goals = self.attack.branch_goals(goal, others_BT, self.queue.classes)
         streams = self.queue.rng.at(index_B.to(self.queue.rng.key_B.device))
@@ -136,11 +136,11 @@ class ContinuousBatch:
         if not self.slots:
             self.items, self.slots = {key: rows.clone() for key, rows in new.items()}, list(slots)
             return
-        for number, slot in zip(numbers, slots, strict=True):
+        for number, slot in zip(slot_numbers, slots, strict=True):
             self.slots[number] = slot
-        self._write(numbers, new)
+        self._write(slot_numbers, new)
 
-    def _start(self, fixed: Rows, restart_B: Tensor) -> Rows:
+    def _start(self, fixed: Tensors, restart_B: Tensor) -> Tensors:
         """The tensors of items before their first step."""
         zero = torch.zeros_like(restart_B)
         new = {"key": RandomStreams(fixed["stream"]).fold(restart_B).key_B, "step": zero, "restart": restart_B}
@@ -150,23 +150,23 @@ class ContinuousBatch:
         self.forwards_per_start = self.model.forward_calls - calls
         return new | {f"state.{name}": rows for name, rows in state.items()}
 
-    def _write(self, numbers: list[int], new: Rows) -> None:
-        rows_B = self._rows_of(numbers)
+    def _write(self, slot_numbers: list[int], new: Tensors) -> None:
+        rows_B = self._rows_of(slot_numbers)
         for key, rows in new.items():
             self.items[key][rows_B] = rows
 
-    def _keep(self, numbers: list[int]) -> None:
-        rows_B = self._rows_of(numbers)
+    def _compact(self, slot_numbers: list[int]) -> None:
+        rows_B = self._rows_of(slot_numbers)
         self.items = {key: rows[rows_B] for key, rows in self.items.items()}
-        self.slots = [self.slots[number] for number in numbers]
+        self.slots = [self.slots[number] for number in slot_numbers]
         self.graph = None
 
-    def _rows_of(self, numbers: Iterable[int]) -> Tensor:
-        rows = [number * self.num_branches + branch for number in numbers for branch in range(self.num_branches)]
+    def _rows_of(self, slot_numbers: Iterable[int]) -> Tensor:
+        rows = [number * self.num_branches + branch for number in slot_numbers for branch in range(self.num_branches)]
         return self._on_device(rows)
 
-    def _on_device(self, numbers: list[int]) -> Tensor:
-        return torch.tensor(numbers, dtype=torch.int64, device=self.items["x0"].device)
+    def _on_device(self, slot_numbers: list[int]) -> Tensor:
+        return torch.tensor(slot_numbers, dtype=torch.int64, device=self.items["x0"].device)
 
     # ------------------------------------------------------------------ steps
 
@@ -204,19 +204,19 @@ class ContinuousBatch:
         kept, removed = used[: len(used) // 2], used[len(used) // 2 :]
         self.waiting.extendleft(self._slot(number).index for number in reversed(removed))
         self.capacity = len(kept)
-        self._keep(kept)
+        self._compact(kept)
         torch.cuda.empty_cache()
 
     def _refuse(self) -> NoReturn:
         refuse_single_image(f" ({self.num_branches} items)")
 
-    def _context(self, items: Rows) -> StepContext:
+    def _context(self, items: Tensors) -> StepContext:
         assert self.goal is not None
         goal: Goal = replace(self.goal, **{name: items[f"goal.{name}"] for name in _tensors(self.goal)})  # type: ignore[type-var]
         step_B = items["step"].clamp_max(self.num_steps - 1)  # idle items index tables too
         return StepContext(items["x0"], goal, self.threat, RandomStreams(items["key"]), step_B, items["restart"])
 
-    def step(self, items: Rows) -> Rows:
+    def step(self, items: Tensors) -> Tensors:
         """The items after one step of those that have steps left; no synchronization, and `items` are not modified."""
         ctx = self._context(items)
         state = {key.removeprefix("state."): value for key, value in items.items() if key.startswith("state.")}
@@ -234,7 +234,7 @@ class ContinuousBatch:
         new["nonfinite"] = items["nonfinite"] | (nonfinite_B & active_B)
         if self.attack.stops_at_success:
             success_B = ctx.goal.success(query.z_BK) & active_B
-            if self.attack.leaves_threat:
+            if self.attack.may_leave_threat:
                 success_B &= self.threat.distance(query.x, ctx.x0) <= self.threat.eps * (1 + _ROUNDING)
             new["success_step"] = torch.where(success_B, items["step"], items["success_step"])
             new["x_adv"] = torch.where(per_image(success_B, query.x), query.x, items["x_adv"])
@@ -268,7 +268,7 @@ class ContinuousBatch:
         robust = [number for number in finished if number not in set(again)]
         results = self._results(broken) + self._results(dict.fromkeys(robust, (0, -1)))
         self._restart(again)
-        self._empty([*broken, *robust])
+        self._free([*broken, *robust])
         return results
 
     def _slot(self, number: int) -> _Slot:
@@ -276,10 +276,10 @@ class ContinuousBatch:
         assert slot is not None
         return slot
 
-    def _share_time(self, numbers: list[int]) -> None:
+    def _share_time(self, slot_numbers: list[int]) -> None:
         now = time.perf_counter()
-        for number in numbers:
-            self._slot(number).seconds += (now - self.clock) / len(numbers)
+        for number in slot_numbers:
+            self._slot(number).seconds += (now - self.clock) / len(slot_numbers)
         self.clock = now
 
     def _judge(self, success_steps: dict[int, list[int]]) -> dict[int, tuple[int, int]]:
@@ -307,7 +307,7 @@ class ContinuousBatch:
         if self.judge is None:
             return [True] * len(rows_B), [-1] * len(rows_B)
         x = self.threat.project(self.items["x_adv"][rows_B], self.items["x0"][rows_B])
-        z_BK = halving(self.judge, x)
+        z_BK = run_in_parts(self.judge, x)
         if not bool(z_BK.isfinite().all()):
             raise NonFiniteError("the model returned NaN or infinite logits for an image that was found under attack.")
         self.items["x_adv"][rows_B] = x
@@ -345,24 +345,24 @@ class ContinuousBatch:
             )
         return results
 
-    def _restart(self, numbers: list[int]) -> None:
-        if not numbers:
+    def _restart(self, slot_numbers: list[int]) -> None:
+        if not slot_numbers:
             return
-        for number in numbers:
+        for number in slot_numbers:
             self._slot(number).restart += 1
-        rows_B = self._rows_of(numbers)
+        rows_B = self._rows_of(slot_numbers)
         fixed = {
             key: rows[rows_B] for key, rows in self.items.items() if key in ("x0", "stream") or key.startswith("goal.")
         }
-        self._write(numbers, self._start(fixed, self.items["restart"][rows_B] + 1))
+        self._write(slot_numbers, self._start(fixed, self.items["restart"][rows_B] + 1))
 
-    def _empty(self, numbers: list[int]) -> None:
+    def _free(self, slot_numbers: list[int]) -> None:
         """The items of these slots idle until they are replaced: their steps are used up."""
-        if not numbers:
+        if not slot_numbers:
             return
-        for number in numbers:
+        for number in slot_numbers:
             self.slots[number] = None
-        rows_B = self._rows_of(numbers)
+        rows_B = self._rows_of(slot_numbers)
         self.items["step"][rows_B] = self.num_steps
         self.items["success_step"][rows_B] = _NEVER
 

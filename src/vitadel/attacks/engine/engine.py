@@ -14,10 +14,10 @@ from vitadel.attacks.engine.iterative import IterativeAttack
 from vitadel.attacks.engine.precision import PRECISIONS
 from vitadel.attacks.engine.queue import ImageResult, WorkQueue
 from vitadel.attacks.oracle import Oracle
-from vitadel.core.errors import UsageError, unknown
+from vitadel.core.errors import UsageError, unknown_name_error
 from vitadel.core.flags import Flag
 from vitadel.core.numeric import Count, check_ranges
-from vitadel.core.oom import halving
+from vitadel.core.oom import run_in_parts
 from vitadel.core.rng import RandomStreams
 from vitadel.goals import Goal, Untargeted, top_other_classes
 from vitadel.losses import dlr
@@ -58,7 +58,7 @@ class Engine:
     def __post_init__(self) -> None:
         check_ranges(self)
         if self.precision is not None and self.precision not in PRECISIONS:
-            raise unknown("precision", self.precision, PRECISIONS)
+            raise unknown_name_error("precision", self.precision, PRECISIONS)
 
     def on(self, device: torch.device, values: int = 3 * 32 * 32) -> "Engine":
         """This engine with every default resolved for a device and images of `values` pixel values."""
@@ -140,6 +140,6 @@ def _top_other_classes(attack: IterativeAttack, model: Oracle, x0: Tensor, goal:
     if not isinstance(goal, Untargeted):
         raise UsageError(f"an attack with its own targets needs an Untargeted goal, got {type(goal).__name__}.")
     with torch.no_grad():
-        z_BK = halving(model, x0)
+        z_BK = run_in_parts(model, x0)
     classes = z_BK.shape[1]
     return top_other_classes(z_BK, goal.label_B, min(attack.targets, classes - 1)), classes

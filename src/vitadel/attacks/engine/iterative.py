@@ -87,7 +87,7 @@ class IterativeAttack(Attack):
         return 0
 
     @property
-    def leaves_threat(self) -> bool:
+    def may_leave_threat(self) -> bool:
         """Whether iterates may lie outside the threat; successes there do not count."""
         return False
 
@@ -113,7 +113,7 @@ class IterativeAttack(Attack):
             others_BT: The classes other than the label, by descending clean logit.
             classes: The number of classes.
         """
-        return toward_each(goal, others_BT, logit_difference) if self.targets else [goal]
+        return goal_per_target(goal, others_BT, logit_difference) if self.targets else [goal]
 
     def find_flags(self, goal: Goal, classes: int) -> tuple[Flag, ...]:
         """Flags for what a model with so many classes does not allow; here, for fewer classes than targets."""
@@ -130,7 +130,7 @@ class IterativeAttack(Attack):
         return Engine(cuda_graph=False).search(self, model, x0, goal, threat, rng)
 
 
-def toward_each(goal: Goal, others_BT: Tensor, loss: TargetLoss) -> Sequence[Goal]:
+def goal_per_target(goal: Goal, others_BT: Tensor, loss: TargetLoss) -> Sequence[Goal]:
     """For each of T target classes, the untargeted goal whose objective leads towards that class."""
     if not isinstance(goal, Untargeted):
         raise UsageError(f"an attack with its own targets needs an Untargeted goal, got {type(goal).__name__}.")

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from vitadel.core.errors import UsageError
 from vitadel.core.files import refuse_special
-from vitadel.core.progress import Notify, silent
+from vitadel.core.progress import ProgressCallback, silent
 from vitadel.data.shards.format import MOST_CLASSES, Shards
 from vitadel.data.shards.writer import SHARD_IMAGES, Block, write_shards
 
@@ -38,7 +38,7 @@ def convert(
     label_key: str = "label",
     num_classes: int | None = None,
     shard_images: int = SHARD_IMAGES,
-    notify: Notify = silent,
+    notify: ProgressCallback = silent,
 ) -> Shards:
     """Write the images of all archives, one after the other, into an empty folder, and open it.
 

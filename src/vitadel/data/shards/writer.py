@@ -14,7 +14,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from vitadel.core.errors import UsageError
-from vitadel.core.progress import Notify, silent
+from vitadel.core.progress import ProgressCallback, silent
 from vitadel.data.shards.format import INDEX, MARK, Index, Shard, Shards, ends_sha256, paths
 
 Block = tuple[NDArray[np.uint8], NDArray[np.integer]]
@@ -31,7 +31,7 @@ def write_shards(
     image_size: int,
     num_classes: int,
     shard_images: int = SHARD_IMAGES,
-    notify: Notify = silent,
+    notify: ProgressCallback = silent,
 ) -> Shards:
     """Write `count` images, which come in blocks of any length, into an empty folder, and open it.
 
@@ -56,7 +56,7 @@ def write_shards(
 class _Stream:
     """Blocks of any length, handed out in pieces of at most a given length."""
 
-    def __init__(self, blocks: Iterator[Block], count: int, notify: Notify) -> None:
+    def __init__(self, blocks: Iterator[Block], count: int, notify: ProgressCallback) -> None:
         self.blocks, self.count, self.notify, self.done = blocks, count, notify, 0
         self._rest: Block | None = None
 
@@ -96,12 +96,12 @@ def _write_header(file: IO[bytes], dtype: np.dtype[np.unsignedinteger], shape: t
 @contextmanager
 def _whole(path: Path) -> Iterator[IO[bytes]]:
     """A file that gets its name only when all of it has reached the disk."""
-    beside = path.with_name(f".{path.name}.part")
-    with beside.open("wb") as file:
+    temporary = path.with_name(f".{path.name}.part")
+    with temporary.open("wb") as file:
         yield file
         file.flush()
         os.fsync(file.fileno())
-    beside.replace(path)
+    temporary.replace(path)
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """Suites of attacks: each attacks the images that are still robust, one row per image.
 
 Robust accuracy counts an image only if it is classified correctly and no attack of the suite changed that: an upper
-bound on the true one. The tables of a suite are `clean` and its attacks. A model that answers at random is judged, per
+bound on the true one. The tables of a suite are `clean` and its attacks. A randomized model is judged, per
 image, by the attempt on which it is correct least often, with fresh random numbers.
 
 Shape letters: B images, K classes.
@@ -28,13 +28,21 @@ from vitadel.evaluate.attention_scaling import (
     RESCALED,
     SCALED,
     factors_of,
-    find_factors_once,
+    factors_record,
     in_float32,
     with_scaled,
 )
-from vitadel.evaluate.context import Context, callers_modes_off
+from vitadel.evaluate.context import Context, without_caller_modes
 from vitadel.evaluate.images import refuse_other_classes, refuse_unwritable_names, skipped_flags
-from vitadel.evaluate.search import CLEAN, COSTS, NamedAttack, Search, classify, is_randomized, run_attack
+from vitadel.evaluate.search import (
+    CLEAN,
+    COSTS,
+    AttackRunner,
+    NamedAttack,
+    fill_attack_table,
+    is_randomized,
+    record_clean_predictions,
+)
 from vitadel.evaluate.store import ResultStore, Row
 from vitadel.evaluate.suites.base import Suite, run_suite
 from vitadel.losses import margin
@@ -118,15 +126,15 @@ class AttackSuite:
 
     def run(self, ctx: Context) -> None:
         attacks, broken = self.stages(ctx.threat), _broken_within(ctx.smaller)
-        robust = [image for image in classify(ctx, attacks) if image not in broken]
-        search = Search.choose(ctx, attacks)
+        robust = [image for image in record_clean_predictions(ctx, attacks) if image not in broken]
+        runner = AttackRunner.choose(ctx, attacks)
         ctx.add_flags(skipped_flags(ctx.images))
         if isinstance(ctx.model, RescaledModel):
             ctx.add_flags([RESCALED])
         files = ImageFiles(ctx, everything=self.keep_images)
         for attack in attacks:
-            robust = run_attack(search, attack, robust, randomized=is_randomized(attacks), keep=files.keep)
-        ctx.once("search", lambda: {"precision": search.precision})
+            robust = fill_attack_table(runner, attack, robust, randomized=is_randomized(attacks), keep=files.keep)
+        ctx.compute_once("search", lambda: {"precision": runner.precision})
 
     def rows(self, ctx: Context) -> Mapping[str, Sequence[Any]]:
         attacks, broken = self.stages(ctx.threat), _broken_within(ctx.smaller)
@@ -163,7 +171,7 @@ class AttackSuite:
             attacks=records,
             flags=(*ctx.flags(), *_attack_flags(records, len(ctx.images))),
             seconds=round(seconds, 3),
-            search_precision=ctx.once("search", dict)["precision"] if records else None,
+            search_precision=ctx.compute_once("search", dict)["precision"] if records else None,
             scaling=self.scaling,
         )
 
@@ -220,7 +228,7 @@ def _broken_within(store: ResultStore | None) -> dict[int, Row]:
     """The images that were broken within a smaller radius, and how."""
     if store is None:
         return {}
-    _, rows = store.checked()
+    _, rows = store.read_verified()
     names = ("prediction", "broken_by", "distance")
     found = {
         image: dict(zip(names, values, strict=True))
@@ -290,13 +298,13 @@ def evaluate_suite(
     Returns:
         The records, smallest radius first.
     """
-    with callers_modes_off(ctx.model):
+    with without_caller_modes(ctx.model):
         if not isinstance(suite, AttackSuite):
             return [run_suite(suite, replace(ctx, store=open_store(suite.name), name=suite.name))]
         if scaling is None or not suite.attacks:
             return _at_radii(suite, ctx, open_store)
         ctx = replace(ctx, engine=in_float32(ctx.engine))
-        found = find_factors_once(replace(ctx, store=open_store("factors")), scaling)
+        found = factors_record(replace(ctx, store=open_store("factors")), scaling)
         paper = replace(ctx, model=rescale_model(ctx.model, factors_of(found)))
         return [
             *_at_radii(replace(suite, scaling=found), ctx, open_store),
@@ -352,12 +360,12 @@ def _at_radii(suite: AttackSuite, ctx: Context, open_store: OpenStore, suffix: s
 
 def _finish_images(suite: AttackSuite, ctx: Context) -> None:
     """Complete the adversarial images of an evaluation and its gallery, from those of the smaller radius."""
-    rows = ctx.store.checked()[1]
+    rows = ctx.store.read_verified()[1]
     if ctx.ranks.rank == 0:
         if suite.keep_images:
             copy_from(ctx.smaller, ctx.store)
         write_gallery(ctx, rows, broken_before=set(_broken_within(ctx.smaller)))
-    ctx.ranks.wait()
+    ctx.ranks.barrier()
     if suite.keep_images:
         refuse_missing(ctx.store, _broken_within(ctx.store))
 

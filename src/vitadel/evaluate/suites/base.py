@@ -15,7 +15,7 @@ from vitadel.data import DataSet
 from vitadel.evaluate.context import Context
 from vitadel.evaluate.images import skipped_flags
 from vitadel.evaluate.sanity_checks import sanity_flags
-from vitadel.evaluate.store import ReadOnce
+from vitadel.evaluate.store import CachedStore
 from vitadel.runs.exhibits import Exhibit
 from vitadel.runs.schema import Measure, SuiteRecord, ThreatRecord
 from vitadel.threats import Threat
@@ -72,14 +72,14 @@ def run_suite(suite: Suite, ctx: Context) -> SuiteRecord:
     """
     if not ctx.store.finished:
         suite.run(ctx)
-        ctx.ranks.wait()
+        ctx.ranks.barrier()
         if ctx.ranks.rank == 0:
             # the others do not wait for its reading of tables
-            one = replace(ctx, ranks=Ranks(), store=ReadOnce(source=ctx.store))
+            one = replace(ctx, ranks=Ranks(), store=CachedStore(source=ctx.store))
             own = {"index": range(len(ctx.images)), "id": ctx.images.ids, "label": ctx.images.labels.tolist()}
             ctx.store.finish({**own, **suite.rows(one)}, suite.summarize(one).to_json())
-    ctx.ranks.wait()
-    return SuiteRecord.from_json(ctx.store.checked()[0])
+    ctx.ranks.barrier()
+    return SuiteRecord.from_json(ctx.store.read_verified()[0])
 
 
 def suite_record(

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vitadel.core.errors import UsageError, unknown
+from vitadel.core.errors import UsageError, unknown_name_error
 from vitadel.core.flags import Flag
 from vitadel.core.numeric import check_ranges
 from vitadel.core.stats import (
@@ -43,7 +43,7 @@ _CLEAN = "clean"
 _UNREADABLE = -1  # the prediction on a file that cannot be read
 _SHOWN_SEVERITY = 3
 
-Setting = tuple[str, int]  # a corruption and a severity
+CorruptionLevel = tuple[str, int]  # a corruption and a severity
 Numbers = NDArray[np.float64]
 
 
@@ -80,11 +80,11 @@ class Corruptions:
         check_ranges(self)
         for name in self.names:
             if name not in CORRUPTIONS:
-                raise unknown("corruption", name, CORRUPTIONS)
+                raise unknown_name_error("corruption", name, CORRUPTIONS)
         if not self.severities:
             raise UsageError(f"severities are some of 1 2 3 4 5, got {self.severities}. Write severities=1+3.")
         if self.table is not None and self.table not in TABLES:
-            raise unknown("table of severities", self.table, TABLES)
+            raise unknown_name_error("table of severities", self.table, TABLES)
         if self.files is not None and (self.table or self.jpeg or self.frost):
             raise UsageError("the images in files= are corrupted already. Leave table, jpeg and frost out.")
         if self.skip and self.files is None:
@@ -95,7 +95,7 @@ class Corruptions:
             pass
 
     @property
-    def cells(self) -> tuple[Setting, ...]:
+    def cells(self) -> tuple[CorruptionLevel, ...]:
         """Corruption and severity of every cell, in the order of the benchmark."""
         chosen = self.names or tuple(CORRUPTIONS)
         names = [name for name, kind in CORRUPTIONS.items() if name in chosen and (self.extra or kind.group != "extra")]
@@ -323,7 +323,7 @@ class Corruptions:
 class _Results:
     """Whether predictions are correct: [n, cells] 0, 1 or NaN where a file cannot be read, and [n] clean."""
 
-    cells: tuple[Setting, ...]
+    cells: tuple[CorruptionLevel, ...]
     correct: Numbers
     clean: Numbers
 
@@ -332,28 +332,28 @@ class _Results:
         return list(dict.fromkeys(name for name, _ in self.cells))
 
     @property
-    def common(self) -> list[Setting]:
+    def common(self) -> list[CorruptionLevel]:
         """The cells of the benchmark."""
         return [cell for cell in self.cells if CORRUPTIONS[cell[0]].group != "extra"]
 
     @property
-    def groups(self) -> dict[str, list[Setting]]:
+    def groups(self) -> dict[str, list[CorruptionLevel]]:
         """The cells by group, of those groups that have any."""
         cells = {group: [cell for cell in self.cells if CORRUPTIONS[cell[0]].group == group] for group in GROUPS}
         return {group: some for group, some in cells.items() if some}
 
-    def of_name(self, name: str) -> list[Setting]:
+    def of_name(self, name: str) -> list[CorruptionLevel]:
         """The cells of one corruption."""
         return [cell for cell in self.cells if cell[0] == name]
 
-    def shares(self, cells: Sequence[Setting]) -> Numbers:
+    def shares(self, cells: Sequence[CorruptionLevel]) -> Numbers:
         """[n] the share of some cells in which an image is correct, NaN if none can be read."""
         some = self.correct[:, [self.cells.index(cell) for cell in cells]]
         with np.errstate(invalid="ignore"):
             shares: Numbers = np.nansum(some, 1) / (~np.isnan(some)).sum(1)
         return shares
 
-    def mean(self, cells: Sequence[Setting]) -> Accuracy:
+    def mean(self, cells: Sequence[CorruptionLevel]) -> Accuracy:
         """The mean over some cells, with its interval over images."""
         return accuracy_of(_known(self.shares(cells)))
 
@@ -375,7 +375,7 @@ def _on_corrupted(ctx: Context, corruption: Corruption, batch: Batch) -> dict[st
     return {"prediction": ctx.predict(corruption(batch.x, batch.index, seed=ctx.seed))}
 
 
-def _table(cell: Setting) -> str:
+def _table(cell: CorruptionLevel) -> str:
     return f"{cell[0]}-{cell[1]}"
 
 

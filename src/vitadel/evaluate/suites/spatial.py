@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from vitadel.core.errors import UsageError
-from vitadel.core.numeric import Count, CountOrZero, Degrees, NotNegative, check_ranges
+from vitadel.core.numeric import Count, CountOrZero, Degrees, NonNegative, check_ranges
 from vitadel.core.stats import accuracy_of, expected_accuracy
 from vitadel.data import DataSet
 from vitadel.evaluate.context import Batch, Context
@@ -55,7 +55,7 @@ class Spatial:
     about: ClassVar[str] = "the worst of 9 x 9 translations and 31 rotations of every image, and the accuracy per each"
     needs_threat: ClassVar[bool] = False
 
-    max_translation: NotNegative | None = None
+    max_translation: NonNegative | None = None
     max_rotation: Degrees = 30.0
     translations: Count = 9
     rotations: Count = 31

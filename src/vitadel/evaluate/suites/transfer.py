@@ -32,7 +32,6 @@ from vitadel.evaluate.context import Batch, Context, Work
 from vitadel.evaluate.suites.base import suite_record
 from vitadel.runs.exhibits import Cell, Exhibit, Heat, Matrix, Table
 from vitadel.runs.schema import Measure, SuiteRecord
-from vitadel.threats import Threat
 
 _CLEAN = "clean"
 _SELF = "this model"
@@ -90,7 +89,7 @@ class Transfer:
 
     def run(self, ctx: Context) -> None:
         """All models' predictions on the images, and on those crafted on each model."""
-        threat = _threat(ctx)
+        threat = ctx.required_threat
         step_size = self.pace * threat.eps / self.steps
         attack = PGD(steps=self.steps, step_size=step_size, random_start=False, keep_best=False)
         members = [ctx.model, *(_at_size(other.to(ctx.device), *ctx.image_size) for other in self._others())]
@@ -133,7 +132,7 @@ class Transfer:
 
     def summarize(self, ctx: Context) -> SuiteRecord:
         """The accuracy of every target on the images of every source."""
-        threat, correct = _threat(ctx), self._correct(ctx)
+        threat, correct = ctx.required_threat, self._correct(ctx)
         worst = accuracy_of(_robust(correct))
         clean, *matrix = [[accuracy_of(shares) for shares in table.T.tolist()] for table in correct]
         own = matrix[0][0]
@@ -209,11 +208,6 @@ class Transfer:
         return [Flag("transfer-stronger", sentence, {"own": own.correct, "of": own.n})]
 
 
-def _threat(ctx: Context) -> Threat:
-    assert ctx.threat is not None, "the driver refuses suites that need a threat and have none"
-    return ctx.threat
-
-
 def _robust(correct: NDArray[np.bool_]) -> list[float]:
     """Whether this model is correct on each image, whichever of the other models it was crafted on."""
     shares: list[float] = correct[2:, :, 0].all(0).astype(float).tolist()
@@ -221,7 +215,7 @@ def _robust(correct: NDArray[np.bool_]) -> list[float]:
 
 
 def _fingerprint(model: models.Model) -> str:
-    return models.fingerprint(model.net.state_dict())
+    return models.weights_sha256(model.net.state_dict())
 
 
 class _Resized(nn.Module):

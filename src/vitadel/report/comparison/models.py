@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from vitadel.core.errors import UsageError, unknown
+from vitadel.core.errors import UsageError, unknown_name_error
 from vitadel.core.flags import Flag
 from vitadel.core.stats import Accuracy, PairedTest, paired_test
 from vitadel.report.reader import EvaluatedSuite, RunRecord
@@ -204,7 +204,7 @@ def _models(records: Sequence[RunRecord]) -> list[_Model]:
 def _baseline(text: str, models: Sequence[_Model]) -> _Model:
     names = {name: model for model in models for name in (model.label, *(r.label for r in model.records))}
     if text not in names:
-        raise unknown("baseline", text, names)
+        raise unknown_name_error("baseline", text, names)
     return names[text]
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitadel.core.files import write_whole
+from vitadel.core.files import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -94,8 +94,8 @@ def save_figure(figure: "Figure", path: Path) -> list[Path]:
         drawn = io.BytesIO()
         figure.savefig(drawn, format=one.suffix[1:], dpi=200, facecolor="white", metadata=metadata)
 
-        def write(beside: Path, drawn: io.BytesIO = drawn) -> None:
-            beside.write_bytes(drawn.getvalue())
+        def write(temporary: Path, drawn: io.BytesIO = drawn) -> None:
+            temporary.write_bytes(drawn.getvalue())
 
-        write_whole(one, write)
+        write_atomically(one, write)
     return paths

@@ -75,7 +75,7 @@ class PadCrop:
     def __call__(self, x: Tensor, rng: RandomStreams) -> Tensor:
         height, width = x.shape[-2:]
         framed = F.pad(x, [self.pad] * 4, value=self.fill)
-        offset = rng.fold(0).below(2 * self.pad + 1, 2)
+        offset = rng.fold(0).randint(2 * self.pad + 1, 2)
         rows = offset[:, 0, None] + torch.arange(height, device=x.device)
         columns = offset[:, 1, None] + torch.arange(width, device=x.device)
         if self.flip:
@@ -117,8 +117,8 @@ class ResizedCrop:
         found_B, h_B, w_B = _first(fits_BT, h_BT, w_BT)
         whole_h, whole_w = self._fallback(height, width)
         h_B, w_B = torch.where(found_B, h_B, whole_h), torch.where(found_B, w_B, whole_w)
-        top_B = torch.where(found_B, rng.fold(1).below(height - h_B + 1), (height - whole_h) // 2)
-        left_B = torch.where(found_B, rng.fold(2).below(width - w_B + 1), (width - whole_w) // 2)
+        top_B = torch.where(found_B, rng.fold(1).randint(height - h_B + 1), (height - whole_h) // 2)
+        left_B = torch.where(found_B, rng.fold(2).randint(width - w_B + 1), (width - whole_w) // 2)
         return top_B, left_B, h_B, w_B
 
     def __call__(self, x: Tensor, rng: RandomStreams) -> Tensor:
@@ -210,8 +210,8 @@ class Erase:
         h_BT, w_BT = _sides(rng.fold(0), self.area, self.ratio, height * width)
         found_B, h_B, w_B = _first((h_BT < height) & (w_BT < width), h_BT, w_BT)
         found_B &= rng.fold(1).uniform() < self.probability
-        rows_BH = _inside(rng.fold(2).below(height - h_B + 1), h_B, height)
-        columns_BW = _inside(rng.fold(3).below(width - w_B + 1), w_B, width)
+        rows_BH = _inside(rng.fold(2).randint(height - h_B + 1), h_B, height)
+        columns_BW = _inside(rng.fold(3).randint(width - w_B + 1), w_B, width)
         return found_B[:, None, None] & rows_BH[:, :, None] & columns_BW[:, None, :]
 
 

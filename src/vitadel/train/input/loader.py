@@ -18,7 +18,7 @@ _AHEAD = 3
 _ON_DEVICE = 8 * 2**30
 
 # images and labels of one batch
-Batch = tuple[BatchIndex, Tensor, Tensor]
+TrainingBatch = tuple[BatchIndex, Tensor, Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Loader:
     pil_augment: PILAugment | None = None
     num_workers: int = 0
 
-    def batches(self, indices: Iterable[BatchIndex], *, seed: int = 0) -> Generator[Batch, None, None]:
+    def batches(self, indices: Iterable[BatchIndex], *, seed: int = 0) -> Generator[TrainingBatch, None, None]:
         """(index, images, labels) in turn; `seed` is that of `pil_augment`."""
         if self.pil_augment is not None:
             augmented = pil_augmented(self.real, indices, self.pil_augment, seed=seed, num_workers=self.num_workers)
@@ -49,7 +49,7 @@ class Loader:
         else:
             yield from map(self._to_device, read_ahead(indices, self._read, _AHEAD))
 
-    def _from_memory(self, indices: Iterable[BatchIndex]) -> Generator[Batch, None, None]:
+    def _from_memory(self, indices: Iterable[BatchIndex]) -> Generator[TrainingBatch, None, None]:
         """Copied to the device once if it has room: a batch is then an index into it."""
         on_gpu = self.device.type == "cuda"
         fits = on_gpu and len(self.real) * self.real.pixels.bytes_per_image <= _ON_DEVICE
@@ -62,7 +62,7 @@ class Loader:
             row_B = index.row_B.to(self.device, non_blocking=True)
             yield index, _floats(pixels[row_B]), labels[row_B]
 
-    def _read(self, index: BatchIndex) -> Batch:
+    def _read(self, index: BatchIndex) -> TrainingBatch:
         """The bytes of a batch, in the computer's memory."""
         if self.synthetic is None:
             return index, self.real.pixels.read(index.row_B), self.real.labels[index.row_B]
@@ -75,7 +75,7 @@ class Loader:
         back[torch.cat([(~synthetic_B).nonzero().flatten(), synthetic_B.nonzero().flatten()])] = torch.arange(len(back))
         return index, pixels[back], labels[back]
 
-    def _to_device(self, batch: Batch) -> Batch:
+    def _to_device(self, batch: TrainingBatch) -> TrainingBatch:
         index, pixels, labels = batch
         if self.device.type == "cuda":
             pixels, labels = pixels.pin_memory(), labels.pin_memory()

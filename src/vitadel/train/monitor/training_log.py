@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from vitadel.core.flags import Flag
-from vitadel.core.progress import Notify
+from vitadel.core.progress import ProgressCallback
 from vitadel.runs import Run, Scalars
 from vitadel.train.checkpoint import TrainState
 from vitadel.train.monitor.hardware import Meter, achieved_flops
@@ -100,7 +100,7 @@ class TrainingLog:
         writes: bool,
         peak_flops: float | None,
         flops: float,
-        notify: Notify,
+        notify: ProgressCallback,
     ) -> None:
         self.means = RunningMeans()
         self.meter = Meter(device, world)
