@@ -36,7 +36,7 @@ def hardware(device: torch.device) -> dict[str, object]:
 
 def commit() -> str:
     """The commit that was measured; a copy without its history is given by the environment."""
-    known = os.environ.get("VITADEL_COMMIT") or runs.surroundings()["commit"]
+    known = os.environ.get("VITADEL_COMMIT") or runs.environment()["commit"]
     return str(known)[:12] if known else "unknown"
 
 

@@ -160,7 +160,7 @@ def record_heads(args: argparse.Namespace) -> None:
     x, y = images.images(torch.arange(len(images))).to(device), images.labels.to(device)
     for name in args.heads:
         model = models.load(name).to(device).eval()
-        assert isinstance(model.net, models.Adapted)
+        assert isinstance(model.net, models.AdaptedViT)
         attack = PGD(steps=3, step_size=8 / 765, keep_best=False)
         shown = {"clean": x, "attacked": attack(model, x, Untargeted(y), Linf(4 / 255), seed=1).x_adv}
         heads = ("joint", *model.net.tuning.names)

@@ -32,7 +32,7 @@ from vitadel.evaluate.context import Batch, Context, Work
 from vitadel.evaluate.store import TableRows
 from vitadel.goals import Untargeted
 from vitadel.losses import cross_entropy
-from vitadel.runs.exhibits import Cell, Exhibit, Heat, Line, Lines, Matrix, Table
+from vitadel.runs.exhibits import Cell, Exhibit, Heatmap, Line, Lines, Matrix, Table
 from vitadel.runs.schema import StudyRecord
 from vitadel.threats import Threat
 
@@ -139,7 +139,7 @@ class Convergence:
 
         return measure
 
-    def _how(self, n: int, threat: Threat) -> str:
+    def _attack_description(self, n: int, threat: Threat) -> str:
         length = "2.5 eps / steps" if self.step_size is None else f"{self.step_size:g}"
         return (
             f"PGD at {threat!s} with steps of {length}, {self.restarts} restarts from random points, on "
@@ -150,8 +150,8 @@ class Convergence:
         at, columns = _columns(curve, "loss", "loss_low", "loss_high")
         return Lines(
             "Loss against steps",
-            f"Mean cross-entropy of what the attack returns. {self._how(n, threat)} The line is the mean over "
-            "restarts, the band holds all of them.",
+            f"Mean cross-entropy of what the attack returns. {self._attack_description(n, threat)} The line is the "
+            "mean over restarts, the band holds all of them.",
             [Line("mean over restarts", at, columns["loss"], columns["loss_low"], columns["loss_high"])],
             x_label="steps",
             y_label="cross-entropy",
@@ -163,8 +163,9 @@ class Convergence:
         at, columns = _columns(curve, "accuracy", "accuracy_low", "accuracy_high", "worst")
         return Lines(
             "Accuracy against steps",
-            f"Share of images that the model still classifies correctly. {self._how(n, threat)} The line is the mean "
-            "over restarts, the band holds all of them; dashed: right under every restart.",
+            "Share of images that the model still classifies correctly. "
+            f"{self._attack_description(n, threat)} The line is the mean over restarts, the band holds all of them; "
+            "dashed: correct under every restart.",
             [
                 Line("mean over restarts", at, columns["accuracy"], columns["accuracy_low"], columns["accuracy_high"]),
                 Line("all restarts together", at, columns["worst"], dashed=True),
@@ -175,9 +176,9 @@ class Convergence:
             y_range=(0.0, 1.02),
         )
 
-    def _heat(self, slices: Sequence[Sequence[Sequence[float]]], labels: Sequence[int], threat: Threat) -> Heat:
-        ticks = [f"{value:+.2g}" for value in _places(self.points).tolist()]
-        return Heat(
+    def _heat(self, slices: Sequence[Sequence[Sequence[float]]], labels: Sequence[int], threat: Threat) -> Heatmap:
+        ticks = [f"{value:+.2g}" for value in _axis_values(self.points).tolist()]
+        return Heatmap(
             "The loss around images",
             "Cross-entropy at x + a d + b r, pixels clipped to [0, 1]: d is a step of length eps along the gradient "
             f"at x, r one along random numbers, both as {threat!s} steps. The image itself is in the "
@@ -202,19 +203,19 @@ def loss_slice(
     noise = RandomStreams.of(fold_seed(seed, *b"slice"), torch.tensor([index], device=device)).normal(
         *x.shape[1:], dtype=x.dtype
     )
-    along, aside = (threat.ascend(x, one, threat.eps) - x for one in (grad, noise))
-    place = _places(points).to(x)
+    along, random_direction = (threat.ascend(x, one, threat.eps) - x for one in (grad, noise))
+    place = _axis_values(points).to(x)
     a_Q, b_Q = (one.flatten() for one in torch.meshgrid(place, place, indexing="ij"))
 
     def loss_at(point: Tensor) -> Tensor:
         a, b = (one[point.to(device)].view(-1, 1, 1, 1) for one in (a_Q, b_Q))
-        return _losses(model, (x + a * along + b * aside).clamp(0, 1), label_1.expand(len(point)), seed)[0]
+        return _losses(model, (x + a * along + b * random_direction).clamp(0, 1), label_1.expand(len(point)), seed)[0]
 
     found = torch.cat([made for _, made in in_batches(torch.arange(len(a_Q)), batch_size, loss_at)])
     return found.view(points, points).float()
 
 
-def _places(points: int) -> Tensor:
+def _axis_values(points: int) -> Tensor:
     """From -1 to 1, with a zero in the middle that is one."""
     half = points // 2
     return torch.arange(-half, half + 1, dtype=torch.float64) / half

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from vitadel.analyze.layers import Read, layers_of, outputs_of
-from vitadel.analyze.similarity import Moments, Per, cka, dependence, gram
+from vitadel.analyze.similarity import Grouping, Moments, cka, dependence, gram
 from vitadel.analyze.similarity_figures import SimilarityMap, heat_maps, main_finding, steps
 from vitadel.analyze.study import map_chunks
 from vitadel.attacks.isolation import isolated
@@ -35,9 +35,9 @@ _TABLE = "similarity"
 _BATCH, _CHUNK = 32, 512  # images at a time, and images whose sums are written together
 _LEAST = 4  # images that the unbiased estimate needs
 _OVER = {
-    Per.ALL: "over all images, tokens and features",
-    Per.TOKEN: "token by token over images and features, mean over tokens",
-    Per.FEATURE: "feature by feature over images and tokens, mean over features",
+    Grouping.ALL: "over all images, tokens and features",
+    Grouping.TOKEN: "token by token over images and features, mean over tokens",
+    Grouping.FEATURE: "feature by feature over images and tokens, mean over features",
 }
 Layered = tuple[Model, Sequence[Layer]]
 Maps = Mapping[str, SimilarityMap]
@@ -91,7 +91,7 @@ class Correlation:
     needs_threat: ClassVar[bool] = False
 
     measure: SimilarityMeasure = SimilarityMeasure.AUTO
-    per: Per = Per.ALL
+    per: Grouping = Grouping.ALL
     ln: bool = False
     biased: bool = False
     group: Annotated[int, Range(ge=2 * _LEAST, hint="It counts images.")] = 64
@@ -115,7 +115,7 @@ class Correlation:
             )
         if pearson and self.biased:
             raise UsageError("Correlation.biased is about CKA, and this model is measured by Pearson. Leave it out.")
-        if not pearson and (self.per is not Per.ALL or self.ln):
+        if not pearson and (self.per is not Grouping.ALL or self.ln):
             raise UsageError("Correlation.per and .ln are about Pearson, and CKA is measured here. Leave them out.")
         if self.other is not None:
             layers_of(load(self.other))
@@ -137,7 +137,7 @@ class Correlation:
         if self._by_pearson(models[0][1]):
             measure, views = SimilarityMeasure.PEARSON, _token_views(layers)
             moments = {view.name: [Moments.read(row) for row in rows[view.name]] for view in views}
-            values = [functools.reduce(Moments.joined_with, each).correlation() for each in moments.values()]
+            values = [functools.reduce(Moments.merge, each).correlation() for each in moments.values()]
         else:
             measure, views = SimilarityMeasure.CKA, _whole_views(models)
             values = [cka(torch.tensor(rows[view.name], dtype=torch.float64).sum(0)) for view in views]
@@ -177,7 +177,7 @@ class Correlation:
 
         def chunk(index: Tensor) -> dict[str, object]:
             batches = [one for _, one in in_batches(index, ctx.engine.batch_size or _BATCH, moments)]
-            joined = (functools.reduce(Moments.joined_with, each) for each in zip(*batches, strict=True))
+            joined = (functools.reduce(Moments.merge, each) for each in zip(*batches, strict=True))
             return {view.name: one.row() for view, one in zip(views, joined, strict=True)}
 
         map_chunks(ctx, _TABLE, chunk, size=_CHUNK)

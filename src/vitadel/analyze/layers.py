@@ -32,7 +32,7 @@ def layers_of(model: nn.Module) -> tuple[Model, Sequence[Layer]]:
     return model, layers
 
 
-def short(name: str) -> str:
+def axis_label(name: str) -> str:
     """A short name of a layer for the axes of figures: blocks go by their number."""
     return name.replace("class_blocks.", "class ").removeprefix("blocks.")
 

@@ -20,8 +20,8 @@ from typing import Annotated, ClassVar
 import torch
 from torch import nn
 
-from vitadel.analyze.layers import layers_of, short
-from vitadel.analyze.prefix_cache import Change, Variant, count_correct, map_variants, variant
+from vitadel.analyze.layers import axis_label, layers_of
+from vitadel.analyze.prefix_cache import LayerChange, Variant, count_correct, map_variants, variant
 from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Count, CountOrZero, Range, check_ranges
 from vitadel.core.rng import RandomStreams, fold_seed
@@ -42,9 +42,9 @@ class LesionKind(enum.Enum):
     MLP = "mlp"
 
     @property
-    def change(self) -> Change:
+    def change(self) -> LayerChange:
         """What that means for a layer."""
-        return Change[{"block": "NO_LAYER", "attention": "NO_ATTENTION", "mlp": "NO_MLP"}[self.value]]
+        return LayerChange[{"block": "NO_LAYER", "attention": "NO_ATTENTION", "mlp": "NO_MLP"}[self.value]]
 
     @property
     def label(self) -> str:
@@ -55,7 +55,7 @@ class LesionKind(enum.Enum):
         """Whether a layer has this part, and works without it."""
         if self is LesionKind.MLP:
             return layer.mlp is not None
-        return not layer.fixed and (self is LesionKind.BLOCK or layer.attention is not None)
+        return not layer.changes_shape and (self is LesionKind.BLOCK or layer.attention is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +185,9 @@ class Lesion:
 def _candidates(layers: Sequence[Layer]) -> list[int]:
     """What random draws choose from: all that can go except the first, and those that only update the class token."""
     return [
-        at for at, layer in enumerate(layers) if at and not layer.fixed and not layer.name.startswith("class_blocks.")
+        at
+        for at, layer in enumerate(layers)
+        if at and not layer.changes_shape and not layer.name.startswith("class_blocks.")
     ]
 
 
@@ -249,7 +251,7 @@ class _Accuracies:
 
     def _random_figure(self) -> Lines:
         candidates = _candidates(self.layers)
-        kept = [short(layer.name) for at, layer in enumerate(self.layers) if at and at not in candidates]
+        kept = [axis_label(layer.name) for at, layer in enumerate(self.layers) if at and at not in candidates]
         too = f", and so do {', '.join(kept)}" if kept else ""
         lines = []
         for kind, each in self.random.items():

@@ -134,7 +134,7 @@ class Measurements:
             n=self.n,
             classes=self.classes,
             clean=self._share(len(self.correct)),
-            verdict=tests.weigh(evidence, correct=len(self.correct), n=self.n, classes=self.classes),
+            verdict=tests.verdict_from(evidence, correct=len(self.correct), n=self.n, classes=self.classes),
             factors=self._search,
             plain=plain,
             scaled=scaled_gaps,
@@ -199,13 +199,13 @@ class Measurements:
     @cached_property
     def _search(self) -> dict[str, Any]:
         """The factors, and what a reader should know of their search."""
-        index, held = self._tuning
+        index, num_trial_images = self._tuning
 
         def search() -> dict[str, object]:
-            batch, chosen = self.ctx.batch(index), replace(self.settings.scaling, trial_images=held)
+            batch, chosen = self.ctx.batch(index), replace(self.settings.scaling, trial_images=num_trial_images)
             found = find_attack_factors(self.ctx.model, batch.x, batch.y, self.threat, chosen, seed=self.ctx.seed)
             cost = {"forwards": found.forwards, "backwards": found.backwards}
-            return {**asdict(found.best), "tried": len(found.tried), "held": held, **cost}
+            return {**asdict(found.best), "tried": len(found.tried), "held": num_trial_images, **cost}
 
         return self.ctx.compute_once("factors", search)
 
@@ -244,7 +244,7 @@ class Measurements:
         last = self._radii[-1]
         longer = self._attack("eps-again", PGD(steps=self.settings.steps), left, threat=last, loss=margin)
         again = len(left) - len(longer.broken)
-        return points, within, tests.far(len(left), again, len(self.correct), str(last))
+        return points, within, tests.large_eps(len(left), again, len(self.correct), str(last))
 
     @cached_property
     def _radii(self) -> list[Threat]:
@@ -335,11 +335,14 @@ class Measurements:
         if "square" in others:
             square = others["square"].broken
             found.append(tests.square(len(square), others["square"].tried, self.settings.queries))
-            found += [tests.shared(len(square & by_steps["aas", steps].broken), len(square))] if square else []
+            found += [tests.both_break(len(square & by_steps["aas", steps].broken), len(square))] if square else []
         index, count = self._tuning
-        held = frozenset(index[:count])
-        by_scaling, by_chance = by_steps["aas", steps].broken - held, others["again"].broken - held
-        left = set(self.correct) - by_steps["pgd", steps].broken - held
+        trial_images = frozenset(index[:count])
+        by_scaling, by_chance = (
+            by_steps["aas", steps].broken - trial_images,
+            others["again"].broken - trial_images,
+        )
+        left = set(self.correct) - by_steps["pgd", steps].broken - trial_images
         only = (len(by_scaling - by_chance), len(by_chance - by_scaling))
         found += [tests.scaling(*only, len(by_scaling & by_chance), len(left)), far]
         if len(self._lengths) > 1:

@@ -57,7 +57,7 @@ class Verdict:
     evidence: tuple[Evidence, ...]
 
 
-def weigh(evidence: Sequence[Evidence], *, correct: int, n: int, classes: int) -> Verdict:
+def verdict_from(evidence: Sequence[Evidence], *, correct: int, n: int, classes: int) -> Verdict:
     """The verdict by the rules above."""
 
     def verdict(answer: str, because: str) -> Verdict:
@@ -70,8 +70,8 @@ def weigh(evidence: Sequence[Evidence], *, correct: int, n: int, classes: int) -
             f"{clean.accuracy:.1%} of {n} images are classified correctly, which chance alone may do among {classes} "
             "classes",
         )
-    if fired := [one.code for one in evidence if one.is_decisive and one.points == MASKED]:
-        return verdict(MASKED, f"evidence for it from {', '.join(fired)}")
+    if decisive := [one.code for one in evidence if one.is_decisive and one.points == MASKED]:
+        return verdict(MASKED, f"evidence for it from {', '.join(decisive)}")
     if missing := [code for code in DECISIVE if code not in {one.code for one in evidence}]:
         return verdict(CANNOT_TELL, f"not every test was run: {', '.join(missing)} is missing")
     if correct < ENOUGH:
@@ -89,9 +89,9 @@ def square(broken: int, left: int, queries: int) -> Evidence:
     numbers = {**share("broken", broken, left), "queries": queries} if left else {"left": 0, "queries": queries}
     if left == 0:
         return Evidence("square", "the gradient attacks left no image for Square to try", numbers, NOT_MASKED)
-    fires = broken >= SQUARE_COUNT and broken > SQUARE_SHARE * left
+    is_evidence = broken >= SQUARE_COUNT and broken > SQUARE_SHARE * left
     sentence = f"Square, without gradients, breaks {broken} of the {left} images that no gradient attack broke"
-    return Evidence("square", sentence, numbers, MASKED if fires else NOT_MASKED)
+    return Evidence("square", sentence, numbers, MASKED if is_evidence else NOT_MASKED)
 
 
 def scaling(scaled_only: int, again_only: int, both: int, left: int) -> Evidence:
@@ -108,13 +108,13 @@ def scaling(scaled_only: int, again_only: int, both: int, left: int) -> Evidence
     return Evidence("scaling", sentence, numbers, MASKED if p < LEVEL else NOT_MASKED)
 
 
-def shared(both: int, broken: int) -> Evidence:
+def both_break(both: int, broken: int) -> Evidence:
     """How many of the images that Square breaks AAS breaks, too: whether it is the softmax that masks."""
     sentence = f"of the {broken} images that Square breaks there, AAS breaks {both}"
     return Evidence("shared", sentence, share("by_both", both, broken), NOTHING)
 
 
-def far(robust: int, again: int, n: int, radius: str) -> Evidence:
+def large_eps(robust: int, again: int, n: int, radius: str) -> Evidence:
     """Whether any image is robust where none should be."""
     numbers = {**share("robust", robust, n), **share("robust_after_another", again, n)} if n else {}
     if robust == 0:
@@ -141,8 +141,8 @@ def iterations(only_short: Mapping[int, int], only_long: Mapping[int, int], long
         f"PGD with {steps} steps breaks {only_short[steps]} that {longest} steps do not, and {longest} steps "
         f"{only_long[steps]} that {steps} do not (p = {chances[steps]:.2g}, the least of {len(chances)})"
     )
-    fires = chances[steps] < LEVEL / len(chances)
-    return Evidence("iterations", sentence, numbers, MASKED if fires else NOT_MASKED)
+    is_evidence = chances[steps] < LEVEL / len(chances)
+    return Evidence("iterations", sentence, numbers, MASKED if is_evidence else NOT_MASKED)
 
 
 def zero_gradients(zero: Mapping[str, int], n: int) -> Evidence:

@@ -50,7 +50,7 @@ def alignment(pattern: Tensor, patch: int) -> Alignment:
     return Alignment(true_B, as_good_B / patch**2, jumps_BP)
 
 
-def by_chance(patch: int) -> float:
+def expected_rank(patch: int) -> float:
     """The mean share of grids that are aligned at least as well where every rank is equally likely."""
     return (patch**2 + 1) / (2 * patch**2)
 

@@ -127,13 +127,13 @@ class _WithClassifiers:
         _check_classes(model, self.classifiers)
 
     def run(self, ctx: Context) -> None:
-        with _on(self.classifiers, ctx.device):
+        with _moved_to(self.classifiers, ctx.device):
             ctx.map(self._table_name, self._measure(ctx))
 
     @property
     def _table_name(self) -> str:
         """With a mark of the weights, as other weights under the same name classify otherwise."""
-        return f"classified-{'-'.join(_mark(one)[:8] for one in self.classifiers.values())}"
+        return f"classified-{'-'.join(_weights_hash(one)[:8] for one in self.classifiers.values())}"
 
     def summarize(self, ctx: Context) -> StudyRecord:
         rows, settings, threat = ctx.table(self._table_name), self.settings, str(ctx.required_threat)
@@ -152,7 +152,7 @@ class _WithClassifiers:
             "settings": describe(settings),
             "classes": classes,
             "chance": {"top1": 1 / classes, "top5": min(1.0, _TOP / classes)},
-            "classifiers": {name: _mark(one) for name, one in self.classifiers.items()},
+            "classifiers": {name: _weights_hash(one) for name, one in self.classifiers.items()},
             "fooled": sum(rows["success"]),
             "scores": {
                 name: {shown: {top: describe(found) for top, found in tops.items()} for shown, tops in kinds.items()}
@@ -325,12 +325,12 @@ def _image_size(model: nn.Module) -> int | None:
     return model.spec.image_size if isinstance(model, Model) and model.spec is not None else None
 
 
-def _mark(model: nn.Module) -> str:
+def _weights_hash(model: nn.Module) -> str:
     return weights_sha256((model.net if isinstance(model, Model) else model).state_dict())
 
 
 @contextmanager
-def _on(classifiers: Mapping[str, nn.Module], device: torch.device) -> Iterator[None]:
+def _moved_to(classifiers: Mapping[str, nn.Module], device: torch.device) -> Iterator[None]:
     """Classifiers beside the studied model inside, back where they were after."""
     homes = {name: device_of(one) for name, one in classifiers.items()}
     try:

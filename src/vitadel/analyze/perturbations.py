@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from vitadel.analyze import attacked_images, spectrum
 from vitadel.analyze.attacked_images import Sign, Stretch, finite_mean_interval
 from vitadel.analyze.json_arrays import packed, unpacked
-from vitadel.analyze.patch_grid import alignment, by_chance, check_patch
+from vitadel.analyze.patch_grid import alignment, check_patch, expected_rank
 from vitadel.core.numeric import Count, check_ranges
 from vitadel.evaluate.context import Batch, Context
 from vitadel.evaluate.store import TableRows
@@ -86,7 +86,7 @@ class Perturbations:
         exhibits: list[Exhibit] = [
             self._pictures(x, adversarial, ctx.images.labels[shown].tolist(), threat, patch),
             _curve(rows, x.shape[-2:]),
-            *([] if patch is None else [_places(rows, patch)]),
+            *([] if patch is None else [_position_curve(rows, patch)]),
             _table(rows, patch),
         ]
         numbers = {
@@ -112,14 +112,14 @@ class Perturbations:
     ) -> Pictures:
         delta = adversarial - x
         color = attacked_images.as_bytes(delta, threat, self.stretch, self.sign).float() / 255
-        dull = attacked_images.gray(color)
+        in_gray = attacked_images.gray(color)
         size = delta.abs().mean(1, keepdim=True)
         size = size / size.amax((1, 2, 3), keepdim=True).clamp_min(torch.finfo(size.dtype).tiny)
         corner, side = _corner(x.shape[-2], x.shape[-1], patch)
-        columns = {"image": x, "attacked": adversarial, "perturbation": color, "in gray": dull, "size": size}
+        columns = {"image": x, "attacked": adversarial, "perturbation": color, "in gray": in_gray, "size": size}
         if side:
             rows, across = slice(corner[0], corner[0] + side), slice(corner[1], corner[1] + side)
-            columns |= {"detail, gray": dull[:, :, rows, across], "detail, size": size[:, :, rows, across]}
+            columns |= {"detail, gray": in_gray[:, :, rows, across], "detail, size": size[:, :, rows, across]}
         detail = f" Details are the middle {side} x {side} pixels." if side else ""
         return Pictures(
             "Perturbations",
@@ -185,7 +185,7 @@ def _curve(rows: TableRows, side: Sequence[int]) -> Lines:
     )
 
 
-def _places(rows: TableRows, patch: int) -> Lines:
+def _position_curve(rows: TableRows, patch: int) -> Lines:
     lines = []
     for kind, name in _KINDS.items():
         jumps_BP = torch.tensor(rows[f"{kind}_jumps"], dtype=torch.float64)
@@ -225,7 +225,7 @@ def _table(rows: TableRows, patch: int | None) -> Table:
     about = (
         " Alignment is 0 for a pattern that knows nothing of the patches and 1 for one that jumps on their borders "
         "alone; next to it the share of all grids of that size, the true one among them, that are aligned at least as "
-        f"well: {by_chance(patch):.2f} by chance."
+        f"well: {expected_rank(patch):.2f} by chance."
         if patch is not None
         else " The model has no patches; a grid to compare with can be given as patch=16."
     )

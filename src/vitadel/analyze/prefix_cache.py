@@ -27,7 +27,7 @@ from vitadel.models import Layer, Model
 _BATCH = 64  # images at a time, where nothing else is asked for: the outputs of all layers are kept for them
 
 
-class Change(enum.IntEnum):
+class LayerChange(enum.IntEnum):
     """What is changed in a layer; the numbers from `MASK` on are masks for its attention."""
 
     NONE = 0
@@ -40,10 +40,10 @@ class Change(enum.IntEnum):
 Variant = tuple[int, ...]
 
 
-def variant(layers: Sequence[Layer], places: Iterable[int] = (), change: int = Change.NONE) -> Variant:
+def variant(layers: Sequence[Layer], places: Iterable[int] = (), change: int = LayerChange.NONE) -> Variant:
     """The variant with one change in the layers of these numbers, by default the model as it is."""
     changed = set(places)
-    return tuple(int(change) if place in changed else Change.NONE for place in range(len(layers)))
+    return tuple(int(change) if place in changed else LayerChange.NONE for place in range(len(layers)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def map_variants(ctx: Context, table: str, variants: Iterable[Variant], masks: S
         ctx: The context.
         table: The name of the table.
         variants: The variants; the model as it is joins them.
-        masks: Attention masks [N, N], the first of which is number `Change.MASK`.
+        masks: Attention masks [N, N], the first of which is number `LayerChange.MASK`.
     """
     model, layers = layers_of(ctx.model)
     ordered = _ordered(layers, variants)
@@ -144,38 +144,40 @@ class PrefixCache:
     def logits(self, x: Tensor, variant: Variant) -> Tensor:
         """[B, K]: the logits of a variant, on the same images as the variant before."""
         # a model's own attention scales are applied by taps, which have to see every attention run
-        whole = self.model.attention_scales is not None
-        known = 0 if whole else _common_prefix(self._variant, variant)
+        run_all = self.model.attention_scales is not None
+        num_cached_layers = 0 if run_all else _common_prefix(self._variant, variant)
         with ExitStack() as stack:
-            if whole:
+            if run_all:
                 self._skip_by_taps(stack, variant)
             else:
                 self._reuse_stem(stack)
-                self._replace_layers(stack, variant, known)
+                self._replace_layers(stack, variant, num_cached_layers)
             masks = {
-                f"{layer.name}.attn": self.masks[change - Change.MASK]
-                for layer, change in zip(self.layers[known:], variant[known:], strict=True)
-                if change >= Change.MASK
+                f"{layer.name}.attn": self.masks[change - LayerChange.MASK]
+                for layer, change in zip(self.layers[num_cached_layers:], variant[num_cached_layers:], strict=True)
+                if change >= LayerChange.MASK
             }
             if masks:
                 stack.enter_context(self.model.taps.mask(masks))
-            for layer in self.layers[known:]:
+            for layer in self.layers[num_cached_layers:]:
                 _hook(stack, layer.module, self._keep_output)
             z_BK = self.model(x)
-        self.layers_run += len(variant) if whole else sum(change != Change.NO_LAYER for change in variant[known:])
+        self.layers_run += (
+            len(variant) if run_all else sum(change != LayerChange.NO_LAYER for change in variant[num_cached_layers:])
+        )
         self._variant = variant
         return z_BK
 
-    def _replace_layers(self, stack: ExitStack, variant: Variant, known: int) -> None:
+    def _replace_layers(self, stack: ExitStack, variant: Variant, num_cached_layers: int) -> None:
         """Layers whose output is known or that are removed do not run, nor do branches that are removed."""
         for place, (layer, change) in enumerate(zip(self.layers, variant, strict=True)):
-            branches = {Change.NO_ATTENTION: layer.attention, Change.NO_MLP: layer.mlp}
-            if place < known:
+            branches = {LayerChange.NO_ATTENTION: layer.attention, LayerChange.NO_MLP: layer.mlp}
+            if place < num_cached_layers:
                 _replace_forward(stack, layer.module, _returning(self._outputs[layer.module]))
-            elif change == Change.NO_LAYER:
-                _replace_forward(stack, layer.module, _passing(layer.stream))
+            elif change == LayerChange.NO_LAYER:
+                _replace_forward(stack, layer.module, _passing(layer.residual_argument))
             elif change in branches:
-                branch = branches[Change(change)]
+                branch = branches[LayerChange(change)]
                 assert branch is not None
                 _replace_forward(stack, branch, _returning(self._zeros[branch]))
             elif not self._variant:  # the first variant changes nothing, and shows the branches' shapes
@@ -195,9 +197,9 @@ class PrefixCache:
                 _hook(stack, module, self._keep_stem)
 
     def _skip_by_taps(self, stack: ExitStack, variant: Variant) -> None:
-        endings = {Change.NO_LAYER: "", Change.NO_ATTENTION: ".attn", Change.NO_MLP: ".mlp"}
+        endings = {LayerChange.NO_LAYER: "", LayerChange.NO_ATTENTION: ".attn", LayerChange.NO_MLP: ".mlp"}
         pairs = zip(self.layers, variant, strict=True)
-        names = [f"{layer.name}{endings[Change(change)]}" for layer, change in pairs if change in endings]
+        names = [f"{layer.name}{endings[LayerChange(change)]}" for layer, change in pairs if change in endings]
         if names:
             stack.enter_context(self.model.taps.skip(*names))
 

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from vitadel.analyze.layers import layers_of
-from vitadel.analyze.prefix_cache import Change, Variant, count_correct, map_variants, variant
+from vitadel.analyze.prefix_cache import LayerChange, Variant, count_correct, map_variants, variant
 from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Count, CountOrZero, Range, check_ranges
 from vitadel.core.rng import RandomStreams, fold_seed
@@ -74,7 +74,7 @@ class RestrictedAttention:
 
     def refuse(self, model: nn.Module) -> None:
         loaded, layers = layers_of(model)
-        attentive = _attentive(loaded, layers)
+        attentive = _restrictable_blocks(loaded, layers)
         if beyond := [count for count in self.ends if count > len(attentive)]:
             raise UsageError(
                 f"the model has {len(attentive)} such blocks; RestrictedAttention.ends asks for {beyond[0]}."
@@ -115,9 +115,9 @@ class RestrictedAttention:
     def _restrictions(self, ctx: Context) -> list["Restriction"]:
         """In the order of their masks: near patches, random ones draw by draw, the class token alone."""
         model, layers = layers_of(ctx.model)
-        blocks, grid = _attentive(model, layers), _grid(model, ctx.image_size[1])
+        blocks, grid = _restrictable_blocks(model, layers), _grid(model, ctx.image_size[1])
         prefix, patches = layers[blocks[0]].prefix or 0, grid[0] * grid[1]
-        masks = {distance: within(grid, distance) for distance in self._distances(grid)}
+        masks = {distance: near_mask(grid, distance) for distance in self._distances(grid)}
         near = [Restriction("near", distance, blocks, mask) for distance, mask in masks.items()]
         random = []
         for draw in range(self.draws):
@@ -125,8 +125,8 @@ class RestrictedAttention:
             for one in near:
                 shuffled = shuffle_mask(one.mask_PP, order)
                 # a query without any key sees itself; with tokens before the patches, there is always one
-                lonely_P = ~shuffled.any(1) & (prefix == 0)
-                mask, opened = shuffled | torch.diag(lonely_P), int(lonely_P.sum())
+                without_keys_P = ~shuffled.any(1) & (prefix == 0)
+                mask, opened = shuffled | torch.diag(without_keys_P), int(without_keys_P.sum())
                 random.append(Restriction("random", one.size, blocks, mask, draw, opened))
         alone = torch.eye(patches, dtype=torch.bool) & self.itself
         counts = (self.ends or range(1, len(blocks) + 1)) if _has_class_token(layers) else ()
@@ -174,14 +174,14 @@ def _variants(ctx: Context, restrictions: Sequence[Restriction]) -> tuple[list[V
     """The variant of every restriction, and the masks they refer to, each once, over all tokens."""
     _, layers = layers_of(ctx.model)
     masks = {id(one.mask_PP): one.mask_PP for one in restrictions}
-    number = {key: Change.MASK + place for place, key in enumerate(masks)}
+    number = {key: LayerChange.MASK + place for place, key in enumerate(masks)}
     prefix = layers[restrictions[0].blocks[0]].prefix or 0
     # the tokens before the patches see all and are seen by all
     framed = [nn.functional.pad(mask, (prefix, 0, prefix, 0), value=True) for mask in masks.values()]
     return [variant(layers, one.blocks, number[id(one.mask_PP)]) for one in restrictions], framed
 
 
-def within(grid: tuple[int, int], distance: int) -> Tensor:
+def near_mask(grid: tuple[int, int], distance: int) -> Tensor:
     """[P, P] bool: the pairs of patches at most `distance` rows and columns apart."""
     height, width = grid
     row_P = torch.arange(height).repeat_interleave(width)
@@ -201,9 +201,9 @@ def shuffle_mask(mask_PP: Tensor, order: Tensor) -> Tensor:
     return mask_PP.view(len(order), -1).gather(1, order).view_as(mask_PP)
 
 
-def _attentive(model: Model, layers: Sequence[Layer]) -> list[int]:
+def _restrictable_blocks(model: Model, layers: Sequence[Layer]) -> list[int]:
     """The layers in which all patches may attend to all others."""
-    if places := [place for place, layer in enumerate(layers) if layer.pairs]:
+    if places := [place for place, layer in enumerate(layers) if layer.all_to_all]:
         return places
     why = {
         "xcit": "attention relates channels, and patches meet in convolutions",
@@ -217,7 +217,7 @@ def _attentive(model: Model, layers: Sequence[Layer]) -> list[int]:
 
 def _has_class_token(layers: Sequence[Layer]) -> bool:
     """Whether a block in which patches attend to each other has a class token."""
-    return any(layer.pairs and layer.class_token for layer in layers)
+    return any(layer.all_to_all and layer.class_token for layer in layers)
 
 
 def _grid(model: Model, image_size: int) -> tuple[int, int]:

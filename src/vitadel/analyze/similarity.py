@@ -31,10 +31,10 @@ _EPS = torch.finfo(torch.float64).eps
 _COLUMNS = 1 << 16  # of features that make a Gram matrix at a time
 # numbers in float64 at a time: on a processor few, so that they stay in its cache; elsewhere many, for fewer calls
 _AT_ONCE = {"cpu": 1 << 19}
-_ELSEWHERE = 1 << 25
+_AT_ONCE_ELSEWHERE = 1 << 25
 
 
-class Per(enum.Enum):
+class Grouping(enum.Enum):
     """What has a coefficient of its own: nothing, every token, every feature; the map shows means over them."""
 
     ALL = "all"
@@ -51,16 +51,16 @@ class Moments:
     products_GLL: Tensor
 
     @classmethod
-    def of(cls, outputs: Sequence[Tensor], per: Per, *, normed: bool = False) -> "Moments":
+    def of(cls, outputs: Sequence[Tensor], per: Grouping, *, normed: bool = False) -> "Moments":
         """Takes outputs [B, T, D] of every layer; `normed` gives every token mean zero and variance one first."""
         first = outputs[0]
-        rows = max(1, _AT_ONCE.get(first.device.type, _ELSEWHERE) // (len(outputs) * first[0].numel()))
+        rows = max(1, _AT_ONCE.get(first.device.type, _AT_ONCE_ELSEWHERE) // (len(outputs) * first[0].numel()))
         some = (torch.stack(part) for part in zip(*(out.split(rows) for out in outputs), strict=True))
         found = [_moments(values_LBTD, per, normed) for values_LBTD in some]
-        total = functools.reduce(Moments.joined_with, found)
+        total = functools.reduce(Moments.merge, found)
         return cls(total.count, total.mean_GL.cpu(), total.products_GLL.cpu())
 
-    def joined_with(self, other: "Moments") -> "Moments":
+    def merge(self, other: "Moments") -> "Moments":
         """The moments of both sets of images together."""
         count = self.count + other.count
         difference_GL = other.mean_GL - self.mean_GL
@@ -87,14 +87,14 @@ class Moments:
         return cls(row["count"], mean, products)
 
 
-def _moments(values_LBTD: Tensor, per: Per, normed: bool) -> Moments:
+def _moments(values_LBTD: Tensor, per: Grouping, normed: bool) -> Moments:
     values_LBTD = values_LBTD.double()
     if normed:
         values_LBTD = torch.nn.functional.layer_norm(values_LBTD, values_LBTD.shape[-1:], eps=1e-6)
-    if per is Per.ALL:
+    if per is Grouping.ALL:
         values_GLK = values_LBTD.flatten(1)[None]
     else:
-        values_GLK = values_LBTD.permute((2, 0, 1, 3) if per is Per.TOKEN else (3, 0, 1, 2)).flatten(2)
+        values_GLK = values_LBTD.permute((2, 0, 1, 3) if per is Grouping.TOKEN else (3, 0, 1, 2)).flatten(2)
     mean_GL = values_GLK.mean(-1)
     deviation_GLK = values_GLK - mean_GL[..., None]
     return Moments(values_GLK.shape[-1], mean_GL, deviation_GLK @ deviation_GLK.mT)

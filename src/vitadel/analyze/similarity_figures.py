@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from vitadel.analyze.layers import short
-from vitadel.runs.exhibits import Exhibit, Heat, Line, Lines, Matrix, Table
+from vitadel.analyze.layers import axis_label
+from vitadel.runs.exhibits import Exhibit, Heatmap, Line, Lines, Matrix, Table
 
 _LABELS = {"all": "all tokens", "class": "class token", "whole": "all a layer gives"}
 
@@ -43,15 +43,15 @@ def heat_maps(title: str, caption: str, label: str, maps: Mapping[str, Similarit
     for name, one in maps.items():
         together.setdefault((tuple(one.rows), tuple(one.columns)), []).append(name)
     return [
-        Heat(
+        Heatmap(
             title if len(together) == 1 else f"{title}: {_LABELS[names[0]]}",
             caption,
             [Matrix(_LABELS[name], maps[name].values_RC.tolist()) for name in names],
             value_label=label,
             row_label="layer",
             column_label="layer",
-            rows=[short(name) for name in rows],
-            columns=[short(name) for name in columns],
+            rows=[axis_label(name) for name in rows],
+            columns=[axis_label(name) for name in columns],
             low=0.0,
             high=1.0,
         )
@@ -74,7 +74,7 @@ def steps(maps: Mapping[str, SimilarityMap], label: str, n: int) -> list[Exhibit
             "From layer to layer",
             caption,
             [Line(name, [number[layer] for layer in found], list(found.values())) for name, found in follow.items()],
-            x_label="layer" if all(short(name).isdecimal() for name in layers) else "layer, counted from 0",
+            x_label="layer" if all(axis_label(name).isdecimal() for name in layers) else "layer, counted from 0",
             y_label=f"{label} with the layer before",
         ),
         Table(

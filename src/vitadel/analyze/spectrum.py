@@ -17,8 +17,8 @@ FINE = 0.25
 
 def frequencies(height: int, width: int) -> Tensor:
     """[F] cycles per pixel of the rings, the first of them ring 1."""
-    short = min(height, width)
-    return torch.arange(1, int(_rings(height, width).max()) + 1, dtype=torch.float64) / short
+    axis_label = min(height, width)
+    return torch.arange(1, int(_rings(height, width).max()) + 1, dtype=torch.float64) / axis_label
 
 
 def densities(pattern: Tensor) -> Tensor:

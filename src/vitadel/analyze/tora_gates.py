@@ -28,7 +28,7 @@ from vitadel.attacks.isolation import isolated
 from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Count, CountOrZero, check_ranges
 from vitadel.evaluate.context import Batch, Context
-from vitadel.models import Adapted, Model, family_of
+from vitadel.models import AdaptedViT, Model, family_of
 from vitadel.runs.exhibits import Exhibit, Line, Lines, Picture, Pictures, Table
 from vitadel.runs.schema import StudyRecord
 
@@ -119,9 +119,9 @@ def shares(g: Tensor, patches: int) -> Tensor:
     return share.mean(tuple(range(2, g.ndim - 1)), dtype=torch.float64)[..., -patches:]
 
 
-def _gated(model: nn.Module) -> Adapted:
+def _gated(model: nn.Module) -> AdaptedViT:
     net = model.net if isinstance(model, Model) else model
-    if not isinstance(model, Model) or not isinstance(net, Adapted):
+    if not isinstance(model, Model) or not isinstance(net, AdaptedViT):
         raise UsageError(
             f"this study reads the gates of a TORA model, and {type(net).__name__} has none. "
             "Train one with a TORA recipe, or make one with vitadel.models.tora."

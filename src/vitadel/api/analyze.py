@@ -12,7 +12,7 @@ from vitadel.api.arguments import progress_of
 from vitadel.api.evaluate import DEFAULT_THREAT
 from vitadel.api.job import Job
 from vitadel.api.models import ModelOptions
-from vitadel.api.results import ShortTable, without_bulk
+from vitadel.api.results import ShortTable, without_arrays
 from vitadel.attacks import Engine
 from vitadel.attacks.parsing import notation
 from vitadel.core.errors import UsageError, unknown_name_error
@@ -47,7 +47,7 @@ class Analysis:
 
     def to_dict(self) -> dict[str, object]:
         """Everything but pictures as plain JSON values."""
-        content = without_bulk(self.record.to_json())
+        content = without_arrays(self.record.to_json())
         return {"run": str(self.run), **content, "figures": [str(path) for path in self.figures]}
 
     def tables(self) -> list[ShortTable]:

@@ -67,8 +67,10 @@ class Job:
         else:
             size = None if loaded.spec is None else loaded.spec.image_size
             chosen = preprocess or trained_with or default_preprocess(data, size)
-            answers = None if loaded.spec is None else loaded.spec.output_classes
-            dataset = datasets.load(data, preprocess=as_preprocess(chosen), skip=skip_unreadable, answers=answers)
+            num_outputs = None if loaded.spec is None else loaded.spec.output_classes
+            dataset = datasets.load(
+                data, preprocess=as_preprocess(chosen), skip=skip_unreadable, num_outputs=num_outputs
+            )
         refuse_other_classes(loaded, dataset)
         if skip_unreadable:
             dataset = _readable(dataset, split, ranks)
@@ -132,7 +134,7 @@ def _name_and_preprocess(model: Model) -> tuple[str, str | None]:
     """What to call a model, and how the run that trained it prepared its images."""
     if model.source is None:
         return (type(model.net).__name__ if model.spec is None else model.spec.name), None
-    folder = models.run_of(model.source)
+    folder = models.training_run_of(model.source)
     if folder is None:
         return model.source, None
     manifest = Run.open(folder).manifest

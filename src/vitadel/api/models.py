@@ -96,7 +96,10 @@ def load_model(
         keep_head=keep_head,
         seed=seed,
     )
-    loaded.source, loaded.normalization_is_assumed = str(model), normalization is None and models.is_foreign(model)
+    loaded.source, loaded.normalization_is_assumed = (
+        str(model),
+        normalization is None and models.normalization_is_unknown(model),
+    )
     return loaded.to(device_of_text(device))
 
 

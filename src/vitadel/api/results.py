@@ -61,7 +61,7 @@ class Evaluation:
 
     def to_dict(self) -> dict[str, object]:
         """Everything but pictures as plain JSON values."""
-        return {"run": str(self.run), "evaluations": [without_bulk(record.to_json()) for record in self.records]}
+        return {"run": str(self.run), "evaluations": [without_arrays(record.to_json()) for record in self.records]}
 
     def tables(self) -> list[ShortTable]:
         """Attacks in one table, then a table for every other suite."""
@@ -150,7 +150,7 @@ class Robustness:
         return "\n\n".join(map(str, self.tables()))
 
 
-def without_bulk(result: Summary) -> dict[str, object]:
+def without_arrays(result: Summary) -> dict[str, object]:
     """A result without the pixels of its pictures and without histograms, which are in the run folder."""
     pruned = _pruned(dict(result), ("cells", "panels", "counts", "edges"))
     assert isinstance(pruned, dict)

@@ -18,8 +18,8 @@ from vitadel.data.permutation import Permutation
 from vitadel.data.pixels import InMemory
 from vitadel.data.preprocess import CenterCrop, Interpolation, Preprocess, Squash, parse_preprocess
 from vitadel.data.readers.corrupted_release import CorruptedRelease, open_released
-from vitadel.data.readers.cue_conflict import SHAPES, STIMULI, cues
-from vitadel.data.readers.folder import part_wnids, wnids
+from vitadel.data.readers.cue_conflict import NUM_STIMULI, SHAPES, cues
+from vitadel.data.readers.folder import subset_wnids, wnids
 from vitadel.data.shards.convert import convert
 from vitadel.data.shards.format import Shards
 from vitadel.data.spec import parse_spec
@@ -27,8 +27,8 @@ from vitadel.data.split import Split
 
 __all__ = [
     "CORRUPTED",
+    "NUM_STIMULI",
     "SHAPES",
-    "STIMULI",
     "CenterCrop",
     "CheckReport",
     "CorruptedRelease",
@@ -51,9 +51,9 @@ __all__ = [
     "open_released",
     "parse_preprocess",
     "parse_spec",
-    "part_wnids",
     "read_ahead",
     "readable",
+    "subset_wnids",
     "unreadable",
     "without",
     "wnids",

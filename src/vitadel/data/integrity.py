@@ -14,8 +14,8 @@ from vitadel.core.errors import UsageError, reason
 from vitadel.data.dataset import DataSet
 from vitadel.data.pixels import threads
 from vitadel.data.readers.corrupted_release import cell_folder
-from vitadel.data.readers.cue_conflict import SHAPES, STIMULI
-from vitadel.data.readers.folder import part_wnids, wnids
+from vitadel.data.readers.cue_conflict import NUM_STIMULI, SHAPES
+from vitadel.data.readers.folder import subset_wnids, wnids
 from vitadel.data.spec import Kind, parse_spec
 from vitadel.data.split import Split
 
@@ -109,11 +109,11 @@ def missing(dataset: DataSet) -> tuple[str, ...]:
         case Kind.IMAGENET:
             return tuple(_short(counts, dataset.classes, _PER_CLASS))
         case Kind.IMAGENET_A | Kind.IMAGENET_R:
-            members = part_wnids(spec.kind.value)
+            members = subset_wnids(spec.kind.value)
             absent = [f"class {one}: no images" for one in members if not counts[wnids().index(one)]]
             return (*absent, *_in_all(len(dataset.test), _IN_ALL[spec.kind]))
         case Kind.CUE_CONFLICT:
-            return tuple(_short(counts, SHAPES, STIMULI // len(SHAPES)))
+            return tuple(_short(counts, SHAPES, NUM_STIMULI // len(SHAPES)))
     return ()
 
 

@@ -147,7 +147,7 @@ class Arrays(Preprocessed):
     def of(cls, pictures: Tensor, preprocess: Preprocess) -> "Arrays | InMemory":
         """The pictures with their preprocess; finished if the preprocess would not change them."""
         height, width = pictures.shape[2:]
-        return InMemory(pictures) if preprocess.keeps(width, height) else cls(pictures, preprocess)
+        return InMemory(pictures) if preprocess.is_noop_for(width, height) else cls(pictures, preprocess)
 
     def picture(self, i: int) -> Tensor:
         return self.preprocess(self.original(i))

@@ -57,7 +57,7 @@ class CenterCrop:
         """As manifests and records have it."""
         return f"crop{self.size}-of-{self.short_side}-{self.interpolation.value}"
 
-    def keeps(self, width: int, height: int) -> bool:
+    def is_noop_for(self, width: int, height: int) -> bool:
         """Whether a picture of this size comes out untouched."""
         return width == height == self.size == self.short_side
 
@@ -90,7 +90,7 @@ class Squash:
         """As manifests and records have it."""
         return f"squash{self.size}-{self.interpolation.value}"
 
-    def keeps(self, width: int, height: int) -> bool:
+    def is_noop_for(self, width: int, height: int) -> bool:
         """Whether a picture of this size comes out untouched."""
         return width == height == self.size
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from vitadel.runs.tables import Columns, in_order
+from vitadel.runs.tables import Columns, sorted_by_index
 
 Row = dict[str, Any]
 
@@ -69,7 +69,7 @@ class MemoryStore:
             kept[name].extend(values)
 
     def read(self, table: str) -> dict[str, list[Any]]:
-        return in_order(self._tables.get(table, {}))
+        return sorted_by_index(self._tables.get(table, {}))
 
     def write_part(self, name: str, content: Mapping[str, object]) -> None:
         # as a file would give it back
@@ -79,7 +79,7 @@ class MemoryStore:
         return self._parts.get(name)
 
     def finish(self, rows: Columns, summary: Mapping[str, object]) -> None:
-        self._finished = [(dict(summary), in_order({name: list(values) for name, values in rows.items()}))]
+        self._finished = [(dict(summary), sorted_by_index({name: list(values) for name, values in rows.items()}))]
 
     @property
     def finished(self) -> bool:

@@ -13,7 +13,7 @@ from vitadel.data import Split
 from vitadel.evaluate.context import Context
 from vitadel.evaluate.search import AttackRunner, NamedAttack, fill_attack_table, record_clean_predictions
 from vitadel.goals import Untargeted
-from vitadel.models import Adapted, Model, with_head
+from vitadel.models import AdaptedViT, Model, with_head
 from vitadel.threats import Threat
 
 
@@ -75,6 +75,6 @@ def _one_step_away(ctx: Context) -> Mapping[str, int]:
 
 
 def _robust_head(model: nn.Module) -> Model | None:
-    if isinstance(model, Model) and isinstance(model.net, Adapted) and "rob" in model.net.tuning.names:
+    if isinstance(model, Model) and isinstance(model.net, AdaptedViT) and "rob" in model.net.tuning.names:
         return with_head(model, "rob")
     return None

@@ -5,16 +5,16 @@ from vitadel.models.adapters import add_adapters, save_adapters, tora, with_head
 from vitadel.models.build import own_models, timm_families
 from vitadel.models.families import family_of
 from vitadel.models.families.base import Layer
-from vitadel.models.loading import is_foreign, load, run_of, save, zoo
+from vitadel.models.loading import load, normalization_is_unknown, save, training_run_of, zoo
 from vitadel.models.model import Cost, Model, cost, describe_model, set_attention_scales, wrap
 from vitadel.models.spec import RAW_PIXELS, ModelSpec, Normalization, Option
 from vitadel.models.taps import Taps
-from vitadel.models.tora import Adapted, Tuning
+from vitadel.models.tora import AdaptedViT, Tuning
 from vitadel.models.weights import read_tensors, weights_sha256, write_tensors
 
 __all__ = [
     "RAW_PIXELS",
-    "Adapted",
+    "AdaptedViT",
     "Cost",
     "Layer",
     "Model",
@@ -28,16 +28,16 @@ __all__ = [
     "cost",
     "describe_model",
     "family_of",
-    "is_foreign",
     "load",
+    "normalization_is_unknown",
     "own_models",
     "read_tensors",
-    "run_of",
     "save",
     "save_adapters",
     "set_attention_scales",
     "timm_families",
     "tora",
+    "training_run_of",
     "weights_sha256",
     "with_head",
     "wrap",

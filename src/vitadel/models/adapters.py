@@ -11,7 +11,7 @@ from vitadel.core.errors import UsageError
 from vitadel.core.numeric import check_seed
 from vitadel.models.model import Model
 from vitadel.models.spec import SPEC_KEY, ModelSpec
-from vitadel.models.tora import Adapted, Tuning, adapt
+from vitadel.models.tora import AdaptedViT, Tuning, make_adapted_vit
 from vitadel.models.weights import check_keys, read_tensors, weights_sha256, write_tensors
 
 BACKBONE_KEY = "vitadel.backbone"  # in the header of a file of adapters: a hash of the frozen weights they belong to
@@ -35,7 +35,7 @@ def tora(backbone: Model, tuning: Tuning | None = None, *, num_classes: int | No
     spec = replace(backbone.spec, tuning=chosen, num_classes=classes, kept_classes=kept)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        net = adapt(backbone.net, chosen, classes).train(backbone.training)
+        net = make_adapted_vit(backbone.net, chosen, classes).train(backbone.training)
     return Model(net, backbone.normalization, spec)
 
 
@@ -76,7 +76,7 @@ def with_head(model: Model, head: str) -> Model:
     return Model(shared, model.normalization, replace(model.spec, tuning=tuning))
 
 
-def _adapted(model: Model) -> Adapted:
-    if not isinstance(model.net, Adapted):
+def _adapted(model: Model) -> AdaptedViT:
+    if not isinstance(model.net, AdaptedViT):
         raise UsageError(f"this {type(model.net).__name__} has no adapters. Make them with vitadel.models.tora.")
     return model.net

@@ -19,8 +19,8 @@ from vitadel.core.errors import UsageError
 from vitadel.models.families import family_of
 from vitadel.models.taps import Taps, is_compiled
 
-ATTENTION, ATTACK, RECORD = "attention_scales", "attack_scales", "scaling_record"
-_OF_TRAINING = (ATTACK, RECORD)
+ATTENTION, ATTACK, SEARCH_RECORD = "attention_scales", "attack_scales", "scaling_record"
+_OF_TRAINING = (ATTACK, SEARCH_RECORD)
 
 
 def set_factors(net: nn.Module, name: str, factors: float | Tensor | Sequence[float]) -> None:
@@ -40,7 +40,7 @@ def set_factors(net: nn.Module, name: str, factors: float | Tensor | Sequence[fl
     set_buffer(net, name, each_M)
 
 
-def get(net: nn.Module, name: str) -> Tensor | None:
+def buffer(net: nn.Module, name: str) -> Tensor | None:
     """The network's buffer of this name, if it has one."""
     return getattr(net, name, None)
 
@@ -48,7 +48,7 @@ def get(net: nn.Module, name: str) -> Tensor | None:
 @torch.no_grad()
 def set_buffer(net: nn.Module, name: str, value: Tensor) -> None:
     """Set a buffer of this name; in place if it exists, because copies and optimizers refer to the tensor."""
-    if (old := get(net, name)) is not None:
+    if (old := buffer(net, name)) is not None:
         old.copy_(value)
     else:
         net.register_buffer(name, value.clone().to(next(net.parameters()).device))
@@ -56,14 +56,14 @@ def set_buffer(net: nn.Module, name: str, value: Tensor) -> None:
 
 def has_factors(net: nn.Module) -> bool:
     """Whether the model or its training uses factors for the attention."""
-    return any(get(net, name) is not None for name in (ATTENTION, ATTACK))
+    return any(buffer(net, name) is not None for name in (ATTENTION, ATTACK))
 
 
 @torch.no_grad()
-def copy(source: nn.Module, target: nn.Module) -> None:
+def copy_factors(source: nn.Module, target: nn.Module) -> None:
     """Copy the factors to the running average of a network: they change abruptly, so averaging makes no sense."""
     for name in (ATTENTION, *_OF_TRAINING):
-        if (value := get(source, name)) is not None:
+        if (value := buffer(source, name)) is not None:
             getattr(target, name).copy_(value)
 
 
@@ -79,9 +79,9 @@ def drop_training_buffers(net: nn.Module) -> None:
             delattr(net, name)
 
 
-def logits(net: nn.Module, taps: Taps, pixels: Tensor) -> Tensor:
+def scaled_logits(net: nn.Module, taps: Taps, pixels: Tensor) -> Tensor:
     """The network's logits on normalized images, with its factors applied if it has any."""
-    factors_M = get(net, ATTENTION)
+    factors_M = buffer(net, ATTENTION)
     if factors_M is None:
         return net(pixels)
     return _scaled(net, taps, pixels, factors_M)

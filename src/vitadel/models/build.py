@@ -13,12 +13,12 @@ from torch import nn
 
 from vitadel.core.errors import UsageError, reason, unknown_name_error
 from vitadel.core.numeric import check_seed
-from vitadel.models.families import OTHER, family_of, family_of_timm_file
+from vitadel.models.families import OTHER_FAMILY, family_of, family_of_timm_file
 from vitadel.models.families.base import Family, check_grid
 from vitadel.models.masked_gradient_net import MaskedGradientNet
 from vitadel.models.options import check_options
 from vitadel.models.spec import RAW_PIXELS, ModelSpec, Normalization, Option
-from vitadel.models.tora import adapt
+from vitadel.models.tora import make_adapted_vit
 from vitadel.models.wide_resnet import WideResNet
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def _resnet50_gelu(num_classes: int) -> nn.Module:
     return net
 
 
-OWN: dict[str, _Own] = {
+OWN_ARCHITECTURES: dict[str, _Own] = {
     "wrn28_10": _Own("WideResNet-28-10 for 32 px", 32, lambda classes: WideResNet(28, 10, classes)),
     "wrn28_10_silu": _Own(
         "WideResNet-28-10 with SiLU, for 32 px", 32, lambda classes: WideResNet(28, 10, classes, F.silu)
@@ -59,7 +59,7 @@ OWN: dict[str, _Own] = {
 
 def own_models() -> dict[str, str]:
     """Our own architectures: the names after `vitadel:`, with a description each."""
-    return {name: own.about for name, own in OWN.items()}
+    return {name: own.about for name, own in OWN_ARCHITECTURES.items()}
 
 
 def timm_families() -> dict[str, str]:
@@ -79,7 +79,7 @@ def timm_families() -> dict[str, str]:
     }
 
 
-def complete(name: str, options: Mapping[str, Option], num_classes: int | None = None) -> ModelSpec:
+def default_spec(name: str, options: Mapping[str, Option], num_classes: int | None = None) -> ModelSpec:
     """The spec of `timm:NAME` or `vitadel:NAME` with its published geometry and normalization."""
     kind, _, arch = name.partition(":")
     if kind == "vitadel":
@@ -95,7 +95,7 @@ def complete(name: str, options: Mapping[str, Option], num_classes: int | None =
     return ModelSpec(name, classes, config.input_size[-1], None, normalization, dict(options))
 
 
-def outline(spec: ModelSpec) -> nn.Module:
+def build_on_meta(spec: ModelSpec) -> nn.Module:
     """The network of this spec on the meta device: its shapes, without memory for weights.
 
     Raises:
@@ -114,13 +114,13 @@ def outline(spec: ModelSpec) -> nn.Module:
 
 
 def build(spec: ModelSpec, *, seed: int) -> nn.Module:
-    """A fresh network of this spec, its weights drawn from `seed`; call `outline` first, which may refuse it."""
+    """A fresh network of this spec, its weights drawn from `seed`; call `build_on_meta` first, which may refuse it."""
     check_seed(seed)
     if spec.tuning is not None:
         frozen = build(_frozen(spec), seed=seed)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return adapt(frozen, spec.tuning, spec.num_classes).eval()
+            return make_adapted_vit(frozen, spec.tuning, spec.num_classes).eval()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         net = _construct(spec)
@@ -138,7 +138,7 @@ def _frozen(spec: ModelSpec) -> ModelSpec:
 def _construct(spec: ModelSpec) -> nn.Module:
     kind, _, arch = spec.name.partition(":")
     if kind == "vitadel":
-        OTHER.size_options(spec.image_size, spec.patch_size)
+        OTHER_FAMILY.size_options(spec.image_size, spec.patch_size)
         own = _own(arch)
         _refuse_options(spec.name, spec.options)
         return own.build(spec.num_classes)
@@ -148,7 +148,7 @@ def _construct(spec: ModelSpec) -> nn.Module:
 
     config = _timm_config(arch)
     family: Family = family_of_timm_file(timm.model_entrypoint(arch).__module__.rsplit(".", 1)[-1])
-    if family is OTHER and config.fixed_input_size and spec.image_size != config.input_size[-1]:
+    if family is OTHER_FAMILY and config.fixed_input_size and spec.image_size != config.input_size[-1]:
         raise UsageError(f"{spec.name} has a fixed size of {config.input_size[-1]}, got {spec.image_size}.")
     sizes = family.size_options(spec.image_size, spec.patch_size)
     check_options(spec.name, spec.options, family.architectures)
@@ -175,9 +175,9 @@ def _memory() -> float:
 
 
 def _own(arch: str) -> _Own:
-    if arch not in OWN:
-        raise unknown_name_error("model", f"vitadel:{arch}", (f"vitadel:{known}" for known in OWN))
-    return OWN[arch]
+    if arch not in OWN_ARCHITECTURES:
+        raise unknown_name_error("model", f"vitadel:{arch}", (f"vitadel:{known}" for known in OWN_ARCHITECTURES))
+    return OWN_ARCHITECTURES[arch]
 
 
 def _timm_config(arch: str) -> "PretrainedCfg":

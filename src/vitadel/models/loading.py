@@ -13,13 +13,13 @@ from vitadel.core.errors import UsageError, unknown_name_error
 from vitadel.core.numeric import check_seed
 from vitadel.models import attention_scales
 from vitadel.models.adapters import BACKBONE_KEY, add_adapters, with_head
-from vitadel.models.build import build, complete, outline
+from vitadel.models.build import build, build_on_meta, default_spec
 from vitadel.models.families import family_of
 from vitadel.models.families.base import classifiers
 from vitadel.models.model import Model
 from vitadel.models.spec import SPEC_KEY, ModelSpec, Normalization, Option
 from vitadel.models.tora import HEADS
-from vitadel.models.weights import check_keys, read_foreign, read_tensors, strip_prefix, write_tensors
+from vitadel.models.weights import check_keys, read_external_weights, read_tensors, strip_prefix, write_tensors
 
 _ARCHITECTURES = ("timm:", "vitadel:")
 ZOO = Path(__file__).parents[1] / "zoo"  # a link to zoo/ inside the package, so that it is installed
@@ -80,7 +80,7 @@ class _ModelRequest:
 
 
 def _load(text: str, request: _ModelRequest) -> Model:
-    name, mark, suffix = _cut(text)
+    name, mark, suffix = _split_suffix(text)
     if mark == "#":
         return with_head(_load(name, request), suffix)
     if mark == "+":
@@ -102,9 +102,9 @@ def _weights(text: str, request: _ModelRequest) -> tuple[Mapping[str, Tensor] | 
         return _read_checkpoint(_checkpoint_path(text))
     if file and request.pretrained:
         raise UsageError(f"{text} names a weights file, got pretrained=True as well. Choose one of the two.")
-    spec = complete(name, request.changes.get("options", {}), request.changes.get("num_classes"))
+    spec = default_spec(name, request.changes.get("options", {}), request.changes.get("num_classes"))
     if file:
-        return read_foreign(Path(file)), spec
+        return read_external_weights(Path(file)), spec
     return _hub_weights(name) if request.pretrained else None, spec
 
 
@@ -125,14 +125,14 @@ def save(
     write_tensors(path, attention_scales.without_training(values), {SPEC_KEY: model.spec.to_json(), **(about or {})})
 
 
-def run_of(model: str | Path) -> Path | None:
+def training_run_of(model: str | Path) -> Path | None:
     """The run folder in which a model, named as for `load`, was trained; None if it came from elsewhere.
 
     With a file of adapters it is the run that trained them, else that of the frozen network.
     """
-    name, mark, suffix = _cut(str(model))
+    name, mark, suffix = _split_suffix(str(model))
     if mark:
-        return (run_of(suffix) if mark == "+" else None) or run_of(name)
+        return (training_run_of(suffix) if mark == "+" else None) or training_run_of(name)
     path = Path(model)
     if os.path.isdir(path):
         return path
@@ -153,34 +153,34 @@ def _about(card: Path) -> str:
     return " ".join(paragraphs[0].split()) if paragraphs else ""
 
 
-def is_foreign(model: str | Path) -> bool:
+def normalization_is_unknown(model: str | Path) -> bool:
     """Whether a model, named as for `load`, has weights from a file that does not record its normalization."""
-    name, mark, _ = _cut(str(model))
+    name, mark, _ = _split_suffix(str(model))
     if mark:
-        return is_foreign(name)
+        return normalization_is_unknown(name)
     name, _, file = name.partition("@")
     return bool(file) and name.startswith(_ARCHITECTURES)
 
 
-def _cut(text: str) -> tuple[str, str, str]:
+def _split_suffix(text: str) -> tuple[str, str, str]:
     """`MODEL#HEAD` or `MODEL+FILE` in three parts; the last two are empty for a model without head or adapters."""
     name, mark, head = text.rpartition("#")
-    if mark and head in HEADS and not _names_a_file(text):
+    if mark and head in HEADS and not _is_path(text):
         return name, mark, head
     name, mark, file = text.rpartition("+")
-    if mark and file.endswith(".safetensors") and not _names_a_file(text):
+    if mark and file.endswith(".safetensors") and not _is_path(text):
         return name, mark, file
     return text, "", ""
 
 
-def _names_a_file(text: str) -> bool:
+def _is_path(text: str) -> bool:
     """Whether a # or + is part of a path: a file or folder has the whole name, or the name after the @."""
     return os.path.exists(text) or ("@" in text and os.path.exists(text.partition("@")[2]))
 
 
 def _assemble(spec: ModelSpec, text: str, state: Mapping[str, Tensor] | None, request: _ModelRequest) -> Model:
     """Build the network and fill it; weights that do not fit are refused before memory is allocated."""
-    shapes = outline(spec)
+    shapes = build_on_meta(spec)
     fitted = None if state is None else _fitted(spec, shapes, state, text, request)
     net = build(spec, seed=request.seed)
     if fitted is not None:
@@ -243,11 +243,11 @@ def _refuse_other_geometry(
         f"the weights in {text} have {', '.join(filter(None, geometry))}"
         f"{f', so they are of images of {size} x {size}' if size else ''}; {spec.name} was to take images of "
         f"{spec.image_size} x {spec.image_size}{f' in patches of {patch}' if patch else ''}. "
-        + _how_to_say(size, seen.kernel if patch is not None else None, seen.window if not seen.grid else None)
+        + _geometry_advice(size, seen.kernel if patch is not None else None, seen.window if not seen.grid else None)
     )
 
 
-def _how_to_say(image_size: int | None, patch_size: int | None, window: int | None) -> str:
+def _geometry_advice(image_size: int | None, patch_size: int | None, window: int | None) -> str:
     """The arguments that give a network of this geometry."""
     if window is not None:
         return f"Choose an architecture with such windows, or options={{'window_size': {window}}} in Python."
@@ -288,7 +288,7 @@ def _find(text: str) -> Path:
         return final
     if not path.exists():
         raise UsageError(
-            f"{text!r} is no model: no such file or folder.{_maybe_timm(text)} Give a run folder, a checkpoint, "
+            f"{text!r} is no model: no such file or folder.{_timm_hint(text)} Give a run folder, a checkpoint, "
             "zoo:NAME or timm:NAME."
         )
     if path.suffix != ".safetensors":
@@ -296,7 +296,7 @@ def _find(text: str) -> Path:
     return path
 
 
-def _maybe_timm(text: str) -> str:
+def _timm_hint(text: str) -> str:
     """The hint for a name of timm without its prefix."""
     import timm
 

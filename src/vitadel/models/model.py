@@ -65,7 +65,7 @@ class Model(nn.Module):
     @property
     def attention_scales(self) -> Tensor | None:
         """One factor per attention, if the network has them."""
-        return attention_scales.get(self.net, attention_scales.ATTENTION)
+        return attention_scales.buffer(self.net, attention_scales.ATTENTION)
 
     @property
     def fixed_size(self) -> int | None:
@@ -85,7 +85,7 @@ class Model(nn.Module):
                 f"the model takes {size} x {size} images, got {x.shape[-2]} x {x.shape[-1]}. "
                 f"Load the data at {size}, or the model with image_size={x.shape[-1]}."
             )
-        return attention_scales.logits(
+        return attention_scales.scaled_logits(
             self.net, self.taps, x if self.normalization.is_identity else (x - self.mean) / self.std
         )
 

@@ -189,10 +189,10 @@ class Taps:
             self._open.remove(request)
             self._set_hooks()
         if silent := sorted(request.names - request.fired):
-            raise UsageError(self._why_silent(silent))
+            raise UsageError(self._never_fired_message(silent))
         self._called = self._called or called
 
-    def _why_silent(self, silent: Sequence[str]) -> str:
+    def _never_fired_message(self, silent: Sequence[str]) -> str:
         shown = ", ".join(silent[:3]) + (f" and {len(silent) - 3} more" if len(silent) > 3 else "")
         if any(is_compiled(module) for module in self._model.modules()):
             return f"taps never fired: {shown}. The model is compiled, and compiled code does not see taps."
@@ -217,7 +217,7 @@ class Taps:
             if number == 0 and "embed" in names:
                 self._handles.append(block.module.register_forward_pre_hook(self._argument_hook("embed")))
             if inside:
-                self._handles += self._mark_attention(block)
+                self._handles += self._attention_hooks(block)
             self._handles += self._block_hooks(block, names)
         classifier = self._classifier()
         if classifier is not None and "head.in" in names:
@@ -226,15 +226,19 @@ class Taps:
     def _block_hooks(self, block: Layer, names: set[str]) -> list[RemovableHandle]:
         parts = (("", block.module), (".attn", block.attention), (".mlp", block.mlp))
         return [
-            module.register_forward_hook(self._output_hook(f"{block.name}{part}", block.stream if not part else None))
+            module.register_forward_hook(
+                self._output_hook(f"{block.name}{part}", block.residual_argument if not part else None)
+            )
             for part, module in parts
             if module is not None and names & {f"{block.name}{part}", f"{block.name}{part}.out"}
         ]
 
-    def _mark_attention(self, block: Layer) -> list[RemovableHandle]:
+    def _attention_hooks(self, block: Layer) -> list[RemovableHandle]:
         assert block.attention is not None
         name = f"{block.name}.attn"
-        mixing = [block.mixing.register_forward_hook(self._mixing_hook(name))] if block.mixing is not None else []
+        mixing = (
+            [block.head_mixing.register_forward_hook(self._mixing_hook(name))] if block.head_mixing is not None else []
+        )
         return [
             *mixing,
             block.attention.register_forward_pre_hook(lambda module, args: self._mode.enter(name)),
@@ -279,7 +283,7 @@ class Taps:
         return family_of(self._net).blocks(self._net)
 
     def _refuse_to_skip_fixed(self, names: set[str]) -> None:
-        fixed = [name for block in self._blocks() if block.fixed for name in (block.name, f"{block.name}.attn")]
+        fixed = [name for block in self._blocks() if block.changes_shape for name in (block.name, f"{block.name}.attn")]
         if refused := [name for name in fixed if name in names]:
             raise UsageError(
                 f"{', '.join(refused)} cannot be skipped: tokens become fewer there, and later blocks count on it. "

@@ -132,7 +132,7 @@ class Adapter(nn.Module):
         return z_BND + added
 
 
-class Fusion(nn.Module):
+class GatedFusion(nn.Module):
     """The gated sum of both adapters' outputs; one Q, K and V for both."""
 
     def __init__(self, dim: int, heads: int, tuning: Tuning) -> None:
@@ -165,14 +165,14 @@ class Fusion(nn.Module):
 
     def _token_to_token(self, q_BHNd: Tensor, k_ABHNd: Tensor, v_ABHNd: Tensor) -> Tensor:
         if self.tuning.softmax == "adapter":
-            return self._between_two(q_BHNd, *k_ABHNd.unbind(0), *v_ABHNd.unbind(0))
+            return self._two_adapter_gate(q_BHNd, *k_ABHNd.unbind(0), *v_ABHNd.unbind(0))
         s_ABHNN = q_BHNd @ k_ABHNd.transpose(-2, -1)
         if self.tuning.softmax == "token":
             return (self.gates(s_ABHNN.softmax(-1)) @ v_ABHNd).mean(0)
         both = s_ABHNN.movedim(0, -2).flatten(-2).softmax(-1).unflatten(-1, (len(s_ABHNN), -1)).movedim(-2, 0)
         return (self.gates(both) @ v_ABHNd).sum(0)
 
-    def _between_two(self, q_BHNd: Tensor, k: Tensor, other_k: Tensor, v: Tensor, other_v: Tensor) -> Tensor:
+    def _two_adapter_gate(self, q_BHNd: Tensor, k: Tensor, other_k: Tensor, v: Tensor, other_v: Tensor) -> Tensor:
         """A softmax over two is a sigmoid of the difference: half the scores, and half the products with values.
 
         With g the weight of the first, :math:`g v + (1 - g) v' = g (v - v') + v'`.
@@ -197,7 +197,7 @@ def _mean_by(weights_BHNN: Tensor, v_BHNd: Tensor) -> Tensor:
     return weights_BHNN @ v_BHNd / weights_BHNN.sum(-1, keepdim=True).clamp_min(1e-6)
 
 
-class Fused(nn.Module):
+class FusionStep(nn.Module):
     """What follows a block: each adapter with its own token, and the fusion of their outputs."""
 
     def __init__(self, adapters: Mapping[str, nn.Module], fusion: nn.Module, tuning: Tuning) -> None:
@@ -211,13 +211,13 @@ class Fused(nn.Module):
             tokens = {name: token + added_B1D for name, token in tokens.items()}
         adapted = {name: self.adapters[name](torch.cat([token, z_BND[:, 1:]], 1)) for name, token in tokens.items()}
         fused_BND = self.fusion(z_BND, torch.stack(list(adapted.values())))
-        following = {name: one[:, :1].contiguous() for name, one in adapted.items()}
+        next_tokens = {name: one[:, :1].contiguous() for name, one in adapted.items()}
         if self.tuning.recursion == "fusion":
-            following = {name: token + fused_BND[:, :1] for name, token in following.items()}
-        return z_BND + fused_BND if self.tuning.residual else fused_BND, following
+            next_tokens = {name: token + fused_BND[:, :1] for name, token in next_tokens.items()}
+        return z_BND + fused_BND if self.tuning.residual else fused_BND, next_tokens
 
 
-class Adapted(nn.Module):
+class AdaptedViT(nn.Module):
     """A frozen ViT with adapters, gates and new heads."""
 
     def __init__(self, backbone: "VisionTransformer", tuning: Tuning, num_classes: int) -> None:
@@ -238,10 +238,10 @@ class Adapted(nn.Module):
         )
         fused = depth if tuning.tuning == "tora" else 0
         heads = backbone.blocks[0].attn.num_heads
-        self.fusions = nn.ModuleList(Fusion(dim, heads, tuning) for _ in range(fused))
+        self.fusions = nn.ModuleList(GatedFusion(dim, heads, tuning) for _ in range(fused))
         # the same modules grouped by block, to be compiled together; a plain list, so that weights are registered once
         self.fused = [
-            Fused({name: self.adapters[name][at] for name in adapted}, fusion, tuning)  # type: ignore[index]
+            FusionStep({name: self.adapters[name][at] for name in adapted}, fusion, tuning)  # type: ignore[index]
             for at, fusion in enumerate(self.fusions)
         ]
         self.num_classes = num_classes
@@ -258,7 +258,7 @@ class Adapted(nn.Module):
                         part = group[name]
                         yield from [part] if isinstance(part, nn.Parameter) else part.parameters()
 
-    def train(self, mode: bool = True) -> "Adapted":
+    def train(self, mode: bool = True) -> "AdaptedViT":
         """The frozen network stays in evaluation mode, without dropout."""
         super().train(mode)
         self.backbone.eval()
@@ -313,13 +313,13 @@ class Adapted(nn.Module):
         return result
 
 
-def adapt(backbone: nn.Module, tuning: Tuning, num_classes: int) -> Adapted:
+def make_adapted_vit(backbone: nn.Module, tuning: Tuning, num_classes: int) -> AdaptedViT:
     """The network, copied and frozen, with adapters."""
     from timm.models.vision_transformer import VisionTransformer
 
     if not isinstance(backbone, VisionTransformer):
         raise UsageError(f"adapters are for timm's ViT and DeiT, got {type(backbone).__name__}.")
-    return Adapted(copy.deepcopy(backbone), tuning, num_classes)
+    return AdaptedViT(copy.deepcopy(backbone), tuning, num_classes)
 
 
 def _check(backbone: "VisionTransformer") -> None:
@@ -342,7 +342,7 @@ def _class_token(backbone: "VisionTransformer") -> Tensor:
         return backbone.norm_pre(backbone._pos_embed(grid))[:, :1].clone()
 
 
-def _needs_gradient(x: Tensor, net: Adapted) -> bool:
+def _needs_gradient(x: Tensor, net: AdaptedViT) -> bool:
     """Whether a gradient is computed; irrelevant where the network is compiled as a whole."""
     if torch.compiler.is_compiling() or not torch.is_grad_enabled():
         return False

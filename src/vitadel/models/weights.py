@@ -79,7 +79,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     return tensors, about
 
 
-def read_foreign(path: Path) -> dict[str, Tensor]:
+def read_external_weights(path: Path) -> dict[str, Tensor]:
     """The weights in a file of others, in whichever container they are; code in the file is never run."""
     if path.suffix == ".safetensors":
         return read_tensors(path)[0]

@@ -83,9 +83,9 @@ class AttentionScaling(Objective):
     def prepare_model(self, model: nn.Module) -> None:
         """Factors of 1 to begin with, or those that the model has already."""
         net = _model(model).net
-        if attention_scales.get(net, self._buffer) is None:
+        if attention_scales.buffer(net, self._buffer) is None:
             attention_scales.set_factors(net, self._buffer, 1.0)
-        attention_scales.set_buffer(net, attention_scales.RECORD, torch.zeros(2))
+        attention_scales.set_buffer(net, attention_scales.SEARCH_RECORD, torch.zeros(2))
         self.inner.prepare_model(model)
 
     def at(self, time: TrainingTime) -> Objective:
@@ -146,7 +146,7 @@ def _model(model: nn.Module) -> Model:
 
 
 def _factors(net: nn.Module, buffer: str) -> Tensor:
-    factors_M = attention_scales.get(net, buffer)
+    factors_M = attention_scales.buffer(net, buffer)
     assert factors_M is not None, _NOT_PREPARED
     return factors_M
 
@@ -225,14 +225,14 @@ class _FactorSearch(Objective):
 
     def _keep(self, net: nn.Module, candidate: Tensor) -> tuple[Tensor, Tensor]:
         """Distance and factors that are kept from now on; the record says which epoch they are of."""
-        record = attention_scales.get(net, attention_scales.RECORD)
+        record = attention_scales.buffer(net, attention_scales.SEARCH_RECORD)
         assert record is not None, _NOT_PREPARED
         score, value, factors_M = candidate[0], candidate[1], candidate[2:]
         better = int(record[0]) != self.epoch or self.scaling.keep == "last" or bool(value > record[1])
         if better and bool(score.isfinite()):
             attention_scales.set_buffer(net, self.buffer, factors_M)
             attention_scales.set_buffer(
-                net, attention_scales.RECORD, torch.stack([torch.full_like(value, self.epoch), value])
+                net, attention_scales.SEARCH_RECORD, torch.stack([torch.full_like(value, self.epoch), value])
             )
         return record[1].clone(), _factors(net, self.buffer).clone()
 

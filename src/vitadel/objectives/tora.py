@@ -36,7 +36,7 @@ from torch import Tensor, nn
 
 from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Range
-from vitadel.models import Adapted
+from vitadel.models import AdaptedViT
 from vitadel.objectives.adversarial import AdversarialObjective
 from vitadel.objectives.base import Examples, LossOutput, Objective, batch_accuracy, unwrapped
 from vitadel.objectives.schedule import TrainingTime
@@ -215,9 +215,9 @@ class _Turn(Objective):
         return _training_only(net, trained, lambda: LossOutput(*self.whole.term(model, self.name, output, examples)))
 
 
-def _adapted(model: nn.Module) -> Adapted:
+def _adapted(model: nn.Module) -> AdaptedViT:
     local = unwrapped(model)
-    adapted = next((module for module in local.modules() if isinstance(module, Adapted)), None)
+    adapted = next((module for module in local.modules() if isinstance(module, AdaptedViT)), None)
     if adapted is None:
         kind = type(getattr(local, "net", local)).__name__
         raise UsageError(
@@ -227,7 +227,7 @@ def _adapted(model: nn.Module) -> Adapted:
     return adapted
 
 
-def _training_only(net: Adapted, trained: list[nn.Parameter], compute: Callable[[], LossOutput]) -> LossOutput:
+def _training_only(net: AdaptedViT, trained: list[nn.Parameter], compute: Callable[[], LossOutput]) -> LossOutput:
     """A loss with gradients for these weights alone; its `undo` unfreezes the others."""
     chosen = {id(one) for one in trained}
     others = [one for one in net.parameters() if one.requires_grad and id(one) not in chosen]
@@ -246,7 +246,7 @@ def _training_only(net: Adapted, trained: list[nn.Parameter], compute: Callable[
 
 
 @contextmanager
-def _output_of(net: Adapted, head: str, output: Output) -> Iterator[None]:
+def _output_of(net: AdaptedViT, head: str, output: Output) -> Iterator[None]:
     """The network returns the logits of `head` for a while, or of its only one; with `Output.JOINT` nothing changes."""
     before = net.tuning
     if output is Output.OWN and head in before.names:

@@ -76,7 +76,7 @@ def _augmented(recipe: Recipe, name: str) -> Recipe:
 
 def _eps_warmed_up(recipe: Recipe, epochs: str) -> Recipe:
     """Papers count the epochs in which the radius grows; recipes say which share of training that is."""
-    return override(recipe, [f"objective.eps_warmup={epochs}/{recipe.plan.all_epochs}"])
+    return override(recipe, [f"objective.eps_warmup={epochs}/{recipe.plan.total_epochs}"])
 
 
 # axes with a name of their own: the setting they stand for, or the change that a value makes

@@ -11,8 +11,8 @@ from vitadel.runs.schema import ROBUST, WRONG_BEFORE
 
 HALF_WIDTH = 0.05  # a wider interval cannot tell apart most pairs of published models
 NEAR_ZERO = 0.05
-RISE = 0.01  # what two runs of one honest random attack may differ by
-ANYTHING_GOES = 0.5  # at this Linf eps every image can become the same gray one, so no model can be robust
+SAME_ATTACK_TOLERANCE = 0.01  # what two runs of the same randomized attack may differ by
+EPS_OF_ANY_IMAGE = 0.5  # at this Linf eps every image can become the same gray one, so no model can be robust
 _TOLERANCE = 1e-5  # float32 pixels cannot keep an eps more exactly
 
 
@@ -103,7 +103,7 @@ def falls_to_zero(curve: Curve) -> Check:
     evidence = f"{last.percent}% left at {eps_text(curve.norm, eps)}"
     if last.accuracy <= NEAR_ZERO:
         return Check(title, State.PASS, evidence)
-    if curve.norm == "linf" and eps >= ANYTHING_GOES:
+    if curve.norm == "linf" and eps >= EPS_OF_ANY_IMAGE:
         return Check(title, State.FAIL, f"{evidence}, where every image can be made plain gray")
     return _not_measured(title, f"{evidence}, and no larger eps was tried")
 
@@ -117,7 +117,9 @@ def never_rises(curve: Curve) -> Check:
     rise, eps = max((after.accuracy - before.accuracy, eps) for (_, before), (eps, after) in steps)
     if rise <= 0:
         return Check(title, State.PASS, f"{len(curve.points)} points, none above the one before")
-    return _judged(title, rise <= RISE, f"rises by {100 * rise:.1f} points at {eps_text(curve.norm, eps)}")
+    return _judged(
+        title, rise <= SAME_ATTACK_TOLERANCE, f"rises by {100 * rise:.1f} points at {eps_text(curve.norm, eps)}"
+    )
 
 
 def _judged(title: str, holds: bool, evidence: str) -> Check:

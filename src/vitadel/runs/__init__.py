@@ -2,7 +2,7 @@
 
 from vitadel.core.files import read_json, write_atomically, write_json
 from vitadel.core.progress import ProgressCallback, silent
-from vitadel.runs.manifest import ManifestRecord, code_hashes, describe, fingerprint, surroundings
+from vitadel.runs.manifest import ManifestRecord, code_hashes, describe, environment, fingerprint
 from vitadel.runs.run import LogEntry, Run
 from vitadel.runs.tables import ResultFolder
 from vitadel.runs.tensorboard import Scalars
@@ -16,10 +16,10 @@ __all__ = [
     "Scalars",
     "code_hashes",
     "describe",
+    "environment",
     "fingerprint",
     "read_json",
     "silent",
-    "surroundings",
     "write_atomically",
     "write_json",
 ]

@@ -72,7 +72,7 @@ class Matrix:
 
 
 @dataclass(frozen=True, slots=True)
-class Heat:
+class Heatmap:
     """Matrices side by side under one scale of colors.
 
     The scale goes from `low` to `high`, from the least to the greatest value if they are left out; with a `center` it
@@ -96,7 +96,7 @@ class Heat:
     digits: int | None = None
 
     def __post_init__(self) -> None:
-        _not_empty("Heat", matrices=self.matrices)
+        _not_empty("Heatmap", matrices=self.matrices)
         for matrix in self.matrices:
             _not_empty(f"Matrix {matrix.name!r}", rows=matrix.values)
             columns = self.columns or (matrix.values[0] if matrix.values else ())
@@ -298,7 +298,7 @@ class Histograms:
                 _same_length(f"Histogram {panel.name!r}", len(self.edges) - 1, shares=shares)
 
 
-Exhibit = Lines | Heat | Pictures | Bars | Table | Histograms
+Exhibit = Lines | Heatmap | Pictures | Bars | Table | Histograms
 
 
 def _not_empty(what: str, **parts: Sequence[object]) -> None:

@@ -153,7 +153,7 @@ def code_hashes(*packages: str) -> dict[str, str]:
     }
 
 
-def surroundings() -> dict[str, Any]:
+def environment() -> dict[str, Any]:
     """Versions, commit and machine: recorded with every run, not part of its identity."""
     return {
         "versions": {

@@ -19,7 +19,7 @@ from typing import IO, Any
 from vitadel.core.distributed import Ranks
 from vitadel.core.errors import UsageError
 from vitadel.core.files import is_unfinished, write_json
-from vitadel.runs.manifest import ManifestRecord, describe, differences, fingerprint, surroundings
+from vitadel.runs.manifest import ManifestRecord, describe, differences, environment, fingerprint
 from vitadel.runs.tables import ResultFolder
 
 _MANIFEST, _LOG = "manifest.json", "log.jsonl"
@@ -118,16 +118,16 @@ class Run:
         """The manifest is written while the folder is locked: of two runs that claim a new folder, one is refused."""
         _refuse_unreadable_name(folder)
         described: dict[str, Any] = {"kind": kind, "parts": describe(parts)}
-        _refuse_another(folder, described)  # before anything is made: a refusal leaves nothing behind
+        _refuse_other_run(folder, described)  # before anything is made: a refusal leaves nothing behind
         lock = _locked(folder)
         try:
-            resumed = _refuse_another(folder, described)  # another process may have been faster
+            resumed = _refuse_other_run(folder, described)  # another process may have been faster
             if not resumed:
                 record = ManifestRecord(
                     **described,
                     hashes={name: fingerprint(part) for name, part in parts.items()},
                     created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-                    **surroundings(),
+                    **environment(),
                     device=device,
                     command=command,
                 )
@@ -224,7 +224,7 @@ def _refuse_unreadable_name(folder: Path) -> None:
         ) from None
 
 
-def _refuse_another(folder: Path, described: Mapping[str, object]) -> bool:
+def _refuse_other_run(folder: Path, described: Mapping[str, object]) -> bool:
     """Whether this run has the folder already; raises if something else has it."""
     if not _exists(folder / _MANIFEST):
         _refuse_strangers(folder)

@@ -81,7 +81,7 @@ class ResultFolder:
 
         with contextlib.suppress(OSError):  # of an earlier time, whose rows are replaced now
             self._summary.unlink()
-        _write(pa.table(in_order({name: list(values) for name, values in rows.items()})), self._rows)
+        _write(pa.table(sorted_by_index({name: list(values) for name, values in rows.items()})), self._rows)
         write_json(self._summary, {**summary, _ROWS: _hash(_read_one(self._rows))})
         for name in ("tables", "parts"):
             shutil.rmtree(self.folder / name, ignore_errors=True)
@@ -142,10 +142,10 @@ def _file_name(name: str) -> str:
 def _with_new_names(columns: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
     """Rows under the names of this version, in order."""
     names = {**_OLD_NAMES, "right": "robust" if "fell_to" in columns else "correct"}
-    return in_order({names.get(name, name): values for name, values in columns.items()})
+    return sorted_by_index({names.get(name, name): values for name, values in columns.items()})
 
 
-def in_order(columns: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
+def sorted_by_index(columns: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
     """The columns with their rows in order of `index`."""
     index = columns.get("index", [])
     order = sorted(range(len(index)), key=index.__getitem__)
@@ -161,7 +161,7 @@ def _read_parts(paths: Sequence[Path]) -> dict[str, list[Any]]:
         raise UsageError(
             f"the files in {paths[0].parent} differ in their columns. Delete them and run the same command again."
         )
-    return in_order(columns)
+    return sorted_by_index(columns)
 
 
 def _write(table: "pyarrow.Table", path: Path) -> None:

@@ -52,12 +52,12 @@ def _alias_tables(count: int, device: torch.device) -> tuple[Tensor, Tensor]:
     own, alias = torch.ones_like(left), torch.arange(count + 1.0).repeat(256, 1)
     done, level = torch.zeros_like(left, dtype=torch.bool), torch.arange(256)
     for _ in range(count):  # the column with least left is filled up by the one with most
-        poor = left.masked_fill(done, torch.inf).argmin(1)
-        rich = left.masked_fill(done, -torch.inf).argmax(1)
-        own[level, poor] = left[level, poor].clamp(0, 1)
-        alias[level, poor] = rich.float()
-        left[level, rich] -= 1 - left[level, poor]
-        done[level, poor] = True
+        small = left.masked_fill(done, torch.inf).argmin(1)
+        large = left.masked_fill(done, -torch.inf).argmax(1)
+        own[level, small] = left[level, small].clamp(0, 1)
+        alias[level, small] = large.float()
+        left[level, large] -= 1 - left[level, small]
+        done[level, small] = True
     return own.float().flatten().to(device), alias.flatten().to(device)
 
 

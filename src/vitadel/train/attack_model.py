@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from vitadel.core.cuda_graph import GraphedForward
-from vitadel.models import Adapted, Model, Taps, attention_scales, family_of
+from vitadel.models import AdaptedViT, Model, Taps, attention_scales, family_of
 from vitadel.train.config import Compile
 
 
@@ -51,11 +51,11 @@ class AttackModel(nn.Module):
     def _forward(self, pixels: Tensor) -> Tensor:
         if not self._cuda_graphs:
             return self._logits(pixels)
-        head = self.net.tuning.head if isinstance(self.net, Adapted) else ""  # one graph for each of several heads
+        head = self.net.tuning.head if isinstance(self.net, AdaptedViT) else ""  # one graph for each of several heads
         return self._graphed.setdefault(head, GraphedForward(self._logits))(pixels)
 
     def _logits(self, pixels: Tensor) -> Tensor:
-        return attention_scales.logits(self.net, self.taps, pixels)
+        return attention_scales.scaled_logits(self.net, self.taps, pixels)
 
 
 def _pairs(model: nn.Module, copied: nn.Module) -> list[tuple[list[Tensor], list[Tensor]]]:

@@ -151,10 +151,10 @@ class TrainingConfig:
             raise UsageError(
                 f"TrainingConfig.warmup_epochs must lie in [0, epochs), got {self.warmup_epochs:g} of {self.epochs}."
             )
-        if self.ema is not None and not 0 < self.full_ema < 1:
+        if self.ema is not None and not 0 < self.ema_per_update < 1:
             raise UsageError(
-                f"TrainingConfig.ema of {self.ema:g} for a batch of {self.ema_batch} is {self.full_ema:g} for one of "
-                f"{self.batch_size}, outside of (0, 1). Choose a larger ema or ema_batch."
+                f"TrainingConfig.ema of {self.ema:g} for a batch of {self.ema_batch} is {self.ema_per_update:g} for "
+                f"one of {self.batch_size}, outside of (0, 1). Choose a larger ema or ema_batch."
             )
         if self.batch_size % self.accumulate:
             raise UsageError(
@@ -162,12 +162,12 @@ class TrainingConfig:
             )
 
     @property
-    def all_epochs(self) -> int:
+    def total_epochs(self) -> int:
         """The epochs of the schedule and of the cool-down."""
         return self.epochs + self.cooldown_epochs
 
     @property
-    def full_ema(self) -> float:
+    def ema_per_update(self) -> float:
         """The decay of the averaged weights per update, after any warm-up."""
         assert self.ema is not None
         return self.ema if self.ema_batch is None else 1 - (1 - self.ema) * self.batch_size / self.ema_batch
@@ -210,4 +210,4 @@ def ema_decay(config: TrainingConfig, step: int, total: int) -> float:
     """The decay of the averaged weights at update `step` of `total`."""
     if step < config.ema_after * total:
         return 0.0
-    return min(config.full_ema, (1 + step) / (10 + step)) if config.ema_warmup else config.full_ema
+    return min(config.ema_per_update, (1 + step) / (10 + step)) if config.ema_warmup else config.ema_per_update

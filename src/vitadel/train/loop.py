@@ -16,7 +16,7 @@ from vitadel.core.flags import Flag
 from vitadel.core.progress import ProgressCallback, silent
 from vitadel.core.rng import fold_seed
 from vitadel.data import Split
-from vitadel.models import Adapted, Model, attention_scales
+from vitadel.models import AdaptedViT, Model, attention_scales
 from vitadel.objectives import Examples, Objective, TrainingTime
 from vitadel.runs import Run
 from vitadel.train.attack_model import AttackModel
@@ -92,7 +92,7 @@ class Trainer:
         self.accelerator = make_accelerator(
             bf16=bf16,
             # of a network with adapters, the last fusion has no part in any output that is trained
-            find_unused_parameters=objective.trains_subsets or isinstance(model.net, Adapted),
+            find_unused_parameters=objective.trains_subsets or isinstance(model.net, AdaptedViT),
         )
         from timm.utils import ModelEmaV3
 
@@ -100,7 +100,7 @@ class Trainer:
         is_main = bool(self.accelerator.is_main_process)
         self.sampler = set_up(model, objective, train, config, synthetic, seed=seed, world=world)
         model.to(device)
-        self.average = None if config.ema is None else ModelEmaV3(model, decay=config.full_ema)
+        self.average = None if config.ema is None else ModelEmaV3(model, decay=config.ema_per_update)
         nets: dict[str, nn.Module] = {"model": model}
         if self.average is not None:
             nets["average"] = self.average.module
@@ -161,7 +161,7 @@ class Trainer:
     @property
     def total_steps(self) -> int:
         """Updates in all."""
-        return self.config.all_epochs * self.sampler.steps_per_epoch
+        return self.config.total_epochs * self.sampler.steps_per_epoch
 
     # ---------------------------------------------------------------- course
 
@@ -258,14 +258,14 @@ class Trainer:
             norm = self._optimizer_step(step)
             logs = [{**one, **norm} for one in logs]
         if self.average is not None:
-            attention_scales.copy(self.model.net, self.average.module.net)
+            attention_scales.copy_factors(self.model.net, self.average.module.net)
         means = self.log.means
         means.add(len(x), {name: torch.stack([one[name] for one in logs]).mean() for name in logs[0]})
         self.notify("training", step + 1, self.total_steps, means.latest)
 
     def _time(self, step: int) -> TrainingTime:
         per_epoch = self.sampler.steps_per_epoch
-        return TrainingTime((step + 1) / per_epoch, self.config.all_epochs, per_epoch)
+        return TrainingTime((step + 1) / per_epoch, self.config.total_epochs, per_epoch)
 
     def _loss_and_backward(self, objective: Objective, examples: Examples, share: float) -> Mapping[str, Tensor]:
         """Leave the gradients of this share of the loss on the weights; returns the loss and what it logs."""

@@ -126,13 +126,13 @@ def test_a_slice_is_the_loss_on_its_plane_and_exact_in_the_middle(threat: Linf |
     (grad,) = torch.autograd.grad(cross_entropy(model(leaf), label).sum(), leaf)
     noise = RandomStreams.of(fold_seed(3, *b"slice"), torch.tensor([7])).normal(3, 4, 4)
     if isinstance(threat, Linf):
-        along, aside = EPS * grad.sign(), EPS * noise.sign()
+        along, random_direction = EPS * grad.sign(), EPS * noise.sign()
     else:
-        along, aside = 0.5 * grad / grad.norm(), 0.5 * noise / noise.norm()
+        along, random_direction = 0.5 * grad / grad.norm(), 0.5 * noise / noise.norm()
     for row, a in enumerate((-1, -0.5, 0, 0.5, 1)):
         for column, b in enumerate((-1, -0.5, 0, 0.5, 1)):
             with torch.no_grad():
-                known = cross_entropy(model((x + a * along + b * aside).clamp(0, 1)), label)
+                known = cross_entropy(model((x + a * along + b * random_direction).clamp(0, 1)), label)
             assert float(found[row, column]) == pytest.approx(float(known), rel=1e-4)
     with torch.no_grad():
         assert float(found[2, 2]) == pytest.approx(float(cross_entropy(model(x), label)), rel=1e-6)

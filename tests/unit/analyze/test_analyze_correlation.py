@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from vitadel.analyze import Correlation, run_study, study, tensor_context
 from vitadel.analyze.correlation import SimilarityMeasure, groups_of
-from vitadel.analyze.similarity import Per, cka, dependence
+from vitadel.analyze.similarity import Grouping, cka, dependence
 from vitadel.api.analyze import as_study
 from vitadel.core.errors import UsageError
 from vitadel.models import Model, Option, load, save, tora, wrap
@@ -101,11 +101,11 @@ def test_maps_are_the_correlations_of_all_that_blocks_give(family: str, x: Tenso
         assert result["absent"] in result["exhibits"][0]["caption"]
 
 
-@pytest.mark.parametrize("per", [Per.TOKEN, Per.FEATURE])
-def test_coefficients_of_tokens_and_features_are_averaged(per: Per, x: Tensor) -> None:
+@pytest.mark.parametrize("per", [Grouping.TOKEN, Grouping.FEATURE])
+def test_coefficients_of_tokens_and_features_are_averaged(per: Grouping, x: Tensor) -> None:
     model = tiny("vit")
     result, given = studied(model, x, Correlation(per=per)), list(read(model, x).values())
-    axis = 1 if per is Per.TOKEN else 2
+    axis = 1 if per is Grouping.TOKEN else 2
     each = torch.stack([slow([one.select(axis, at) for one in given]) for at in range(given[0].shape[axis])])
     torch.testing.assert_close(values(result, "all"), each.mean(0), atol=1e-9, rtol=0)
     assert per.value + " by " + per.value in result["exhibits"][0]["caption"]
@@ -344,7 +344,7 @@ def test_groups_are_of_one_size_and_no_larger_than_asked() -> None:
 
 def test_settings_from_the_command_line() -> None:
     assert as_study("correlation") == Correlation()
-    assert as_study("correlation:per=token,ln=true") == Correlation(per=Per.TOKEN, ln=True)
+    assert as_study("correlation:per=token,ln=true") == Correlation(per=Grouping.TOKEN, ln=True)
     assert as_study("correlation:other=timm:vit@f.safetensors,biased=true,group=32") == Correlation(
         other="timm:vit@f.safetensors", biased=True, group=32
     )
@@ -357,7 +357,7 @@ def test_what_cannot_be_studied_is_refused(x: Tensor) -> None:
             Correlation(measure=SimilarityMeasure.PEARSON),
             "layers of SwinTransformer have different shapes",
         ),
-        (tiny("resnet"), Correlation(per=Per.TOKEN), r"Correlation\.per and \.ln are about Pearson"),
+        (tiny("resnet"), Correlation(per=Grouping.TOKEN), r"Correlation\.per and \.ln are about Pearson"),
         (tiny("vit"), Correlation(biased=True), r"Correlation\.biased is about CKA"),
         (wrap(nn.Flatten(), mean=(0.0,) * 3, std=(1.0,) * 3), Correlation(), "Flatten has no layers Vitadel knows"),
         (nn.Flatten(), Correlation(), "this Flatten does not name them"),

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from vitadel.analyze import similarity
-from vitadel.analyze.similarity import Moments, Per, cka, dependence, gram
+from vitadel.analyze.similarity import Grouping, Moments, cka, dependence, gram
 from vitadel.runs import ResultFolder
 
 
@@ -27,33 +27,33 @@ def outputs(seed: int = 0, offset: float = 0.0) -> list[Tensor]:
     return [one + offset * (1 + place) for place, one in enumerate([first, *later])]
 
 
-def slow(values: list[Tensor], per: Per) -> np.ndarray:
+def slow(values: list[Tensor], per: Grouping) -> np.ndarray:
     """Every coefficient by numpy, one pair of columns at a time."""
     x_LBTD = np.stack([one.numpy() for one in values])
-    if per is Per.ALL:
+    if per is Grouping.ALL:
         groups = [x_LBTD.reshape(len(values), -1)]
-    elif per is Per.TOKEN:
+    elif per is Grouping.TOKEN:
         groups = [x_LBTD[:, :, token].reshape(len(values), -1) for token in range(x_LBTD.shape[2])]
     else:
         groups = [x_LBTD[..., feature].reshape(len(values), -1) for feature in range(x_LBTD.shape[3])]
     return np.mean([np.abs(np.corrcoef(group)) for group in groups], axis=0)
 
 
-@pytest.mark.parametrize("per", Per)
+@pytest.mark.parametrize("per", Grouping)
 @pytest.mark.parametrize("cuts", [[7], [1, 6], [3, 3, 1], [1] * 7])
 @pytest.mark.parametrize("offset", [0.0, 1e6])
-def test_moments_give_the_coefficients_whatever_the_batches(per: Per, cuts: list[int], offset: float) -> None:
+def test_moments_give_the_coefficients_whatever_the_batches(per: Grouping, cuts: list[int], offset: float) -> None:
     values = outputs(offset=offset)
     parts = [Moments.of(list(some), per) for some in zip(*(one.split(cuts) for one in values), strict=True)]
-    found = functools.reduce(Moments.joined_with, parts).correlation()
+    found = functools.reduce(Moments.merge, parts).correlation()
     np.testing.assert_allclose(found.numpy(), slow(values, per), atol=1e-9 if offset else 1e-13)
 
 
 def test_few_numbers_at_a_time_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     values = outputs()
-    whole = Moments.of(values, Per.TOKEN).correlation()
+    whole = Moments.of(values, Grouping.TOKEN).correlation()
     monkeypatch.setitem(similarity._AT_ONCE, "cpu", 1)
-    torch.testing.assert_close(Moments.of(values, Per.TOKEN).correlation(), whole, atol=1e-13, rtol=0)
+    torch.testing.assert_close(Moments.of(values, Grouping.TOKEN).correlation(), whole, atol=1e-13, rtol=0)
 
 
 def test_normed_tokens_have_mean_nought_and_variance_one_first() -> None:
@@ -61,14 +61,14 @@ def test_normed_tokens_have_mean_nought_and_variance_one_first() -> None:
     normed = [
         (one - one.mean(-1, keepdim=True)) / (one.var(-1, correction=0, keepdim=True) + 1e-6).sqrt() for one in values
     ]
-    found = Moments.of(values, Per.ALL, normed=True).correlation()
-    np.testing.assert_allclose(found.numpy(), slow(normed, Per.ALL), atol=1e-12)
-    assert not np.allclose(found.numpy(), slow(values, Per.ALL), atol=0.05)
+    found = Moments.of(values, Grouping.ALL, normed=True).correlation()
+    np.testing.assert_allclose(found.numpy(), slow(normed, Grouping.ALL), atol=1e-12)
+    assert not np.allclose(found.numpy(), slow(values, Grouping.ALL), atol=0.05)
 
 
 def test_opposite_layers_count_as_alike_and_single_precision_is_enough_for_the_input() -> None:
     first = outputs()[0].float()
-    found = Moments.of([first, -3 * first + 1], Per.ALL).correlation()
+    found = Moments.of([first, -3 * first + 1], Grouping.ALL).correlation()
     torch.testing.assert_close(found, torch.ones(2, 2, dtype=torch.float64), atol=1e-7, rtol=0)
     assert found.dtype == torch.float64
 
@@ -77,23 +77,23 @@ def test_what_is_constant_has_no_coefficient() -> None:
     first, second, *_ = outputs()
     second = second.clone()
     second[..., 2] = 0.1 + 1e5  # constant in one feature, though rounding may say otherwise
-    found = Moments.of([first, second], Per.FEATURE).correlation()
-    rest = [slow([first[..., [d]], second[..., [d]]], Per.ALL)[0, 1] for d in (0, 1, 3, 4)]
+    found = Moments.of([first, second], Grouping.FEATURE).correlation()
+    rest = [slow([first[..., [d]], second[..., [d]]], Grouping.ALL)[0, 1] for d in (0, 1, 3, 4)]
     assert float(found[0, 1]) == pytest.approx(np.mean(rest), abs=1e-12)
     for value in (0.7, 1e5 + 0.1):
         still = torch.full_like(first, value)
-        halves = [Moments.of([first[rows], still[rows]], Per.ALL) for rows in (slice(0, 3), slice(3, 7))]
-        joined = halves[0].joined_with(halves[1])
+        halves = [Moments.of([first[rows], still[rows]], Grouping.ALL) for rows in (slice(0, 3), slice(3, 7))]
+        joined = halves[0].merge(halves[1])
         assert float(joined.products_GLL[0, 1, 1]) > 0  # what rounding makes of a constant
         assert bool(joined.correlation()[0, 1].isnan())
-    none = Moments.of([first, torch.full_like(first, 0.3)], Per.ALL).correlation()
+    none = Moments.of([first, torch.full_like(first, 0.3)], Grouping.ALL).correlation()
     assert float(none[0, 0]) == pytest.approx(1)
     assert bool(none[0, 1].isnan())
     assert bool(none[1, 1].isnan())
 
 
 def test_moments_are_the_same_after_writing_and_reading(tmp_path: Path) -> None:
-    written, odd = Moments.of(outputs(), Per.TOKEN), torch.tensor([[0.1, math.nan, math.inf, -0.0]]).double()
+    written, odd = Moments.of(outputs(), Grouping.TOKEN), torch.tensor([[0.1, math.nan, math.inf, -0.0]]).double()
     for moments in (written, Moments(3, odd, odd[:, None] * odd[..., None])):
         ResultFolder(tmp_path).append("moments", {"index": [moments.count], "row": [moments.row()]})
         again = Moments.read(ResultFolder(tmp_path).read("moments")["row"][0])

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from vitadel.analyze import TORAGates, run_study, study, tensor_context
 from vitadel.analyze.tora_gates import shares
 from vitadel.core.errors import UsageError
-from vitadel.models import Adapted, Model, Option, Tuning, load, tora, wrap
+from vitadel.models import AdaptedViT, Model, Option, Tuning, load, tora, wrap
 from vitadel.runs import ResultFolder
 
 DEPTH, HEADS, DIM = 3, 4, 32
@@ -40,8 +40,8 @@ def stirred(model: Model) -> Model:
     return model
 
 
-def net_of(model: Model) -> Adapted:
-    assert isinstance(model.net, Adapted)
+def net_of(model: Model) -> AdaptedViT:
+    assert isinstance(model.net, AdaptedViT)
     return model.net
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vitadel.analyze import spectrum
 from vitadel.analyze.json_arrays import packed, unpacked
-from vitadel.analyze.patch_grid import alignment, by_chance, check_patch
+from vitadel.analyze.patch_grid import alignment, check_patch, expected_rank
 from vitadel.core.errors import UsageError
 
 
@@ -153,8 +153,10 @@ def test_noise_is_aligned_by_chance_alone() -> None:
 @pytest.mark.parametrize("patch", [2, 3])
 def test_what_chance_makes_of_small_patches_is_more_than_a_half(patch: int) -> None:
     ranks = [place / patch**2 for place in range(1, patch**2 + 1)]
-    assert by_chance(patch) == pytest.approx(sum(ranks) / len(ranks))
-    assert float(alignment(noise(2000, 3, 12, 12), patch).rank_B.mean()) == pytest.approx(by_chance(patch), abs=0.02)
+    assert expected_rank(patch) == pytest.approx(sum(ranks) / len(ranks))
+    assert float(alignment(noise(2000, 3, 12, 12), patch).rank_B.mean()) == pytest.approx(
+        expected_rank(patch), abs=0.02
+    )
 
 
 def test_a_constant_pattern_is_not_aligned() -> None:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from vitadel.analyze import tensor_context
 from vitadel.analyze.layers import layers_of
 from vitadel.analyze.prefix_cache import (
-    Change,
+    LayerChange,
     PrefixCache,
     Variant,
     VariantCounts,
@@ -34,7 +34,7 @@ TINY: dict[str, tuple[str, int | None, dict[str, Option]]] = {
     "swin": ("timm:swin_tiny_patch4_window7_224", 4, {"embed_dim": 24, "window_size": 4}),
     "levit": ("timm:levit_128s", 8, {"stem_type": "s8", "num_heads": 2}),
 }
-ENDINGS = {Change.NO_LAYER: "", Change.NO_ATTENTION: ".attn", Change.NO_MLP: ".mlp"}
+ENDINGS = {LayerChange.NO_LAYER: "", LayerChange.NO_ATTENTION: ".attn", LayerChange.NO_MLP: ".mlp"}
 
 
 def tiny(family: str) -> Model:
@@ -55,7 +55,7 @@ def some_variants(model: Model, count: int = 12) -> list[Variant]:
     for _ in range(count):
         changes = torch.randint(0, 6, (len(layers),), generator=rng).tolist()
         allowed = [
-            change if change in (0, 3) or (change < 3 and not layer.fixed) else 0
+            change if change in (0, 3) or (change < 3 and not layer.changes_shape) else 0
             for change, layer in zip(changes, layers, strict=True)
         ]
         variants.append(tuple(allowed))
@@ -65,7 +65,7 @@ def some_variants(model: Model, count: int = 12) -> list[Variant]:
 def by_taps(model: Model, x: Tensor, one: Variant) -> Tensor:
     """A whole forward pass with parts skipped."""
     _, layers = layers_of(model)
-    names = [f"{layer.name}{ENDINGS[Change(change)]}" for layer, change in zip(layers, one, strict=True) if change]
+    names = [f"{layer.name}{ENDINGS[LayerChange(change)]}" for layer, change in zip(layers, one, strict=True) if change]
     with torch.no_grad():
         if not names:
             return model(x)
@@ -103,7 +103,7 @@ def test_adapters_after_blocks_and_factors_of_attention_are_kept(x: Tensor) -> N
 def test_units_of_convolutions_are_left_out_as_if_they_had_not_been_built(x: Tensor) -> None:
     model = stirred(load("timm:resnet18", num_classes=5), 0.1)
     _, layers = layers_of(model)
-    free = [place for place, layer in enumerate(layers) if not layer.fixed]
+    free = [place for place, layer in enumerate(layers) if not layer.changes_shape]
     assert [layers[place].name for place in free] == ["layer1.0", "layer1.1", "layer2.1", "layer3.1", "layer4.1"]
     variants = []
     for some in itertools.chain(itertools.combinations(free, 1), itertools.combinations(free, 3)):
@@ -131,7 +131,7 @@ def test_masks_of_attention_begin_where_the_plan_says(x: Tensor) -> None:
             z_BK = cache.logits(x, one)
             changes = dict(zip((f"blocks.{i}" for i in range(4)), one, strict=True))
             masks = {f"{name}.attn": (keep, near)[change - 4] for name, change in changes.items() if change >= 4}
-            skips = [f"{name}{ENDINGS[Change(change)]}" for name, change in changes.items() if 0 < change < 4]
+            skips = [f"{name}{ENDINGS[LayerChange(change)]}" for name, change in changes.items() if 0 < change < 4]
             masked = model.taps.mask(masks) if masks else nullcontext()
             with masked, model.taps.skip(*skips) if skips else nullcontext():
                 assert torch.equal(z_BK, model(x)), one
@@ -162,7 +162,7 @@ def test_every_beginning_that_plans_share_runs_once(depth: int, x: Tensor) -> No
     variants = some_variants(model, 40)
     beginnings = {one[: at + 1] for one in [variant(layers_of(model)[1]), *variants] for at in range(depth)}
     done = counted(model, x, variants, batch_size=2)
-    assert done.layers_run == sum(beginning[-1] != Change.NO_LAYER for beginning in beginnings)
+    assert done.layers_run == sum(beginning[-1] != LayerChange.NO_LAYER for beginning in beginnings)
 
 
 def test_embeddings_run_once_and_what_runs_again_later_is_never_passed_by(x: Tensor) -> None:

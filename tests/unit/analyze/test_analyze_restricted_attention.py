@@ -16,7 +16,7 @@ from subjects import stirred, studied_in  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
 from vitadel.analyze import RestrictedAttention, study
-from vitadel.analyze.restricted_attention import Shuffle, random_order, shuffle_mask, within
+from vitadel.analyze.restricted_attention import Shuffle, near_mask, random_order, shuffle_mask
 from vitadel.api.analyze import as_study
 from vitadel.core.errors import UsageError
 from vitadel.core.rng import fold_seed
@@ -113,7 +113,7 @@ def slowly(model: Model, x: Tensor, allowed: Callable[[int, int, int], bool], pr
 def test_masks_hold_the_pairs_within_the_distance() -> None:
     for grid, distance in (((4, 4), 0), ((4, 4), 1), ((3, 5), 2), ((3, 5), 4), ((1, 6), 3)):
         height, width = grid
-        mask = within(grid, distance)
+        mask = near_mask(grid, distance)
         for i in range(height * width):
             for j in range(height * width):
                 rows, columns = abs(i // width - j // width), abs(i % width - j % width)
@@ -124,14 +124,14 @@ def test_masks_hold_the_pairs_within_the_distance() -> None:
 def test_the_share_of_pairs_is_the_known_one(distance: int) -> None:
     g, d = 24, distance
     known = ((g * (2 * d + 1) - d * (d + 1)) / g**2) ** 2
-    assert float(within((g, g), d).double().mean()) == pytest.approx(known, rel=1e-12)
+    assert float(near_mask((g, g), d).double().mean()) == pytest.approx(known, rel=1e-12)
     assert known == pytest.approx({0: 0.0017, 1: 0.015, 3: 0.073, 5: 0.165, 8: 0.340, 12: 0.594, 23: 1}[d], abs=5e-4)
 
 
 @pytest.mark.parametrize("shuffle", Shuffle)
 def test_random_masks_have_as_many_pairs_and_one_order_for_all_distances(shuffle: Shuffle) -> None:
     order = random_order(36, shuffle, 5)
-    masks = [within((6, 6), d) for d in range(6)]
+    masks = [near_mask((6, 6), d) for d in range(6)]
     shuffled = [shuffle_mask(mask, order) for mask in masks]
     for mask, other in zip(masks, shuffled, strict=True):
         assert int(other.sum()) == int(mask.sum())
@@ -170,7 +170,7 @@ def test_accuracy_is_that_of_slow_attention_within_the_distance(family: str, dis
 def test_accuracy_is_that_of_slow_attention_to_random_patches(shuffle: Shuffle, x: Tensor) -> None:
     model = tiny("vit")
     order = random_order(16, shuffle, fold_seed(4, 1))
-    mask = shuffle_mask(within((4, 4), 1), order)
+    mask = shuffle_mask(near_mask((4, 4), 1), order)
     y = slowly(model, x, lambda block, i, j: bool(mask[i, j]), 1)
     result = studied(model, x, y, RestrictedAttention(distances=(1,), shuffle=shuffle, draws=2), seed=4)
     assert [one["accuracy"] for one in result["random"] if one["draw"] == 1] == [1]
@@ -202,7 +202,7 @@ def test_accuracy_is_that_of_slow_attention_to_the_class_token(
 def test_a_query_to_which_nothing_is_left_sees_itself(x: Tensor) -> None:
     model = tiny("pooled")
     order = random_order(16, Shuffle.ENTRIES, fold_seed(0, 0))
-    mask = shuffle_mask(within((4, 4), 0), order)
+    mask = shuffle_mask(near_mask((4, 4), 0), order)
     lonely = [i for i in range(16) if not bool(mask[i].any())]
     assert lonely
     y = slowly(model, x, lambda block, i, j: bool(mask[i, j]) or (i in lonely and i == j), 0)

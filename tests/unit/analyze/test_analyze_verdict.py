@@ -8,7 +8,7 @@ from vitadel.analyze.masking_verdict import CANNOT_TELL, MASKED, NOT_MASKED, NOT
 QUIET = {
     "square": verdict.square(0, 80, 5000),
     "scaling": verdict.scaling(2, 3, 1, 80),
-    "far": verdict.far(0, 0, 120, "linf:100/255"),
+    "far": verdict.large_eps(0, 0, 120, "linf:100/255"),
     "iterations": verdict.iterations({10: 1, 20: 2}, {10: 9, 20: 3}, 50),
     "zero-gradients": verdict.zero_gradients({"cross-entropy, images": 0}, 130),
     "gaps": verdict.gaps(0, 5000, "blocks.0.attn", 0.0),
@@ -17,7 +17,9 @@ QUIET = {
 
 def weighed(*loud: Evidence, correct: int = 120, n: int = 130, classes: int = 10, without: str = "") -> Verdict:
     known = {**QUIET, **{one.code: one for one in loud}}
-    return verdict.weigh([one for code, one in known.items() if code != without], correct=correct, n=n, classes=classes)
+    return verdict.verdict_from(
+        [one for code, one in known.items() if code != without], correct=correct, n=n, classes=classes
+    )
 
 
 def test_no_test_is_evidence() -> None:
@@ -32,7 +34,7 @@ def test_no_test_is_evidence() -> None:
     [
         verdict.square(3, 80, 5000),
         verdict.scaling(10, 1, 4, 80),
-        verdict.far(4, 1, 120, "linf:100/255"),
+        verdict.large_eps(4, 1, 120, "linf:100/255"),
         verdict.iterations({10: 12, 20: 2}, {10: 1, 20: 3}, 50),
     ],
     ids=lambda one: one.code,
@@ -53,7 +55,7 @@ def test_any_decisive_test_alone_is_enough(loud: Evidence) -> None:
         verdict.scaling(8, 2, 4, 80),  # p = 0.055
         verdict.scaling(6, 0, 0, 80),  # p = 0.016
         verdict.scaling(0, 0, 0, 0),
-        verdict.far(4, 0, 120, "linf:100/255"),  # a longer attack breaks them
+        verdict.large_eps(4, 0, 120, "linf:100/255"),  # a longer attack breaks them
         verdict.iterations({10: 8, 20: 2}, {10: 1, 20: 3}, 50),  # p = 0.02, of two comparisons
     ],
     ids=lambda one: one.sentence[:30],
@@ -77,7 +79,7 @@ def test_too_few_images_are_correct() -> None:
 
 
 def test_at_chance_nothing_counts() -> None:
-    constant = verdict.far(13, 13, 13, "linf:100/255")  # a constant prediction is robust everywhere
+    constant = verdict.large_eps(13, 13, 13, "linf:100/255")  # a constant prediction is robust everywhere
     found = weighed(constant, correct=13, n=130)
     assert found.answer == CANNOT_TELL
     assert "chance" in found.because

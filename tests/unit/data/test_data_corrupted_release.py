@@ -20,8 +20,8 @@ from vitadel.data import (
     load,
     missing,
     missing_corrupted,
-    part_wnids,
     readable,
+    subset_wnids,
     wnids,
 )
 from vitadel.data.readers.corrupted_release import open_released
@@ -34,7 +34,7 @@ def paint(path: Path, level: int = 0, mode: str = "RGB", size: tuple[int, int] =
 
 @pytest.mark.parametrize(("name", "digest"), [("imagenet-a", "f6aa4b23"), ("imagenet-r", "e19a59d8")])
 def test_the_200_classes_are_the_published_ones(name: str, digest: str) -> None:
-    members = part_wnids(name)
+    members = subset_wnids(name)
     assert hashlib.sha256("\n".join(members).encode()).hexdigest().startswith(digest)
     assert len(set(members)) == 200
     assert [one for one in wnids() if one in members] == list(members)
@@ -45,7 +45,7 @@ def test_the_200_classes_are_the_published_ones(name: str, digest: str) -> None:
 def test_labels_come_from_wnids_and_not_from_a_listing(tmp_path: Path, name: str, inside: str) -> None:
     root = tmp_path / "data"
     place = root / name if inside else root
-    chosen = part_wnids(name)[7], part_wnids(name)[150]
+    chosen = subset_wnids(name)[7], subset_wnids(name)[150]
     for number, wnid in enumerate(chosen):
         paint(place / wnid / f"{number}.png", number)
     (place / "README.txt").write_text("read me")
@@ -61,7 +61,7 @@ def test_labels_come_from_wnids_and_not_from_a_listing(tmp_path: Path, name: str
 
 
 def test_a_strange_folder_is_named_and_skipped_only_on_request(tmp_path: Path) -> None:
-    paint(tmp_path / part_wnids("imagenet-a")[0] / "a.png")
+    paint(tmp_path / subset_wnids("imagenet-a")[0] / "a.png")
     paint(tmp_path / "n00000000" / "b.png")
     with pytest.raises(UsageError, match="n00000000 is not named after one of the 200 classes of imagenet-a"):
         load(f"imagenet-a:{tmp_path}", preprocess=Squash(8))
@@ -192,10 +192,10 @@ def test_what_is_missing_of_imagenet_is_said_class_by_class(tmp_path: Path) -> N
 
 
 def test_what_is_missing_of_the_offshoots_is_said(tmp_path: Path) -> None:
-    for wnid in part_wnids("imagenet-a")[1:]:
+    for wnid in subset_wnids("imagenet-a")[1:]:
         paint(tmp_path / "a" / wnid / "0.png")
     assert missing(load(f"imagenet-a:{tmp_path / 'a'}", preprocess=Squash(8))) == (
-        f"class {part_wnids('imagenet-a')[0]}: no images",
+        f"class {subset_wnids('imagenet-a')[0]}: no images",
         "199 of 7500 images",
     )
     paint(tmp_path / "cues" / "cat" / "cat1-dog1.png")
@@ -207,7 +207,7 @@ def test_what_is_missing_of_the_offshoots_is_said(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("count", "told"), [(7500, ()), (7499, ("7499 of 7500 images",)), (7501, ())])
 def test_nothing_is_missing_of_what_has_every_image(tmp_path: Path, count: int, told: tuple[str, ...]) -> None:
-    members = torch.tensor([wnids().index(one) for one in part_wnids("imagenet-a")])
+    members = torch.tensor([wnids().index(one) for one in subset_wnids("imagenet-a")])
     labels = members[torch.arange(count) % len(members)]
     pixels = InMemory(torch.zeros(count, 3, 1, 1, dtype=torch.uint8))
     split = Split("test", tuple(map(str, range(count))), labels, pixels)

@@ -69,14 +69,14 @@ def test_squash_ignores_the_aspect_ratio(ours: Interpolation, pillows: Image.Res
 @pytest.mark.parametrize("preprocess", [CenterCrop(8, 8), CenterCrop(8, 8, Interpolation.BICUBIC), Squash(8)])
 def test_a_picture_of_the_right_size_is_untouched(preprocess: Preprocess) -> None:
     picture = noise(8, 8)
-    assert preprocess.keeps(8, 8)
+    assert preprocess.is_noop_for(8, 8)
     assert torch.equal(preprocess(picture), chw(picture))
 
 
 def test_keeps_tells_when_a_picture_changes() -> None:
-    assert not CenterCrop(8).keeps(8, 8)
-    assert not CenterCrop(8, 8).keeps(8, 9)
-    assert not Squash(8).keeps(9, 8)
+    assert not CenterCrop(8).is_noop_for(8, 8)
+    assert not CenterCrop(8, 8).is_noop_for(8, 9)
+    assert not Squash(8).is_noop_for(9, 8)
 
 
 def test_gray_is_repeated() -> None:

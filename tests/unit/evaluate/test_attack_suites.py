@@ -328,7 +328,7 @@ def test_one_step_can_be_easier_than_no_step() -> None:
 def test_of_a_tora_model_the_robust_head_is_scored_too(digits: DataSet) -> None:
     backbone = models.load("timm:test_vit", num_classes=10, image_size=8, patch_size=2, options={"depth": 2})
     model = models.tora(backbone, models.Tuning(reduction=4), num_classes=10, seed=0).eval()
-    assert isinstance(model.net, models.Adapted)
+    assert isinstance(model.net, models.AdaptedViT)
     torch.manual_seed(0)
     nn.init.normal_(next(model.net.heads["rob"].parameters()))
     images = digits.test.take(torch.arange(40))

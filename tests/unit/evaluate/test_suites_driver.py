@@ -124,7 +124,7 @@ def test_the_record_and_the_rows(tmp_path: Path) -> None:
     assert (record.name, record.suite, record.n) == ("corruptions", "corruptions", 11)
     assert (record.robust, record.attacks, record.threat) == (None, (), None)
     assert record.main is record.measures[0]
-    assert [type(one).__name__ for one in record.exhibits] == ["Heat", "Bars", "Table", "Pictures"]
+    assert [type(one).__name__ for one in record.exhibits] == ["Heatmap", "Bars", "Table", "Pictures"]
     rows = folder.rows()
     assert list(rows)[:5] == ["index", "id", "label", "clean_prediction", "correct"]
     assert rows["index"] == list(range(11))

@@ -11,7 +11,7 @@ from suite_parts import Bins, claim, grays  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
 from vitadel.core.errors import UsageError
-from vitadel.data import SHAPES, DataSet, InMemory, Split, Squash, load, part_wnids, wnids
+from vitadel.data import SHAPES, DataSet, InMemory, Split, Squash, load, subset_wnids, wnids
 from vitadel.evaluate.suites import ImageNetA, ImageNetR, LabelSpace, NaturalAdversarial, ShapeBias
 from vitadel.evaluate.suites.shape_bias import decisions
 from vitadel.runs import ResultFolder
@@ -57,7 +57,7 @@ def numbered(labels: list[int], classes: tuple[str, ...], ids: list[str] | None 
 @pytest.mark.parametrize("kind", [ImageNetA, ImageNetR])
 def test_released_sets_choose_among_their_200_classes(tmp_path: Path, kind: type[ImageNetA] | type[ImageNetR]) -> None:
     settings, name = kind(), kind.name
-    members = [wnids().index(one) for one in part_wnids(name)]
+    members = [wnids().index(one) for one in subset_wnids(name)]
     outside = next(label for label in range(1000) if label not in members)
     z = torch.zeros(4, 1000)
     z[0, members[3]] = 9  # right
@@ -105,7 +105,7 @@ def test_pictures_name_the_prediction_only_where_it_is_another_class(tmp_path: P
 def test_other_images_are_refused() -> None:
     with pytest.raises(UsageError, match="about the 200 classes of imagenet-a, and grays has others. Write --data"):
         ImageNetA().refuse(Bins(), grays([5]), "test")
-    outside = next(label for label, name in enumerate(wnids()) if name not in part_wnids("imagenet-r"))
+    outside = next(label for label, name in enumerate(wnids()) if name not in subset_wnids("imagenet-r"))
     with pytest.raises(UsageError, match="200 classes of imagenet-r"):
         ImageNetR().refuse(Bins(), numbered([outside], wnids()), "test")
 

@@ -13,8 +13,8 @@ from vitadel.models import (
     Model,
     Option,
     family_of,
-    is_foreign,
     load,
+    normalization_is_unknown,
     save,
     save_adapters,
     tora,
@@ -166,7 +166,7 @@ def test_foreign_weights_are_those_in_a_file_without_a_description(tmp_path: Pat
     save(model, tmp_path / "m.safetensors")
     save_adapters(tora(model), tmp_path / "added.safetensors")
     for name in ("timm:test_vit@w.pth", "vitadel:wrn28_10@w.pth", f"timm:test_vit@w.pth+{tmp_path}/added.safetensors"):
-        assert is_foreign(name)
-        assert is_foreign(f"{name}#rob") or "added" not in name
+        assert normalization_is_unknown(name)
+        assert normalization_is_unknown(f"{name}#rob") or "added" not in name
     for own in ("timm:test_vit", "zoo:cifar10-vit-tiny-short", tmp_path, tmp_path / "m.safetensors", "a@b"):
-        assert not is_foreign(own)
+        assert not normalization_is_unknown(own)

@@ -28,7 +28,7 @@ from vitadel.models import (
     wrap,
     write_tensors,
 )
-from vitadel.models.loading import run_of
+from vitadel.models.loading import training_run_of
 from vitadel.models.spec import SPEC_KEY
 from vitadel.runs import Run
 
@@ -247,20 +247,20 @@ def test_the_run_that_a_model_was_trained_in(tmp_path: Path) -> None:
     folder = tmp_path / "run" / "checkpoints"
     folder.mkdir(parents=True)
     file = folder / "final.safetensors"
-    assert run_of(file) is None  # neither weights nor a manifest
+    assert training_run_of(file) is None  # neither weights nor a manifest
     file.touch()
-    assert run_of(file) is None
+    assert training_run_of(file) is None
     (tmp_path / "run" / "manifest.json").touch()
-    assert run_of(file) == run_of(f"{file}") == run_of(tmp_path / "run") == tmp_path / "run"
-    assert run_of(folder / "best.safetensors") is None
+    assert training_run_of(file) == training_run_of(f"{file}") == training_run_of(tmp_path / "run") == tmp_path / "run"
+    assert training_run_of(folder / "best.safetensors") is None
     elsewhere = tmp_path / "run" / "weights" / "final.safetensors"
     elsewhere.parent.mkdir()
     elsewhere.touch()
-    assert run_of(elsewhere) is None
-    assert run_of("timm:test_vit") is None
-    assert run_of(f"timm:test_vit+{file}") == tmp_path / "run"
-    assert run_of(f"{file}+{elsewhere}") == tmp_path / "run"
-    assert run_of(f"{file}+{elsewhere}#rob") == tmp_path / "run"
+    assert training_run_of(elsewhere) is None
+    assert training_run_of("timm:test_vit") is None
+    assert training_run_of(f"timm:test_vit+{file}") == tmp_path / "run"
+    assert training_run_of(f"{file}+{elsewhere}") == tmp_path / "run"
+    assert training_run_of(f"{file}+{elsewhere}#rob") == tmp_path / "run"
 
 
 def test_the_last_weights_do_not_stand_in_for_the_best(tmp_path: Path) -> None:

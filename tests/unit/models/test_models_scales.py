@@ -104,7 +104,7 @@ def _through_pickle(model: Model, path: Path) -> Model:
 def test_what_only_training_needs_is_in_no_file(tmp_path: Path) -> None:
     model = fresh()
     attention_scales.set_factors(model.net, attention_scales.ATTACK, FACTORS)
-    attention_scales.set_buffer(model.net, attention_scales.RECORD, torch.zeros(2))
+    attention_scales.set_buffer(model.net, attention_scales.SEARCH_RECORD, torch.zeros(2))
     models.save(model, tmp_path / "model.safetensors")
     assert weights_sha256(models.load(tmp_path / "model.safetensors").net.state_dict()) == weights_sha256(
         fresh().net.state_dict()

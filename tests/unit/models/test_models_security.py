@@ -29,7 +29,7 @@ from vitadel.models import (
     weights_sha256,
 )
 from vitadel.models import write_tensors as write
-from vitadel.models.build import complete, outline
+from vitadel.models.build import build_on_meta, default_spec
 from vitadel.models.options import check_options
 from vitadel.models.spec import SPEC_KEY
 from vitadel.recipes import RECIPES, override, train_recipe
@@ -312,8 +312,8 @@ def test_sizes_a_caller_asks_for_are_bounded_too(sizes: dict[str, int], message:
 
 
 def test_a_network_beyond_the_memory_is_refused_before_it_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = complete("timm:vit_tiny_patch16_224", {}, 10)
-    bytes_of = sum(4 * weights.numel() for weights in outline(spec).parameters())
+    spec = default_spec("timm:vit_tiny_patch16_224", {}, 10)
+    bytes_of = sum(4 * weights.numel() for weights in build_on_meta(spec).parameters())
     monkeypatch.setattr(build, "_memory", lambda: float(bytes_of - 1))
     built = []
     monkeypatch.setattr(loading, "build", lambda *args, **kwargs: built.append(args))

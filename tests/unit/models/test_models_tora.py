@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from vitadel.core.errors import UsageError
 from vitadel.models import Model, Option, add_adapters, load, save, save_adapters, tora, with_head
-from vitadel.models.tora import Adapted, Fusion, Tuning, adapt
+from vitadel.models.tora import AdaptedViT, GatedFusion, Tuning, make_adapted_vit
 
 WAYS = [
     Tuning(),
@@ -61,7 +61,7 @@ def x() -> Tensor:
     return torch.rand(3, 3, 16, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 
 
-def stirred(net: Adapted) -> Adapted:
+def stirred(net: AdaptedViT) -> AdaptedViT:
     rng = torch.Generator().manual_seed(2)
     with torch.no_grad():
         for weight in net.parameters():
@@ -80,7 +80,7 @@ def stirred(net: Adapted) -> Adapted:
     ],
 )
 def test_sizes_are_the_published_ones(tuning: Tuning, parameters: int, published: float) -> None:
-    net = Adapted(timm.create_model("vit_base_patch16_224"), tuning, 1000)
+    net = AdaptedViT(timm.create_model("vit_base_patch16_224"), tuning, 1000)
     counted = sum(weight.numel() for weight in net.parameters())
     assert counted == parameters
     assert round(counted / 1e6, 1) == published
@@ -94,7 +94,7 @@ def test_at_the_start_every_head_answers_as_the_frozen_network(
     x: Tensor, tuning: Tuning, options: dict[str, object]
 ) -> None:
     net = backbone(**options)
-    adapted = adapt(net, tuning, 5).double().eval()
+    adapted = make_adapted_vit(net, tuning, 5).double().eval()
     answers = adapted.logits_by_head(x)
     assert set(answers) == {*tuning.names, "kept"}
     expected = net(x).detach()
@@ -109,7 +109,7 @@ def test_at_the_start_every_head_answers_as_the_frozen_network(
 
 def test_a_layer_scale_starts_near_the_frozen_network_and_learns(x: Tensor) -> None:
     net = backbone()
-    adapted = adapt(net, Tuning(initialization="layer-scale"), 5).double()
+    adapted = make_adapted_vit(net, Tuning(initialization="layer-scale"), 5).double()
     difference = (adapted(x) - net(x)).abs().max()
     assert 0 < difference < 1e-3 * net(x).abs().max()
     adapted(x).square().sum().backward()
@@ -121,7 +121,7 @@ def test_a_layer_scale_starts_near_the_frozen_network_and_learns(x: Tensor) -> N
 
 def test_by_the_formula_of_the_slides_nothing_of_the_image_reaches_the_heads(x: Tensor) -> None:
     """An adapter processes each token alone, so its own token never sees another one."""
-    answers = stirred(adapt(backbone(), Tuning(recursion="literal"), 5)).logits_by_head(x)
+    answers = stirred(make_adapted_vit(backbone(), Tuning(recursion="literal"), 5)).logits_by_head(x)
     for head in ("acc", "rob"):
         torch.testing.assert_close(answers[head], answers[head][:1].expand(3, -1), rtol=0, atol=0)
     assert (answers["kept"][0] - answers["kept"][1]).abs().max() > 1e-3
@@ -129,7 +129,7 @@ def test_by_the_formula_of_the_slides_nothing_of_the_image_reaches_the_heads(x: 
 
 def test_with_the_recursion_through_the_fusion_the_last_fusion_is_read(x: Tensor) -> None:
     for recursion, read in (("block", False), ("fusion", True)):
-        adapted = stirred(adapt(backbone(), Tuning(recursion=recursion), 5))
+        adapted = stirred(make_adapted_vit(backbone(), Tuning(recursion=recursion), 5))
         adapted(x).square().sum().backward()
         grad = adapted.fusions[-1].get_parameter("v.weight").grad
         assert (grad is not None and bool(grad.abs().max() > 0)) is read
@@ -139,9 +139,9 @@ def test_the_recursion_is_the_sum_it_says(x: Tensor) -> None:
     """Tokens after the first block, from the parts it is made of."""
     z_BND, before_BND = torch.randn(2, 2, 17, 32, dtype=torch.float64)
     for recursion in ("block", "fusion", "literal"):
-        adapted = stirred(adapt(backbone(), Tuning(recursion=recursion), 5))
+        adapted = stirred(make_adapted_vit(backbone(), Tuning(recursion=recursion), 5))
         tokens = {name: token.expand(2, -1, -1) for name, token in adapted.tokens.items()}
-        stream, following = adapted.fused[0](before_BND, z_BND, tokens)
+        stream, next_tokens = adapted.fused[0](before_BND, z_BND, tokens)
         fused_B1D = (stream - z_BND)[:, :1]
         for name, token in tokens.items():
             adapter = adapted.get_submodule(f"adapters.{name}.0")
@@ -150,7 +150,7 @@ def test_the_recursion_is_the_sum_it_says(x: Tensor) -> None:
                 "fusion": lambda: adapter(token) + fused_B1D,  # noqa: B023
                 "literal": lambda: adapter(token),  # noqa: B023
             }[recursion]()
-            torch.testing.assert_close(following[name], expected)
+            torch.testing.assert_close(next_tokens[name], expected)
 
 
 @pytest.mark.parametrize("tuning", ["tora", "single", "head"])
@@ -158,13 +158,13 @@ def test_heads_of_a_distilled_network_start_as_the_mean_of_its_two(x: Tensor, tu
     net = timm.create_model(
         "deit_tiny_distilled_patch16_224", img_size=16, patch_size=4, num_classes=5, depth=2
     ).double()
-    adapted = adapt(net, Tuning(tuning=tuning), 5).double().eval()
+    adapted = make_adapted_vit(net, Tuning(tuning=tuning), 5).double().eval()
     for logits in adapted.logits_by_head(x).values():
         torch.testing.assert_close(logits, net.eval()(x), rtol=1e-9, atol=1e-9)
 
 
 def test_heads_with_other_classes_are_fresh_and_the_kept_one_stays(x: Tensor) -> None:
-    adapted = adapt(backbone(), Tuning(), 7).double().eval()
+    adapted = make_adapted_vit(backbone(), Tuning(), 7).double().eval()
     logits = adapted.logits_by_head(x)
     assert {name: one.shape[1] for name, one in logits.items()} == {
         "acc": 7,
@@ -174,7 +174,7 @@ def test_heads_with_other_classes_are_fresh_and_the_kept_one_stays(x: Tensor) ->
 
 
 def test_a_frozen_model_s_answers_have_no_slope(x: Tensor) -> None:
-    adapted = adapt(backbone(), Tuning(), 5).double()
+    adapted = make_adapted_vit(backbone(), Tuning(), 5).double()
     assert adapted(x).requires_grad
     assert not adapted.requires_grad_(False)(x).requires_grad
     assert adapted(x.clone().requires_grad_()).requires_grad
@@ -182,7 +182,7 @@ def test_a_frozen_model_s_answers_have_no_slope(x: Tensor) -> None:
 
 @pytest.mark.parametrize("tuning", WAYS[:4])
 def test_gates_sum_to_one(x: Tensor, tuning: Tuning) -> None:
-    adapted = stirred(adapt(backbone(), tuning, 5))
+    adapted = stirred(make_adapted_vit(backbone(), tuning, 5))
     seen: list[Tensor] = []
     for fusion in adapted.fusions:
         fusion.get_submodule("gates").register_forward_hook(lambda module, args, out: seen.append(out))
@@ -195,7 +195,7 @@ def test_gates_sum_to_one(x: Tensor, tuning: Tuning) -> None:
         assert gates.std() > 1e-3
 
 
-def by_hand(fusion: Fusion, z_ND: Tensor, found: tuple[Tensor, Tensor], normalization: str) -> Tensor:
+def by_hand(fusion: GatedFusion, z_ND: Tensor, found: tuple[Tensor, Tensor], normalization: str) -> Tensor:
     """One head, one query and one key after the other."""
     rows = []
     for q_D in fusion.q(z_ND):
@@ -223,7 +223,7 @@ def by_hand(fusion: Fusion, z_ND: Tensor, found: tuple[Tensor, Tensor], normaliz
 @pytest.mark.parametrize("normalization", ["mean", "sqrt", "rows", "learned"])
 def test_fusion_is_the_formula(normalization: str) -> None:
     torch.manual_seed(0)
-    fusion = Fusion(32, 4, Tuning(normalization=normalization)).double()
+    fusion = GatedFusion(32, 4, Tuning(normalization=normalization)).double()
     nn.init.normal_(fusion.v.weight)
     if fusion.factor is not None:
         nn.init.normal_(fusion.factor)
@@ -234,7 +234,7 @@ def test_fusion_is_the_formula(normalization: str) -> None:
 
 def test_equal_adapters_make_the_gate_a_half_and_the_fusion_a_mean() -> None:
     torch.manual_seed(0)
-    fusion = Fusion(32, 4, Tuning()).double()
+    fusion = GatedFusion(32, 4, Tuning()).double()
     nn.init.normal_(fusion.v.weight)
     z_BND, a_BND = torch.randn(2, 3, 5, 32, dtype=torch.float64)
     out = fusion(z_BND, torch.stack([a_BND, a_BND]))
@@ -242,7 +242,7 @@ def test_equal_adapters_make_the_gate_a_half_and_the_fusion_a_mean() -> None:
 
 
 def test_the_joint_answer_is_the_mean_of_the_two(x: Tensor) -> None:
-    adapted = stirred(adapt(backbone(), Tuning(), 5))
+    adapted = stirred(make_adapted_vit(backbone(), Tuning(), 5))
     answers = adapted.logits_by_head(x)
     assert not torch.allclose(answers["acc"], answers["rob"])
     torch.testing.assert_close(adapted(x), (answers["acc"] + answers["rob"]) / 2)
@@ -258,7 +258,7 @@ def test_the_joint_answer_is_the_mean_of_the_two(x: Tensor) -> None:
 def test_frozen_is_frozen(x: Tensor, tuning: Tuning) -> None:
     net = backbone()
     before = copy.deepcopy(net.state_dict())
-    adapted = stirred(adapt(net, tuning, 5)).train()
+    adapted = stirred(make_adapted_vit(net, tuning, 5)).train()
     assert not adapted.backbone.training
     optimizer = torch.optim.AdamW(adapted.parameters(), lr=0.1, weight_decay=0.5)
     for _ in range(2):
@@ -269,7 +269,7 @@ def test_frozen_is_frozen(x: Tensor, tuning: Tuning) -> None:
 
 
 def test_parts_name_every_weight_that_learns_once() -> None:
-    adapted = adapt(backbone(), Tuning(), 5)
+    adapted = make_adapted_vit(backbone(), Tuning(), 5)
     parts = [{id(one) for one in adapted.parts(name)} for name in ("acc", "rob", "fusion")]
     assert sum(map(len, parts)) == len(set().union(*parts))
     assert set().union(*parts) == {id(one) for one in adapted.parameters() if one.requires_grad}
@@ -277,7 +277,7 @@ def test_parts_name_every_weight_that_learns_once() -> None:
 
 def test_the_image_reaches_both_heads_in_every_way(x: Tensor) -> None:
     for tuning in [*WAYS, *OTHER_STARTS]:
-        answers = stirred(adapt(backbone(), tuning, 5)).logits_by_head(x)
+        answers = stirred(make_adapted_vit(backbone(), tuning, 5)).logits_by_head(x)
         assert all((logits[0] - logits[1]).abs().max() > 1e-3 for logits in answers.values())
 
 
@@ -290,12 +290,12 @@ def test_the_image_reaches_both_heads_in_every_way(x: Tensor) -> None:
 )
 def test_networks_that_do_not_read_a_class_token_are_refused(options: dict[str, object], words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        adapt(backbone(**options), Tuning(), 5)
+        make_adapted_vit(backbone(**options), Tuning(), 5)
 
 
 def test_other_families_are_refused() -> None:
     with pytest.raises(UsageError, match="adapters are for timm's ViT and DeiT, got ResNet"):
-        adapt(timm.create_model("resnet18"), Tuning(), 5)
+        make_adapted_vit(timm.create_model("resnet18"), Tuning(), 5)
 
 
 @pytest.mark.parametrize(
@@ -321,7 +321,7 @@ def test_settings_that_make_no_sense_are_refused(settings: dict[str, object], wo
     with pytest.raises(UsageError, match=words):
         Tuning(**settings)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="leaves nothing of 32"):
-        adapt(backbone(), Tuning(reduction=64), 5)
+        make_adapted_vit(backbone(), Tuning(reduction=64), 5)
 
 
 @pytest.fixture

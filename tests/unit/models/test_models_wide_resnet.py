@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from vitadel.models import family_of, load
-from vitadel.models.build import OWN
+from vitadel.models.build import OWN_ARCHITECTURES
 from vitadel.models.wide_resnet import WideResNet
 
 PUBLISHED = {"wrn28_10": (28, 10, 36_479_194), "wrn34_10": (34, 10, 46_160_474), "wrn70_16": (70, 16, 266_796_506)}
@@ -28,7 +28,7 @@ def by_arithmetic(depth: int, width: int, classes: int) -> int:
 def test_parameters_are_as_published(name: str) -> None:
     depth, width, published = PUBLISHED[name]
     with torch.device("meta"):
-        net = OWN[name].build(10)
+        net = OWN_ARCHITECTURES[name].build(10)
         assert net(torch.rand(2, 3, 32, 32)).shape == (2, 10)
     assert sum(p.numel() for p in net.parameters()) == by_arithmetic(depth, width, 10) == published
     assert sum(isinstance(module, nn.Conv2d) for module in net.modules()) == depth
@@ -74,11 +74,11 @@ def test_only_a_unit_with_a_projection_changes_shape(name: str, units: int, fixe
     layers = family_of(net).layers(net)
     assert [layer.module for layer in layers] == [net.get_submodule(layer.name) for layer in layers]
     assert len(layers) == units
-    assert {layer.name for layer in layers if layer.fixed} == fixed
+    assert {layer.name for layer in layers if layer.changes_shape} == fixed
 
 
 def test_stages_stand_for_a_network_without_units_and_none_can_be_left_out() -> None:
     net = timm.create_model("test_efficientnet")
     layers = family_of(net).layers(net)
     assert [layer.name for layer in layers] == [stage["module"] for stage in net.feature_info]
-    assert all(layer.fixed and layer.module is net.get_submodule(layer.name) for layer in layers)
+    assert all(layer.changes_shape and layer.module is net.get_submodule(layer.name) for layer in layers)

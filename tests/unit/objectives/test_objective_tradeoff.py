@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from vitadel.attacks import PGD
 from vitadel.core.errors import UsageError
 from vitadel.goals import Untargeted
-from vitadel.models import Adapted, Model, Option, Tuning, load, tora, with_head
+from vitadel.models import AdaptedViT, Model, Option, Tuning, load, tora, with_head
 from vitadel.objectives import AWP, Adversarial, Objective, Order, Output, Standard, TORATraining, TrainingTime
 from vitadel.threats import Linf
 
@@ -149,7 +149,7 @@ def test_losses_by_hand(batch: tuple[Tensor, Tensor], attack_of: Output, loss_of
     }
     assert len({round(step.loss.item(), 4) for step in steps.values()}) == 3
     net = model.net
-    assert isinstance(net, Adapted)
+    assert isinstance(net, AdaptedViT)
     assert net.tuning == TORA
 
 
@@ -219,7 +219,7 @@ def test_flags_and_head_are_restored_after_an_error(batch: tuple[Tensor, Tensor]
         with pytest.raises(Boom), model.net.get_submodule("fusions.1").register_forward_pre_hook(fail):
             now.loss(model, examples)
         assert [weight.requires_grad for weight in model.parameters()] == flags
-        assert isinstance(model.net, Adapted)
+        assert isinstance(model.net, AdaptedViT)
         assert model.net.tuning == TORA
 
 

@@ -50,7 +50,7 @@ def test_eps_grows_in_stairs_from_a_clean_epoch(name: str) -> None:
     recipe = RECIPES[name]()
     objective = recipe.objective
     assert isinstance(objective, Adversarial)
-    assert recipe.plan.all_epochs == 110
+    assert recipe.plan.total_epochs == 110
     full = objective.threat.eps
     for epoch in range(12):
         # the first and the last update of an epoch alike
@@ -141,7 +141,7 @@ def test_fine_tuning_scales_its_rate_by_the_root_of_the_batch() -> None:
     assert RECIPES["xcit-s12-cifar10-thesis"]().plan.peak_lr == 2e-4
     assert rate("xcit-s12-cifar10", 0) == 1e-6
     assert rate("xcit-s12-cifar10", 21) == 5e-6
-    assert RECIPES["xcit-s12-cifar10"]().plan.all_epochs == 22
+    assert RECIPES["xcit-s12-cifar10"]().plan.total_epochs == 22
 
 
 @pytest.mark.parametrize("name", ["xcit-s12-caltech101", "xcit-s12-flowers102"])

@@ -111,7 +111,7 @@ def test_there_are_ten_epochs_of_scaling_in_a_hundred_and_ten() -> None:
 
 def passes(recipe: Recipe, updates: int) -> float:
     """What the whole recipe costs, in passes of a batch."""
-    epochs = recipe.plan.all_epochs
+    epochs = recipe.plan.total_epochs
     moments = (TrainingTime((step + 1) / updates, epochs, updates) for step in range(epochs * updates))
     whole = (
         replace(recipe.objective, inner=_full(recipe.objective.inner))

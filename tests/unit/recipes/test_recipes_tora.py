@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from vitadel import models
 from vitadel.core.errors import UsageError
-from vitadel.models import Adapted, Tuning, read_tensors
+from vitadel.models import AdaptedViT, Tuning, read_tensors
 from vitadel.objectives import Standard, TORATraining
 from vitadel.recipes import RECIPES, Recipe, override, train_recipe
 from vitadel.recipes.published_tables import SWEEPS
@@ -36,7 +36,7 @@ def test_what_all_have_in_common(name: str) -> None:
     attack, eps = objective(recipe).attack, objective(recipe).threat.eps
     assert (getattr(attack, "steps", 0), getattr(attack, "step_size", 0)) == (3, pytest.approx(2 * eps / 3))
     # a choice among weights of both phases by robustness would prefer those that know no lambda
-    assert recipe.plan.check_every_epochs == recipe.plan.all_epochs
+    assert recipe.plan.check_every_epochs == recipe.plan.total_epochs
     assert recipe.plan.ema is None
 
 
@@ -143,7 +143,7 @@ def test_from_a_run_folder_to_adapters(backbone: Path, tmp_path: Path) -> None:
     state, _ = read_tensors(tmp_path / "run" / "checkpoints" / "final.safetensors")
     before = models.load(backbone).net.state_dict()
     assert all(torch.equal(state[f"backbone.{name}"], value) for name, value in before.items())
-    assert isinstance(model.net, Adapted)
+    assert isinstance(model.net, AdaptedViT)
     # and as a small file beside the backbone's
     models.save_adapters(model, tmp_path / "adapters.safetensors")
     again = models.load(f"{backbone}+{tmp_path / 'adapters.safetensors'}#rob")

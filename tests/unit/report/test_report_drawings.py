@@ -31,7 +31,7 @@ from vitadel.runs.exhibits import (
     Bar,
     Bars,
     Exhibit,
-    Heat,
+    Heatmap,
     Histogram,
     Histograms,
     Line,
@@ -176,12 +176,12 @@ def lines(*shown: Line, **more: Any) -> Lines:
     return Lines("Lines", "Of lines.", shown, "epoch", "share", **more)
 
 
-def heat(rows: int, columns: int, *, count: int = 1, names: bool = False, **more: Any) -> Heat:
+def heat(rows: int, columns: int, *, count: int = 1, names: bool = False, **more: Any) -> Heatmap:
     values = np.arange(rows * columns, dtype=np.float64).reshape(rows, columns) / 10
     matrices = [Matrix(f"matrix {i}", (values - i).tolist()) for i in range(count)]
     if names:
         more |= {"rows": [f"row {i}" for i in range(rows)], "columns": [f"column {i}" for i in range(columns)]}
-    return Heat("Heat", "Of heat.", matrices, "CKA", "this", "that", **more)
+    return Heatmap("Heat", "Of heat.", matrices, "CKA", "this", "that", **more)
 
 
 def pictures(down: int, across: int, *, mapped: bool = False, note: str = "", **more: Any) -> Pictures:

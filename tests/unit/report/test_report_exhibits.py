@@ -21,7 +21,7 @@ from vitadel.report.figures.exhibits import paint, with_common_range
 from vitadel.runs.exhibits import (
     Bar,
     Bars,
-    Heat,
+    Heatmap,
     Histogram,
     Histograms,
     Line,
@@ -42,7 +42,7 @@ LINES = Lines(
     "share",
     references=[("chance", 0.1)],
 )
-HEAT = Heat("Heat", "Of heat.", [Matrix("m", [[0, 1], [2, None]])], "CKA", center=1.0, digits=1)
+HEAT = Heatmap("Heat", "Of heat.", [Matrix("m", [[0, 1], [2, None]])], "CKA", center=1.0, digits=1)
 CELL = Picture(np.full((4, 4), 255, np.uint8), np.eye(2, dtype=np.float32), "seen")
 PICTURES = Pictures("Maps", "Of maps.", [[CELL, None]], rows=["r"], scale_label="share")
 BARS = Bars("Bars", "Of bars.", ["g", "h"], [Bar("b", [1, None], [0.5, 0], [2, 0])], "y")
@@ -120,7 +120,7 @@ def test_the_same_exhibit_of_several_runs_has_one_range() -> None:
         assert isinstance(one, Lines)
         assert one.y_range == pytest.approx((-2 - 0.15, 1 + 0.15))  # from the band's end, with a twentieth of margin
     for one in with_common_range([HEAT, replace(HEAT, low=-1.0)]):
-        assert isinstance(one, Heat)
+        assert isinstance(one, Heatmap)
         assert (one.low, one.high) == (-1, 2)
     for one in with_common_range([replace(PICTURES, low=0.4, high=0.6), replace(PICTURES, low=0.3, high=0.7)]):
         assert isinstance(one, Pictures)

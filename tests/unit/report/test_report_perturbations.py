@@ -13,7 +13,7 @@ from vitadel.core.files import read_json, write_json
 from vitadel.core.flags import Flag
 from vitadel.report import write_figures, write_report
 from vitadel.runs import Run
-from vitadel.runs.exhibits import Bar, Bars, Exhibit, Heat, Matrix, Table
+from vitadel.runs.exhibits import Bar, Bars, Exhibit, Heatmap, Matrix, Table
 from vitadel.runs.schema import Measure
 from vitadel.runs.typed_json import to_json
 
@@ -28,7 +28,7 @@ MEASURES = [
 
 def exhibits(height: float) -> list[Exhibit]:
     return [
-        Heat("Per cell", "Rows are corruptions.", [Matrix("", [[0.0, height]])], "accuracy", rows=["fog"]),
+        Heatmap("Per cell", "Rows are corruptions.", [Matrix("", [[0.0, height]])], "accuracy", rows=["fog"]),
         Bars("Per group", "Means.", ["noise"], [Bar("accuracy", [height])], "accuracy"),
         Table("In numbers", "As counted.", ["corruption", "accuracy"], [[HOSTILE, height]]),
     ]

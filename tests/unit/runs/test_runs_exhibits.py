@@ -13,7 +13,7 @@ from vitadel.runs.exhibits import (
     Bar,
     Bars,
     Exhibit,
-    Heat,
+    Heatmap,
     Histogram,
     Histograms,
     Line,
@@ -53,7 +53,7 @@ def test_what_is_not_finite_is_read_as_a_gap(tmp_path: Path) -> None:
 
 
 def test_heat_and_tables(tmp_path: Path) -> None:
-    heat = Heat("H", "", (Matrix("m", ((1, 2.5), (None, 4))),), "v", rows=("r", "s"), columns=("c", "d"), center=0.0)
+    heat = Heatmap("H", "", (Matrix("m", ((1, 2.5), (None, 4))),), "v", rows=("r", "s"), columns=("c", "d"), center=0.0)
     table = Table("T", "", ("who", "n", "p"), (("a", 3, 0.12345), ("b", None, 1.0)), digits=2)
     assert read_again(tmp_path, heat, table) == (heat, table)
     assert table.text_rows == [["a", "3", "0.12"], ["b", "\N{EN DASH}", "1.00"]]
@@ -90,14 +90,14 @@ def test_pictures_keep_every_byte(tmp_path: Path) -> None:
     [
         (lambda: Line("a", [0, 1], [1]), "Line 'a' wants 2 y, got 1"),
         (lambda: Line("a", [0, 1], [1, 2], low=[1]), "wants 2 low, got 1"),
-        (lambda: Heat("", "", [Matrix("m", [[1, 2], [3]])], "v"), "Matrix 'm' wants 2 row, got 1"),
-        (lambda: Heat("", "", [Matrix("m", [[1]])], "v", rows=["a", "b"]), "Matrix 'm' wants 2 rows, got 1"),
+        (lambda: Heatmap("", "", [Matrix("m", [[1, 2], [3]])], "v"), "Matrix 'm' wants 2 row, got 1"),
+        (lambda: Heatmap("", "", [Matrix("m", [[1]])], "v", rows=["a", "b"]), "Matrix 'm' wants 2 rows, got 1"),
         (lambda: Bars("", "", ["g"], [Bar("b", [1, 2])], "y"), "Bar 'b' wants 1 values, got 2"),
         (lambda: Table("T", "", ["a"], [[1, 2]]), "Table 'T' wants 1 row, got 2"),
         (lambda: Pictures("", "", [[None]], columns=["a", "b"]), "Pictures wants 2 columns, got 1"),
         (lambda: Pictures("", "", []), "Pictures has no rows"),
-        (lambda: Heat("", "", [], "v"), "Heat has no matrices"),
-        (lambda: Heat("", "", [Matrix("m", [])], "v"), "Matrix 'm' has no rows"),
+        (lambda: Heatmap("", "", [], "v"), "Heatmap has no matrices"),
+        (lambda: Heatmap("", "", [Matrix("m", [])], "v"), "Matrix 'm' has no rows"),
         (lambda: Picture(np.zeros((3, 4, 4), np.float32)), r"got float32 of \[3, 4, 4\]. Picture.of takes"),
         (lambda: Picture(None), "neither pixels nor a map"),
         (lambda: Picture(None, np.zeros(4, np.float32)), r"is a map \[h, w\], got \[4\]"),

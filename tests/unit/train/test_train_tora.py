@@ -15,7 +15,7 @@ from vitadel import models
 from vitadel.attacks import PGD
 from vitadel.core.errors import Stopped, UsageError
 from vitadel.data import Split
-from vitadel.models import Adapted, Model, Tuning, family_of, read_tensors
+from vitadel.models import AdaptedViT, Model, Tuning, family_of, read_tensors
 from vitadel.objectives import AWP, Objective, Output, TORATraining
 from vitadel.runs import Run
 from vitadel.threats import Linf
@@ -116,7 +116,7 @@ def test_what_waits_for_its_turn_is_neither_moved_nor_decayed(
     # of the optimizer: as many slots as there are weights in the parts that learn
     slots = [len({name.split(".")[1] for name in course.moved(step, "optimizer")}) for step in range(1, 9)]
     net = fresh().net
-    assert isinstance(net, Adapted)
+    assert isinstance(net, AdaptedViT)
     fusion = len(list(net.fusions[0].parameters()))
     turn = len(list(net.parts("rob"))) + fusion
     assert max(slots[:4]) <= turn
@@ -171,7 +171,7 @@ def test_attacks_are_crafted_on_a_copy_with_the_output_that_each_phase_attacks(
     forward = AttackModel.forward
 
     def spy(self: AttackModel, x: Tensor) -> Tensor:
-        assert isinstance(self.net, Adapted)
+        assert isinstance(self.net, AdaptedViT)
         seen.append(self.net.tuning.head)
         return forward(self, x)
 
@@ -203,7 +203,7 @@ def test_compiled_it_learns_the_same(train: Split, tmp_path: Path, monkeypatch: 
     ("settings", "message"),
     [
         ({"shard": True}, "TORATraining trains other weights at every update.*Set plan.shard=false"),
-        ({"checkpoint_activations": True}, "Adapted cannot recompute activations"),
+        ({"checkpoint_activations": True}, "AdaptedViT cannot recompute activations"),
     ],
 )
 def test_what_cannot_be_is_refused_before_the_first_update(

@@ -36,38 +36,38 @@ SHAPES = (
     "oven",
     "truck",
 )
-STIMULI = 1280
+NUM_STIMULI = 1280
 _NAME = re.compile(r"([a-z]+)\d+-([a-z]+)\d+\.[A-Za-z]+")
 _LAYOUT = "The layout is DIR/SHAPE/SHAPEi-TEXTUREj.png, such as cat/cat4-knife1.png."
 
 
 def read_stimuli(root: Path, preprocess: Preprocess, *, skip: bool) -> Source:
     """The stimuli below `root`, labeled by their shape; whatever else lies there is named, or skipped on request."""
-    ids, strangers = list_stimuli(root)
-    if strangers and not skip:
+    ids, unexpected = list_stimuli(root)
+    if unexpected and not skip:
         raise UsageError(
-            f"{root} holds {len(strangers)} entries that are no stimuli, the first is {strangers[0]}. Move them "
+            f"{root} holds {len(unexpected)} entries that are no stimuli, the first is {unexpected[0]}. Move them "
             "elsewhere, or say --skip-unreadable."
         )
     if not ids:
         raise UsageError(f"{root} holds no cue-conflict stimuli. {_LAYOUT}")
     labels = torch.tensor([SHAPES.index(cues(one)[0]) for one in ids], dtype=torch.int64)
     split = Split("test", tuple(ids), labels, Files(root, tuple(ids), preprocess))
-    return Source(SHAPES, None, replace(split, skipped=tuple(f"{one}: no stimulus" for one in strangers)), None)
+    return Source(SHAPES, None, replace(split, skipped=tuple(f"{one}: no stimulus" for one in unexpected)), None)
 
 
 def list_stimuli(root: Path) -> tuple[list[str], list[str]]:
     """The stimuli below a folder, and what is there beside them, both as sorted paths relative to it."""
     ids: list[str] = []
-    strangers: list[str] = []
+    unexpected: list[str] = []
     for parent, folders, names in os.walk(root):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         inside = Path(parent).relative_to(root).as_posix()
         for name in sorted(names):
             path = name if inside == "." else f"{inside}/{name}"
             if not name.startswith("."):
-                (ids if _is_stimulus(path) else strangers).append(path)
-    return sorted(ids), sorted(strangers)
+                (ids if _is_stimulus(path) else unexpected).append(path)
+    return sorted(ids), sorted(unexpected)
 
 
 def cues(stimulus: str) -> tuple[str, str]:

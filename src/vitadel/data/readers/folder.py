@@ -24,7 +24,7 @@ def read_folder(root: Path, preprocess: Preprocess, chosen: Sequence[str] | None
     train, test = _find(root, ("test", "val"))
     classes = tuple(sorted(set(_subfolders(test)) | set(_subfolders(train) if train else ())))
     if train:
-        _refuse_lopsided(train, test)
+        _require_same_classes(train, test)
     return _source(root, train, test, classes, preprocess, chosen)
 
 
@@ -52,19 +52,19 @@ def read_imagenet_part(
     A label is the index of the wnid among all 1000, never that of a folder in a listing.
     """
     folder = root / name if _is_folder(root / name) else root
-    members, known = part_wnids(name), wnids()
+    members, known = subset_wnids(name), wnids()
     folders = _subfolders(folder)
-    strangers = [one for one in folders if one not in members]
-    if strangers and (not skip or len(strangers) == len(folders)):
+    unexpected = [one for one in folders if one not in members]
+    if unexpected and (not skip or len(unexpected) == len(folders)):
         raise UsageError(
-            f"{folder / strangers[0]} is not named after one of the 200 classes of {name}. Move it elsewhere, or give "
+            f"{folder / unexpected[0]} is not named after one of the 200 classes of {name}. Move it elsewhere, or give "
             f"the folder that the archive {name}.tar unpacks to."
         )
     if chosen is not None:
         check_classes(chosen, members)
     wanted = frozenset(one for one in folders if one in (members if chosen is None else chosen))
     test = _split("test", root, folder, known, wanted, preprocess)
-    left_out = tuple(f"{one}: not a class of {name}" for one in strangers)
+    left_out = tuple(f"{one}: not a class of {name}" for one in unexpected)
     return Source(known, None, replace(test, skipped=left_out), _IMAGENET)
 
 
@@ -73,7 +73,7 @@ def wnids() -> tuple[str, ...]:
     return _names("imagenet_wnids.txt")
 
 
-def part_wnids(name: str) -> tuple[str, ...]:
+def subset_wnids(name: str) -> tuple[str, ...]:
     """The 200 classes of `imagenet-a` or `imagenet-r`, in the order of their labels."""
     return _names(f"{name.replace('-', '_')}_wnids.txt")
 
@@ -112,7 +112,7 @@ def _refuse(error: OSError) -> NoReturn:
     raise UsageError(f"cannot list {error.filename}: {error.strerror}. Make it readable or remove it.") from error
 
 
-def _refuse_lopsided(train: Path, test: Path) -> None:
+def _require_same_classes(train: Path, test: Path) -> None:
     both = {train: set(_subfolders(train)), test: set(_subfolders(test))}
     for here, there in ((train, test), (test, train)):
         for name in sorted(both[here] - both[there]):

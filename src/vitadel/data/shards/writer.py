@@ -108,11 +108,11 @@ def _whole(path: Path) -> Iterator[IO[bytes]]:
 def _claimed(folder: Path, *, need: int) -> Iterator[None]:
     """An empty folder for this process alone, emptied again after any error."""
     try:
-        _refuse_strangers(folder)
+        _refuse_nonempty_folder(folder)
         folder.mkdir(parents=True, exist_ok=True)
         with _marked(folder):
-            _refuse_strangers(folder)  # another process may have finished since
-            _sweep(folder)
+            _refuse_nonempty_folder(folder)  # another process may have finished since
+            _delete_own_files(folder)
             free = shutil.disk_usage(folder).free
             if free < need:
                 raise UsageError(
@@ -122,7 +122,7 @@ def _claimed(folder: Path, *, need: int) -> Iterator[None]:
             try:
                 yield
             except BaseException:
-                _sweep(folder)
+                _delete_own_files(folder)
                 raise
     except OSError as error:
         raise UsageError(
@@ -148,7 +148,7 @@ def _marked(folder: Path) -> Iterator[None]:
             (folder / MARK).unlink(missing_ok=True)
 
 
-def _refuse_strangers(folder: Path) -> None:
+def _refuse_nonempty_folder(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is a file; the shards need a folder. Choose another name.")
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
@@ -159,7 +159,7 @@ def _refuse_strangers(folder: Path) -> None:
         raise UsageError(f"{folder} is not empty: it holds {others[0]!r}. Choose a new folder.")
 
 
-def _sweep(folder: Path) -> None:
+def _delete_own_files(folder: Path) -> None:
     for path in folder.iterdir():
         if _OURS.fullmatch(path.name):
             path.unlink()

@@ -34,7 +34,7 @@ from vitadel.data import CorruptedRelease, DataSet, Split, open_released, wnids
 from vitadel.evaluate.context import Batch, Context, Work
 from vitadel.evaluate.suites.base import suite_record
 from vitadel.evaluate.suites.pictures import picture
-from vitadel.runs.exhibits import Bar, Bars, Cell, Exhibit, Heat, Matrix, Picture, Pictures, Table
+from vitadel.runs.exhibits import Bar, Bars, Cell, Exhibit, Heatmap, Matrix, Picture, Pictures, Table
 from vitadel.runs.schema import Measure, SuiteRecord
 from vitadel.shifts import CORRUPTIONS, GROUPS, SEVERITIES, TABLES, Corruption, Quality, Severity
 
@@ -261,7 +261,7 @@ class Corruptions:
     def _exhibits(self, ctx: Context, results: "_Results", clean: Accuracy) -> list[Exhibit]:
         by_cell = [[results.mean([(name, s)]).accuracy for s in self._severities] for name in results.names]
         return [
-            Heat(
+            Heatmap(
                 "Accuracy per corruption and severity",
                 f"On {clean.n} images; {clean.accuracy:.1%} without a corruption.",
                 [Matrix("accuracy", by_cell)],

@@ -19,7 +19,7 @@ from torch import nn
 from vitadel.core.errors import UsageError
 from vitadel.core.flags import Flag
 from vitadel.core.stats import accuracy, accuracy_of
-from vitadel.data import DataSet, part_wnids, wnids
+from vitadel.data import DataSet, subset_wnids, wnids
 from vitadel.evaluate.context import Batch, Context
 from vitadel.evaluate.images import Images
 from vitadel.evaluate.suites.base import suite_record
@@ -145,7 +145,7 @@ class _Released(NaturalAdversarial):
     def members(self, data: DataSet, images: Images) -> list[int]:
         """The 200 classes of the release."""
         label = {name: number for number, name in enumerate(wnids())}
-        return [label[name] for name in part_wnids(self.name)]
+        return [label[name] for name in subset_wnids(self.name)]
 
     def refuse(self, model: nn.Module, data: DataSet, split: str) -> None:
         """Other images, and models that do not know ImageNet's classes."""

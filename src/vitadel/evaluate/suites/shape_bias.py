@@ -25,11 +25,11 @@ from vitadel.core.errors import UsageError
 from vitadel.core.files import refuse_special
 from vitadel.core.flags import Flag
 from vitadel.core.stats import Accuracy, accuracy, accuracy_of
-from vitadel.data import SHAPES, STIMULI, DataSet, cues
+from vitadel.data import NUM_STIMULI, SHAPES, DataSet, cues
 from vitadel.evaluate.context import Batch, Context
 from vitadel.evaluate.suites.base import suite_record
 from vitadel.evaluate.suites.pictures import first_images, picture
-from vitadel.runs.exhibits import Bar, Bars, Cell, Exhibit, Heat, Matrix, Pictures, Table
+from vitadel.runs.exhibits import Bar, Bars, Cell, Exhibit, Heatmap, Matrix, Pictures, Table
 from vitadel.runs.schema import Measure, SuiteRecord
 
 _TABLE = "decisions"
@@ -231,7 +231,7 @@ def _exhibits(counts: _Decisions) -> list[Exhibit]:
             (0.0, 1.0),
             [] if whole is None else [("all", whole.accuracy)],
         ),
-        Heat(
+        Heatmap(
             "Decisions by shape",
             "Share of the decisions on the stimuli of one shape, those without conflict included.",
             [Matrix("share", (confusion / confusion.sum(1, keepdims=True).clip(1)).tolist())],
@@ -264,10 +264,10 @@ def _pictures(ctx: Context, counts: _Decisions) -> Pictures:
 
 
 def _incomplete(count: int) -> list[Flag]:
-    if count == STIMULI:
+    if count == NUM_STIMULI:
         return []
-    sentence = f"{count} of the {STIMULI} stimuli were evaluated: the numbers are not those of the whole set"
-    return [Flag("stimuli-missing", sentence, {"stimuli": count, "of": STIMULI})]
+    sentence = f"{count} of the {NUM_STIMULI} stimuli were evaluated: the numbers are not those of the whole set"
+    return [Flag("stimuli-missing", sentence, {"stimuli": count, "of": NUM_STIMULI})]
 
 
 def _numbers(written: Mapping[str, str]) -> dict[str, list[int]]:

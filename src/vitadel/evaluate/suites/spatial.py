@@ -28,7 +28,7 @@ from vitadel.data import DataSet
 from vitadel.evaluate.context import Batch, Context
 from vitadel.evaluate.suites.base import suite_record
 from vitadel.evaluate.suites.pictures import first_images, picture
-from vitadel.runs.exhibits import Exhibit, Heat, Line, Lines, Matrix, Picture, Pictures
+from vitadel.runs.exhibits import Exhibit, Heatmap, Line, Lines, Matrix, Picture, Pictures
 from vitadel.runs.schema import Measure, SuiteRecord
 from vitadel.shifts import RotateTranslate, rotated_translated
 
@@ -184,7 +184,7 @@ class Spatial:
         angles = grid[:: self.translations**2, 2].tolist()
         middle = self.translations // 2
         on_images = f"On the first {len(wrong_NM)} images, which were evaluated under every transformation."
-        heat = Heat(
+        heat = Heatmap(
             "Accuracy per translation",
             f"{on_images} Left: the mean over all rotations; then without a rotation, and at both ends.",
             [

@@ -30,7 +30,7 @@ from vitadel.core.stats import Accuracy, accuracy_of
 from vitadel.data import DataSet
 from vitadel.evaluate.context import Batch, Context, Work
 from vitadel.evaluate.suites.base import suite_record
-from vitadel.runs.exhibits import Cell, Exhibit, Heat, Matrix, Table
+from vitadel.runs.exhibits import Cell, Exhibit, Heatmap, Matrix, Table
 from vitadel.runs.schema import Measure, SuiteRecord
 
 _CLEAN = "clean"
@@ -180,7 +180,7 @@ class Transfer:
                 ["crafted on", *self.names],
                 rows,
             ),
-            Heat(
+            Heatmap(
                 "Accuracy by source and target, drawn",
                 caption,
                 [Matrix("accuracy", [[one.accuracy for one in row] for row in matrix])],

@@ -6,7 +6,7 @@ from torch import nn
 
 from vitadel.models.families.base import Family
 
-OTHER = Family()
+OTHER_FAMILY = Family()
 
 
 @functools.cache
@@ -22,10 +22,10 @@ def _families() -> tuple[Family, ...]:
 
 
 def family_of(net: nn.Module) -> Family:
-    """The family a network belongs to; `OTHER`, without blocks and patches, if it is none of those known."""
-    return next((family for family in _families() if isinstance(net, family.architectures)), OTHER)
+    """The family a network belongs to; `OTHER_FAMILY`, without blocks and patches, if it is none of those known."""
+    return next((family for family in _families() if isinstance(net, family.architectures)), OTHER_FAMILY)
 
 
 def family_of_timm_file(name: str) -> Family:
     """The family of the architectures that timm defines in the file called `name`."""
-    return next((family for family in _families() if name in family.timm_files), OTHER)
+    return next((family for family in _families() if name in family.timm_files), OTHER_FAMILY)

@@ -25,13 +25,13 @@ class Layer:
         module: The layer itself.
         attention: Its attention, if it has one; None for convolutions.
         mlp: Its MLP, if it has one.
-        stream: Which of the layer's arguments carries the residual stream.
-        fixed: It changes the shape of its input, so neither it nor its attention can be skipped.
+        residual_argument: Which of the layer's arguments carries the residual stream.
+        changes_shape: It changes the shape of its input, so neither it nor its attention can be skipped.
         prefix: Tokens in front of those of the patches in its output; None if the output does not have one token for
             every patch.
         class_token: Whether the first token is a class token.
-        pairs: Whether the attention relates all tokens with all.
-        mixing: The module, if any, that mixes the heads' probabilities after the softmax; it takes and returns
+        all_to_all: Whether the attention relates all tokens with all.
+        head_mixing: The module, if any, that mixes the heads' probabilities after the softmax; it takes and returns
             [B, N, N, H].
     """
 
@@ -39,12 +39,12 @@ class Layer:
     module: nn.Module
     attention: nn.Module | None = None
     mlp: nn.Module | None = None
-    stream: int = 0
-    fixed: bool = False
+    residual_argument: int = 0
+    changes_shape: bool = False
     prefix: int | None = None
     class_token: bool = False
-    pairs: bool = False
-    mixing: nn.Module | None = None
+    all_to_all: bool = False
+    head_mixing: nn.Module | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Geometry:
     window: int | None = None
 
 
-def numbered(name: str, modules: Iterable[nn.Module], **fields: Any) -> list[Layer]:
+def attention_blocks(name: str, modules: Iterable[nn.Module], **fields: Any) -> list[Layer]:
     """Residual blocks whose attention and MLP have timm's usual names, `attn` and `mlp`; `fields` are of `Layer`."""
     return [
         Layer(f"{name}.{i}", module, module.get_submodule("attn"), module.get_submodule("mlp"), **fields)
@@ -91,7 +91,7 @@ class Family:
             return blocks
         stages, known = getattr(net, "feature_info", None) or (), dict(net.named_modules())
         names = dict.fromkeys(str(stage.get("module")) for stage in stages if isinstance(stage, dict))
-        return [Layer(name, known[name], fixed=True) for name in names if name in known]
+        return [Layer(name, known[name], changes_shape=True) for name in names if name in known]
 
     def use_fused_kernels(self, net: nn.Module) -> None:
         """Use our attention kernels where there are any for this size; logits change only by rounding."""

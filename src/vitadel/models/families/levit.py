@@ -56,7 +56,7 @@ class LeViT(Family):
 def _block(name: str, module: nn.Module) -> Layer:
     downsamples = isinstance(module, LevitDownsample)
     attention = module.get_submodule("attn_downsample" if downsamples else "attn")
-    return Layer(name, module, attention, module.get_submodule("mlp"), fixed=downsamples)
+    return Layer(name, module, attention, module.get_submodule("mlp"), changes_shape=downsamples)
 
 
 # In evaluation mode timm caches the biases of the first call, with their graph, until `train` or `eval` is called: a

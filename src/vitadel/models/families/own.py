@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-from vitadel.models.families.base import Family, Geometry, Layer, numbered
+from vitadel.models.families.base import Family, Geometry, Layer, attention_blocks
 from vitadel.models.families.vit import ViT
 from vitadel.models.masked_gradient_net import MaskedGradientNet
-from vitadel.models.tora import Adapted, Adapter
+from vitadel.models.tora import AdaptedViT, Adapter
 
 _FROZEN = "backbone."
 
@@ -17,14 +17,14 @@ class TORAFamily(ViT):
     """A frozen ViT with adapters. `blocks.i.out` is the output of its block i, before adapters and fusion."""
 
     name = "adapted vit"
-    architectures = (Adapted,)
+    architectures = (AdaptedViT,)
     timm_files = ()
 
     def blocks(self, net: nn.Module) -> Sequence[Layer]:
         return super().blocks(_backbone(net))
 
     def compile_units(self, net: nn.Module) -> Sequence[nn.Module]:
-        assert isinstance(net, Adapted)
+        assert isinstance(net, AdaptedViT)
         if not net.fused:
             return [*super().compile_units(net), *(one for one in net.modules() if isinstance(one, Adapter))]
         *all_but, last = net.fused
@@ -65,4 +65,4 @@ class MaskedGradientFamily(Family):
 
     def blocks(self, net: nn.Module) -> Sequence[Layer]:
         assert isinstance(net, MaskedGradientNet)
-        return numbered("blocks", net.blocks, stream=1)
+        return attention_blocks("blocks", net.blocks, residual_argument=1)

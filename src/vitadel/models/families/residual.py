@@ -30,4 +30,6 @@ class Residual(Family):
 
 def _unit(name: str, module: nn.Module) -> Layer:
     """A unit with a projection shortcut changes the shape of its input."""
-    return Layer(name, module, fixed=any(getattr(module, shortcut, None) is not None for shortcut in _SHORTCUTS))
+    return Layer(
+        name, module, changes_shape=any(getattr(module, shortcut, None) is not None for shortcut in _SHORTCUTS)
+    )

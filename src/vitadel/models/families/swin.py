@@ -7,7 +7,7 @@ from timm.layers import resize_rel_pos_bias_table
 from timm.models.swin_transformer import SwinTransformer, WindowAttention
 from torch import Tensor, nn
 
-from vitadel.models.families.base import Geometry, Layer, Patched, kernel_side, numbered
+from vitadel.models.families.base import Geometry, Layer, Patched, attention_blocks, kernel_side
 
 _TABLE = "relative_position_bias_table"
 
@@ -20,7 +20,7 @@ class Swin(Patched):
     timm_files = ("swin_transformer",)
 
     def blocks(self, net: SwinTransformer) -> Sequence[Layer]:
-        return numbered("blocks", (block for stage in net.layers for block in stage.blocks))
+        return attention_blocks("blocks", (block for stage in net.layers for block in stage.blocks))
 
     def geometry(self, state: Mapping[str, Tensor], net: SwinTransformer) -> Geometry:
         """The grid follows from the tables of stages where it is smaller than the window."""

@@ -8,7 +8,7 @@ from timm.models.vision_transformer import Block as TimmBlock
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-from vitadel.models.families.base import Layer, Patched, numbered
+from vitadel.models.families.base import Layer, Patched, attention_blocks
 from vitadel.models.kernels import PackedAttention, has_kernel
 
 
@@ -24,7 +24,9 @@ class ViT(Patched):
         if not all(hasattr(block, "attn") for block in net.blocks):
             return ()
         has_class_token = net.cls_token is not None
-        return numbered("blocks", net.blocks, prefix=net.num_prefix_tokens, class_token=has_class_token, pairs=True)
+        return attention_blocks(
+            "blocks", net.blocks, prefix=net.num_prefix_tokens, class_token=has_class_token, all_to_all=True
+        )
 
     def prune_unused_tokens(self, net: nn.Module) -> None:
         """A head on the class token reads no other: after the last attention only that one is computed."""
@@ -56,11 +58,11 @@ class CaiT(Patched):
     timm_files = ("cait",)
 
     def blocks(self, net: Cait) -> Sequence[Layer]:
-        patch_blocks = numbered("blocks", net.blocks, prefix=0, pairs=True)
+        patch_blocks = attention_blocks("blocks", net.blocks, prefix=0, all_to_all=True)
         # a class-attention block is called with (tokens, class token) and adds to the second
         return [
-            *(replace(block, mixing=block.module.get_submodule("attn.proj_w")) for block in patch_blocks),
-            *numbered("class_blocks", net.blocks_token_only, stream=1, class_token=True),
+            *(replace(block, head_mixing=block.module.get_submodule("attn.proj_w")) for block in patch_blocks),
+            *attention_blocks("class_blocks", net.blocks_token_only, residual_argument=1, class_token=True),
         ]
 
 

@@ -8,7 +8,7 @@ from timm.models.xcit import Xcit
 from torch import nn
 
 from vitadel.core.errors import UsageError
-from vitadel.models.families.base import Layer, Patched, numbered
+from vitadel.models.families.base import Layer, Patched, attention_blocks
 from vitadel.models.kernels import PackedChannelAttention, has_channel_kernel
 
 
@@ -21,8 +21,8 @@ class XCiT(Patched):
 
     def blocks(self, net: Xcit) -> Sequence[Layer]:
         return [
-            *numbered("blocks", net.blocks, prefix=0),
-            *numbered("class_blocks", net.cls_attn_blocks, prefix=1, class_token=True),
+            *attention_blocks("blocks", net.blocks, prefix=0),
+            *attention_blocks("class_blocks", net.cls_attn_blocks, prefix=1, class_token=True),
         ]
 
     def compile_units(self, net: Xcit) -> Sequence[nn.Module]:

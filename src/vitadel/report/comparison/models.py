@@ -23,7 +23,7 @@ _AUTOATTACK = {"autoattack": "", "autoattack-rand": "rand", "autoattack-plus": "
 # conventions that belong to the model, or only say what a number cost
 _OWN_CONVENTIONS = frozenset({"preprocess", "seed", "grid_images", "mapped"})
 # how the names of suites end that judge the rescaled model in place of the model
-_OTHER_NETWORK = "-paper-protocol"
+_RESCALED_SUFFIX = "-paper-protocol"
 
 
 class ColumnKind(enum.Enum):
@@ -142,7 +142,7 @@ class _Model:
     @property
     def attacks(self) -> list[EvaluatedSuite]:
         found = [one for record in self.records for one in record.attacks]
-        return [one for one in found if not one.record.suite.endswith(_OTHER_NETWORK)]
+        return [one for one in found if not one.record.suite.endswith(_RESCALED_SUFFIX)]
 
     @property
     def perturbations(self) -> list[EvaluatedSuite]:
@@ -180,7 +180,7 @@ def compare_models(records: Sequence[RunRecord], baseline: str | None = None) ->
     columns, scores = _distinguished(found), [_with_best(one.column, one.scores) for one in found]
     base = None if baseline is None else _baseline(baseline, models).label
     if base is not None:
-        scores = [_against(base, column) for column in scores]
+        scores = [_with_differences(base, column) for column in scores]
     rows = [_row(model, [column.get(model.label) for column in scores]) for model in models]
     by = _ranked_by(columns, scores)
     return Comparison(columns, _ranked(rows, by, columns), by, base)
@@ -224,7 +224,7 @@ def _clean(models: Sequence[_Model]) -> list[_ColumnScores]:
     def preference(images: str) -> tuple[int, bool, int, int]:
         return -len(scores[images]), "" not in suites[images], -len(suites[images]), -_most(scores[images])
 
-    kept = _needed({images: scores[images] for images in sorted(scores, key=preference)})
+    kept = _image_sets_needed({images: scores[images] for images in sorted(scores, key=preference)})
     return [_accuracies(ColumnKind.CLEAN, "Clean", "", scores[images]) for images in kept]
 
 
@@ -236,10 +236,10 @@ def _robust(models: Sequence[_Model], records: Sequence[RunRecord]) -> list[_Col
         for images in dict.fromkeys(_images(one) for one in attacks if _attacked_at(one, threat)):
             sets[images] = _scores_of(models, partial(_best_known, threat=threat, images=images))
         order = sorted(sets, key=lambda images: (-len(sets[images]), -_most(sets[images])))
-        shown = _needed({images: sets[images] for images in order})
+        shown = _image_sets_needed({images: sets[images] for images in order})
         auto = {images: _scores_of(models, partial(_autoattack, threat=threat, images=images)) for images in order}
         # AutoAttack is expensive: on fewer images than the rest it is still the number that people want
-        shown_auto = _needed({images: scores for images, scores in auto.items() if scores})
+        shown_auto = _image_sets_needed({images: scores for images, scores in auto.items() if scores})
         for images in order:
             about = threat.text if images in shown else f"{threat.text}, {_most(sets[images])} images"
             if images in shown_auto:
@@ -329,7 +329,7 @@ def _main(one: EvaluatedSuite) -> Score:
     return Score(main.value, main.low, main.high, main.n or one.record.n, "", one.by_id(one.correct))
 
 
-def _needed(sets: Mapping[str, _Scores]) -> list[str]:
+def _image_sets_needed(sets: Mapping[str, _Scores]) -> list[str]:
     """The sets of images, in order of preference, with a model that no earlier one has."""
     kept: list[str] = []
     for images, scores in sets.items():
@@ -350,8 +350,8 @@ def _distinguished(found: Sequence[_ColumnScores]) -> tuple[Column, ...]:
     named = []
     for one in found:
         column, head = one.column, (one.column.title, one.column.about)
-        twins = [set(other.differences) for other in found if (other.column.title, other.column.about) == head]
-        own = [word for word in one.differences if word and not all(word in twin for twin in twins)]
+        same_title = [set(other.differences) for other in found if (other.column.title, other.column.about) == head]
+        own = [word for word in one.differences if word and not all(word in twin for twin in same_title)]
         keys.append(column.key)
         number = keys.count(column.key)
         key = column.key if number == 1 else f"{column.key} #{number}"
@@ -365,7 +365,7 @@ def _with_best(column: Column, scores: _Scores) -> _Scores:
     return {label: replace(score, best=len(values) > 1 and score.value == best) for label, score in scores.items()}
 
 
-def _against(baseline: str, scores: _Scores) -> _Scores:
+def _with_differences(baseline: str, scores: _Scores) -> _Scores:
     if (base := scores.get(baseline)) is None:
         return scores
     differences = {

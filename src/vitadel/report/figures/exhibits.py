@@ -16,7 +16,7 @@ from vitadel.report.reader import read_study_of
 from vitadel.runs.exhibits import (
     Bars,
     Exhibit,
-    Heat,
+    Heatmap,
     Histogram,
     Histograms,
     Line,
@@ -36,19 +36,19 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]  # nan where there is a gap
 _Dtype = TypeVar("_Dtype", bound=np.generic)
 
-_PAGE = 11.6  # inches that the page has for a figure
+_PAGE_INCHES = 11.6  # inches that the page has for a figure
 _MOST_MARKERS = 30
-_LETTERS = 50  # that fit side by side below a panel
+_LETTERS_PER_PANEL = 50  # that fit side by side below a panel
 _MOST_TICKS, _FEW_TICKS = 26, 8
 _SIDES = (0.7, 0.95)  # the least and the greatest side of a picture in a grid
-_LETTER = 0.052  # inches that a letter of a note takes
+_LETTER_INCHES = 0.052  # inches that a letter of a note takes
 _GAP = 0.06
-_SHADE = 0.22  # how dark a black pixel is under a diverging map
-_COVER = 0.85  # how much of a picture the strongest value of a sequential map hides
+_SHADE_ALPHA = 0.22  # how dark a black pixel is under a diverging map
+_COVER_ALPHA = 0.85  # how much of a picture the strongest value of a sequential map hides
 _GRAY = np.array([0.299, 0.587, 0.114])  # what red, green and blue weigh in a gray level
 _DIVERGING, _SEQUENTIAL, _HOT = "RdBu_r", "viridis", "inferno"
 # panels of histograms in a row, and the share of the highest bin from which a bin is in sight
-_ACROSS, _VISIBLE = 4, 1e-4
+_PANELS_PER_ROW, _VISIBLE = 4, 1e-4
 
 
 def exhibit_drawing(exhibit: Exhibit, name: str) -> Drawing:
@@ -88,7 +88,7 @@ def _figure(exhibit: Exhibit, name: str) -> "Iterator[Figure]":
     draw: dict[type, Callable[[Figure, Any], None]] = {
         Lines: _draw_lines,
         Bars: _draw_bars,
-        Heat: _draw_heat,
+        Heatmap: _draw_heat,
         Histograms: _draw_histograms,
         Pictures: _draw_pictures,
     }
@@ -111,7 +111,7 @@ def _range(exhibit: Exhibit) -> tuple[float, float] | None:
     """The range of an exhibit's values, or the one it asks for; None if no range can be set for it."""
     if isinstance(exhibit, Pictures):
         return exhibit.low, exhibit.high
-    if isinstance(exhibit, Heat):
+    if isinstance(exhibit, Heatmap):
         low, high = _extent([matrix.values for matrix in exhibit.matrices])
         return (low if exhibit.low is None else exhibit.low), (high if exhibit.high is None else exhibit.high)
     if isinstance(exhibit, Lines):
@@ -124,7 +124,7 @@ def _range(exhibit: Exhibit) -> tuple[float, float] | None:
 
 
 def _with_range(exhibit: Exhibit, low: float, high: float) -> Exhibit:
-    if isinstance(exhibit, Heat | Pictures):
+    if isinstance(exhibit, Heatmap | Pictures):
         return replace(exhibit, low=low, high=high)
     if isinstance(exhibit, Table | Histograms) or exhibit.y_range == (low, high):
         return exhibit
@@ -195,7 +195,7 @@ def _draw_line(axes: "Axes", line: Line, number: int) -> None:
 
 def _draw_bars(figure: "Figure", exhibit: Bars) -> None:
     series, groups = len(exhibit.bars), len(exhibit.groups)
-    figure.set_figwidth(min(_PAGE, max(4.6, 0.16 * series * groups + 1.2)))
+    figure.set_figwidth(min(_PAGE_INCHES, max(4.6, 0.16 * series * groups + 1.2)))
     axes = figure.add_subplot()
     places, width = np.arange(groups), 0.8 / max(1, series)
     for i, bar in enumerate(exhibit.bars):
@@ -226,14 +226,14 @@ def _finish(figure: "Figure", axes: "Axes", exhibit: Lines | Bars, series: int) 
         figure.set_figheight(figure.get_figheight() + 0.19 * math.ceil(series / columns))
 
 
-def _draw_heat(figure: "Figure", exhibit: Heat) -> None:
+def _draw_heat(figure: "Figure", exhibit: Heatmap) -> None:
     matrices = [_floats(matrix.values) for matrix in exhibit.matrices]
     count, rows, columns = len(matrices), max(map(len, matrices)), max(one.shape[1] for one in matrices)
     cell = 0.46 if exhibit.digits is not None else 0.25
     across, down = _within(cell * columns, 1.6, 4.6), _within(cell * rows, 1.0, 4.6)
     if exhibit.digits is None and columns == rows:
         across = down = max(across, down)
-    per_row = max(1, min(count, int((_PAGE - 1.2) / (across + 0.5))))
+    per_row = max(1, min(count, int((_PAGE_INCHES - 1.2) / (across + 0.5))))
     lines = math.ceil(count / per_row)
     labels = 0.075 * max((len(name) for name in exhibit.rows), default=3) + 0.35
     names = 0.05 * max((len(name) for name in exhibit.columns), default=0) + 0.3
@@ -254,7 +254,7 @@ def _draw_heat(figure: "Figure", exhibit: Heat) -> None:
     figure.supylabel(exhibit.row_label, fontsize=8.5)
 
 
-def _heat_scale(exhibit: Heat) -> "Normalize":
+def _heat_scale(exhibit: Heatmap) -> "Normalize":
     from matplotlib.colors import CenteredNorm, Normalize
 
     low, high = _range(exhibit) or (0.0, 1.0)
@@ -264,7 +264,7 @@ def _heat_scale(exhibit: Heat) -> "Normalize":
     return CenteredNorm(exhibit.center, reach or 1e-12)
 
 
-def _ticks(axes: "Axes", exhibit: Heat, values: Floats, *, first: bool, last: bool) -> None:
+def _ticks(axes: "Axes", exhibit: Heatmap, values: Floats, *, first: bool, last: bool) -> None:
     """Names where there is space for them; row names at the left alone, column names at the bottom."""
     rows, columns = values.shape
     sides = ((axes.set_yticks, exhibit.rows, rows, first), (axes.set_xticks, exhibit.columns, columns, last))
@@ -272,7 +272,7 @@ def _ticks(axes: "Axes", exhibit: Heat, values: Floats, *, first: bool, last: bo
         ticks = list(range(0, count, math.ceil(count / _MOST_TICKS)))
         set_ticks(ticks, [names[i] if names else str(i) for i in ticks] if shown else [])
     shown_names = [label.get_text() for label in axes.get_xticklabels()]
-    if max(map(len, shown_names), default=0) > 4 or sum(map(len, shown_names)) > _LETTERS:
+    if max(map(len, shown_names), default=0) > 4 or sum(map(len, shown_names)) > _LETTERS_PER_PANEL:
         for label in axes.get_xticklabels():
             label.set(rotation=40, ha="right", rotation_mode="anchor")
     axes.tick_params(length=0, labelsize=7.5)
@@ -298,7 +298,7 @@ def _draw_pictures(figure: "Figure", exhibit: Pictures) -> None:
     left = 0.072 * max((len(name) for name in exhibit.rows), default=0) + 0.12
     right, top = (0.72 if _mapped(cells) else 0.06), (0.24 if exhibit.columns else 0.06)
     longest = max((len(cell.note) for cell in cells), default=0)
-    side = _within((_PAGE - left - right) / columns - _GAP, _SIDES[0], max(_SIDES[1], _LETTER * longest))
+    side = _within((_PAGE_INCHES - left - right) / columns - _GAP, _SIDES[0], max(_SIDES[1], _LETTER_INCHES * longest))
     tall, note = side * _tallness(cells), 0.17 if any(cell.note for cell in cells) else 0.0
     wide, high = left + columns * (side + _GAP) + right, top + rows * (tall + note + _GAP) + 0.06
     figure.set_layout_engine("none")
@@ -356,8 +356,8 @@ def paint(cell: Picture, norm: "Normalize", colors: str, *, shaded: bool) -> NDA
     if pixels is None:
         return _bytes(color)
     gray = (_stretched(pixels, height, width) @ _GRAY / 255)[:, :, None]
-    cover = _COVER * np.asarray(share)[:, :, None]
-    return _bytes(color * (1 - _SHADE * (1 - gray)) if shaded else cover * color + (1 - cover) * gray)
+    cover = _COVER_ALPHA * np.asarray(share)[:, :, None]
+    return _bytes(color * (1 - _SHADE_ALPHA * (1 - gray)) if shaded else cover * color + (1 - cover) * gray)
 
 
 def _stretched(values: NDArray[_Dtype], height: int, width: int) -> NDArray[_Dtype]:
@@ -400,7 +400,7 @@ def _within(value: float, low: float, high: float) -> float:
 def _draw_histograms(figure: "Figure", exhibit: Histograms) -> None:
     """One panel per histogram, all with one horizontal scale, which ends where there is nothing more to see."""
     count, edges = len(exhibit.panels), _floats(exhibit.edges)
-    across = min(_ACROSS, count)
+    across = min(_PANELS_PER_ROW, count)
     figure.set_size_inches(2.05 * across + 0.5, 1.35 * -(-count // across) + 0.65)
     panels = figure.subplots(-(-count // across), across, sharex=True, squeeze=False).ravel()
     low, high = _visible(exhibit, edges)

@@ -16,13 +16,13 @@ from vitadel.train.checkpoint import TrainState
 from vitadel.train.monitor.hardware import Meter, achieved_flops
 
 # accuracy under one step above that under many steps: the model hides its gradient from one step
-_GAP = 0.2
+_CATASTROPHIC_GAP = 0.2
 # robust accuracy so far below its best does not recover
-_FALL = 0.2
+_ROBUST_DROP = 0.2
 # and so far below it is more than chance on some hundred images, the same at every validation
-_SLIP = 0.06
+_ROBUST_OVERFITTING_DROP = 0.06
 # accuracy on one-step images above that on clean ones, more than chance on a thousand images
-_LEAK = 0.03
+_LABEL_LEAKING_GAP = 0.03
 
 
 class RunningMeans:
@@ -166,30 +166,30 @@ def overfitting_flags(scores: Mapping[str, float], best: float | None) -> list[F
     """
     flags = []
     clean, one_step, robust = (scores.get(name) for name in ("clean", "fgsm", "robust"))
-    if one_step is not None and robust is not None and one_step - robust > _GAP:
+    if one_step is not None and robust is not None and one_step - robust > _CATASTROPHIC_GAP:
         sentence = (
             f"catastrophic overfitting: one step leaves {one_step:.1%} correct, many steps {robust:.1%}. "
             "Use more attack steps, a smaller step size or a shorter training"
         )
         flags.append(Flag("overfitting", sentence, {"fgsm": one_step, "robust": robust}))
-    if one_step is not None and clean is not None and one_step - clean > _LEAK:
+    if one_step is not None and clean is not None and one_step - clean > _LABEL_LEAKING_GAP:
         sentence = (
             f"label leaking: images attacked by one step are classified better ({one_step:.1%}) than clean ones "
             f"({clean:.1%}). Use two attack steps or a random start"
         )
         flags.append(Flag("label-leaking", sentence, {"fgsm": one_step, "clean": clean}))
     head_clean, head_one_step = scores.get("rob_clean"), scores.get("rob_fgsm")
-    if head_clean is not None and head_one_step is not None and head_one_step - head_clean > _LEAK:
+    if head_clean is not None and head_one_step is not None and head_one_step - head_clean > _LABEL_LEAKING_GAP:
         sentence = (
             f"label leaking in the robust head: it classifies {head_one_step:.1%} of images attacked through the joint "
             f"output correctly, and {head_clean:.1%} of clean ones. It may recognize the attack instead of the image; "
             "set objective.phase1_attack=own"
         )
         flags.append(Flag("head-leaking", sentence, {"rob_fgsm": head_one_step, "rob_clean": head_clean}))
-    if best is not None and robust is not None and best - robust > _FALL:
+    if best is not None and robust is not None and best - robust > _ROBUST_DROP:
         sentence = f"robust accuracy dropped from {best:.1%} to {robust:.1%}; the best weights are kept"
         flags.append(Flag("robust-fell", sentence, {"best": best, "robust": robust}))
-    elif best is not None and robust is not None and best - robust > _SLIP:
+    elif best is not None and robust is not None and best - robust > _ROBUST_OVERFITTING_DROP:
         sentence = (
             f"robust overfitting: robust accuracy was {best:.1%} and is {robust:.1%}; the best weights are kept. "
             "Train for fewer epochs, or mix images (plan.mixing)"
