@@ -111,7 +111,7 @@ class _CallablePackage(ModuleType):
         return inspect.signature(_function(self.__name__.rpartition(".")[2]))
 
 
-class _FrontDoor(ModuleType):
+class _VitadelModule(ModuleType):
     """This module: a package that the import system attaches becomes callable where a function has its name."""
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -120,4 +120,4 @@ class _FrontDoor(ModuleType):
         super().__setattr__(name, value)
 
 
-sys.modules[__name__].__class__ = _FrontDoor
+sys.modules[__name__].__class__ = _VitadelModule

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from vitadel.core import progress
 from vitadel.core.distributed import Ranks, is_first_process
-from vitadel.core.errors import UsageError, reason, short_repr, unknown_name_error
+from vitadel.core.errors import UsageError, short_reason, short_repr, unknown_name_error
 from vitadel.core.oom import in_batches, run_in_parts
 from vitadel.core.rng import RandomStreams
 
@@ -113,8 +113,8 @@ def test_only_the_first_process_prints(monkeypatch: pytest.MonkeyPatch, capsys: 
 
 
 def test_neighbors_go_to_different_processes() -> None:
-    assert [Ranks(rank, 3).share([0, 1, 2, 4, 5, 6]) for rank in range(3)] == [[0, 6], [1, 4], [2, 5]]
-    assert Ranks().share([3, 1]) == [3, 1]
+    assert [Ranks(rank, 3).local_part([0, 1, 2, 4, 5, 6]) for rank in range(3)] == [[0, 6], [1, 4], [2, 5]]
+    assert Ranks().local_part([3, 1]) == [3, 1]
 
 
 def test_errors_are_cut_at_their_limits() -> None:
@@ -122,10 +122,10 @@ def test_errors_are_cut_at_their_limits() -> None:
     assert short_repr("x" * 59) == "'" + "x" * 56 + "..."
     assert len(short_repr("x" * 59)) == 60
     assert short_repr(10**5000) == "a number of thousands of digits" or sys.get_int_max_str_digits() == 0
-    assert reason(ValueError("y" * 200)) == "y" * 200
-    assert reason(ValueError("y" * 201)) == "y" * 200 + "..."
-    assert reason(ValueError("set weights_only=False")) == "ValueError"
-    assert reason(ValueError("GLOBAL os.system was not allowed")) == "it asks for os.system"
+    assert short_reason(ValueError("y" * 200)) == "y" * 200
+    assert short_reason(ValueError("y" * 201)) == "y" * 200 + "..."
+    assert short_reason(ValueError("set weights_only=False")) == "ValueError"
+    assert short_reason(ValueError("GLOBAL os.system was not allowed")) == "it asks for os.system"
     assert str(unknown_name_error("suite", "quik", ["quick", "clean"])) == (
         "unknown suite 'quik'. Did you mean 'quick'? Known: clean, quick."
     )

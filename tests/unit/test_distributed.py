@@ -114,5 +114,5 @@ def test_two_processes_claim_a_folder_once(launcher: str, tmp_path: Path) -> Non
 
 
 def test_images_are_shared_without_gaps() -> None:
-    shares = [Ranks(rank, 3).share(list(range(8))) for rank in range(3)]
+    shares = [Ranks(rank, 3).local_part(list(range(8))) for rank in range(3)]
     assert shares == [[0, 3, 6], [1, 4, 7], [2, 5]]

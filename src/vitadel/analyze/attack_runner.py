@@ -76,17 +76,17 @@ def run_attack(
     def results(missing: list[int]) -> Iterator[tuple[int, Row]]:
         tried = torch.tensor(missing)
         oracle = Oracle(target, int(ctx.images.labels[tried].max()))
-        classes = ctx.logits(ctx.images.images(tried[:1]), model=target).shape[1]
+        num_classes = ctx.logits(ctx.images.images(tried[:1]), model=target).shape[1]
 
         def fetch(place: Tensor) -> tuple[Tensor, Goal, Tensor]:
             batch = ctx.batch(tried[place.cpu()])
             others_BT = torch.zeros(len(batch), 0, dtype=torch.int64, device=ctx.device)
             if attack.targets:
                 with torch.no_grad():
-                    others_BT = top_other_classes(oracle(batch.x), batch.y, attack.num_branches(classes))
+                    others_BT = top_other_classes(oracle(batch.x), batch.y, attack.num_branches(num_classes))
             return batch.x, Untargeted(batch.y, loss), others_BT
 
-        queue = WorkQueue(RandomStreams.of(seed, tried.to(ctx.device)), classes, fetch)
+        queue = WorkQueue(RandomStreams.of(seed, tried.to(ctx.device)), num_classes, fetch)
         engine = ctx.engine.on(ctx.device, ctx.images.images(tried[:1]).numel())
         with isolated(target, seed, ctx.device):
             for finished in engine.run(attack, oracle, queue, threat, oracle):

@@ -77,7 +77,7 @@ class Correlation:
 
     Args:
         measure: Pearson's correlation or CKA.
-        per: What has a coefficient of its own (Pearson); maps show the mean over them.
+        per: What each coefficient is of (Pearson): all values, a token or a feature; maps show the mean over them.
         ln: Whether every token is normalized first (Pearson).
         biased: Whether CKA is estimated with its bias.
         group: Images of a group on which CKA is estimated.

@@ -1,7 +1,7 @@
 r"""EigenCAM: the strongest pattern in a feature map, without labels and without gradients.
 
 Muhammad & Yeasin (2020, arXiv:2008.00299): with the features of N cells in C channels as a matrix :math:`A` and
-:math:`v_1` its first right singular vector, the map is :math:`A v_1`. A singular vector has no sign of its own: here
+:math:`v_1` its first right singular vector, the map is :math:`A v_1`. The sign of a singular vector is arbitrary: here
 the value farthest from zero is positive. The paper does not center; `center` takes from every channel its mean over the
 cells first, as pytorch-grad-cam does, which shows where features differ instead of where they are large.
 

@@ -33,7 +33,7 @@ def layers_of(model: nn.Module) -> tuple[Model, Sequence[Layer]]:
 
 
 def axis_label(name: str) -> str:
-    """A short name of a layer for the axes of figures: blocks go by their number."""
+    """A short name of a layer for the axes of figures: blocks are named by their number."""
     return name.replace("class_blocks.", "class ").removeprefix("blocks.")
 
 

@@ -259,7 +259,7 @@ class _Accuracies:
             lines.append(Line(f"without {kind.label}s", list(each), means, low, high))
         return self._figure(
             "Several removed at random",
-            f"Mean accuracy on {self.clean.n} images when so many blocks, attentions or MLPs are removed, over "
+            f"Mean accuracy on {self.clean.n} images by the number of removed blocks, attentions or MLPs, over "
             f"{self.draws} draws that are the same for all kinds; bands go from the worst draw to the best. The first "
             f"block always stays{too}. Standard errors are in the table.",
             lines,

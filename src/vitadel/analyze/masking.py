@@ -1,7 +1,7 @@
 """Gradient masking by the softmax of attention: measurements, and a verdict.
 
 The diagnostics of Jain & Dutta (CVPR 2024): gaps between pre-softmax scores, accuracy against radius, iterations and
-the number of rescaled blocks. Controls beside them: attacks that need no gradient, a second run of the same attack,
+the number of rescaled blocks. Controls: attacks that need no gradient, a second run of the same attack,
 and every result evaluated on the model itself. How the evidence is weighed: `vitadel.analyze.masking_verdict`.
 """
 
@@ -31,7 +31,7 @@ class Masking:
     Args:
         steps: Steps of the attack that others are compared with.
         iterations: Numbers of steps that are tried for PGD and for AAS.
-        shares: Radii that are tried, as shares of the threat's, beside 100/255.
+        shares: Radii that are tried, as shares of the threat's, in addition to 100/255.
         curve_steps: Steps of PGD at each of these radii.
         blocks: Numbers of attentions that are rescaled, first to last; () for none, quarters and all.
         targets: Classes that the multi-targeted attack tries.

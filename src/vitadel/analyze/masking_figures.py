@@ -80,7 +80,7 @@ def _steps(measured: Measured) -> Lines:
     steps, aas = [point.steps for point in measured.iterations], [point.aas for point in measured.iterations]
     return Lines(
         "Accuracy and steps",
-        "Accuracy under PGD with so many steps, and under the better of it and the same on rescaled attention (AAS).",
+        "Accuracy under PGD by its steps, and under the better of it and the same on rescaled attention (AAS).",
         [
             Line.of("PGD", steps, [point.pgd for point in measured.iterations]),
             Line("AAS", steps, [share.accuracy for share in aas], dashed=True),

@@ -38,7 +38,7 @@ class EpsPoint:
 
 @dataclass(frozen=True, slots=True)
 class StepsPoint:
-    """Accuracy under PGD with so many steps, and under the better of it and the same on rescaled attention."""
+    """Accuracy under PGD by its number of steps, and under the better of it and the same on rescaled attention."""
 
     steps: int
     pgd: Accuracy
@@ -134,7 +134,7 @@ class Measurements:
             n=self.n,
             classes=self.classes,
             clean=self._share(len(self.correct)),
-            verdict=tests.verdict_from(evidence, correct=len(self.correct), n=self.n, classes=self.classes),
+            verdict=tests.verdict_from(evidence, correct=len(self.correct), n=self.n, num_classes=self.classes),
             factors=self._search,
             plain=plain,
             scaled=scaled_gaps,

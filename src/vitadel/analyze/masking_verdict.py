@@ -57,18 +57,18 @@ class Verdict:
     evidence: tuple[Evidence, ...]
 
 
-def verdict_from(evidence: Sequence[Evidence], *, correct: int, n: int, classes: int) -> Verdict:
+def verdict_from(evidence: Sequence[Evidence], *, correct: int, n: int, num_classes: int) -> Verdict:
     """The verdict by the rules above."""
 
     def verdict(answer: str, because: str) -> Verdict:
         return Verdict(answer, because, tuple(evidence))
 
     clean = accuracy(correct, n)
-    if clean.low <= 1 / classes:
+    if clean.low <= 1 / num_classes:
         return verdict(
             CANNOT_TELL,
-            f"{clean.accuracy:.1%} of {n} images are classified correctly, which chance alone may do among {classes} "
-            "classes",
+            f"{clean.accuracy:.1%} of {n} images are classified correctly, which chance alone may do among "
+            f"{num_classes} classes",
         )
     if decisive := [one.code for one in evidence if one.is_decisive and one.points == MASKED]:
         return verdict(MASKED, f"evidence for it from {', '.join(decisive)}")

@@ -283,7 +283,7 @@ def _bars(scores: Mapping[str, Mapping[str, Mapping[str, Accuracy]]], classes: i
     )
     return Bars(
         f"Perturbations classified, top-{first}",
-        f"{share}, beside the same predictions against shuffled labels; with Wilson's 95% intervals. Perturbations "
+        f"{share}, next to the same predictions against shuffled labels; with Wilson's 95% intervals. Perturbations "
         "that show the object exceed the shuffled ones.",
         list(scores),
         [
@@ -331,7 +331,7 @@ def _weights_hash(model: nn.Module) -> str:
 
 @contextmanager
 def _moved_to(classifiers: Mapping[str, nn.Module], device: torch.device) -> Iterator[None]:
-    """Classifiers beside the studied model inside, back where they were after."""
+    """Moves classifiers to the device of the studied model inside, and back after."""
     homes = {name: device_of(one) for name, one in classifiers.items()}
     try:
         for one in classifiers.values():

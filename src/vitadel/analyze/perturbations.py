@@ -194,10 +194,10 @@ def _position_curve(rows: TableRows, patch: int) -> Lines:
         low, high = (mean_P - reach_P).tolist(), (mean_P + reach_P).tolist()
         lines.append(Line(name, list(range(patch)), mean_P.tolist(), low, high))
     return Lines(
-        "Jumps by place in the patch",
+        "Jumps by position in the patch",
         f"Mean squared difference of neighboring pixels by where their border lies in a patch of {patch}: 0 is the "
         "border between two patches. Relative to the mean over all places; bands are one standard error over images. "
-        "A pattern that knows nothing of the patches is flat.",
+        "A pattern that is independent of the patch grid is flat.",
         lines,
         x_label="pixels from a border between patches",
         y_label="jump",
@@ -223,7 +223,7 @@ def _table(rows: TableRows, patch: int | None) -> Table:
         cells.append([f"alignment with patches of {patch}: {name}", found["mean"], found["low"], found["high"]])
         cells.append([f"share of grids aligned as well: {name}", found["mean_rank"], None, None])
     about = (
-        " Alignment is 0 for a pattern that knows nothing of the patches and 1 for one that jumps on their borders "
+        " Alignment is 0 for a pattern that is independent of the patches and 1 for one that jumps on their borders "
         "alone; next to it the share of all grids of that size, the true one among them, that are aligned at least as "
         f"well: {expected_rank(patch):.2f} by chance."
         if patch is not None

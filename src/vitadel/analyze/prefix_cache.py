@@ -71,7 +71,7 @@ def map_variants(ctx: Context, table: str, variants: Iterable[Variant], masks: S
     model, layers = layers_of(ctx.model)
     ordered = _ordered(layers, variants)
     cache = PrefixCache(model, layers, [mask.to(ctx.device) for mask in masks])
-    position = {index: number for number, index in enumerate(ctx.share())}
+    position = {index: number for number, index in enumerate(ctx.local_part())}
 
     def work(batch: Batch) -> dict[str, object]:
         cache.clear()  # of a larger batch that did not fit into memory
@@ -207,7 +207,7 @@ class PrefixCache:
         self._outputs[module] = out
 
     def _keep_zeros(self, module: nn.Module, args: tuple[Tensor, ...], out: Tensor) -> None:
-        self._zeros[module] = out.new_zeros(()).expand(out.shape)  # takes no memory of its own
+        self._zeros[module] = out.new_zeros(()).expand(out.shape)  # takes no additional memory
 
     def _keep_stem(self, module: nn.Module, args: tuple[Tensor, ...], out: Tensor) -> None:
         # one that runs again later is kept twice, and therefore never reused

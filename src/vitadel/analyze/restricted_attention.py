@@ -264,7 +264,7 @@ class _Result:
             often = "the same order for all distances" if draws == 1 else f"mean and range over {draws} orders"
             how = f"Dashed: the same mask with {what} in a random order; {often}. "
         caption = (
-            f"Accuracy on {self.clean.n} images when a patch may attend only to patches at most so many rows and "
+            f"Accuracy on {self.clean.n} images when a patch may attend only to patches at most this many rows and "
             f"columns away, in all blocks; the band is Wilson's 95% interval. {how}Tokens before the "
             "patches, such as the class token, see all and are seen by all. Dotted: nothing forbidden. "
         )

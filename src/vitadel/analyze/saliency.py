@@ -1,6 +1,6 @@
 """Saliency maps before and under attack: EigenCAM, attention and rollout.
 
-How maps are made: `vitadel.analyze.saliency_maps`. Three numbers go with each: how alike the maps before and under
+How maps are made: `vitadel.analyze.saliency_maps`. Three numbers go with each: how similar the maps before and under
 attack are (Pearson's correlation over cells); the spread of a map, :math:`(\\sum m)^2 / (n \\sum m^2)` of its
 positive part, 1 if it is even and 1/n if it is one cell; and the share of it in the middle, half of each side, a
 quarter of the area.
@@ -36,7 +36,7 @@ _NAMES = {Method.EIGENCAM: "EigenCAM", Method.ATTENTION: "attention", Method.ROL
 
 @dataclass(frozen=True, slots=True)
 class Saliency:
-    """Saliency maps of clean images and under PGD: how alike they are, how wide and how central.
+    """Saliency maps of clean images and under PGD: how similar they are, how even and how central.
 
     Args:
         methods: EigenCAM, the attention of the class token, its rollout; () is all that the model has.

@@ -277,7 +277,7 @@ def _outside_attention(net: nn.Module, prefix: str = "") -> Iterator[tuple[str, 
 
 def _cells(model: nn.Module, value: Tensor, x: Tensor) -> Tensor | None:
     """[B, h, w, C] from what a layer gives; None if that is no map of each image."""
-    if len(value) != len(x) or value.ndim not in (3, 4):  # Swin's windows are counted beside the images
+    if len(value) != len(x) or value.ndim not in (3, 4):  # Swin's windows are counted with the images
         return None
     if value.ndim == 4:
         channels_first, channels_last = _fits(value.shape[2:], x), _fits(value.shape[1:3], x)
@@ -295,7 +295,7 @@ def _cells(model: nn.Module, value: Tensor, x: Tensor) -> Tensor | None:
 
 
 def _fits(sides: Sequence[int], x: Tensor) -> bool:
-    """Do the sides of a map go with those of the image, up to rounding? Those of a square are alike."""
+    """Do the sides of a map go with those of the image, up to rounding? Those of a square are equal."""
     (height, width), (rows, columns) = sides, x.shape[-2:]
     off = min(abs(height - width * rows / columns), abs(width - height * columns / rows))
     return off < 1 and height <= rows and width <= columns

@@ -35,7 +35,7 @@ _AT_ONCE_ELSEWHERE = 1 << 25
 
 
 class Grouping(enum.Enum):
-    """What has a coefficient of its own: nothing, every token, every feature; the map shows means over them."""
+    """What each coefficient is of: all values, one token or one feature; the map shows means over them."""
 
     ALL = "all"
     TOKEN = "token"  # noqa: S105

@@ -51,7 +51,7 @@ class Analysis:
         return {"run": str(self.run), **content, "figures": [str(path) for path in self.figures]}
 
     def tables(self) -> list[ShortTable]:
-        """The finding in a sentence or two, then the tables."""
+        """The main finding, then the tables."""
         finding = ShortTable(f"{self.record.title}: {self.model}\n{self.record.summary}", [], [])
         return [finding, *(ShortTable(table.title, table.columns, table.text_rows) for table in self.record.tables)]
 

@@ -62,7 +62,7 @@ def load_data(
 
 
 def default_preprocess(spec: str, image_size: int | None = None) -> str:
-    """How images of a data set are prepared where nobody chose: cropped if they are ImageNet's, else resized."""
+    """The default preprocessing of a data set: cropped if they are ImageNet's, else resized."""
     kind = data.parse_spec(spec).kind.value
     size = image_size or _NATIVE_SIZES.get(kind, _USUAL_SIZE)
     return f"crop:{size}" if kind in _CROPPED else f"squash:{size}"

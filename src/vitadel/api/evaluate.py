@@ -200,7 +200,7 @@ def _check(suites: Sequence[Suite], job: Job, threat: Threat, scaling: Scaling |
 def _parts(
     suites: Sequence[Suite], job: Job, threat: Threat, seed: int, scaling: Scaling | None, keep_images: bool
 ) -> dict[str, object]:
-    """What makes this evaluation another than the next, beside model and data."""
+    """What identifies this evaluation, in addition to model and data."""
     named = [suite for suite in suites if isinstance(suite, SuiteWithFiles)]
     # a run that resumes with another file of the same name would be another run
     files: Mapping[str, object] = {suite.name: suite.named_files(job.data, job.split) for suite in named}

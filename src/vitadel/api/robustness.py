@@ -1,4 +1,4 @@
-"""`vd.robustness`: how robust a model is on images at hand."""
+"""`vd.robustness`: the robustness of a model on images in memory."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence

@@ -52,7 +52,7 @@ class APGD(IterativeAttack):
     Args:
         steps: The number of gradient steps.
         restarts: How often an image that remains robust is attacked, from other random starts.
-        targets: APGD-T: one search on the targeted DLR per target class, for so many classes with the largest clean
+        targets: APGD-T: one search on the targeted DLR per target class, for this many classes with the largest clean
             logits; 0 for none.
         eot_samples: Gradients averaged per step, for randomized models; such a search does not stop at a success.
         use_larger_eps: Sparse threats only: 30% of the steps in three times and 30% in twice the radius, then project.
@@ -84,21 +84,21 @@ class APGD(IterativeAttack):
     def stops_at_success(self) -> bool:
         return self.eot_samples == 1
 
-    def branch_goals(self, goal: Goal, others_BT: Tensor, classes: int) -> Sequence[Goal]:
+    def branch_goals(self, goal: Goal, others_BT: Tensor, num_classes: int) -> Sequence[Goal]:
         if self.targets:
-            return goal_per_target(goal, others_BT, logit_difference if classes < 4 else targeted_dlr)
-        if isinstance(goal, Untargeted) and goal.loss is dlr and classes < 3:
+            return goal_per_target(goal, others_BT, logit_difference if num_classes < 4 else targeted_dlr)
+        if isinstance(goal, Untargeted) and goal.loss is dlr and num_classes < 3:
             return [Untargeted(goal.label_B, margin)]
         return [goal]
 
-    def find_flags(self, goal: Goal, classes: int) -> tuple[Flag, ...]:
-        flags = IterativeAttack.find_flags(self, goal, classes)
+    def find_flags(self, goal: Goal, num_classes: int) -> tuple[Flag, ...]:
+        flags = IterativeAttack.find_flags(self, goal, num_classes)
         needed, instead = (4, "the logit difference") if self.targets else (3, "the margin")
         uses_dlr = self.targets or (isinstance(goal, Untargeted) and goal.loss is dlr)
-        if classes >= needed or not uses_dlr:
+        if num_classes >= needed or not uses_dlr:
             return flags
-        sentence = f"DLR needs {needed} classes and the model has {classes}: {instead} was maximized instead"
-        return (*flags, Flag("few-classes", sentence, {"classes": classes, "needed": needed}))
+        sentence = f"DLR needs {needed} classes and the model has {num_classes}: {instead} was maximized instead"
+        return (*flags, Flag("few-classes", sentence, {"classes": num_classes, "needed": needed}))
 
     def start(self, model: Oracle, ctx: StepContext) -> State:
         if ctx.threat.sparse:

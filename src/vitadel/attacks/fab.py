@@ -44,7 +44,7 @@ class FAB(IterativeAttack):
     Args:
         steps: The number of steps.
         restarts: How often an image that remains robust is attacked; later ones start at a random point at eps / 2.
-        targets: FAB-T: the boundary to each of so many classes with the largest clean logits, side by side; 0 for the
+        targets: FAB-T: the boundary to each of this many classes with the largest clean logits, side by side; 0 for the
             nearest of all boundaries, at a backward pass per class.
 
     Example:
@@ -65,10 +65,10 @@ class FAB(IterativeAttack):
     def may_leave_threat(self) -> bool:
         return True
 
-    def branch_goals(self, goal: Goal, others_BT: Tensor, classes: int) -> Sequence[Goal]:
+    def branch_goals(self, goal: Goal, others_BT: Tensor, num_classes: int) -> Sequence[Goal]:
         if not isinstance(goal, Untargeted):
             raise UsageError(f"FAB searches any wrong class and needs an Untargeted goal, got {type(goal).__name__}.")
-        return IterativeAttack.branch_goals(self, goal, others_BT, classes)
+        return IterativeAttack.branch_goals(self, goal, others_BT, num_classes)
 
     def start(self, model: Oracle, ctx: StepContext) -> State:
         x = torch.where(per_image(ctx.restart_B == 0, ctx.x0), ctx.x0, _random_at_half_eps(ctx))
@@ -109,14 +109,14 @@ def _nearest_boundary(model: Oracle, x: Tensor, goal: Goal, threat: Threat) -> t
     x = x.detach().requires_grad_()
     with torch.enable_grad():
         z_BK = model(x)
-    classes = z_BK.shape[1]
-    label_BK = one_hot(label_B, classes).to(z_BK.dtype)
+    num_classes = z_BK.shape[1]
+    label_BK = one_hot(label_B, num_classes).to(z_BK.dtype)
     nearest_B = torch.full_like(z_BK[:, 0].detach(), torch.inf)
     nearest_difference_B, normal = torch.zeros_like(nearest_B), torch.zeros_like(x)
     not_finite_B = torch.zeros_like(label_B, dtype=torch.bool)
-    for k in range(classes - 1):
+    for k in range(num_classes - 1):
         other_B = k + (label_B <= k)  # every class but the label
-        grad = model.input_gradient(one_hot(other_B, classes) - label_BK, z_BK, x, retain_graph=k + 2 < classes)
+        grad = model.input_gradient(one_hot(other_B, num_classes) - label_BK, z_BK, x, retain_graph=k + 2 < num_classes)
         difference_B = logit_difference(z_BK.detach(), label_B, other_B)
         distance_B = difference_B.abs() / (1e-12 + threat.dual_norm(grad))
         nearer_B = distance_B < nearest_B

@@ -57,7 +57,7 @@ class PGD(IterativeAttack):
         restarts: How often an image that remains robust is attacked, from other random starts.
         schedule: Factors for the step size: `constant`, `linear` or `cosine`.
         keep_best: Return the best iterate; False returns the last one, which saves a forward pass in training.
-        targets: Multi-targeted PGD (Gowal et al. 2019, arXiv:1910.09338): one search per target class, for so many
+        targets: Multi-targeted PGD (Gowal et al. 2019, arXiv:1910.09338): one search per target class, for this many
             classes with the largest clean logits; 0 for none.
 
     Raises:

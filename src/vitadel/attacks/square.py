@@ -18,7 +18,7 @@ from vitadel.core.numeric import Count, Range, check_ranges
 from vitadel.losses import Loss, margin
 from vitadel.threats import Threat, per_image
 
-# after so many queries the share of the image that a window covers is halved
+# after this many queries the share of the image that a window covers is halved
 _HALVED_AFTER = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
 
 
@@ -27,7 +27,7 @@ class Square(IterativeAttack):
     """Square Attack (Andriushchenko et al. 2020, arXiv:1912.00049), with AutoAttack's schedule of window sizes.
 
     Every query changes a random window of the best point so far and is kept if the objective increases. What a window
-    receives is defined by the threat. Difference from the authors' code: each image has windows of its own, which reach
+    receives is defined by the threat. Difference from the authors' code: each image has its own windows, which reach
     every pixel; there, one window serves the whole batch and never covers the last row and column.
 
     Args:

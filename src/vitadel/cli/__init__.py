@@ -77,7 +77,7 @@ def main() -> None:
             sys.exit(1)
         _fail(f"{error.filename or 'cannot write the output'}: {error.strerror or error}.", 2)
     except Exception as error:
-        # typer's own complaints about the command line, whichever copy of click it was built with
+        # typer's own errors about the command line, of any copy of click it was built with
         if not hasattr(error, "format_message"):
             raise
         if not error.format_message():  # no command was named, and the help is already on the screen

@@ -59,7 +59,7 @@ def line(text: str) -> None:
 
 
 def note(text: str) -> None:
-    """One line beside the result, on standard error."""
+    """One line in addition to the result, on standard error."""
     if is_first_process():
         write_stderr(f"{text}\n")
 
@@ -105,7 +105,7 @@ def page(found: "Page") -> None:
 
 
 def _text(text: str) -> None:
-    """Paragraphs; within one, `Source: ...` and `- ...` begin lines of their own."""
+    """Paragraphs; within one, `Source: ...` and `- ...` begin new lines."""
     for paragraph in text.split("\n\n") if text else []:
         line("")
         for entry in re.split(r"\n(?=- |[A-Z]\w+: )", paragraph):

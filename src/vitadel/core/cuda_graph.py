@@ -1,6 +1,6 @@
 """CUDA graphs: a computation captured once and replayed, hundreds of small kernels for the price of one launch.
 
-A graph knows addresses, not values: what it reads is copied to where it read before, and what it leaves must be taken
+A graph reads and writes fixed addresses: its inputs are copied to where it reads them, and its outputs must be copied
 before it runs again.
 """
 
@@ -43,7 +43,7 @@ class CudaGraph:
 
 
 def warm_up(step: Callable[[], object], *, times: int) -> None:
-    """Run a step beside all else: libraries set themselves up on first use, which cannot be recorded."""
+    """Run a step on a side stream: libraries set themselves up on first use, which cannot be captured."""
     side_stream = torch.cuda.Stream()
     side_stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side_stream):

@@ -33,10 +33,10 @@ _FIRST_NODE = re.compile(r"([^\[,]*)(?:\[([0-9]+)[^\]]*\])?([^,]*)")
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """Which process this is, of how many. They share a run folder and otherwise do not talk."""
+    """Which process this is, of how many. They share a run folder and exchange nothing else."""
 
     rank: int = 0
-    world: int = 1
+    world_size: int = 1
 
     @classmethod
     def of_launch(cls) -> "Ranks":
@@ -45,27 +45,27 @@ class Ranks:
 
         set_launch_environment()
         ranks = cls(int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")))
-        if ranks.world > 1 and not distributed.is_initialized():
+        if ranks.world_size > 1 and not distributed.is_initialized():
             # the first to come waits for the last, however many more images fell to its share
             distributed.init_process_group("gloo", timeout=timedelta(days=30))
         return ranks
 
-    def share(self, index: list[int]) -> list[int]:
+    def local_part(self, index: list[int]) -> list[int]:
         """This process's part of the images in `index`; neighbors go to different processes."""
-        return [image for image in index if image % self.world == self.rank]
+        return [image for image in index if image % self.world_size == self.rank]
 
     def broadcast_from_first(self, make: Callable[[], Agreed]) -> Agreed:
         """What the first process makes, in all of them."""
         from torch import distributed
 
         made: list[Agreed | None] = [make() if self.rank == 0 else None]
-        if self.world > 1:
+        if self.world_size > 1:
             distributed.broadcast_object_list(made)
         return made[0]  # type: ignore[return-value]
 
     def barrier(self) -> None:
         """Until every process is here."""
-        if self.world > 1:
+        if self.world_size > 1:
             from torch import distributed
 
             distributed.barrier()
@@ -124,7 +124,7 @@ def _refuse_unknown_node() -> NoReturn:
 
 
 def _port(found: Mapping[str, str]) -> int:
-    """A port that all processes of a launch derive alike, and another launch most likely otherwise."""
+    """A port that all processes of a launch derive, and that differs for most other launches."""
     names = ("SLURM_JOB_ID", "SLURM_STEP_ID", "OMPI_MCA_ess_base_jobid", "PMIX_NAMESPACE", "PMI_JOBID")
     launch = [found[name] for name in names if name in found] or [str(os.getppid())]
     return 20000 + zlib.crc32("/".join(launch).encode()) % 20000

@@ -43,7 +43,7 @@ def unknown_name_error(kind: str, got: str, known: Iterable[str], *, meant: str 
     return UsageError(f"unknown {kind} {short_repr(got)}.{hint} Known: {', '.join(names)}.")
 
 
-def reason(error: Exception) -> str:
+def short_reason(error: Exception) -> str:
     """One line with the reason why a library could not read a file.
 
     torch and numpy suggest to load a refused file with pickle, which would run its code; that advice is left out.

@@ -31,7 +31,7 @@ _KINDS = (
 
 
 def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` fill a file beside `path`, bring it to the disk, and only then give it its name."""
+    """Let `write` fill a temporary file in the folder of `path`, flush it, and only then rename it to `path`."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -49,7 +49,7 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
 
 
 def is_unfinished(path: Path) -> bool:
-    """Whether a kill left this file beside the one that `write_atomically` was to write."""
+    """Whether an interruption left this temporary file of the one that `write_atomically` was to write."""
     return path.name.startswith(".") and path.suffix == ".part"
 
 

@@ -1,6 +1,6 @@
 """Numbers that users set: how they are written as text, and the range in which each must lie.
 
-A setting declares its range beside its type, and `check_ranges` refuses every value outside of it:
+A setting declares its range in its annotation, and `check_ranges` refuses every value outside of it:
 
     @dataclass(frozen=True, slots=True)
     class PGD:

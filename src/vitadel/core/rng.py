@@ -23,7 +23,7 @@ def fold_seed(seed: int, *numbers: int) -> int:
     """A new seed for part `numbers` of what `seed` governs, such as one step of one run; in [0, 2**63)."""
     word = _mix_int(seed)
     for number in numbers:
-        word = _mix_int(word ^ number)  # mixing both alike would give seed 1, part 2 what seed 2, part 1 gets
+        word = _mix_int(word ^ number)  # mixing both in the same way would give seed 1, part 2 what seed 2, part 1 gets
     return word >> 1
 
 

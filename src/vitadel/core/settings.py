@@ -53,7 +53,7 @@ class Notation:
 
 @dataclass(frozen=True, slots=True)
 class _Setting:
-    """One setting; `rest` is what remains of its path below the node at hand, `value` is text or an object."""
+    """One setting; `rest` is what remains of its path below the current node, `value` is text or an object."""
 
     path: str
     rest: tuple[str, ...]
@@ -99,7 +99,7 @@ def with_settings(
         settings: Pairs of path and value. A text is read as the field's annotation says; numbers, None, tuples and
             objects of the right type are taken as they are. Of two for one path the last counts.
         notation: How the settings are written.
-        also: Names that an error lists beside the fields, because the caller has read them already.
+        also: Names that an error lists in addition to the fields, because the caller has read them already.
 
     Raises:
         UsageError: If there is no such setting, or its value is not of the field's type.
@@ -266,7 +266,7 @@ def _changed_field(kind: object, old: object, settings: Sequence[_Setting], nota
 
 
 def _default(kind: object) -> object:
-    """An unset part with the values that its class has by default; None if it has no class of its own."""
+    """An unset part with the values that its class has by default; None if it is no dataclass."""
     kinds = (one for one in typing.get_args(kind) if isinstance(one, type) and dataclasses.is_dataclass(one))
     return next((one() for one in kinds), None)
 

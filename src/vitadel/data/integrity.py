@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from vitadel.core.errors import UsageError, reason
+from vitadel.core.errors import UsageError, short_reason
 from vitadel.data.dataset import DataSet
 from vitadel.data.pixels import threads
 from vitadel.data.readers.corrupted_release import cell_folder
@@ -26,7 +26,7 @@ _PER_CLASS = 50
 _IN_ALL = {Kind.IMAGENET_A: 7500, Kind.IMAGENET_R: 30000}
 _SEVERITIES = 5
 _CIFAR_TEST = 10000
-# the data sets of corrupted images, which are no data sets of their own: `corruptions:files=DIR` reads them
+# the data sets of corrupted images, which are no separate data sets: `corruptions:files=DIR` reads them
 CORRUPTED = ("imagenet-c", "cifar10-c", "cifar100-c")
 
 
@@ -172,7 +172,7 @@ def _of_arrays(root: Path, names: Sequence[str]) -> Iterator[str]:
         try:
             array = np.load(path, mmap_mode="r", allow_pickle=False)
         except (OSError, ValueError, EOFError) as error:
-            yield f"{path.name}: cannot be read ({reason(error)})"
+            yield f"{path.name}: cannot be read ({short_reason(error)})"
             continue
         if not isinstance(array, np.ndarray):
             yield f"{path.name}: an archive of several arrays"

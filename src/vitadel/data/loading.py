@@ -19,7 +19,7 @@ from vitadel.data.split import Split
 
 # pictures that were in memory anyway are kept preprocessed up to this size; above it they are resized when read
 _KEPT = 256 * 2**20
-# their labels count among the 1000 classes of ImageNet, whichever classes are chosen
+# their labels count among the 1000 classes of ImageNet, no matter which classes are chosen
 _PARTS = (Kind.IMAGENET_A, Kind.IMAGENET_R)
 
 
@@ -37,7 +37,7 @@ def load(
     n: so [:n] never moves an image from one split to another. A list of images keeps its own order.
 
     Args:
-        spec: `digits`, `cifar10:DIR`, `cifar100:DIR`, `imagenet:DIR`, `folder:DIR` and the like, with `@LIST` for
+        spec: `digits`, `cifar10:DIR`, `cifar100:DIR`, `imagenet:DIR`, `folder:DIR` and others, with `@LIST` for
             classes or images named in a file and `[:n]` for the first n images of every split.
         preprocess: How pictures are brought to the size of the model's input, as `parse_preprocess` reads it.
         classes: Names of the classes to keep, labeled 0, 1, ... in this order; by default all of them.

@@ -35,7 +35,7 @@ class Spec:
 
 
 def parse_spec(text: str) -> Spec:
-    """Read `digits`, `cifar10:DIR`, `imagenet:DIR@LIST[:256]` and the like."""
+    """Read the name of a data set, such as `digits`, `cifar10:DIR` or `imagenet:DIR@LIST[:256]`."""
     rest, first = _cut_first(text)
     word = re.split("[:@]", rest, maxsplit=1)[0]
     kinds = {kind.value: kind for kind in Kind}

@@ -66,7 +66,7 @@ Work = Callable[[Batch], Mapping[str, Any]]
 
 @dataclass(frozen=True, eq=False)
 class Context:
-    """A model, images and the store that holds the results, complete when it is made.
+    """A model, images and the store that holds the results.
 
     Args:
         model: The model that is evaluated.
@@ -77,7 +77,7 @@ class Context:
         engine: How searches run: batch size, precision, compilation.
         ranks: The processes that share the images.
         store: Where the results are kept.
-        progress: Told how far the work is.
+        progress: Called with how far the work is.
         name: What progress reports call the work.
         smaller: The results within a smaller radius, if there are some.
     """
@@ -132,9 +132,9 @@ class Context:
         """1.0 for each image whose prediction is its label, else 0.0."""
         return (torch.as_tensor(predictions) == self.images.labels).double().tolist()
 
-    def share(self, index: Iterable[int] | None = None) -> list[int]:
+    def local_part(self, index: Iterable[int] | None = None) -> list[int]:
         """The images of this process, of all or of those in `index`."""
-        return self.ranks.share(list(range(len(self.images)) if index is None else index))
+        return self.ranks.local_part(list(range(len(self.images)) if index is None else index))
 
     def batch(self, index: Tensor | Sequence[int], x: Tensor | None = None) -> Batch:
         """The images in `index` on the model's device; `x` are their pixels if they were read before."""
@@ -163,7 +163,7 @@ class Context:
         self, works: Mapping[str, Work], *, index: Iterable[int] | None = None, batch_size: int | None = None
     ) -> None:
         """As `map` for several tables, with every image read once for all of them."""
-        share = self.share(index)
+        share = self.local_part(index)
         missing = {table: _without(share, indices(self.store, table)) for table in works}
         writers = {table: TableWriter(self.store, table) for table in works}
         total = len(share) * len(works)
@@ -222,7 +222,7 @@ class Context:
             before_write: Called with the rows before they are written, and may change them.
             counts: Numbers of a row that are summed up for the progress report.
         """
-        share = self.share(index)
+        share = self.local_part(index)
         known = TableRows(self.store.read(table))
         missing = _without(share, set(known.index))
         writer, done = TableWriter(self.store, table, before_write), len(share) - len(missing)
@@ -271,7 +271,9 @@ class Context:
         part = self.store.read_part(name)
         if part is not None and not isinstance(part.get("seconds"), int | float):
             where = self.store.folder
-            raise UsageError(f"{name} in {where} is no part of it. Delete its file and run the same command again.")
+            raise UsageError(
+                f"{name} in {where} was not written by this program. Delete its file and run the same command again."
+            )
         return part
 
     def add_flags(self, flags: Iterable[Flag]) -> None:

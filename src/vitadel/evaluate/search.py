@@ -29,7 +29,8 @@ from vitadel.losses import Loss, cross_entropy, kl_divergence
 COSTS = ("forwards", "backwards", "seconds", "zero_gradients", "rejected")
 # the table of the images as they are
 CLEAN = "clean"
-# predictions of a randomized model per image: so many to select the worst attempt by, and as many fresh ones to score
+# predictions of a randomized model per image: this number to select the worst attempt by, and as many fresh ones to
+# score
 _SAMPLES = 20
 # images that sanity checks look at
 _CHECKED = 64
@@ -209,7 +210,7 @@ def record_clean_predictions(ctx: Context, attacks: Sequence[NamedAttack] = ()) 
     ctx.map(CLEAN, work)
     table = TableRows(ctx.store.read(CLEAN))
     correct = {image for image, share in zip(table.index, table["correct_selected"], strict=True) if share}
-    return [image for image in ctx.share() if image in correct]
+    return [image for image in ctx.local_part() if image in correct]
 
 
 def fill_attack_table(

@@ -41,7 +41,7 @@ class ResultStore(Protocol):
         """A part as it was kept, None if it was not."""
 
     def finish(self, rows: Columns, summary: Mapping[str, object]) -> None:
-        """Keep what the tables came to: one row per image, and the summary."""
+        """Keep the final results: one row per image, and the summary."""
 
     @property
     def finished(self) -> bool:

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from vitadel.core.errors import UsageError, reason, unknown_name_error
+from vitadel.core.errors import UsageError, short_reason, unknown_name_error
 from vitadel.core.numeric import check_seed
 from vitadel.models.families import OTHER_FAMILY, family_of, family_of_timm_file
 from vitadel.models.families.base import Family, check_grid
@@ -90,7 +90,7 @@ def default_spec(name: str, options: Mapping[str, Option], num_classes: int | No
     config = _timm_config(arch)
     classes = config.num_classes if num_classes is None else num_classes
     if num_classes is None and not classes:
-        raise UsageError(f"{name} has no classes of its own. Write num_classes=N, or --num-classes N.")
+        raise UsageError(f"{name} has no number of classes. Write num_classes=N, or --num-classes N.")
     normalization = Normalization(tuple(config.mean), tuple(config.std))
     return ModelSpec(name, classes, config.input_size[-1], None, normalization, dict(options))
 
@@ -156,7 +156,7 @@ def _construct(spec: ModelSpec) -> nn.Module:
         net = timm.create_model(arch, pretrained=False, num_classes=spec.num_classes, **sizes, **spec.options)
     except Exception as error:  # inconsistent sizes can raise anything in timm or torch
         asked = ", ".join(f"{key}={value}" for key, value in {**sizes, **spec.options}.items())
-        raise UsageError(f"timm cannot build {arch} with {asked or 'its defaults'}: {reason(error)}.") from error
+        raise UsageError(f"timm cannot build {arch} with {asked or 'its defaults'}: {short_reason(error)}.") from error
     assert isinstance(net, nn.Module)
     return net
 

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from vitadel.core.errors import UsageError, reason
+from vitadel.core.errors import UsageError, short_reason
 from vitadel.core.files import refuse_special
 
 # where training scripts put the weights inside a .pth, averaged ones first: they are what papers report
@@ -80,7 +80,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def read_external_weights(path: Path) -> dict[str, Tensor]:
-    """The weights in a file of others, in whichever container they are; code in the file is never run."""
+    """The weights in a file of other libraries, in any known container; code in the file is never run."""
     if path.suffix == ".safetensors":
         return read_tensors(path)[0]
     # argparse.Namespace is harmless and in half of all published checkpoints
@@ -106,11 +106,11 @@ def _refusing(path: Path, kind: str) -> Iterator[None]:
         raise UsageError(f"{path} does not exist. Give the path of a file with weights.") from None
     except pickle.UnpicklingError as error:
         raise UsageError(
-            f"{path} holds more than weights, and only weights are read ({reason(error)}). "
+            f"{path} holds more than weights, and only weights are read ({short_reason(error)}). "
             "Re-save its state dict alone: torch.save(model.state_dict(), ...)."
         ) from error
     except Exception as error:  # damaged files can raise anything, and may name tensors that torch cannot make
-        raise UsageError(f"{path} is truncated or not {kind} ({reason(error)}). Use an intact file.") from error
+        raise UsageError(f"{path} is truncated or not {kind} ({short_reason(error)}). Use an intact file.") from error
 
 
 def _refuse_meta(tensors: Mapping[str, Tensor]) -> None:

@@ -1,4 +1,4 @@
-r"""AAS-AT: training with factors on the scores of every attention, searched anew every few epochs.
+r"""AAS-AT: training with factors on the scores of every attention, searched again every few epochs.
 
 Jain & Dutta (CVPR 2024, "Towards Understanding and Improving Adversarial Robustness of Vision Transformers"), section
 5. The algorithm is in a supplement that is not available, and there is no public code: this is a reconstruction.

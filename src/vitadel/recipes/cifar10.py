@@ -3,7 +3,7 @@
 Source:  our choice; two attack steps and a growing radius after Debenedetti's thesis, which finds that one step leaks
          labels at 8/255 and that a warm-up of the radius is what lets small transformers train at all.
 Differs: from the papers' CIFAR recipes in everything that costs: no synthetic data, few epochs, models of 5 to 7 M
-         parameters. The long ones beside them: xcit-s12-cifar10-scratch and vit-b2-cifar10.
+         parameters. The long ones of the same data: xcit-s12-cifar10-scratch and vit-b2-cifar10.
 Cost:    see `expect`; where nothing was measured yet, the recipe gives an estimate.
 """
 

@@ -42,7 +42,7 @@ def _with_model_of(other: Callable[[], Recipe], recipe: Recipe) -> Recipe:
 
 
 def _with_plan_of(other: Callable[[], Recipe], recipe: Recipe) -> Recipe:
-    """Long trainings have a warm-up and a minimum rate of their own."""
+    """Long trainings have their own warm-up and minimum learning rate."""
     return replace(recipe, plan=other().plan)
 
 

@@ -35,7 +35,7 @@ class ModelChoice:
         patch_size: The side of its patches; with null that of the architecture.
         normalize: Which normalization it has.
         options: Options of its architecture.
-        tuning: Adapters and heads beside it; they alone are trained, and the network itself is frozen.
+        tuning: Adapters and heads added to it; they alone are trained, and the network itself is frozen.
     """
 
     start: str

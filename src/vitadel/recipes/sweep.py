@@ -79,7 +79,7 @@ def _eps_warmed_up(recipe: Recipe, epochs: str) -> Recipe:
     return override(recipe, [f"objective.eps_warmup={epochs}/{recipe.plan.total_epochs}"])
 
 
-# axes with a name of their own: the setting they stand for, or the change that a value makes
+# axes with their own names: the setting they stand for, or the change that a value makes
 AXES: dict[str, str | Callable[[Recipe, str], Recipe]] = {
     "architecture": "model.start",
     "augmentation": _augmented,

@@ -1,4 +1,4 @@
-"""TORA: accuracy and robustness adapters beside a frozen ViT, trained in two phases, and what the paper compares with.
+"""TORA: accuracy and robustness adapters for a frozen ViT, trained in two phases, and what the paper compares with.
 
 Source:  Li & Xu (2023), "Trade-off between Robustness and Accuracy of Vision Transformers". There is no public code and
          only the slides are available, which state the losses, the phases, the lambdas and the results. The network is
@@ -190,8 +190,8 @@ def adapter_fusion_vit_b16_imagenet() -> Recipe:
 def cifar10_vit_tiny_standard_short() -> Recipe:
     """ViT-Tiny/4 trained normally: what the short ones below freeze.
 
-    Estimate: 3 minutes on one H200. Measured beside other work: 95 epochs in 2.4 minutes, at 40,000 images/s where it
-    was alone. Of 1000 test images 83.2% are right.
+    Estimate: 3 minutes on one H200. Measured while the GPU was shared: 95 epochs in 2.4 minutes, at 40,000 images/s
+    where it was alone. Of 1000 test images 83.2% are correct.
     """
     base = cifar10_vit_tiny_short()
     return replace(

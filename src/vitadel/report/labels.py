@@ -100,7 +100,7 @@ def identities(records: "Sequence[RunRecord]") -> dict[str, Identity]:
     """The model of every label, those that were evaluated first.
 
     A run without weights, such as training, is of the model whose label it has, or whose name if that is its label and
-    no two have it; otherwise it is of a model of its own.
+    no two have it; otherwise it is of a separate model.
     """
     known: dict[str, Identity] = {}
     for record in sorted(records, key=lambda one: not one.weights):

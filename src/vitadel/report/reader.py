@@ -154,7 +154,7 @@ class RunRecord:
         attacks: The finished suites of attacks, in order of the radius.
         perturbations: The finished suites of perturbations.
         training: The logged quantities.
-        alarms: Warnings of the training by step.
+        training_flags: Flags of the training by step.
         sweep: The table of a sweep.
         study: The result of a study.
         name: The model's name, which several runs may share.
@@ -166,7 +166,7 @@ class RunRecord:
     attacks: tuple[EvaluatedSuite, ...] = ()
     perturbations: tuple[EvaluatedSuite, ...] = ()
     training: tuple[Series, ...] = ()
-    alarms: tuple[tuple[int, Flag], ...] = ()
+    training_flags: tuple[tuple[int, Flag], ...] = ()
     sweep: SweepRecord | None = None
     study: StudyRecord | None = None
     name: str = ""
@@ -221,7 +221,7 @@ def read_runs(folders: Sequence[Path]) -> tuple[RunRecord, ...]:
 def read_study_of(folder: Path) -> StudyRecord | None:
     """The result of the study in a run folder; None if it is not finished.
 
-    Of one of the time before exhibits, such as an old `masking`, the record only says what to do.
+    A result of an earlier version without exhibits, such as an old `masking`, gives a record that only says what to do.
     """
     path = folder / "study" / "result.json"
     if not path.exists():
@@ -246,7 +246,7 @@ def _run_record(folder: Path) -> RunRecord:
         attacks=tuple(sorted((one for one in evaluations if one.record.main is None), key=_by_threat)),
         perturbations=tuple(one for one in evaluations if one.record.main is not None),
         training=(*_series(run, "step"), *_series(run, "holdout")),
-        alarms=_alarms(run),
+        training_flags=_training_flags(run),
         sweep=read_sweep(table) if manifest.kind == "sweep" and table.exists() else None,
         study=read_study_of(folder) if manifest.kind == "analyze" else None,
     )
@@ -276,8 +276,8 @@ def _by_threat(evaluation: EvaluatedSuite) -> tuple[bool, str, str, float, str]:
     return (True, record.suite, record.threat.norm, record.threat.eps or 0.0, name)
 
 
-def _alarms(run: Run) -> tuple[tuple[int, Flag], ...]:
-    """Every alarm once: a run that was interrupted and resumed may have logged one twice."""
+def _training_flags(run: Run) -> tuple[tuple[int, Flag], ...]:
+    """Every flag once: a run that was interrupted and resumed may have logged one twice."""
     found: dict[tuple[int, str], str] = {}
     for entry in run.read_log("alarm"):
         if "at" in entry.numbers:

@@ -76,7 +76,7 @@ class Heatmap:
     """Matrices side by side under one scale of colors.
 
     The scale goes from `low` to `high`, from the least to the greatest value if they are left out; with a `center` it
-    is blue below and red above. `digits` prints every value into its cell with so many decimals.
+    is blue below and red above. `digits` prints every value into its cell with this many decimals.
     """
 
     kind: ClassVar[str] = "heat"
@@ -170,7 +170,7 @@ class Pictures:
 
     @classmethod
     def grid(cls, title: str, caption: str, pictures: Sequence[Picture | None], columns: int = 5) -> "Pictures":
-        """Pictures in reading order, with so many in a row."""
+        """Pictures in reading order, with a given number per row."""
         padded = [*pictures, *[None] * (-len(pictures) % columns)]
         return cls(title, caption, [padded[first : first + columns] for first in range(0, len(padded), columns)])
 
@@ -275,7 +275,7 @@ class Histograms:
         x_label: What the bins are of.
         y_label: What the shares are of.
         log_x: Whether the bins lie on a logarithmic axis.
-        references: Vertical lines with names; those of one name are drawn alike.
+        references: Vertical lines with names; those of one name are drawn in the same style.
     """
 
     kind: ClassVar[str] = "histograms"

@@ -149,7 +149,7 @@ class Run:
 
     @property
     def manifest(self) -> ManifestRecord:
-        """What the run is, read anew and checked."""
+        """What the run is, read from disk and checked."""
         return ManifestRecord.read(self.folder / _MANIFEST)
 
     @property
@@ -250,7 +250,7 @@ def _refuse_strangers(folder: Path) -> None:
 
 
 def _drop_unfinished(folder: Path) -> None:
-    """Remove files that interruptions left half written; the folder is locked, so nobody is writing them."""
+    """Remove files that interruptions left half written; the folder is locked, so no process is writing them."""
     for place in (".", "checkpoints", "eval/**", "study/**"):
         for path in folder.glob(f"{place}/.*.part"):
             path.unlink(missing_ok=True)

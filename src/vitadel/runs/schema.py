@@ -8,9 +8,9 @@ table.json                SweepRecord
 
 Both directions go through `vitadel.runs.typed_json`, so that a record is declared once. `read_suite`, `read_study` and
 `read_sweep` refuse in one line what is not as it was written. The `schema` of a file, such as `suite/1`, says what it
-holds and in which version; files of the time before versions have the same fields and none. Names that earlier versions
-wrote are read here alone: those of fields in their metadata, those of suites and studies in `FORMER_SUITE_NAMES` and
-`FORMER_STUDY_NAMES`.
+holds and in which version; files from before there were versions have the same fields and no schema. Names that earlier
+versions wrote are read here alone: those of fields in their metadata, those of suites and studies in
+`FORMER_SUITE_NAMES` and `FORMER_STUDY_NAMES`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitadel.core.errors import UsageError, reason, short_repr
+from vitadel.core.errors import UsageError, short_reason, short_repr
 from vitadel.core.files import read_json, write_atomically
 from vitadel.core.flags import Flag
 from vitadel.core.stats import Accuracy
@@ -138,7 +138,7 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class SuiteRecord:
-    """The summary of one suite on one split: the numbers, counted from the rows beside it.
+    """The summary of one suite on one split: the numbers, counted from the rows in the same folder.
 
     Args:
         name: The folder of the rows, such as `autoattack-linf-8_255`.
@@ -303,7 +303,7 @@ class Gallery:
                 )
         except Exception as error:  # a damaged archive can raise anything
             raise UsageError(
-                f"cannot read {path}: {reason(error)}. Delete it to report without its pictures."
+                f"cannot read {path}: {short_reason(error)}. Delete it to report without its pictures."
             ) from error
 
 
@@ -314,7 +314,7 @@ class StudyRecord:
     Args:
         study: Which study, such as `lesion`.
         title: For people.
-        summary: The main finding in a sentence or two.
+        summary: The main finding in one or two sentences.
         exhibits: What it shows.
         numbers: Its own results by name, for programs.
         schema: Which fields the file has.
@@ -337,7 +337,7 @@ class StudyRecord:
         return [one for one in self.exhibits if isinstance(one, Table)]
 
     def to_json(self) -> dict[str, object]:
-        """The record as plain JSON, with its numbers beside its other fields."""
+        """The record as plain JSON, with its numbers among its other fields."""
         content: dict[str, Any] = to_json(self)
         numbers, exhibits = content.pop("numbers"), content.pop("exhibits")
         return {**content, **numbers, "exhibits": exhibits}

@@ -32,7 +32,7 @@ _MASK = 0xA282EAD8
 class Scalars:
     """Curves for TensorBoard in `folder`, one file per process, begun by the first value.
 
-    A process that resumes an interrupted one begins a file of its own at its first step, and TensorBoard then
+    A process that resumes an interrupted one begins a new file at its first step, and TensorBoard then
     drops what the interrupted one wrote from that step on.
     """
 
@@ -85,7 +85,7 @@ _TABLE = _table()
 
 
 def _new_file(folder: Path) -> Path:
-    """A file that nobody has begun: in a container, two processes within a second can share host and number."""
+    """A file that no process has begun: in a container, two processes within a second can share host and number."""
     folder.mkdir(parents=True, exist_ok=True)
     seconds = int(time.time())
     while True:

@@ -7,7 +7,7 @@ records. `to_json` writes it, `from_json` reads it again and refuses, in one lin
 - An array is written byte by byte: `{"dtype": "uint8", "shape": [2, 2], "base64": "AAECAw=="}`.
 - A field with the metadata `key` is written under that name; `was` lists names of earlier versions, still read.
 - A field that has its default may be absent. One with the metadata `omit` is not written while it has its default.
-- A class with class variables `kind` and `version` writes them beside its fields; in a union of classes, `kind` says
+- A class with class variables `kind` and `version` writes them with its fields; in a union of classes, `kind` says
   which one to read.
 """
 

@@ -128,7 +128,7 @@ def _refuse(x: Tensor, index_B: Tensor) -> None:
     if index_B.shape != (len(x),) or index_B.is_floating_point():
         raise UsageError(
             f"corruptions take one whole number per image, its index in the data set: {len(x)} images, got indices of "
-            f"shape {list(index_B.shape)} and {index_B.dtype}. Write torch.arange(len(x)) for a set of its own."
+            f"shape {list(index_B.shape)} and {index_B.dtype}. Write torch.arange(len(x)) for a separate set."
         )
     low, high = x.aminmax()
     if not (low >= 0 and high <= 1):

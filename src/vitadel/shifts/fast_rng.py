@@ -2,8 +2,8 @@
 
 A corruption takes a random number or two for every pixel value, 150,000 at 224 px, so sampling costs as much as
 corrupting. These numbers come from the same keys as `vitadel.core.rng` and keep its promise (a function of seed, image,
-stream and position, on every device alike), but each 64-bit word serves two of them, and each pair of uniform numbers
-two normal ones.
+stream and position, the same on every device), but each 64-bit word serves two of them, and each pair of uniform
+numbers two normal ones.
 """
 
 import math

@@ -13,10 +13,10 @@ from vitadel.train.config import Compile
 class AttackModel(nn.Module):
     """The model in plain bfloat16: no casts and no float32 between its layers, unlike under autocast.
 
-    The weights are copied before every update, which costs next to nothing beside an attack. Pixels are normalized in
-    float32 first. Adversarial examples are trained on in the model itself, so all it costs is a slightly different
-    gradient. Tokens that the head never reads are left out, unless factors for attention are searched on the features
-    of the blocks.
+    The weights are copied before every update, which costs next to nothing compared with an attack. Pixels are
+    normalized in float32 first. Adversarial examples are trained on in the model itself, so all it costs is a slightly
+    different gradient. Tokens that the head never reads are left out, unless factors for attention are searched on the
+    features of the blocks.
 
     Args:
         model: The model that is trained.
@@ -65,6 +65,6 @@ def _pairs(model: nn.Module, copied: nn.Module) -> list[tuple[list[Tensor], list
     """
     theirs, own = model.state_dict(keep_vars=True), copied.state_dict(keep_vars=True)
     names = [name for name, value in own.items() if value.is_floating_point()]
-    alike = [name for name in names if own[name].stride() == theirs[name].stride()]
-    groups = alike, [name for name in names if name not in alike]
+    same_layout = [name for name in names if own[name].stride() == theirs[name].stride()]
+    groups = same_layout, [name for name in names if name not in same_layout]
     return [([theirs[n].detach() for n in group], [own[n].detach() for n in group]) for group in groups if group]

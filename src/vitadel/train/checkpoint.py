@@ -23,7 +23,7 @@ _KEPT = 2
 
 @dataclass(frozen=True, slots=True)
 class TrainState:
-    """How far a training is, beside weights and optimizer.
+    """How far a training is, in addition to weights and optimizer.
 
     Attributes:
         step: Updates made.

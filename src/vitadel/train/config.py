@@ -35,7 +35,7 @@ class Compile(enum.Enum):
     """Whether the network goes through torch.compile, and how."""
 
     OFF = ""
-    # each block by itself, once for all that are alike: seconds, where a whole deep network takes minutes
+    # each block by itself, once for all of the same structure: seconds, where a whole deep network takes minutes
     BLOCKS = "blocks"
     FAST = "default"
     # tries many kernels for every product and fuses what follows it: minutes to compile, for long runs
@@ -76,7 +76,8 @@ class TrainingConfig:
         warmup_lr: The rate that it begins with.
         min_lr: The rate at the end of the cosine.
         cooldown_epochs: Epochs at `min_lr` after that.
-        step_every: With a number, the rate is multiplied by `step_factor` every so many epochs, instead of the cosine.
+        step_every: With a number, the rate is multiplied by `step_factor` every `step_every` epochs, instead of the
+            cosine.
         step_factor: The factor of `step_every`.
         lr_unit: Whether the rate changes with every update or with every epoch.
         cosine_from_start: Whether the cosine begins at 0 and the warm-up replaces its first part, as in timm, so that
@@ -98,7 +99,7 @@ class TrainingConfig:
         mixing: MixUp and CutMix.
         pil_augment: Augmentation in loader processes, which crops from files at full size and RandAugment need.
         num_workers: Loader processes for `pil_augment`; 0 works in this one.
-        repeats: How often each image comes in a row (repeated augmentation); an epoch has so many fewer images.
+        repeats: How often each image comes in a row (repeated augmentation); an epoch has fewer images by this factor.
         check_every_epochs: Epochs between validations.
         checkpoint_every_steps: Updates between checkpoints.
         log_every_steps: Updates between lines of the log.

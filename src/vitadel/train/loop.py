@@ -315,7 +315,7 @@ class Trainer:
         if self.validation is None:
             return
         self._refuse_non_finite()
-        with torch.compiler.set_stance("force_eager"):  # every number of images still robust would be compiled anew
+        with torch.compiler.set_stance("force_eager"):  # every number of images still robust would be compiled again
             scores = self.validation(self.evaluated_model)
         *_, score = scores.values()
         self.log.validation(self.state.step, scores, self.state.robust)

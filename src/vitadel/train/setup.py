@@ -60,7 +60,7 @@ def set_up(
         raise UsageError("AWP moves whole weights, and plan.shard cuts them. Set plan.shard=false.")
     if config.shard and objective.trains_subsets:
         raise UsageError(
-            f"{type(objective).__name__} trains other weights at every update, and plan.shard cuts all of them alike. "
+            f"{type(objective).__name__} trains other weights at every update, and plan.shard shards all of them. "
             "Set plan.shard=false."
         )
     sampler = make_sampler(train, synthetic, config, seed, process_state().num_processes if world is None else world)

@@ -15,10 +15,10 @@ QUIET = {
 }
 
 
-def weighed(*loud: Evidence, correct: int = 120, n: int = 130, classes: int = 10, without: str = "") -> Verdict:
+def weighed(*loud: Evidence, correct: int = 120, n: int = 130, num_classes: int = 10, without: str = "") -> Verdict:
     known = {**QUIET, **{one.code: one for one in loud}}
     return verdict.verdict_from(
-        [one for code, one in known.items() if code != without], correct=correct, n=n, classes=classes
+        [one for code, one in known.items() if code != without], correct=correct, n=n, num_classes=num_classes
     )
 
 

@@ -214,7 +214,7 @@ def test_labels_out_of_range_are_named(tmp_path: Path) -> None:
 
 def test_archives_of_two_resolutions_are_named(tmp_path: Path) -> None:
     first, second = save(tmp_path / "a.npz"), save(tmp_path / "b.npz", image=pictures(size=16))
-    message = f"{second} holds images of 16 x 16 pixels, {first} of 8 x 8. Convert them into folders of their own."
+    message = f"{second} holds images of 16 x 16 pixels, {first} of 8 x 8. Convert them into separate folders."
     with pytest.raises(UsageError, match=re.escape(message)):
         convert([first, second], tmp_path / "out")
 

@@ -222,7 +222,7 @@ def test_a_process_with_more_companions_than_images_has_nothing_to_do(dataset: D
     idle = Context(model, dataset.test, threat=Linf(0.1), ranks=Ranks(50, 60))
     assert record_clean_predictions(idle, entries) == []
     assert [fill_attack_table(AttackRunner(idle, Engine()), attack, []) for attack in entries] == [[], []]
-    shares = [Ranks(rank, 7).share(list(range(IMAGES))) for rank in range(7)]
+    shares = [Ranks(rank, 7).local_part(list(range(IMAGES))) for rank in range(7)]
     assert sorted(row for share in shares for row in share) == list(range(IMAGES))
     assert {len(share) for share in shares} == {IMAGES // 7, IMAGES // 7 + 1}
 

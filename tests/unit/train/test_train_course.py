@@ -128,7 +128,7 @@ def test_a_broken_loss_sends_the_run_back_and_on_another_way(train: Split, tmp_p
     (alarm,) = run.read_log("alarm")
     assert alarm["code"] == "not-finite"
     assert "the loss is no longer finite at step 6: back to step 3" in str(alarm["sentence"])
-    assert any(what.startswith("alarm at step 3: the loss is no longer finite") for what in seen)
+    assert any(what.startswith("flag at step 3: the loss is no longer finite") for what in seen)
     assert all(bool(value.isfinite().all()) for value in weights(run).values())
     # not the weights of a run without the accident: other images came after it
     calm = claim(tmp_path / "calm")
@@ -321,7 +321,7 @@ def test_what_is_logged(train: Split, tmp_path: Path) -> None:
 
 
 def test_nothing_is_compiled_for_a_check(train: Split, tmp_path: Path) -> None:
-    """An attack leaves fewer images with every step, and each number of them would be compiled anew."""
+    """An attack leaves fewer images with every step, and each number of them would be compiled again."""
     seen: list[int] = []
 
     def backend(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:

@@ -90,14 +90,14 @@ class RescaledIterativeAttack(IterativeAttack):
     def targets(self) -> int:
         return self.inner.targets
 
-    def num_branches(self, classes: int) -> int:
-        return self.inner.num_branches(classes)
+    def num_branches(self, num_classes: int) -> int:
+        return self.inner.num_branches(num_classes)
 
-    def branch_goals(self, goal: Goal, others_BT: Tensor, classes: int) -> Sequence[Goal]:
-        return self.inner.branch_goals(goal, others_BT, classes)
+    def branch_goals(self, goal: Goal, others_BT: Tensor, num_classes: int) -> Sequence[Goal]:
+        return self.inner.branch_goals(goal, others_BT, num_classes)
 
-    def find_flags(self, goal: Goal, classes: int) -> tuple[Flag, ...]:
-        return self.inner.find_flags(goal, classes)
+    def find_flags(self, goal: Goal, num_classes: int) -> tuple[Flag, ...]:
+        return self.inner.find_flags(goal, num_classes)
 
 
 def rescale_attack(inner: Attack, factors: Factors) -> Attack:
@@ -122,7 +122,7 @@ class AAS(Attack):
 
     Args:
         inner: The attack.
-        scaling: How factors are searched, on the images at hand.
+        scaling: How factors are searched, on the attacked images.
         factors: The factors, if they are known; see `prepared`.
 
     Example:

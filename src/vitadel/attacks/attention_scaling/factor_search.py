@@ -78,11 +78,11 @@ class Scaling:
         keep: The candidate to keep: with most images "broken", with the largest "distance", or the "last".
         low: The smallest factor.
         high: The largest factor.
-        batches: Starts, each on a batch of its own.
+        batches: Starts, each on a separate batch.
         batch_size: Images per start.
         trial_images: Images on which the trial attack counts.
         trial_attack: The short attack that tries a candidate.
-        blocks: Scale only the first so many attention layers (Figure 3a).
+        blocks: Scale only the first attention layers, this many (Figure 3a).
         logits: Whether the logits are multiplied by a factor too.
         grid: Try these factors, the same for all layers, instead of searching (Table 1).
     """

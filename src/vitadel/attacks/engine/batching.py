@@ -28,7 +28,8 @@ from vitadel.core.rng import RandomStreams
 from vitadel.goals import Goal
 from vitadel.threats import Threat, per_image
 
-# a GPU's batch is compacted when this share of its slots is in use, and captured again if so many steps lie ahead
+# a GPU's batch is compacted when this share of its slots is in use, and captured again if at least this many steps are
+# left
 _COMPACT_BELOW, _WORTH_CAPTURING = 0.75, 30
 # how far outside eps rounding may leave a point of the boundary; the judge sees it projected
 _ROUNDING = 1e-5
@@ -86,7 +87,7 @@ class ContinuousBatch:
 
     def __post_init__(self) -> None:
         self.waiting = deque(range(len(self.queue)))
-        self.num_branches = self.attack.num_branches(self.queue.classes)
+        self.num_branches = self.attack.num_branches(self.queue.num_classes)
         self.capacity = max(1, self.batch_size // self.num_branches)
         self.num_steps = self.attack.num_steps(self.threat)
         self.sync_interval = even_interval(self.num_steps, self.sync_every)
@@ -125,7 +126,7 @@ class ContinuousBatch:
 
     def _admit(self, slot_numbers: list[int], index_B: Tensor) -> None:
         x0, goal, others_BT = self.queue.fetch(index_B)
-        goals = self.attack.branch_goals(goal, others_BT, self.queue.classes)
+        goals = self.attack.branch_goals(goal, others_BT, self.queue.num_classes)
         streams = self.queue.rng.at(index_B.to(self.queue.rng.key_B.device))
         keys = [streams.fold(branch).key_B.to(x0.device) for branch in range(self.num_branches)]
         fixed = {"x0": x0.repeat_interleave(self.num_branches, 0), "stream": _interleave(keys)}

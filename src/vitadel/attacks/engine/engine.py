@@ -78,7 +78,7 @@ class Engine:
         self, attack: IterativeAttack, model: Oracle, x0: Tensor, goal: Goal, threat: Threat, rng: RandomStreams
     ) -> Tensor:
         """The best candidate per image of one batch, not verified."""
-        others_BT, classes = _top_other_classes(attack, model, x0, goal)
+        others_BT, num_classes = _top_other_classes(attack, model, x0, goal)
 
         def fetch(index_B: Tensor) -> tuple[Tensor, Goal, Tensor]:
             index_B = index_B.to(x0.device)
@@ -86,7 +86,7 @@ class Engine:
 
         x = x0.clone()
         engine = self.on(x0.device, x0[0].numel())
-        for results in engine.run(attack, model, WorkQueue(rng, classes, fetch), threat):
+        for results in engine.run(attack, model, WorkQueue(rng, num_classes, fetch), threat):
             for result in results:
                 x[result.index] = result.x_adv
         return x
@@ -141,5 +141,5 @@ def _top_other_classes(attack: IterativeAttack, model: Oracle, x0: Tensor, goal:
         raise UsageError(f"an attack with its own targets needs an Untargeted goal, got {type(goal).__name__}.")
     with torch.no_grad():
         z_BK = run_in_parts(model, x0)
-    classes = z_BK.shape[1]
-    return top_other_classes(z_BK, goal.label_B, min(attack.targets, classes - 1)), classes
+    num_classes = z_BK.shape[1]
+    return top_other_classes(z_BK, goal.label_B, min(attack.targets, num_classes - 1)), num_classes

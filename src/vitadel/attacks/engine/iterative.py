@@ -28,7 +28,7 @@ State = Mapping[str, Tensor]
 
 @dataclass(frozen=True, slots=True)
 class StepContext:
-    """What a step gets beside its state.
+    """What a step gets in addition to its state.
 
     Args:
         x0: [B, C, H, W] the original images.
@@ -101,11 +101,11 @@ class IterativeAttack(Attack):
         """Whether an evaluation runs it step by step in an engine rather than batch by batch."""
         return True
 
-    def num_branches(self, classes: int) -> int:
+    def num_branches(self, num_classes: int) -> int:
         """How many items an image makes."""
-        return max(1, min(self.targets, classes - 1))
+        return max(1, min(self.targets, num_classes - 1))
 
-    def branch_goals(self, goal: Goal, others_BT: Tensor, classes: int) -> Sequence[Goal]:
+    def branch_goals(self, goal: Goal, others_BT: Tensor, num_classes: int) -> Sequence[Goal]:
         """The goal of each item of an image.
 
         Args:
@@ -115,13 +115,13 @@ class IterativeAttack(Attack):
         """
         return goal_per_target(goal, others_BT, logit_difference) if self.targets else [goal]
 
-    def find_flags(self, goal: Goal, classes: int) -> tuple[Flag, ...]:
-        """Flags for what a model with so many classes does not allow; here, for fewer classes than targets."""
-        if self.targets <= classes - 1:
+    def find_flags(self, goal: Goal, num_classes: int) -> tuple[Flag, ...]:
+        """Flags for what a model with this number of classes does not allow; here, for fewer classes than targets."""
+        if self.targets <= num_classes - 1:
             return ()
-        left = "1 target" if classes == 2 else f"{classes - 1} targets"
-        sentence = f"{classes} classes leave {left} instead of {self.targets}"
-        return (Flag("few-classes", sentence, {"classes": classes, "targets": classes - 1}),)
+        left = "1 target" if num_classes == 2 else f"{num_classes - 1} targets"
+        sentence = f"{num_classes} classes leave {left} instead of {self.targets}"
+        return (Flag("few-classes", sentence, {"classes": num_classes, "targets": num_classes - 1}),)
 
     def search(self, model: Oracle, x0: Tensor, goal: Goal, threat: Threat, rng: RandomStreams) -> Tensor:
         """Run the steps for one batch."""

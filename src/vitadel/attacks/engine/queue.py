@@ -16,13 +16,13 @@ class WorkQueue:
 
     Args:
         rng: A random stream per image.
-        classes: The number of classes of the model.
+        num_classes: The number of classes of the model.
         fetch: Takes indices into the queue and returns, on the model's device, the images [B, C, H, W], their goal, and
             the classes other than the label [B, T] by descending clean logit.
     """
 
     rng: RandomStreams
-    classes: int
+    num_classes: int
     fetch: Callable[[Tensor], tuple[Tensor, Goal, Tensor]]
 
     def __len__(self) -> int:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from vitadel.core.errors import UsageError, reason
+from vitadel.core.errors import UsageError, short_reason
 from vitadel.core.files import refuse_special
 from vitadel.data.pixels import Files, Preprocessed
 from vitadel.data.preprocess import Preprocess, Squash
@@ -171,7 +171,7 @@ def _array(path: Path, shape: Sequence[int | None]) -> NDArray[np.uint8]:
     except FileNotFoundError:
         raise UsageError(f"{path} is missing. Unpack the archive again, or choose the corruptions there are.") from None
     except (OSError, ValueError, EOFError) as error:
-        raise UsageError(f"cannot read {path}: {reason(error)}. Unpack the archive again.") from error
+        raise UsageError(f"cannot read {path}: {short_reason(error)}. Unpack the archive again.") from error
     if not isinstance(array, np.ndarray):  # an .npz archive by the name of an array
         raise UsageError(f"{path} should hold one array, got an archive of several. Unpack it again.")
     if array.ndim != len(shape) or any(want not in (None, got) for want, got in zip(shape, array.shape, strict=True)):

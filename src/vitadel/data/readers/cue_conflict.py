@@ -57,7 +57,7 @@ def read_stimuli(root: Path, preprocess: Preprocess, *, skip: bool) -> Source:
 
 
 def list_stimuli(root: Path) -> tuple[list[str], list[str]]:
-    """The stimuli below a folder, and what is there beside them, both as sorted paths relative to it."""
+    """The stimuli below a folder, and what else is there, both as sorted paths relative to it."""
     ids: list[str] = []
     unexpected: list[str] = []
     for parent, folders, names in os.walk(root):

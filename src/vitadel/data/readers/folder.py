@@ -29,7 +29,7 @@ def read_folder(root: Path, preprocess: Preprocess, chosen: Sequence[str] | None
 
 
 def read_imagenet(root: Path, preprocess: Preprocess, chosen: Sequence[str] | None) -> Source:
-    """The classes are the 1000 of ILSVRC 2012, in their order, whichever of them have a folder."""
+    """The classes are the 1000 of ILSVRC 2012, in their order, also those without a folder."""
     # the official test images have no labels, so where both folders exist the validation images are meant
     train, test = _find(root, ("val", "test"))
     classes = wnids()

@@ -65,7 +65,7 @@ def convert(
         if archive.image_size != opened[0].image_size:
             raise UsageError(
                 f"{archive.path} holds images of {archive.image_size} x {archive.image_size} pixels, {opened[0].path} "
-                f"of {opened[0].image_size} x {opened[0].image_size}. Convert them into folders of their own."
+                f"of {opened[0].image_size} x {opened[0].image_size}. Convert them into separate folders."
             )
     return write_shards(
         folder,

@@ -292,7 +292,7 @@ def evaluate_suite(
         suite: The suite.
         ctx: The model, the images and the threat.
         open_store: Opens the store of an evaluation by its name, such as `Run.results`.
-        scaling: Attack robust images once more, learning from a rescaled model; beside it, as evaluations of their own,
+        scaling: Attack robust images once more, learning from a rescaled model; in addition, as separate evaluations,
             the rescaled model takes the model's place, which is how the paper scores.
 
     Returns:

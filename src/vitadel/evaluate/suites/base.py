@@ -54,10 +54,10 @@ class Suite(Protocol):
         """Fill the tables, with `ctx.map` and `ctx.stream`; every process runs it, for its share of the images."""
 
     def rows(self, ctx: Context) -> Mapping[str, Sequence[Any]]:
-        """From full tables to columns with one value per image, beside `index`, `id` and `label`; one process."""
+        """Columns from full tables with one value per image, besides `index`, `id` and `label`; one process."""
 
     def summarize(self, ctx: Context) -> SuiteRecord:
-        """From full tables to the numbers; one process."""
+        """The numbers from full tables; one process."""
 
 
 def run_suite(suite: Suite, ctx: Context) -> SuiteRecord:
@@ -106,7 +106,7 @@ def suite_record(
         sentence: The main finding.
         conventions: What else determines the numbers; preprocessing and seed are added.
         exhibits: What it shows.
-        flags: Reasons to doubt the numbers, beside those of the sanity checks.
+        flags: Reasons to doubt the numbers, in addition to those of the sanity checks.
         threat: The threat that it attacked within.
     """
     seconds = sum(sum(ctx.table(name)["seconds"]) for name in tables)

@@ -138,7 +138,7 @@ class NaturalAdversarial:
 
 
 class _Released(NaturalAdversarial):
-    """A released data set: its 200 classes, whichever have images here."""
+    """A released data set: its 200 classes, also those without images here."""
 
     __slots__ = ()
 

@@ -115,7 +115,7 @@ class ShapeBias:
         ctx.map(_TABLE, predictions)
 
     def rows(self, ctx: Context) -> Mapping[str, Sequence[object]]:
-        """The decisions beside the classes of shape and texture."""
+        """The decisions, with the classes of shape and texture."""
         counts = _Decisions.of(ctx)
         return {
             "clean_prediction": ctx.table(_TABLE)["prediction"],

@@ -68,7 +68,7 @@ class Spatial:
             raise UsageError("spatial needs more than the identity. Write translations=9,rotations=31.")
 
     def transformations(self, side: int) -> RotateTranslate:
-        """The transformations of images whose shorter side has so many pixels."""
+        """The transformations of images whose shorter side has this number of pixels."""
         usual = _MAX_TRANSLATION if side >= _SMALL else _SMALL_SHARE * side
         length = usual if self.max_translation is None else self.max_translation
         return RotateTranslate(length, self.max_rotation, self.translations, self.rotations)

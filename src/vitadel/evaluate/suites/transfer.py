@@ -41,7 +41,7 @@ _SELF = "this model"
 class Transfer:
     """Accuracy of every model on the images crafted on every model: this one, and those named as `sources`.
 
-    An image counts as correct if this model is correct on it whichever of the other models it was crafted on.
+    An image counts as correct if this model is correct on it for every other model that it was crafted on.
 
     Args:
         sources: Further models, as on the command line, with + between them.
@@ -121,7 +121,7 @@ class Transfer:
         return correct
 
     def rows(self, ctx: Context) -> Mapping[str, Sequence[object]]:
-        """All predictions, and whether this model is correct whichever other model an image was crafted on."""
+        """All predictions, and whether this model is correct for every other model an image was crafted on."""
         clean_NT, *crafted_SNT = self._predictions(ctx)
         return {
             "clean_prediction": clean_NT[:, 0].tolist(),
@@ -151,7 +151,7 @@ class Transfer:
             ],
             sentence=(
                 f"{clean[0].accuracy:.1%} of {worst.n} images are classified correctly, {own.accuracy:.1%} under the "
-                f"model's own attack within {threat!s}, and {worst.accuracy:.1%} whichever other model the attack "
+                f"model's own attack within {threat!s}, and {worst.accuracy:.1%} for every other model that the attack "
                 "was crafted on."
             ),
             conventions={
@@ -209,7 +209,7 @@ class Transfer:
 
 
 def _robust(correct: NDArray[np.bool_]) -> list[float]:
-    """Whether this model is correct on each image, whichever of the other models it was crafted on."""
+    """Whether this model is correct on each image for every other model it was crafted on."""
     shares: list[float] = correct[2:, :, 0].all(0).astype(float).tolist()
     return shares
 

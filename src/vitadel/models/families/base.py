@@ -97,7 +97,7 @@ class Family:
         """Use our attention kernels where there are any for this size; logits change only by rounding."""
 
     def compile_units(self, net: nn.Module) -> Sequence[nn.Module]:
-        """The modules to compile separately: the blocks, which are alike, and other parts with many layers."""
+        """The modules to compile separately: the blocks, all of one structure, and other parts with many layers."""
         return [block.module for block in self.blocks(net)]
 
     def size_options(self, image_size: int | None, patch_size: int | None) -> dict[str, int]:

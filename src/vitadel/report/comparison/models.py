@@ -220,7 +220,7 @@ def _clean(models: Sequence[_Model]) -> list[_ColumnScores]:
                 scores.setdefault(images, {}).setdefault(model.label, score)
                 suites.setdefault(images, set()).add(one.record.suite if one.record.main else "")
 
-    # a suite of perturbations may have images of its own; those of attacks, or of several suites, are the usual ones
+    # a suite of perturbations may have its own images; those of attacks, or of several suites, are the usual ones
     def preference(images: str) -> tuple[int, bool, int, int]:
         return -len(scores[images]), "" not in suites[images], -len(suites[images]), -_most(scores[images])
 
@@ -345,7 +345,7 @@ def _accuracies(kind: ColumnKind, title: str, about: str, scores: _Scores) -> _C
 
 
 def _distinguished(found: Sequence[_ColumnScores]) -> tuple[Column, ...]:
-    """The columns; of those with one title each says what tells it apart, and has a key of its own."""
+    """The columns; of those with one title each says what distinguishes it, and has its own key."""
     keys: list[str] = []
     named = []
     for one in found:

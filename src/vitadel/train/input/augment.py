@@ -37,7 +37,7 @@ class Augment(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Several transforms, each with random numbers of its own."""
+    """Several transforms, each with its own random numbers."""
 
     steps: tuple[Augment, ...]
 
@@ -164,7 +164,7 @@ class ColorJitter:
     def _changed(self, x: Tensor, which_B: Tensor, factors: list[Tensor], shift_B: Tensor) -> Tensor:
         """The change numbered `which_B` made to each image."""
         gray = luminance(x)
-        # in float64, a sum rounds to the same float32 in whichever order a batch of this size is summed
+        # in float64, a sum rounds to the same float32 in any order in which a batch of this size is summed
         mean = gray.mean((1, 2, 3), keepdim=True, dtype=torch.float64).to(x.dtype)
         which = _over_pixels(which_B)
         towards = torch.where(which == 0, torch.zeros_like(gray), torch.where(which == 1, mean, gray))

@@ -14,7 +14,7 @@ from vitadel.train.input.pil_augment import PILAugment, pil_augmented
 from vitadel.train.input.sampler import BatchIndex
 
 _AHEAD = 3
-# a data set of up to so many bytes is kept on a GPU
+# a data set of up to this number of bytes is kept on a GPU
 _ON_DEVICE = 8 * 2**30
 
 # images and labels of one batch

@@ -54,7 +54,7 @@ class Mixing:
     batch gets CutMix with probability `switch`. Labels are not smoothed here: the objective does that.
 
     The parameters depend on the seed alone and are the same on every rank. An image's partner is the one half a batch
-    further on: of ranks that take every world-th image of a batch, each has the partners of its own. timm pairs from
+    further on: of ranks that take every world-th image of a batch, each has its own partners. timm pairs from
     both ends, which is the same in a shuffled batch.
     """
 

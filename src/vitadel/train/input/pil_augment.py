@@ -84,8 +84,8 @@ def pil_augmented(
 ) -> Generator[tuple[BatchIndex, Tensor, Tensor], None, None]:
     """(index, uint8 pixels, labels), augmented by `num_workers` processes, or in this one.
 
-    An image is a function of (seed, step, row, copy), whichever process augments it and whatever is in the batch with
-    it. The caller's random state stays as it is.
+    An image is a function of (seed, step, row, copy), regardless of the process that augments it and of what is in the
+    batch with it. The caller's random state stays as it is.
 
     Args:
         split: The images.

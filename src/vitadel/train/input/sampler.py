@@ -47,7 +47,7 @@ class Sampler:
     mixed batches, both kinds go through one permutation after the other, and no image is left out.
 
     With `repeats` (repeated augmentation, Hoffer et al. 2020, as in DeiT, which repeats 3 times) each image comes so
-    many times in a row, and an epoch of the same length shows so many fewer images. A process that takes every
+    many times in a row, and an epoch of the same length shows fewer images by that factor. A process that takes every
     world-th image gets other copies than its neighbors, as with DeiT's sampler; unlike there, the epoch is not cut to
     a multiple of 256.
     """

@@ -68,7 +68,7 @@ class RunningMeans:
         return all(bool(total.isfinite().all()) for total in self._sums.values())
 
     def compute(self) -> dict[str, float]:
-        """The means, and images per second; the next ones begin anew."""
+        """The means, and images per second; the next ones start again."""
         # rounded to significant digits, because a factor of attention may be 1e-7
         means = {name: float(f"{float(total) / self._updates[name]:.7g}") for name, total in self._sums.items()}
         rate = self._images / (time.perf_counter() - self._started)
@@ -148,7 +148,7 @@ class TrainingLog:
         """Write and report a flag."""
         if self._scalars is not None:
             self._run.log("alarm", at=step, code=flag.code, sentence=flag.sentence, evidence=flag.evidence)
-        self._notify(f"alarm at step {step}: {flag.sentence}", 0, 0, {})
+        self._notify(f"flag at step {step}: {flag.sentence}", 0, 0, {})
 
     def _write(self, event: str, step: int, numbers: Mapping[str, float]) -> None:
         if self._scalars is not None:
