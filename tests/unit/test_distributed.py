@@ -83,7 +83,7 @@ from vitadel.core.distributed import Ranks
 from vitadel.runs import Run
 ranks = Ranks.of_launch()
 run = Run.claim(Path(sys.argv[1]), "evaluate", {"seed": 0}, device="cpu", ranks=ranks)
-ranks.wait()
+ranks.barrier()
 print(ranks.rank, ranks.world, run.manifest.kind)
 """
 

@@ -227,7 +227,7 @@ def _refuse_unreadable_name(folder: Path) -> None:
 def _refuse_other_run(folder: Path, described: Mapping[str, object]) -> bool:
     """Whether this run has the folder already; raises if something else has it."""
     if not _exists(folder / _MANIFEST):
-        _refuse_strangers(folder)
+        _refuse_nonempty_folder(folder)
         return False
     then = ManifestRecord.read(folder / _MANIFEST)
     if changed := differences({"kind": then.kind, "parts": then.parts}, described, longest=_LONGEST):
@@ -238,7 +238,7 @@ def _refuse_other_run(folder: Path, described: Mapping[str, object]) -> bool:
     return True
 
 
-def _refuse_strangers(folder: Path) -> None:
+def _refuse_nonempty_folder(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is a file; --run wants a folder. Choose another name.")
     try:
