@@ -210,6 +210,8 @@ class Selection:
 def selected(mutant: Mutant, records: Mapping[Path, FileRecord]) -> Selection:
     """The tests that run the fewest functions come first: they look at this one the closest."""
     folders = [TESTS / "unit" / mutant.package, TESTS / mutant.package, *(TESTS / name for name in EVERYWHERE)]
+    if mutant.package == "api":  # the commands do nothing but call it
+        folders.append(TESTS / "cli")
     named = re.compile(rf"\b{re.escape(mutant.module)}\b")
     near = {
         file: record for file, record in records.items() if file.parent in folders or named.search(file.read_text())
