@@ -15,6 +15,7 @@ import vitadel as vd
 from vitadel.attacks import APGD, FAB, FGSM, GAMA, PGD, Attack, Square
 from vitadel.core.rng import RandomStreams
 from vitadel.models import Model
+from vitadel.shifts import Corruption
 from vitadel.train import Augment, Chain, ColorJitter, Erase, Flip, Mixing, PadCrop, ResizedCrop, Rotate
 
 RECORD = Path(__file__).with_name("random.json")
@@ -65,6 +66,12 @@ def batch(model: Model) -> tuple[Tensor, Tensor]:
 def test_augmentations(name: str, batch: tuple[Tensor, Tensor]) -> None:
     rng = RandomStreams.of(3, torch.arange(6) + 100)
     check(RECORD, f"augment {name}", summary(AUGMENTS[name](batch[0], rng)))
+
+
+def test_procedural_frost() -> None:
+    """Every tint occurs among these images, and a tint that is off by one level is seen."""
+    frosted = Corruption("frost", 3, "imagenet")(torch.zeros(24, 3, 16, 16), torch.arange(24), seed=0)
+    check(RECORD, "frost", (frosted * 255).round().double().mean((2, 3)).mul(100).tolist())
 
 
 def test_mixing(batch: tuple[Tensor, Tensor]) -> None:
