@@ -61,9 +61,7 @@ def load_data(
     if preprocess is not None and image_size is not None:
         raise UsageError(f"got both image_size={image_size} and preprocess={preprocess!r}. Give one of them.")
     chosen = default_preprocess(spec, image_size) if preprocess is None else preprocess
-    return data.load(
-        spec, preprocess=as_preprocess(chosen), classes=classes, skip=skip_unreadable, holdout=holdout
-    )
+    return data.load(spec, preprocess=as_preprocess(chosen), classes=classes, skip=skip_unreadable, holdout=holdout)
 
 
 def default_preprocess(spec: str, image_size: int | None = None) -> str:

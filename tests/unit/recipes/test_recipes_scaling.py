@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+import vitadel as vd
 from vitadel import models
-from vitadel.attacks import PGD
+from vitadel.attacks import PGD, Scaling
 from vitadel.objectives import (
     AWP,
     MART,
@@ -139,6 +140,17 @@ def test_digits_with_scaling(tmp_path: Path) -> None:
     assert final.attention_scales is not None
     assert bool((final.attention_scales != 1).any())
     assert model.attention_scales is not None
+
+
+def test_the_literal_form_is_a_setting(tmp_path: Path) -> None:
+    """Algorithm 1 as printed: drifting from batch to batch, the last factors, one more for the logits."""
+    text = "objective.scaling=aas-literal:batches=1,batch_size=32,steps=2"
+    recipe = override(RECIPES["digits-aas"](), ["plan.epochs=3", "objective.period=1", text])
+    assert isinstance(recipe.objective, AttentionScaling)
+    assert recipe.objective.scaling == replace(Scaling.literal(), batches=1, batch_size=32, steps=2)
+    model = train_recipe(recipe, tmp_path / "run", data_spec="digits[:64]")
+    assert model.logits_scale is not None
+    vd.evaluate(tmp_path / "run", "digits[:8]", "clean", run=tmp_path / "eval", progress=False)
 
 
 def test_the_scope_can_be_set_from_outside(tmp_path: Path) -> None:
