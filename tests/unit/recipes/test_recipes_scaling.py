@@ -20,9 +20,10 @@ from vitadel.objectives import (
     Scope,
     TrainingTime,
 )
-from vitadel.recipes import RECIPES, Recipe, override, train_recipe
+from vitadel.recipes import RECIPES, Recipe, leaves, override, train_recipe
 from vitadel.recipes import attention_scaling as room
 from vitadel.train import SGD
+from vitadel.train.optim import Decay
 
 _PAPER = [name for name, make in RECIPES.items() if make.__module__ == room.__name__]
 _SCALED = [name for name in _PAPER if name.endswith("-aas")]
@@ -82,6 +83,44 @@ def test_published_numbers(name: str, kind: type[AdversarialObjective], publishe
     recipe = RECIPES[name]()
     assert isinstance(hostile(recipe.objective), kind)
     assert recipe.expect["published"].startswith(published)
+
+
+@pytest.mark.parametrize(
+    ("data", "clean", "pgd", "with_aas"),
+    [("cifar10", 87.43, 61.10, 58.01), ("cifar100", 62.47, 30.01, 27.02), ("imagenet100", 68.03, 29.75, 26.12)],
+)
+def test_the_attacked_model_of_tables_1_to_3(data: str, clean: float, pgd: float, with_aas: float) -> None:
+    """Section 6: "trained on the standard PGD-AT with AWP"; Wu et al.'s code has 0.01 for it, from the first epoch."""
+    recipe, plain = RECIPES[f"vit-b-{data}-at-awp"](), RECIPES[f"vit-b-{data}-at"]()
+    assert recipe.objective == AWP(plain.objective, gamma=0.01, start=0)
+    assert isinstance(plain.objective, Adversarial)
+    assert recipe.plan.optimizer == SGD(lr=0.1, weight_decay=5e-4, nesterov=False, decay=Decay.ALL)
+    assert replace(recipe.plan, optimizer=plain.plan.optimizer) == plain.plan
+    published = recipe.expect["published"]
+    assert published.startswith(
+        f"{clean:.2f}% clean, {pgd:.2f}% robust (paper, table 3; PGD-100, with AAS {with_aas:.2f}%"
+    )
+
+
+@pytest.mark.parametrize("name", [name for name in _PAPER if name.startswith("xcit")])
+def test_the_schedule_of_xcit_is_not_said_to_be_the_papers(name: str) -> None:
+    """Section 6.2: "a max learning rate of 0.1, and a cosine learning rate schedule is used for all experiments except
+    XCIT-S12"; "we train for 300 epochs instead"; SGD with a momentum of 0.9 "in all the experiments".
+    """
+    sources = {leaf.path: str(leaf.source) for leaf in leaves(RECIPES[name]())}
+    assert sources["plan.optimizer.lr"].startswith("our choice: 0.1 as for ViT-B")
+    assert sources["plan.step_every"].startswith("our choice: the cosine of ViT-B")
+    assert sources["plan.epochs"] == "paper: section 6.2; 300 for XCiT-S12"
+    assert sources["plan.optimizer"].startswith("paper: section 6.2")
+    vit = {leaf.path: str(leaf.source) for leaf in leaves(RECIPES["vit-b-cifar10-at"]())}
+    assert vit["plan.optimizer.lr"].startswith("paper: section 6.2")
+
+
+@pytest.mark.parametrize("name", _PAPER)
+def test_the_size_of_the_images_is_ours(name: str) -> None:
+    """The paper gives no size and no patches."""
+    sources = {leaf.path: str(leaf.source) for leaf in leaves(RECIPES[name]())}
+    assert sources["model.image_size"].startswith("our choice: ")
 
 
 def test_the_gains_are_those_that_the_prose_names() -> None:
