@@ -1,9 +1,9 @@
 """ViT-B/2 and ViT-L/2 on CIFAR with millions of generated images, and the WideResNets they are compared with.
 
-Source:  the paper that pits ViT-B/2 and ViT-L/2 against WideResNets under TRADES (paper 004), and code that matches it:
-         github.com/demon2036/jax-adv-vit, which names no paper; the attribution rests on its configurations. The
-         WideResNet follows Wang et al. 2023, "Better Diffusion Models Further Improve Adversarial Training", and
-         github.com/wzekai99/DM-Improves-AT.
+Source:  Wu et al. 2025, "Vision Transformers Beat WideResNets on Small Scale Datasets Adversarial Robustness", and
+         code that matches it: github.com/demon2036/jax-adv-vit, which names no paper; the attribution rests on its
+         configurations. The WideResNets follow Wang et al. 2023, "Better Diffusion Models Further Improve Adversarial
+         Training", and github.com/wzekai99/DM-Improves-AT.
 Differs: - In the L2 attack their code compares with raw logits where it means probabilities; ours with probabilities.
          - Beyond 2000 epochs their runs warm up over 5, 100 or 200 epochs; here it is 200.
          - Their clipping is off in some runs; here it is always on.
