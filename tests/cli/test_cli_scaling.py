@@ -48,6 +48,7 @@ def test_model_and_rescaled_model_are_told_apart(vitadel: Command, trained: Path
     assert "scored on" in out
     assert "rescaled" in out
     assert "attentions scaled by" in out
+    assert "found on 16 training images" in " ".join(out.split())
     code, out, _ = vitadel(*words, *scaling, "--json")
     assert code == 0
     itself, paper = json.loads(out)["evaluations"]

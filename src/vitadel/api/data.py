@@ -32,6 +32,7 @@ def load_data(
     preprocess: str | Preprocess | None = None,
     classes: Sequence[str] | None = None,
     skip_unreadable: bool = False,
+    holdout: bool = True,
     **other: object,
 ) -> DataSet:
     """Load a data set: `digits`, `cifar10:DIR`, `imagenet:DIR`, `folder:DIR`, ..., with `[:n]` for its first n images.
@@ -42,6 +43,7 @@ def load_data(
         preprocess: `crop:SIZE[:RESIZE][:bicubic]` or `squash:SIZE[:bicubic]` in place of what suits the data set.
         classes: Names of the classes to keep.
         skip_unreadable: Leave out images that cannot be read, and count them, instead of refusing the data set.
+        holdout: Whether a part of the training images is held out as `.holdout`; otherwise `.train` has all of them.
 
     Returns:
         The data set; `.train`, `.holdout` and `.test` are splits, and `.test.tensors(256)` gives pixels and labels.
@@ -54,11 +56,12 @@ def load_data(
         >>> x.shape
         torch.Size([16, 3, 8, 8])
     """
-    refuse_arguments("load_data", other, ("image_size", "preprocess", "classes", "skip_unreadable"), _ELSEWHERE)
+    known = ("image_size", "preprocess", "classes", "skip_unreadable", "holdout")
+    refuse_arguments("load_data", other, known, _ELSEWHERE)
     if preprocess is not None and image_size is not None:
         raise UsageError(f"got both image_size={image_size} and preprocess={preprocess!r}. Give one of them.")
     chosen = default_preprocess(spec, image_size) if preprocess is None else preprocess
-    return data.load(spec, preprocess=as_preprocess(chosen), classes=classes, skip=skip_unreadable)
+    return data.load(spec, preprocess=as_preprocess(chosen), classes=classes, skip=skip_unreadable, holdout=holdout)
 
 
 def default_preprocess(spec: str, image_size: int | None = None) -> str:

@@ -1,5 +1,6 @@
 """A model and images that go together, and the run folder that is claimed for what is done with them."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from vitadel.core.errors import UsageError
 from vitadel.data import DataSet, Preprocess, Split
 from vitadel.evaluate import refuse_other_classes
 from vitadel.models import Model
-from vitadel.runs import Run
+from vitadel.runs import ManifestRecord, Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,7 @@ class Job:
                 data, preprocess=as_preprocess(chosen), skip=skip_unreadable, num_outputs=num_outputs
             )
         refuse_other_classes(loaded, dataset)
+        _refuse_trained_holdout(loaded, dataset, split)
         if skip_unreadable:
             dataset = _readable(dataset, split, ranks)
         return cls(loaded, name, dataset, split, skip_unreadable, ranks)
@@ -134,13 +136,36 @@ def _name_and_preprocess(model: Model) -> tuple[str, str | None]:
     """What to call a model, and how the run that trained it prepared its images."""
     if model.source is None:
         return (type(model.net).__name__ if model.spec is None else model.spec.name), None
-    folder = models.training_run_of(model.source)
-    if folder is None:
+    manifest = _training_manifest(model)
+    if manifest is None:
         return model.source, None
-    manifest = Run.open(folder).manifest
     # a head or a file within the run is distinguished by its own text
     name = manifest.text("recipe", "name") if Path(model.source).is_dir() else ""
     return name or model.source, manifest.text("recipe", "preprocess") or None
+
+
+def _training_manifest(model: Model) -> ManifestRecord | None:
+    """The manifest of the run that trained a model, if it is in a run folder."""
+    folder = None if model.source is None else models.training_run_of(model.source)
+    return None if folder is None else Run.open(folder).manifest
+
+
+def _refuse_trained_holdout(model: Model, data: DataSet, split: str) -> None:
+    """Raise if the hold-out is asked for and the model was trained on all training images of this kind of data."""
+    manifest = _training_manifest(model) if split == "holdout" else None
+    if manifest is None or "holdout" in (manifest.find("data", "splits") or {}):
+        return
+    chosen, trained_on = manifest.text("recipe", "selection", "split"), manifest.text("data", "spec")
+    if chosen not in ("", "holdout") and _kind(trained_on) == _kind(data.spec):
+        raise UsageError(
+            f"{model.source} was trained with selection.split={chosen}, on all training images, so the hold-out of "
+            f"{data.spec} is among them. Write --split test."
+        )
+
+
+def _kind(spec: str) -> str:
+    """The first word of a data set's spec."""
+    return re.split(r"[:@[]", spec, maxsplit=1)[0]
 
 
 def _readable(data: DataSet, split: str, ranks: Ranks) -> DataSet:

@@ -172,7 +172,7 @@ def _attack_table(model: str, records: Sequence[SuiteRecord]) -> ShortTable:
         scored_on = "rescaled" if any(flag.code == "rescaled-model" for flag in record.flags) else "model"
         rows.append([scored_on, *row] if with_scaling else row)
         if record.scaling:
-            notes.append(f"{record.name}: {_factors(record.scaling['factors'])}; `rescaled` is the paper's protocol")
+            notes.append(f"{record.name}: {_factors(record.scaling)}; `rescaled` is the paper's protocol")
         notes += _flags(record)
     return ShortTable(model, ["scored on", *columns] if with_scaling else columns, rows, notes)
 
@@ -183,14 +183,17 @@ def _measures_table(model: str, record: SuiteRecord) -> ShortTable:
     return ShortTable(f"{record.title}: {model}", columns, rows, [record.sentence, *_flags(record)])
 
 
-def _factors(factors: Any) -> str:
+def _factors(found: Mapping[str, Any]) -> str:
+    factors = found["factors"]
     each = factors["attentions"]
     # older records say `felled` and `of`
     broken, num_images = (
         factors.get(new, factors.get(old)) for new, old in (("broken", "felled"), ("num_images", "of"))
     )
     trial = "" if broken is None else f"; a short attack broke {broken} of {num_images}"
-    return f"{len(each)} attentions scaled by {min(each):.2g} to {max(each):.2g}{trial}"
+    where = {"train": "training", "evaluated": "evaluated"}.get(str(found.get("split")))
+    where = "" if where is None else f", found on {found['images']} {where} images"
+    return f"{len(each)} attentions scaled by {min(each):.2g} to {max(each):.2g}{where}{trial}"
 
 
 def _flags(record: SuiteRecord) -> list[str]:

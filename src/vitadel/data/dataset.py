@@ -37,7 +37,7 @@ class DataSet:
         classes: Names of the classes; a label is an index into them.
         preprocess: How pictures are brought to the size of the model's input.
         train: Training images without the hold-out; None where the source has only test images.
-        holdout: A tenth of the training images, at most 1000; None where no class has two.
+        holdout: A tenth of the training images, at most 1000; None where no class has two, or if none was wanted.
         test: Images for reported numbers.
         published: Mean and deviation as the field uses them for this data set, if it is a known one.
     """

@@ -30,6 +30,7 @@ def load(
     classes: Sequence[str] | None = None,
     skip: bool = False,
     num_outputs: int | None = None,
+    holdout: bool = True,
 ) -> DataSet:
     """The data set that `spec` names, with its classes chosen, its hold-out split off and every order fixed.
 
@@ -45,6 +46,7 @@ def load(
             that do not belong to a released data set.
         num_outputs: How many classes the model to be evaluated has: if these are all classes of the source, images of
             chosen classes keep the labels they have among all.
+        holdout: Whether a part of the training images is held out; otherwise `train` has all of them.
 
     Raises:
         UsageError: The text cannot be read, or the files are missing, damaged or of another layout.
@@ -61,13 +63,13 @@ def load(
     source = _read(parsed, preprocess, chosen, skip)
     if chosen is not None and parsed.kind not in _PARTS:
         source = source.choose(chosen, keep_labels=num_outputs == len(source.classes) > len(chosen))
-    train, holdout = (None, None) if source.train is None else hold_out(source.train)
+    train, held_out = hold_out(source.train) if holdout and source.train is not None else (source.train, None)
     return DataSet(
         spec=spec,
         classes=source.classes,
         preprocess=preprocess,
         train=None if train is None else _finished(train, parsed.first),
-        holdout=None if holdout is None else _finished(holdout, parsed.first),
+        holdout=None if held_out is None else _finished(held_out, parsed.first),
         test=_finished(source.test, parsed.first),
         published=source.statistics,
     )

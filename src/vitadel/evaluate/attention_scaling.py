@@ -11,6 +11,7 @@ from vitadel.attacks.attention_scaling.attack import find_attack_factors, rescal
 from vitadel.core.errors import UsageError
 from vitadel.core.flags import Flag
 from vitadel.evaluate.context import Context
+from vitadel.evaluate.images import Images
 from vitadel.evaluate.search import NamedAttack
 
 # how the name of an attack ends that learned from the rescaled model
@@ -22,7 +23,7 @@ RESCALED = Flag(
     "these are the numbers of the rescaled model: the paper's protocol, not the model's accuracy",
     {},
 )
-_FACTORS = "factors"
+_FACTORS, _EVALUATED = "factors", "evaluated"
 
 
 def with_scaled(attacks: tuple[NamedAttack, ...], factors: Factors) -> tuple[NamedAttack, ...]:
@@ -45,11 +46,13 @@ def factors_record(ctx: Context, scaling: Scaling) -> dict[str, Any]:
 
     def search() -> dict[str, object]:
         assert ctx.threat is not None
-        count = min(len(ctx.images), max(scaling.batches * scaling.batch_size, scaling.trial_images))
-        batch = ctx.batch(torch.arange(count))
+        images, split = _searched_images(ctx, scaling)
+        count = min(len(images), max(scaling.batches * scaling.batch_size, scaling.trial_images))
+        batch = replace(ctx, images=images).batch(torch.arange(count))
         found = find_attack_factors(ctx.model, batch.x, batch.y, ctx.threat, scaling, seed=ctx.seed)
         tried = [asdict(one) for one in found.tried]
-        return {_FACTORS: asdict(found.best), "tried": tried, "forwards": found.forwards, "backwards": found.backwards}
+        costs = {"forwards": found.forwards, "backwards": found.backwards}
+        return {_FACTORS: asdict(found.best), "tried": tried, "split": split, "images": count, **costs}
 
     record = ctx.compute_once(_FACTORS, search)
     try:
@@ -60,6 +63,25 @@ def factors_record(ctx: Context, scaling: Scaling) -> dict[str, Any]:
             "Delete the folder to have them searched again."
         ) from error
     return record
+
+
+def _searched_images(ctx: Context, scaling: Scaling) -> tuple[Images, str]:
+    """The training images, as in lines 1 and 2 of Algorithm 1, or the evaluated ones; and which of them these are."""
+    train = None if ctx.data is None else ctx.data.train
+    if scaling.split == "train" and train is not None and train is not ctx.images:
+        return train, "train"
+    return ctx.images, _EVALUATED
+
+
+def search_flags(found: Mapping[str, Any]) -> list[Flag]:
+    """A flag if factors were chosen on images that are evaluated with them."""
+    if found.get("split") != _EVALUATED or len(found.get("tried", ())) < 2:  # a single factor is no choice
+        return []
+    count = found["images"]
+    sentence = (
+        f"the factors were searched on {count} of the evaluated images, where the paper searches on training images"
+    )
+    return [Flag("factors-of-evaluated-images", sentence, {"images": count})]
 
 
 def factors_of(record: Mapping[str, Any]) -> Factors:

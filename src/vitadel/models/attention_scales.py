@@ -1,10 +1,10 @@
 """Factors for the scores of every attention that are part of a network, as its weights are.
 
-The factors of `attention_scales` multiply the products of queries and keys in every forward pass. They are a buffer of
-the network, so state dicts, fingerprints, copies and files have them. Two further buffers exist in training only:
-`attack_scales` are used when attacks are made and never by the model itself, and `scaling_record` has the epoch in
-which the factors were searched and the objective they reached. Files of models omit these two; training states have
-them.
+The factors of `attention_scales` multiply the products of queries and keys in every forward pass, and `logits_scale`,
+if there is one, the logits. They are buffers of the network, so state dicts, fingerprints, copies and files have them.
+Further buffers exist in training only: `attack_scales` and `attack_logits_scale` are used when attacks are made and
+never by the model itself, and `scaling_record` has the epoch in which the factors were searched and the objective they
+reached. Files of models omit these; training states have them.
 
 Shape letters: M attentions.
 """
@@ -20,7 +20,10 @@ from vitadel.models.families import family_of
 from vitadel.models.taps import Taps, is_compiled
 
 ATTENTION, ATTACK, SEARCH_RECORD = "attention_scales", "attack_scales", "scaling_record"
-_OF_TRAINING = (ATTACK, SEARCH_RECORD)
+# the buffer of the factor of the logits, by the buffer of the attentions' factors it goes with
+LOGITS = {ATTENTION: "logits_scale", ATTACK: "attack_logits_scale"}
+_OF_TRAINING = (ATTACK, LOGITS[ATTACK], SEARCH_RECORD)
+_OF_MODEL = (ATTENTION, LOGITS[ATTENTION])
 
 
 def set_factors(net: nn.Module, name: str, factors: float | Tensor | Sequence[float]) -> None:
@@ -38,6 +41,14 @@ def set_factors(net: nn.Module, name: str, factors: float | Tensor | Sequence[fl
     if not bool((each_M.isfinite() & (each_M >= 0)).all()):
         raise UsageError(f"factors of attention must be numbers from 0 up, got {each_M.tolist()}.")
     set_buffer(net, name, each_M)
+
+
+def set_logits_factor(net: nn.Module, name: str, factor: float | Tensor) -> None:
+    """Set the buffer `name` to the factor of the logits."""
+    value = torch.as_tensor(factor, dtype=torch.float32).detach()
+    if value.ndim or not bool(value.isfinite() and value > 0):
+        raise UsageError(f"the factor of the logits must be a positive number, got {value.tolist()}.")
+    set_buffer(net, name, value)
 
 
 def buffer(net: nn.Module, name: str) -> Tensor | None:
@@ -62,7 +73,7 @@ def has_factors(net: nn.Module) -> bool:
 @torch.no_grad()
 def copy_factors(source: nn.Module, target: nn.Module) -> None:
     """Copy the factors to the running average of a network: they change abruptly, so averaging makes no sense."""
-    for name in (ATTENTION, *_OF_TRAINING):
+    for name in (*_OF_MODEL, *_OF_TRAINING):
         if (value := buffer(source, name)) is not None:
             getattr(target, name).copy_(value)
 
@@ -70,6 +81,23 @@ def copy_factors(source: nn.Module, target: nn.Module) -> None:
 def without_training(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """A state dict without the buffers that only training needs."""
     return {name: value for name, value in tensors.items() if name not in _OF_TRAINING}
+
+
+def taken_from(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Take a model's factors out of a state dict, for `restore`."""
+    return {name: state.pop(name) for name in _OF_MODEL if name in state}
+
+
+def restore(net: nn.Module, factors: Mapping[str, Tensor]) -> None:
+    """Give a network the factors that were taken from a state dict; they may come from any file.
+
+    Raises:
+        UsageError: If they do not fit the network, or are no factors.
+    """
+    if ATTENTION in factors:
+        set_factors(net, ATTENTION, factors[ATTENTION])
+    if LOGITS[ATTENTION] in factors:
+        set_logits_factor(net, LOGITS[ATTENTION], factors[LOGITS[ATTENTION]])
 
 
 def drop_training_buffers(net: nn.Module) -> None:
@@ -81,10 +109,9 @@ def drop_training_buffers(net: nn.Module) -> None:
 
 def scaled_logits(net: nn.Module, taps: Taps, pixels: Tensor) -> Tensor:
     """The network's logits on normalized images, with its factors applied if it has any."""
-    factors_M = buffer(net, ATTENTION)
-    if factors_M is None:
-        return net(pixels)
-    return _scaled(net, taps, pixels, factors_M)
+    factors_M, factor = buffer(net, ATTENTION), buffer(net, LOGITS[ATTENTION])
+    z_BK = net(pixels) if factors_M is None else _scaled(net, taps, pixels, factors_M)
+    return z_BK if factor is None else z_BK * factor
 
 
 # traced by torch.compile, hooks and modes could be lost; run eagerly, the factors are always applied.

@@ -5,10 +5,10 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from vitadel.core.errors import UsageError, short_reason, unknown_name_error
@@ -34,7 +34,8 @@ class _Own:
 
     about: str
     image_size: int
-    build: Callable[[int], nn.Module]
+    build: Callable[..., nn.Module]
+    options: tuple[str, ...] = ()
 
 
 def _resnet50_gelu(num_classes: int) -> nn.Module:
@@ -45,13 +46,16 @@ def _resnet50_gelu(num_classes: int) -> nn.Module:
     return net
 
 
+def _wide(depth: int, width: int) -> _Own:
+    build = partial(WideResNet, depth, width)
+    return _Own(f"WideResNet-{depth}-{width} for 32 px; takes the option act_layer=silu", 32, build, ("act_layer",))
+
+
 OWN_ARCHITECTURES: dict[str, _Own] = {
-    "wrn28_10": _Own("WideResNet-28-10 for 32 px", 32, lambda classes: WideResNet(28, 10, classes)),
-    "wrn28_10_silu": _Own(
-        "WideResNet-28-10 with SiLU, for 32 px", 32, lambda classes: WideResNet(28, 10, classes, F.silu)
-    ),
-    "wrn34_10": _Own("WideResNet-34-10 for 32 px", 32, lambda classes: WideResNet(34, 10, classes)),
-    "wrn70_16": _Own("WideResNet-70-16 for 32 px", 32, lambda classes: WideResNet(70, 16, classes)),
+    "wrn28_10": _wide(28, 10),
+    "wrn28_10_silu": _Own("WideResNet-28-10 with SiLU, for 32 px", 32, partial(WideResNet, 28, 10, act_layer="silu")),
+    "wrn34_10": _wide(34, 10),
+    "wrn70_16": _wide(70, 16),
     "resnet50_gelu": _Own("ResNet-50 with GELU", 224, _resnet50_gelu),
     "pointer": _Own("hard attention for 8 px whose gradient is zero; to test attacks with", 8, MaskedGradientNet),
 }
@@ -83,10 +87,11 @@ def default_spec(name: str, options: Mapping[str, Option], num_classes: int | No
     """The spec of `timm:NAME` or `vitadel:NAME` with its published geometry and normalization."""
     kind, _, arch = name.partition(":")
     if kind == "vitadel":
-        size = _own(arch).image_size
-        _refuse_options(name, options)
+        own = _own(arch)
+        size = own.image_size
+        check_options(name, options, allowed=own.options)
         usual = 10 if size <= 32 else 1000
-        return ModelSpec(name, usual if num_classes is None else num_classes, size, None, RAW_PIXELS)
+        return ModelSpec(name, usual if num_classes is None else num_classes, size, None, RAW_PIXELS, dict(options))
     config = _timm_config(arch)
     classes = config.num_classes if num_classes is None else num_classes
     if num_classes is None and not classes:
@@ -140,8 +145,8 @@ def _construct(spec: ModelSpec) -> nn.Module:
     if kind == "vitadel":
         OTHER_FAMILY.size_options(spec.image_size, spec.patch_size)
         own = _own(arch)
-        _refuse_options(spec.name, spec.options)
-        return own.build(spec.num_classes)
+        check_options(spec.name, spec.options, allowed=own.options)
+        return own.build(spec.num_classes, **spec.options)
     if kind != "timm":
         raise UsageError(f"{spec.name!r} is no architecture. Those of timm are timm:NAME, our own vitadel:NAME.")
     import timm
@@ -159,11 +164,6 @@ def _construct(spec: ModelSpec) -> nn.Module:
         raise UsageError(f"timm cannot build {arch} with {asked or 'its defaults'}: {short_reason(error)}.") from error
     assert isinstance(net, nn.Module)
     return net
-
-
-def _refuse_options(name: str, options: Mapping[str, Option]) -> None:
-    if options:
-        raise UsageError(f"{name} takes no options, got {', '.join(options):.80}. Leave them out.")
 
 
 def _memory() -> float:

@@ -184,10 +184,9 @@ def _assemble(spec: ModelSpec, text: str, state: Mapping[str, Tensor] | None, re
     fitted = None if state is None else _fitted(spec, shapes, state, text, request)
     net = build(spec, seed=request.seed)
     if fitted is not None:
-        factors_M = fitted.pop(attention_scales.ATTENTION, None)
+        factors = attention_scales.taken_from(fitted)
         net.load_state_dict({**net.state_dict(), **fitted})
-        if factors_M is not None:
-            attention_scales.set_factors(net, attention_scales.ATTENTION, factors_M)
+        attention_scales.restore(net, factors)
     return Model(net, spec.normalization, replace(spec, patch_size=family_of(net).patch_size(net)))
 
 
@@ -197,7 +196,7 @@ def _fitted(
     """The weights of `state` with the names and shapes of the network, without those that stay freshly drawn."""
     wanted = shapes.state_dict()
     stripped = strip_prefix(state, wanted)
-    factors_M = stripped.pop(attention_scales.ATTENTION, None)
+    factors = attention_scales.taken_from(stripped)
     _refuse_other_geometry(spec, shapes, stripped, text, request.changes)
     fitted, fresh = family_of(shapes).fit(stripped, shapes), set()
     heads = tuple(f"{name}." for name in classifiers(shapes))
@@ -215,7 +214,7 @@ def _fitted(
             fresh.add(key)
     check_keys({**fitted, **{key: wanted[key] for key in fresh}}, wanted, text)
     kept = {key: value for key, value in fitted.items() if key not in fresh}
-    return kept if factors_M is None else {**kept, attention_scales.ATTENTION: factors_M}
+    return {**kept, **factors}
 
 
 def _refuse_other_geometry(

@@ -68,6 +68,11 @@ class Model(nn.Module):
         return attention_scales.buffer(self.net, attention_scales.ATTENTION)
 
     @property
+    def logits_scale(self) -> Tensor | None:
+        """The factor of the logits, if the network has one."""
+        return attention_scales.buffer(self.net, attention_scales.LOGITS[attention_scales.ATTENTION])
+
+    @property
     def fixed_size(self) -> int | None:
         """The side of the only images that the model takes; None if it takes any size, or if that is not known."""
         if self.spec is None:
@@ -97,9 +102,19 @@ def describe_model(model: Model, name: str) -> dict[str, object]:
     return {"name": name, "spec": model.spec, "parameters": parameters, "sha256": sha256}
 
 
-def set_attention_scales(model: Model, factors: float | Tensor | Sequence[float]) -> None:
-    """From now on the model multiplies its attention's scores with these factors: one for all, or one for each."""
+def set_attention_scales(
+    model: Model, factors: float | Tensor | Sequence[float], *, logits: float | Tensor | None = None
+) -> None:
+    """From now on the model multiplies its attention's scores with these factors: one for all, or one for each.
+
+    Args:
+        model: The model.
+        factors: The factors of its attentions.
+        logits: A factor of its logits; without one it has none, or keeps the one it has.
+    """
     attention_scales.set_factors(model.net, attention_scales.ATTENTION, factors)
+    if logits is not None:
+        attention_scales.set_logits_factor(model.net, attention_scales.LOGITS[attention_scales.ATTENTION], logits)
 
 
 def wrap(net: nn.Module, *, mean: float | Sequence[float], std: float | Sequence[float]) -> Model:

@@ -7,7 +7,7 @@ here are passed on: they describe an architecture, and their values are single n
 
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from torch import nn
 
@@ -35,21 +35,30 @@ _WORD = re.compile(r"[a-z0-9_]{0,32}")
 _ELSEWHERE = {"img_size": "image_size", "patch_size": "patch_size", "num_classes": "num_classes"}
 
 
-def check_options(name: str, options: Mapping[str, Option], architectures: tuple[type[nn.Module], ...]) -> None:
+def check_options(
+    name: str,
+    options: Mapping[str, Option],
+    architectures: tuple[type[nn.Module], ...] = (),
+    *,
+    allowed: Collection[str] | None = None,
+) -> None:
     """Refuse options that do not describe an architecture, or values that no architecture has.
 
     Args:
         name: The model, for the error.
         options: What the caller or a file asks for.
         architectures: The classes that may be built; the first one's constructor narrows what is allowed.
+        allowed: The options of an architecture of ours, whose name stands for the rest of its sizes.
     """
-    known = set(_KIND)
+    if allowed is not None and not allowed and options:
+        raise UsageError(f"{name} takes no options, got {', '.join(options):.80}. Leave them out.")
+    known = set(_KIND) if allowed is None else set(allowed) & set(_KIND)
     if architectures:
         known &= set(inspect.signature(architectures[0]).parameters)
     for option, value in options.items():
         if option in _ELSEWHERE:
             raise UsageError(f"{option} of {name} is no option. Say {_ELSEWHERE[option]}={value!r:.40} instead.")
-        if option == "in_chans":
+        if option == "in_chans" and allowed is None:
             if value != 3:
                 raise UsageError(
                     f"images have 3 channels here, got in_chans={value!r:.40}. Leave it out; gray images are repeated."

@@ -1,12 +1,17 @@
 """WideResNet for small images, which timm does not have."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitadel.core.errors import unknown_name_error
+
 Activation = Callable[[Tensor], Tensor]
+
+# by timm's names; Zagoruyko & Komodakis have ReLU, Gowal et al. 2020 and Wang et al. 2023 SiLU, also called Swish
+ACTIVATIONS: Mapping[str, Activation] = {"relu": F.relu, "silu": F.silu}
 
 
 class _Unit(nn.Module):
@@ -34,11 +39,20 @@ class WideResNet(nn.Module):
 
     Checked against the published sizes: WRN-28-10 has 36.48 M parameters at ten classes, WRN-34-10 46.16 M and
     WRN-70-16 266.80 M (tests/unit/models/test_models_wide_resnet.py).
+
+    Args:
+        depth: How many convolutions it has, projection shortcuts included.
+        width: How many times as wide as 16, 32 and 64 channels its groups are.
+        num_classes: Outputs of its head.
+        act_layer: The activation, a name of `ACTIVATIONS`.
     """
 
-    def __init__(self, depth: int, width: int, num_classes: int, active: Activation = F.relu) -> None:
+    def __init__(self, depth: int, width: int, num_classes: int, act_layer: str = "relu") -> None:
         super().__init__()
         assert (depth - 4) % 6 == 0, depth
+        if act_layer not in ACTIVATIONS:
+            raise unknown_name_error("act_layer of a WideResNet", act_layer, ACTIVATIONS)
+        active = ACTIVATIONS[act_layer]
         units = (depth - 4) // 6
         self.stem = nn.Conv2d(3, 16, 3, padding=1, bias=False)
         channels, groups = 16, []

@@ -7,24 +7,31 @@ Jain & Dutta (CVPR 2024, "Towards Understanding and Improving Adversarial Robust
 the paper                                       here
 ==============================================  =======================================================================
 AAS every :math:`\lambda` epochs; 5 to 40 work  ``period``; epochs ``period``, ``2 period``, ... counted from 0, never
-                                                the first and never the last, after which nothing would train
+                                                the first and not the last, after which nothing would train; a period
+                                                as long as the training is one search, at its end (Figure 5: 110)
 "perturb the scaling factors", else train       a search epoch uses its batches for the factors, and the weights stay;
                                                 with ``batches`` only its first ones
 :math:`S' = \mathrm{clamp}(S + \delta)`         the reference is the network without factors, as in `Scaling.paper`:
-                                                new factors replace the old ones and do not drift over the epochs
+                                                new factors replace the old ones and do not drift over the epochs;
+                                                ``scaling.reference=drifting`` continues from the model's own instead
 one S per mini-batch, the last is kept          each ``scaling.batch_size`` images give a candidate; of all
-                                                candidates of an epoch the one with the largest distance is kept
+                                                candidates of an epoch the one with the largest distance is kept, or
+                                                with ``scaling.keep=last`` the last
+m factors for m - 1 attention blocks            one factor each; with ``scaling.logits`` one more, of the logits
 the old factors are replaced (line 17)          they are part of the model, saved and evaluated with it
                                                 (``Scope.DEPLOYED``), or used in attacks during training only
                                                 (``Scope.ATTACK``)
 ==============================================  =======================================================================
 
-Shape letters: B images, M attentions, C candidates.
+The literal form is ``replace(Scaling.literal(), batches=1, batch_size=64)``, or on the command line
+``--set objective.scaling=aas-literal:batches=1,batch_size=64``.
+
+Shape letters: B images, M attentions and, if there is one, the factor of the logits, C candidates.
 """
 
 import enum
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
@@ -33,7 +40,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from vitadel.attacks import Scaling
-from vitadel.attacks.attention_scaling.factor_search import maximize_factors
+from vitadel.attacks.attention_scaling.factor_search import Factors, maximize_factors
 from vitadel.attacks.attention_scaling.rescaled_model import RescaledModel
 from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Range, check_ranges
@@ -75,16 +82,20 @@ class AttentionScaling(Objective):
         check_ranges(self)
         if isinstance(self.inner, AttentionScaling):
             raise UsageError("AttentionScaling cannot hold another one. Give it the objective that trains.")
-        if self.scaling.logits:
-            raise UsageError("a model keeps factors for its attention alone. Write scaling.logits=false.")
-        if self.scaling.reference == "drifting":
-            raise UsageError("factors are measured from the network without any. Write scaling.reference=original.")
+        if self.scaling.reference == "drifting" and self.scaling.keep != "last":
+            raise UsageError(
+                "a drifting reference is what the model keeps, and that is the last candidate, got scaling.keep="
+                f"{self.scaling.keep}. Write scaling.keep=last, or scaling.reference=original."
+            )
 
     def prepare_model(self, model: nn.Module) -> None:
         """Factors of 1 to begin with, or those that the model has already."""
         net = _model(model).net
         if attention_scales.buffer(net, self._buffer) is None:
             attention_scales.set_factors(net, self._buffer, 1.0)
+        logits = attention_scales.LOGITS[self._buffer]
+        if self.scaling.logits and attention_scales.buffer(net, logits) is None:
+            attention_scales.set_logits_factor(net, logits, 1.0)
         attention_scales.set_buffer(net, attention_scales.SEARCH_RECORD, torch.zeros(2))
         self.inner.prepare_model(model)
 
@@ -96,8 +107,10 @@ class AttentionScaling(Objective):
 
     def searches_at(self, time: TrainingTime) -> bool:
         """Whether this update searches for factors."""
-        epoch = time.epoch_index
-        due = 0 < epoch < time.epochs - 1 and epoch % self.period == 0
+        epoch, last = time.epoch_index, time.epochs - 1
+        due = 0 < epoch < last and epoch % self.period == 0
+        # of a period as long as the training, the only search is the one at its end
+        due = due or (0 < epoch == last <= self.period <= time.epochs)
         return due and (self.batches is None or time.update_in_epoch < self.batches)
 
     @property
@@ -145,10 +158,17 @@ def _model(model: nn.Module) -> Model:
     return local
 
 
-def _factors(net: nn.Module, buffer: str) -> Tensor:
-    factors_M = attention_scales.buffer(net, buffer)
+def _buffers(net: nn.Module, name: str) -> list[Tensor]:
+    """The buffer with the factors of the attentions, and that of the logits if there is one."""
+    factors_M = attention_scales.buffer(net, name)
     assert factors_M is not None, _NOT_PREPARED
-    return factors_M
+    logits = attention_scales.buffer(net, attention_scales.LOGITS[name])
+    return [factors_M] if logits is None else [factors_M, logits]
+
+
+def _factors(net: nn.Module, name: str) -> Factors:
+    factors_M, *logits = _buffers(net, name)
+    return Factors(tuple(factors_M.tolist()), float(logits[0]) if logits else 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +187,8 @@ class _AttackedRescaled(Objective):
 
     def prepare(self, model: nn.Module, x: Tensor, y: Tensor, *, seed: int, index_B: Tensor | None = None) -> Examples:
         local: Any = unwrapped(model)  # the model, or the trainer's copy for attacks
-        rescaled = RescaledModel(local, _factors(local.net, attention_scales.ATTACK))
+        factors_M, *logits = _buffers(local.net, attention_scales.ATTACK)
+        rescaled = RescaledModel(local, factors_M, *logits)
         return self.inner.prepare(rescaled, x, y, seed=seed, index_B=index_B)
 
     def loss(self, model: nn.Module, examples: Examples) -> LossOutput:
@@ -206,22 +227,32 @@ class _FactorSearch(Objective):
 
     def _candidate(self, model: Model, images: _SearchImages) -> Tensor:
         """[2 + M]: score, distance and factors of the best candidate of the batch, the same for all ranks."""
-        rank, world = _rank_and_world()
+        # a candidate that is measured from the one before it cannot be searched beside it
+        rank, world = (0, 1) if self._drifts else _rank_and_world()
         size, device = self.scaling.batch_size, images.x.device
-        kept_M = _factors(model.net, self.buffer)
-        candidates = [torch.tensor([-math.inf, 0.0, *kept_M], device=device)]
+        reference = _factors(model.net, self.buffer)
+        candidates = [self._row(-math.inf, replace(reference, objective=0.0), device)]
         for begin in range(rank * size, len(images.x), world * size):
             part = slice(begin, begin + size)
             x, y = images.x[part], hard_labels(images.y[part])
             # by the first image, so that a batch in parts has the same starts
-            seed = fold_seed(images.seed, int(images.index_B[begin]))
-            with _without_factors(kept_M):
-                best = maximize_factors(model, x, y, replace(self.scaling, batch_size=len(x)), seed=seed).best
+            seed, scaling = fold_seed(images.seed, int(images.index_B[begin])), replace(self.scaling, batch_size=len(x))
+            with _without_factors(_buffers(model.net, self.buffer)):
+                best = maximize_factors(model, x, y, scaling, reference=reference, seed=seed).best
             assert best.objective is not None
-            score = float(begin) if self.scaling.keep == "last" else best.objective
             if math.isfinite(best.objective):
-                candidates.append(torch.tensor([score, best.objective, *best.attentions], device=device))
+                score = float(begin) if self.scaling.keep == "last" else best.objective
+                candidates.append(self._row(score, best, device))
+                reference = best
         return _best(_gathered(_best(torch.stack(candidates))))
+
+    @property
+    def _drifts(self) -> bool:
+        return self.scaling.reference == "drifting"
+
+    def _row(self, score: float, factors: Factors, device: torch.device) -> Tensor:
+        logits = [factors.logits] * self.scaling.logits
+        return torch.tensor([score, factors.objective or 0.0, *factors.attentions, *logits], device=device)
 
     def _keep(self, net: nn.Module, candidate: Tensor) -> tuple[Tensor, Tensor]:
         """Distance and factors that are kept from now on; the record says which epoch they are of."""
@@ -230,11 +261,14 @@ class _FactorSearch(Objective):
         score, value, factors_M = candidate[0], candidate[1], candidate[2:]
         better = int(record[0]) != self.epoch or self.scaling.keep == "last" or bool(value > record[1])
         if better and bool(score.isfinite()):
-            attention_scales.set_buffer(net, self.buffer, factors_M)
+            attentions, *logits = _buffers(net, self.buffer)
+            attentions.copy_(factors_M[: len(attentions)])
+            if self.scaling.logits:
+                logits[0].copy_(factors_M[-1])
             attention_scales.set_buffer(
                 net, attention_scales.SEARCH_RECORD, torch.stack([torch.full_like(value, self.epoch), value])
             )
-        return record[1].clone(), _factors(net, self.buffer).clone()
+        return record[1].clone(), _buffers(net, self.buffer)[0].clone()
 
 
 def _best(candidates_CM: Tensor) -> Tensor:
@@ -242,14 +276,16 @@ def _best(candidates_CM: Tensor) -> Tensor:
 
 
 @contextmanager
-def _without_factors(factors_M: Tensor) -> Iterator[None]:
+def _without_factors(buffers: Sequence[Tensor]) -> Iterator[None]:
     """Sets the current factors to 1 for a while."""
-    before_M = factors_M.clone()
-    factors_M.fill_(1.0)
+    before = [factors.clone() for factors in buffers]
+    for factors in buffers:
+        factors.fill_(1.0)
     try:
         yield
     finally:
-        factors_M.copy_(before_M)
+        for factors, value in zip(buffers, before, strict=True):
+            factors.copy_(value)
 
 
 def _rank_and_world() -> tuple[int, int]:

@@ -1,19 +1,20 @@
-"""Adaptive attention scaling: AAS-AT around PGD-AT, TRADES, TRADES with AWP and MART, each with and without.
+"""Adaptive attention scaling: AAS-AT around PGD-AT, TRADES, TRADES with AWP and MART, and the model AAS attacks.
 
 Source:  Jain & Dutta (CVPR 2024), "Towards Understanding and Improving Adversarial Robustness of Vision Transformers",
-         sections 5 and 6, tables 4 and 5. Neither their code nor their supplement is available: what they leave open is
+         sections 5 and 6, tables 3 to 5. Neither their code nor their supplement is available: what they leave open is
          filled from Mo et al. 2022 (github.com/mo666666/When-Adversarial-Training-Meets-Vision-Transformers), which
          they build on, and from Wu et al. 2020 (github.com/csdongxian/AWP); that is our choice, and marked as such.
 Differs: - What an epoch of scaling does is a reading; `vitadel.objectives.attention_scaling` has it line by line.
          - The features are compared at unit length. Divided by the product of both norms, as in the paper's equation,
-           the slope is some 1e-4 and the factors stay where they were drawn.
+           the gradient is some 1e-4 and the factors stay where they were drawn.
          - A tenth of the training images, at most 1000, is held out, and the last weights are kept all the same.
          - The paper trains XCiT-S12 for 300 epochs, but its accuracies without AAS-AT are those of the released
-           weights, which were fine-tuned with AdamW for 20: they are those of xcit-s12-cifar10.
+           weights, which were fine-tuned with AdamW for 20: they are those of xcit-s12-cifar10. It gives XCiT-S12
+           neither a learning rate nor a schedule: its 0.1 and its cosine are for all others.
          - XCiT-S12 on ImageNet-100 is not in the paper.
 Cost:    estimates are passes x 2 x multiply-accumulates x images, on one H200 at an assumed 400 TFLOP/s in bf16. An
-         epoch of scaling costs 23 passes, as PGD with ten steps does: AAS-AT is no more expensive than what it wraps.
-         Models whose attention is scaled are not compiled.
+         epoch of scaling costs 23 passes, as PGD with ten steps does: AAS-AT costs no more than what it wraps. Models
+         whose attention is scaled are not compiled.
 
 The published accuracies of AAS-AT are taken to be of the model with its factors, which is the one these recipes save.
 For a start in minutes see cifar10-aas-short and digits-aas.
@@ -30,12 +31,18 @@ from vitadel.train import SGD, Decay, PadCrop, Precision, TrainingConfig
 
 _LINF = Linf(8 / 255)
 _WHERE = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "imagenet100": "ImageNet-100"}
-_METHODS = {"at": "PGD-AT", "trades": "TRADES", "trades-awp": "TRADES and AWP", "mart": "MART"}
+_METHODS = {
+    "at": "PGD-AT",
+    "at-awp": "PGD-AT and AWP",
+    "trades": "TRADES",
+    "trades-awp": "TRADES and AWP",
+    "mart": "MART",
+}
 
 _MO = "our choice: as in Mo et al.'s parser_cifar.py"
 _SOURCES: Mapping[str, str] = {
     "model.start": "paper: section 6.2; weights from ImageNet-1k; the file is yours",
-    "model.image_size": "paper: section 6; the images' own size, and ImageNet's usual one",
+    "model.image_size": "our choice: CIFAR's own 32 and ImageNet's usual 224; the paper gives no size",
     "model.normalize": "our choice: mean and deviation of the data, inside the model",
     "data": "paper: section 6",
     "preprocess": "our choice: CIFAR as it is, ImageNet as RobustBench crops it",
@@ -79,14 +86,15 @@ def _method(name: str) -> tuple[Objective, dict[str, str]]:
     """An objective, and where its values come from, by paths below it."""
     attack = PGD(steps=10, step_size=2 / 255, keep_best=False)
     beta = f"{_MO}; 6"
-    if name == "trades-awp":
-        inner, sources = _method("trades")
+    if name.endswith("-awp"):
+        inner, sources = _method(name.removesuffix("-awp"))
         own = {
-            "": "paper: table 5; TRADES with AWP",
-            "gamma": "our choice: as in Wu et al.'s code",
-            "start": "our choice: as in Wu et al.'s code for TRADES",
+            "": {"at-awp": "paper: section 6; AWP", "trades-awp": "paper: table 5; TRADES with AWP"}[name],
+            "gamma": "our choice: as in Wu et al.'s code, 0.01 for PGD-AT and 0.005 for TRADES",
+            "start": "our choice: as in Wu et al.'s code, from the beginning for PGD-AT, from epoch 10 for TRADES",
         }
-        return AWP(inner, gamma=0.005, start=10), {**own, **_below("inner", sources)}
+        awp = AWP(inner, gamma=0.01) if name == "at-awp" else AWP(inner, gamma=0.005, start=10)
+        return awp, {**own, **_below("inner", sources)}
     objectives: dict[str, Objective] = {
         "at": Adversarial(attack, _LINF),
         "trades": TRADES(attack, _LINF, beta=6.0),
@@ -98,7 +106,7 @@ def _method(name: str) -> tuple[Objective, dict[str, str]]:
 
 def _plan(name: str, data: str, epochs: int) -> TrainingConfig:
     # with AWP, the decay of its authors
-    decay = 5e-4 if name == "trades-awp" else 1e-4
+    decay = 5e-4 if name.endswith("-awp") else 1e-4
     return TrainingConfig(
         epochs=epochs,
         batch_size=64,
@@ -118,7 +126,7 @@ def _base(name: str, data: str) -> Recipe:
     objective, sources = _method(name)
     cifar = data != "imagenet100"
     patches = {"model.patch_size": _MO} if cifar else {}
-    decay = {"plan.optimizer.weight_decay": "our choice: as in Wu et al.'s code"} if name == "trades-awp" else {}
+    decay = {"plan.optimizer.weight_decay": "our choice: as in Wu et al.'s code"} if name.endswith("-awp") else {}
     pad = {} if cifar else {"plan.augment.pad": "our choice: an eighth of the side, as 4 of 32"}
     generated = {
         "synthetic": "paper: section 6; generated by diffusion (DDPM); the share is our choice",
@@ -158,6 +166,9 @@ def _xcit(data: str) -> Recipe:
             "model.start": "our choice: the paper says ImageNet-1k; its reference for XCiT starts from this robust one",
             **({"model.patch_size": "our choice: as in the thesis"} if base.model.patch_size else {}),
             "objective": "our choice: TRADES, as in the thesis; the paper names the model alone",
+            "plan.epochs": "paper: section 6.2; 300 for XCiT-S12",
+            "plan.optimizer.lr": "our choice: 0.1 as for ViT-B; section 6.2 has it for all but XCiT-S12",
+            "plan.step_every": "our choice: the cosine of ViT-B; section 6.2 has it for all but XCiT-S12",
         },
     )
 
@@ -187,6 +198,15 @@ def _published_imagenet(recipe: Recipe, clean: float, autoattack: float) -> Reci
     return replace(recipe, expect={"published": f"{clean:.2f}% clean, {autoattack:.2f}% robust ({source})"})
 
 
+def _attacked(data: str, clean: float, with_aas: float, pgd: tuple[float, float], gama: tuple[float, float]) -> Recipe:
+    """The model that the paper attacks; of two accuracies the second is under the attack with AAS."""
+    published = (
+        f"{clean:.2f}% clean, {pgd[0]:.2f}% robust (paper, table 3; PGD-100, with AAS {pgd[1]:.2f}%; "
+        f"GAMA {gama[0]:.2f}%, with AAS {gama[1]:.2f}%; clean with AAS {with_aas:.2f}%)"
+    )
+    return replace(_base("at-awp", data), expect={"published": published})
+
+
 # ---------------------------------------------------------------- CIFAR-10
 
 
@@ -198,6 +218,11 @@ def vit_b_cifar10_at() -> Recipe:
 def vit_b_cifar10_at_aas() -> Recipe:
     """The same with AAS-AT. Estimate: 1 H200 hour."""
     return _published(_aas(vit_b_cifar10_at()), 85.32, 58.12, 57.78, 56.61)
+
+
+def vit_b_cifar10_at_awp() -> Recipe:
+    """PGD-AT with AWP on CIFAR-10: what tables 1 to 3 and figures 1, 3 and 4 attack. Estimate: 1.1 H200 hours."""
+    return _attacked("cifar10", 87.43, 87.31, (61.10, 58.01), (59.78, 57.61))
 
 
 def vit_b_cifar10_trades() -> Recipe:
@@ -243,6 +268,11 @@ def vit_b_cifar100_at_aas() -> Recipe:
     return _published(_aas(vit_b_cifar100_at()), 62.06, 29.03, 28.34, 27.71)
 
 
+def vit_b_cifar100_at_awp() -> Recipe:
+    """PGD-AT with AWP on CIFAR-100: the model that tables 1 to 3 attack. Estimate: 1.1 H200 hours."""
+    return _attacked("cifar100", 62.47, 62.03, (30.01, 27.02), (28.97, 26.08))
+
+
 def vit_b_cifar100_trades() -> Recipe:
     """ViT-B/16 (patches of 4) on CIFAR-100, TRADES. Estimate: 1.2 H200 hours."""
     return _published(_base("trades", "cifar100"), 61.03, 30.43, 26.94, 26.01)
@@ -284,6 +314,11 @@ def vit_b_imagenet100_at() -> Recipe:
 def vit_b_imagenet100_at_aas() -> Recipe:
     """The same with AAS-AT. Estimate: 8 H200 hours."""
     return _published_imagenet(_aas(vit_b_imagenet100_at()), 68.02, 27.32)
+
+
+def vit_b_imagenet100_at_awp() -> Recipe:
+    """PGD-AT with AWP on ImageNet-100: the model that table 3 attacks. Estimate: 9 H200 hours."""
+    return _attacked("imagenet100", 68.03, 67.84, (29.75, 26.12), (28.07, 25.64))
 
 
 def vit_b_imagenet100_trades() -> Recipe:

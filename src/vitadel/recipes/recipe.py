@@ -13,7 +13,7 @@ from vitadel.objectives import Objective
 from vitadel.threats import Threat
 from vitadel.train import TrainingConfig
 
-_SPLITS = ("holdout", "test", "train")
+_SPLITS = ("holdout", "test", "train", "none")
 
 
 class Normalize(enum.Enum):
@@ -57,7 +57,9 @@ class Selection:
         attack: Selects by robust accuracy under this attack; without one, by clean accuracy.
         threat: Its threat model.
         images: How many images are evaluated.
-        split: `holdout`; `test` only to repeat a published run that selected on its test images.
+        split: `holdout`, which is taken from the training images. With `none` all of them are trained on, nothing is
+            evaluated and the last weights are kept. `test` only to repeat a published run that selected on its test
+            images; it and `train` hold nothing out either.
         clean_share: The weight of clean accuracy in the score. Robust accuracy alone can select weights that have not
             learned clean images yet, where a model overfits its attack.
     """
@@ -72,6 +74,11 @@ class Selection:
         check_ranges(self)
         if self.split not in _SPLITS:
             raise unknown_name_error("selection.split", self.split, _SPLITS)
+
+    @property
+    def holds_out(self) -> bool:
+        """Whether a part of the training images is held out of training."""
+        return self.split == "holdout"
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,11 @@ def train_recipe(
     """
     deferred = DeferredProgress(notify)
     recipe, ranks = override(recipe, overrides, notify=deferred), launch_ranks()
-    dataset = data.load(data_spec or recipe.data, preprocess=data.parse_preprocess(recipe.preprocess))
+    dataset = data.load(
+        data_spec or recipe.data,
+        preprocess=data.parse_preprocess(recipe.preprocess),
+        holdout=recipe.selection.holds_out,
+    )
     train = _train(recipe, dataset)
     synthetic = _synthetic(recipe, dataset)
     start = _start(recipe, dataset)
@@ -119,9 +123,9 @@ def _start(recipe: Recipe, dataset: DataSet) -> models.Model:
 
 
 def _validate(recipe: Recipe, dataset: DataSet) -> Validate | None:
-    """The score that selects the checkpoint; none if the data set is too small for a hold-out."""
+    """The score that selects the checkpoint; none if nothing is held out or the data set is too small for that."""
     selection = recipe.selection
-    if selection.split == "holdout" and dataset.holdout is None:
+    if selection.split == "none" or (selection.holds_out and dataset.holdout is None):
         return None
     images = dataset.split(selection.split)
     chosen = images.take(torch.arange(min(selection.images, len(images))))

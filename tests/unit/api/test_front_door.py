@@ -200,3 +200,8 @@ def test_every_setting_is_described(catalog: str) -> None:
 
     pages = [CATALOGS[catalog].page(item.name) for item in CATALOGS[catalog].items()]
     assert not [f"{page.title}: {one.name}" for page in pages for one in page.settings if not one.about]
+
+
+def test_robustness_is_at_one_radius(images: tuple[Tensor, Tensor]) -> None:
+    with pytest.raises(UsageError, match="robustness is at one radius, and the suite 'curve' has several"):
+        vd.robustness(Brightness(), *images, THREAT, suite="curve")

@@ -102,6 +102,13 @@ def test_gradients_agree_with_finite_differences(name: str, space: str) -> None:
         assert float(grad_M[i]) == pytest.approx((up - down) / 2e-5, rel=1e-3, abs=1e-8)
 
 
+def test_a_search_in_magnitudes_is_in_powers_of_ten() -> None:
+    model, (x, y) = network().double(), images(2)
+    search = FactorSearch(require_taps(model), Scaling(space="log", start="decades"), x.double(), y, seed=0)
+    u_M = torch.tensor([-2.0, 0.0]).double()
+    torch.testing.assert_close(search.factors_at(u_M), torch.tensor([0.01, 1.0]).double())
+
+
 def test_steps_go_uphill_and_stay_in_range() -> None:
     model, (x, y) = network(), images()
     found = maximize_factors(model, x, y, replace(Scaling.paper(), batches=4, batch_size=6, steps=20, step_size=0.05))

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from vitadel import data, robustness
 from vitadel.attacks import PGD, Engine, Factors, Scaling, Square
+from vitadel.attacks.attention_scaling.attack import find_attack_factors
 from vitadel.attacks.attention_scaling.rescaled_model import RescaledModel
 from vitadel.core.errors import UsageError
 from vitadel.core.files import read_json, write_json
@@ -114,6 +115,43 @@ def test_factors_are_written_down_and_not_searched_for_again(
     again = evaluate(model, digits, suite, other_run, threat=threat, scaling=SMALL)
     for one, other in zip(whole, again, strict=True):
         assert one["robust"] == other["robust"]
+
+
+@pytest.mark.parametrize("split", ["train", "evaluated"])
+def test_factors_are_searched_on_training_images_unless_the_evaluated_ones_are_wanted(
+    model: Model, digits: data.DataSet, tmp_path: Path, split: str
+) -> None:
+    """Jain & Dutta 2024, algorithm 1, lines 1 and 2: mini-batches of the training set."""
+    suite, threat = AttackSuite("own", "", (PLAIN,)), Linf(48 / 255)
+    few = replace(SMALL, batches=2, batch_size=8, trial_images=8, split=split)
+    both = evaluate(model, digits, suite, claimed(tmp_path / "a"), threat=threat, scaling=few)
+    x, y = digits.split("train" if split == "train" else "test").tensors(16)
+    by_hand = find_attack_factors(model, x, y, threat, few).best
+    for summary in both:
+        flagged = [flag["evidence"] for flag in summary["flags"] if flag["code"] == "factors-of-evaluated-images"]
+        assert flagged == ([] if split == "train" else [{"images": 16}])
+    found = both[0]["scaling"]
+    assert (found["split"], found["images"]) == (split, 16)
+    assert attention_scaling.factors_of(found) == by_hand
+    assert by_hand != find_attack_factors(model, *digits.split("holdout").tensors(16), threat, few).best
+
+
+def test_without_training_images_the_evaluated_ones_are_searched_and_that_is_flagged(
+    model: Model, x: Tensor, y: Tensor, digits: data.DataSet, tmp_path: Path
+) -> None:
+    few = replace(SMALL, batches=2, batch_size=8, trial_images=8)
+    (sentence,) = (
+        flag.sentence
+        for flag in robustness(model, x, y, THREAT, [PLAIN], scaling=few).flags
+        if flag.code == "factors-of-evaluated-images"
+    )
+    assert sentence.startswith("the factors were searched on 16 of the evaluated images")
+    given = robustness(model, x, y, THREAT, [PLAIN], scaling=Scaling.manual(0.5))
+    assert "factors-of-evaluated-images" not in {flag.code for flag in given.flags}, "a given factor is no choice"
+    suite = AttackSuite("own", "", (PLAIN,))
+    images = replace(digits, train=None, holdout=None)
+    told, _ = evaluate(model, images, suite, claimed(tmp_path / "a"), threat=Linf(48 / 255), scaling=few)
+    assert told["scaling"]["split"] == "evaluated"
 
 
 def test_damaged_factors_are_named(model: Model, digits: data.DataSet, tmp_path: Path) -> None:

@@ -31,6 +31,17 @@ def test_vit_b_2_at_32_pixels() -> None:
     assert measured.gflops == pytest.approx(46.1, abs=0.04)
 
 
+def test_the_figures_that_a_paper_compares_vit_b_2_and_wrn_70_16_by() -> None:
+    """Wu et al. 2025: 21.85 and 38.81 "G FLOPs", which are multiply-accumulates without products inside attention."""
+    with torch.device("meta"):
+        vit = load("timm:vit_base_patch16_224", num_classes=10, image_size=32, patch_size=2)
+        wide = load("vitadel:wrn70_16", options={"act_layer": "silu"})
+    inside = 12 * 2 * 257**2 * 768
+    assert (cost(vit, 32).macs - inside) / 1e9 == pytest.approx(21.85, abs=0.03)
+    # normalization layers, which are not counted here, make up the rest
+    assert cost(wide, 32).macs / 1e9 == pytest.approx(38.81, abs=0.05)
+
+
 @pytest.mark.parametrize("fused", [True, False])
 def test_attention_counts_fused_or_not(tiny: Tiny, fused: bool) -> None:
     measured = cost(tiny("vit", fused=fused), 32)

@@ -157,7 +157,15 @@ def test_nonsense_is_refused() -> None:
         with pytest.raises(UsageError, match=f"{key} must be a whole number from 1 to [0-9]+, got 0"):
             load("timm:test_vit", **{key: 0})  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="takes no options, got depth"):
-        load("vitadel:wrn28_10", options={"depth": 2})
+        load("vitadel:resnet50_gelu", options={"depth": 2})
+    for options, message in (
+        ({"depth": 2}, "unknown option of vitadel:wrn28_10 'depth'. Known: act_layer"),
+        ({"in_chans": 3}, "unknown option of vitadel:wrn28_10 'in_chans'"),
+        ({"act_layer": 1}, "the option act_layer must be a word, got 1"),
+        ({"act_layer": "sulu"}, "unknown act_layer of a WideResNet 'sulu'. Did you mean 'silu'"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            load("vitadel:wrn28_10", options=options)
     for name in ("vitadel:resnet50_gelu", "timm:test_resnet"):
         with pytest.raises(UsageError, match="has no patches, got patch_size=4"):
             load(name, patch_size=4)

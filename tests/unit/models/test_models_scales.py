@@ -101,9 +101,37 @@ def _through_pickle(model: Model, path: Path) -> Model:
     )
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("way", ["file", "copy", "foreign"])
+def test_a_factor_of_the_logits_goes_with_them(x: Tensor, tmp_path: Path, way: str) -> None:
+    plain, model = scaled(), fresh()
+    set_attention_scales(model, FACTORS, logits=0.5)
+    assert model.logits_scale is not None
+    assert plain.logits_scale is None
+    torch.testing.assert_close(model(x), 0.5 * plain(x))
+    backs: dict[str, Callable[[], Model]] = {
+        "file": lambda: _through_file(model, tmp_path / "model.safetensors"),
+        "copy": lambda: copy.deepcopy(model),
+        "foreign": lambda: _through_pickle(model, tmp_path / "model.pth"),
+    }
+    back = backs[way]()
+    assert torch.equal(back(x), model(x))
+    assert weights_sha256(back.net.state_dict()) == weights_sha256(model.net.state_dict())
+
+
+@pytest.mark.parametrize("factor", [0.0, -1.0, float("nan"), float("inf"), [0.5, 0.5]])
+def test_a_file_with_an_impossible_factor_of_the_logits_is_refused(tmp_path: Path, factor: object) -> None:
+    name = attention_scales.LOGITS[attention_scales.ATTENTION]
+    state = {**scaled().net.state_dict(), name: torch.tensor(factor)}
+    models.save(fresh(), tmp_path / "model.safetensors", tensors=state)
+    with pytest.raises(UsageError, match="the factor of the logits must be a positive number, got"):
+        models.load(tmp_path / "model.safetensors")
+
+
 def test_what_only_training_needs_is_in_no_file(tmp_path: Path) -> None:
     model = fresh()
     attention_scales.set_factors(model.net, attention_scales.ATTACK, FACTORS)
+    attention_scales.set_logits_factor(model.net, attention_scales.LOGITS[attention_scales.ATTACK], 0.5)
     attention_scales.set_buffer(model.net, attention_scales.SEARCH_RECORD, torch.zeros(2))
     models.save(model, tmp_path / "model.safetensors")
     assert weights_sha256(models.load(tmp_path / "model.safetensors").net.state_dict()) == weights_sha256(

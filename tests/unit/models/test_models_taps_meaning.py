@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitadel.models import Model
+from vitadel.models import Model, family_of
 
 Tiny = Callable[..., Model]
 FUSED = pytest.mark.parametrize("fused", [True, False])
@@ -262,3 +262,11 @@ def test_names_come_in_the_order_of_the_forward_pass(tiny: Tiny, x: Tensor) -> N
 
 def test_blocks_are_numbered_through_the_stages_of_swin(tiny: Tiny) -> None:
     assert tiny("swin").taps.attentions() == [f"blocks.{i}.attn" for i in range(12)]
+
+
+def test_prefix_tokens_of_xcit_are_those_of_its_class_attention(tiny: Tiny) -> None:
+    """Blocks of channel attention see patches alone; the class token comes with the class-attention blocks."""
+    net = tiny("xcit").net
+    blocks = family_of(net).blocks(net)
+    prefix = {layer.name.partition(".")[0]: layer.prefix for layer in blocks}
+    assert prefix == {"blocks": 0, "class_blocks": 1}

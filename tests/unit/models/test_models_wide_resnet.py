@@ -1,12 +1,15 @@
 """WideResNet and GELU ResNet-50: the published sizes, and the units one by one."""
 
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
 import pytest
 import timm
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
-from vitadel.models import family_of, load
+from vitadel.models import family_of, load, save
 from vitadel.models.build import OWN_ARCHITECTURES
 from vitadel.models.wide_resnet import WideResNet
 
@@ -43,6 +46,57 @@ def test_unit_adds_to_its_input_or_to_a_projection() -> None:
     torch.testing.assert_close(first(x), F.conv2d(F.relu(first.bn1(x)), first.shortcut.weight, stride=2))
     x = torch.randn(2, 32, 4, 4)
     assert torch.equal(second(x), x)
+
+
+def by_hand(state: Mapping[str, Tensor], x: Tensor, active: Callable[[Tensor], Tensor]) -> Tensor:
+    """The logits from the weights alone: no module, and one line for each line of the definition."""
+
+    def norm(name: str, x: Tensor) -> Tensor:
+        mean, var, scale, shift = (
+            state[f"{name}.{part}"].view(1, -1, 1, 1) for part in ("running_mean", "running_var", "weight", "bias")
+        )
+        return (x - mean) / (var + 1e-5).sqrt() * scale + shift
+
+    x = F.conv2d(x, state["stem.weight"], padding=1)
+    for unit in sorted({name.rsplit(".", 2)[0] for name in state if name.startswith("groups")}):
+        stride = 2 if unit.endswith(".0") and unit != "groups.0.0" else 1
+        out = active(norm(f"{unit}.bn1", x))
+        if (projection := state.get(f"{unit}.shortcut.weight")) is not None:
+            x = F.conv2d(out, projection, stride=stride)
+        out = F.conv2d(out, state[f"{unit}.conv1.weight"], stride=stride, padding=1)
+        out = F.conv2d(active(norm(f"{unit}.bn2", out)), state[f"{unit}.conv2.weight"], padding=1)
+        x = x + out
+    return active(norm("bn", x)).mean((2, 3)) @ state["head.weight"].T + state["head.bias"]
+
+
+@pytest.mark.parametrize("act_layer", ["relu", "silu"])
+def test_logits_are_those_of_the_definition(act_layer: str) -> None:
+    net = WideResNet(16, 2, 5, act_layer).double().eval()
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, value in net.state_dict().items():
+            if "num_batches" not in name:
+                value.copy_(value + 0.3 * torch.rand(value.shape, generator=generator, dtype=torch.float64))
+    x = torch.rand(3, 3, 16, 16, generator=generator, dtype=torch.float64)
+    active = {"relu": lambda z: z.clamp_min(0), "silu": lambda z: z / (1 + (-z).exp())}[act_layer]
+    torch.testing.assert_close(net(x), by_hand(net.state_dict(), x, active), rtol=1e-9, atol=1e-9)
+
+
+def test_silu_is_an_option_that_files_keep_and_costs_no_weights(tmp_path: Path) -> None:
+    """WRN-70-16 of Wang et al. 2023 is one with SiLU: 267 M parameters in their table."""
+    with torch.device("meta"):
+        silu = load("vitadel:wrn70_16", options={"act_layer": "silu"}).net
+        assert isinstance(silu, WideResNet)
+        assert silu.active is F.silu
+        assert sum(p.numel() for p in silu.parameters()) == PUBLISHED["wrn70_16"][2]
+    x = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    model = load("vitadel:wrn28_10", num_classes=3, options={"act_layer": "silu"}, seed=1)
+    save(model, tmp_path / "model.safetensors")
+    with torch.no_grad():
+        named = load("vitadel:wrn28_10_silu", num_classes=3, seed=1)(x)
+        assert torch.equal(model(x), named)
+        assert torch.equal(load(tmp_path / "model.safetensors")(x), named)
+        assert not torch.allclose(load("vitadel:wrn28_10", num_classes=3, seed=1)(x), named, atol=1e-3)
 
 
 def test_start_is_he_by_fan_out_and_the_seed_decides() -> None:

@@ -238,6 +238,9 @@ def test_step_size_and_number_of_steps_grow_by_themselves() -> None:
     assert now.attack.step_size == pytest.approx(0.03)
     assert now.attack.steps == 2
     assert objective.at(TrainingTime(10, 10)) == objective
+    early = objective.at(TrainingTime(0.5, 10))
+    assert isinstance(early.attack, PGD)
+    assert early.attack.steps == 1  # a twentieth of 6 rounds to 0
     assert objective.at(TrainingTime(1, 10)).threat.eps == pytest.approx(0.05)
 
 

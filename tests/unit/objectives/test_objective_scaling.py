@@ -1,5 +1,6 @@
 """AAS-AT: when factors are searched for, which are kept, who works with them."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 from torch import Tensor
 
 from vitadel import models
-from vitadel.attacks import PGD, Scaling
+from vitadel.attacks import PGD, Factors, Scaling
 from vitadel.attacks.attention_scaling.factor_search import maximize_factors
 from vitadel.attacks.attention_scaling.rescaled_model import RescaledModel
 from vitadel.core.errors import UsageError
@@ -60,8 +61,22 @@ def test_epochs_of_scaling() -> None:
     # the last epoch always trains
     assert {e for e, _ in epochs_of(objective, 31)} == {10, 20}
     assert {e for e, _ in epochs_of(objective, 32)} == {10, 20, 30}
-    assert epochs_of(AttentionScaling(ADVERSARIAL, period=40), 40) == []
     assert {e for e, _ in epochs_of(AttentionScaling(ADVERSARIAL, period=1), 4)} == {1, 2}
+
+
+@pytest.mark.parametrize(("gap", "searches"), [(2, range(2, 109, 2)), (50, [50, 100]), (109, [109]), (110, [109])])
+def test_gaps_of_figure_5_in_110_epochs(gap: int, searches: Sequence[int]) -> None:
+    """Jain & Dutta 2024, figure 5 and section 6.2: gaps from 2 to 110 epochs, the last two "only once/twice"."""
+    due = epochs_of(AttentionScaling(ADVERSARIAL, period=gap), 110)
+    assert sorted({epoch for epoch, _ in due}) == list(searches)
+    assert len(due) == 3 * len(searches)
+
+
+def test_a_period_longer_than_the_training_never_searches() -> None:
+    assert epochs_of(AttentionScaling(ADVERSARIAL, period=111), 110) == []
+    assert epochs_of(AttentionScaling(ADVERSARIAL, period=1), 1) == [], "the first epoch trains"
+    only = AttentionScaling(ADVERSARIAL, period=110, batches=1)
+    assert epochs_of(only, 110) == [(109, 0)], "the rest of the last epoch trains"
 
 
 def test_only_the_first_batches_of_an_epoch_where_asked() -> None:
@@ -185,6 +200,78 @@ def test_the_last_is_kept_where_asked(batch: tuple[Tensor, Tensor]) -> None:
     assert model.attention_scales.tolist() == pytest.approx(last.attentions)
 
 
+# -------------------------------------------------------------------- the literal form
+
+LITERAL = replace(Scaling.literal(), batches=1, batch_size=4, steps=2)
+
+
+def literal_distance(model: Model, x: Tensor, old: Tensor, new: Tensor) -> float:
+    """The paper's equation 3 between the features of two rescaled networks, mean over the images."""
+    seen: list[list[Tensor]] = []
+    for factors_M in (old, new):
+        with torch.no_grad(), model.taps.scale(factors_M), model.taps.read("blocks.*.out") as features:
+            model(x)
+        seen.append([features[name].flatten(1).double() for name in sorted(features)])
+    return float(sum((a - b).norm(dim=1) / (a.norm(dim=1) * b.norm(dim=1)) for a, b in zip(*seen, strict=True)).mean())
+
+
+@pytest.mark.parametrize("scope", list(Scope))
+def test_the_literal_form_drifts_from_batch_to_batch(batch: tuple[Tensor, Tensor], scope: Scope) -> None:
+    """Algorithm 1: S' of a mini-batch is measured from S, then S = S', whatever has become of it before."""
+    x, y = batch
+    model, plain = fresh().eval(), fresh().eval()
+    objective = AttentionScaling(ADVERSARIAL, period=5, scope=scope, scaling=LITERAL)
+    objective.prepare_model(model)
+    name = attention_scales.ATTENTION if scope is Scope.DEPLOYED else attention_scales.ATTACK
+    drifting = Factors((1.0, 1.0))
+    for epoch, seed in ((5, 0), (5, 1), (10, 2)):
+        distance = searched(model, batch, objective, epoch, seed)
+        for at in (0, 4):
+            before = drifting
+            found = maximize_factors(
+                plain, x[at : at + 4], y[at : at + 4], LITERAL, reference=before, seed=fold_seed(seed, 40 + at)
+            )
+            drifting = found.best
+        factors_M, logits = model.net.get_buffer(name), model.net.get_buffer(attention_scales.LOGITS[name])
+        assert factors_M.tolist() == pytest.approx(drifting.attentions)
+        assert float(logits) == pytest.approx(drifting.logits)
+        assert distance.item() == pytest.approx(
+            literal_distance(plain, x[4:], torch.tensor(before.attentions), factors_M), rel=1e-4
+        )
+
+
+def test_a_drifting_reference_begins_where_it_is_told() -> None:
+    x, y = torch.rand(4, 3, 8, 8, generator=torch.Generator().manual_seed(0)), torch.arange(4)
+    still = replace(LITERAL, step_size=1e-9)  # so that what is found is where the search began: S + delta
+    ones, tenths = (
+        maximize_factors(fresh(), x, y, still, reference=Factors((s, s), s), seed=1).best for s in (1.0, 0.1)
+    )
+    moved = [one for one in zip(ones.attentions, tenths.attentions, strict=True) if max(one) < 1]
+    assert moved, "of two normal draws around 1, one is below"
+    assert all(one - other == pytest.approx(0.9) or other == pytest.approx(1e-7) for one, other in moved)
+
+
+def test_a_deployed_factor_of_the_logits_is_part_of_model_attack_and_loss(batch: tuple[Tensor, Tensor]) -> None:
+    x, y = batch
+    model, plain = fresh(), fresh()
+    objective = AttentionScaling(TRADES(ATTACK, Linf(0.1)), scaling=LITERAL)
+    objective.prepare_model(model)
+    set_attention_scales(model, [0.1, 0.9], logits=0.25)
+
+    class ByHand(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = plain
+
+        def forward(self, x: Tensor) -> Tensor:
+            with plain.taps.scale([0.1, 0.9]):
+                return 0.25 * plain(x)
+
+    assert torch.equal(model(x), ByHand()(x))
+    found = objective.at(TrainingTime(1.0, 30.0))(model, x, y, seed=3)
+    assert torch.equal(found.loss, objective.inner(ByHand(), x, y, seed=3).loss)
+
+
 def test_a_search_leaves_no_trace_but_the_factors(batch: tuple[Tensor, Tensor]) -> None:
     model = fresh()
     before = {name: value.clone() for name, value in model.state_dict().items()}
@@ -219,8 +306,7 @@ def test_the_search_costs_what_it_says(batch: tuple[Tensor, Tensor]) -> None:
     [
         ({"period": 0}, "AttentionScaling.period must be at least 1, got 0. It counts epochs"),
         ({"batches": 0}, "AttentionScaling.batches must be at least 1, got 0. Write null for all"),
-        ({"scaling": Scaling.literal()}, "factors for its attention alone. Write scaling.logits=false"),
-        ({"scaling": replace(Scaling.literal(), logits=False)}, "Write scaling.reference=original"),
+        ({"scaling": replace(Scaling.literal(), keep="distance")}, "Write scaling.keep=last, or scaling.reference=ori"),
         ({"inner": AttentionScaling(ADVERSARIAL)}, "cannot hold another one"),
     ],
 )

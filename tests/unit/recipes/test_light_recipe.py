@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from vitadel import models
-from vitadel.attacks import PGD
-from vitadel.objectives import TRADES, Adversarial, ScheduleUnit, TrainingTime
-from vitadel.recipes import RECIPES, Normalize, override
-from vitadel.train import SGD, AdamW, learning_rate
+from vitadel.attacks import FGSM, PGD
+from vitadel.objectives import TRADES, Adversarial, ScheduleUnit, Standard, TrainingTime
+from vitadel.recipes import RECIPES, Normalize, Selection, leaves, override
+from vitadel.threats import Linf
+from vitadel.train import SGD, AdamW, Chain, Erase, LRScaling, learning_rate
 from vitadel.train.optim import Decay
 
 _IMAGENET = [f"xcit-{size}12-imagenet{kind}" for size in "sml" for kind in ("", "-thesis", "-eps8")]
@@ -37,6 +38,115 @@ def test_the_authors_learning_rate_never_reaches_its_peak() -> None:
 @pytest.mark.parametrize(("epoch", "expected"), [(0, 5e-6), (4, 4.01e-4), (99, 5.011e-5), (105, 5e-5)])
 def test_the_thesis_learning_rate(epoch: int, expected: float) -> None:
     assert rate("xcit-s12-imagenet-thesis", epoch) == pytest.approx(expected, rel=1e-3)
+
+
+_ABLATIONS = ("xcit-n12-imagenet100", "deit-s-imagenet100", "cait-s12-imagenet100", "xcit-s12-imagenet100")
+
+
+def sources_of(name: str) -> dict[str, str | None]:
+    return {leaf.path: leaf.source for leaf in leaves(RECIPES[name]())}
+
+
+@pytest.mark.parametrize("name", _ABLATIONS)
+def test_the_ablations_have_the_thesis_text_as_twins(name: str) -> None:
+    """Thesis 4.1.1: batch 512, "a 5-epochs warm-up from 5e-6", "a final value of 5e-5", 10 epochs of cool-down."""
+    plain, twin = RECIPES[name](), RECIPES[f"{name}-thesis"]()
+    plan = twin.plan
+    assert (plan.batch_size, plan.peak_lr, plan.total_epochs, plan.cooldown_epochs) == (512, 5e-4, 110, 10)
+    assert (plan.warmup_epochs, plan.warmup_lr, plan.min_lr) == (5, 5e-6, 5e-5)
+    assert plan.lr_scaling is LRScaling.LINEAR
+    assert rate(twin.name, 0) == 5e-6
+    assert rate(twin.name, 105) == pytest.approx(5e-5)
+    assert twin.selection == Selection(FGSM(), Linf(4 / 255)), "the best by FGSM, here on the hold-out"
+    assert (twin.objective, twin.data, twin.expect) == (plain.objective, plain.data, plain.expect)
+    # the authors' configurations have other ends of the rate, and for XCiT-N12 another batch
+    assert (plain.plan.warmup_lr, plain.plan.min_lr) == (1e-6, 1e-5)
+    assert plain.plan.batch_size == (1024 if "n12" in name else 512)
+    for path in ("plan.batch_size", "plan.warmup_epochs", "plan.warmup_lr", "plan.min_lr"):
+        assert str(sources_of(twin.name)[path]).startswith("paper: thesis 4.1.1")
+        assert "configs/" in str(sources_of(name)[path]) or (path, "n12" in name) == ("plan.batch_size", False)
+
+
+def test_layer_scale_of_cait() -> None:
+    """Thesis 2.3.3: "0.1 for architectures with up to depth 18"; the authors' models.py has 1.0."""
+    code, text = RECIPES["cait-s12-imagenet100"]().model.options, RECIPES["cait-s12-imagenet100-thesis"]().model.options
+    assert (code["init_values"], text["init_values"]) == (1.0, 0.1)
+    assert {**text, "init_values": 1.0} == code
+    path = "model.options.init_values"
+    assert str(sources_of("cait-s12-imagenet100")[path]).startswith("authors' code: src/models/models.py")
+    assert str(sources_of("cait-s12-imagenet100-thesis")[path]).startswith("paper: thesis 2.3.3")
+
+
+def test_repeated_augmentation_says_that_it_is_not_that_of_the_thesis() -> None:
+    """Thesis 4.1.1: each batch 3 times, "the first one without data augmentations", 3 times the number of epochs."""
+    source = str(sources_of("deit-s-imagenet100")["plan.repeats"])
+    assert source.startswith("our choice: as DeiT's sampler")
+    assert "thesis 4.1.1" in source
+    assert "once plain and twice augmented, at three times the cost" in source
+
+
+@pytest.mark.parametrize(("size", "clean"), [("s12", "80.36"), ("m12", "81.71"), ("l12", "82.65")])
+def test_standard_training_of_all_sizes(size: str, clean: str) -> None:
+    """Thesis 4.1.9: "for 100 epochs, using the recipe from El-Nouby et al. (2021) (apart from repeated augmentations)".
+
+    Their main.py: 5e-4 x batch / 512, decay 0.05, 5 epochs of warm-up from 1e-6 to at least 1e-5, DeiT's augmentation.
+    """
+    recipe, robust = RECIPES[f"xcit-{size}-imagenet-standard"](), RECIPES[f"xcit-{size}-imagenet"]()
+    plan = recipe.plan
+    assert recipe.objective == Standard(smoothing=0.1)
+    assert recipe.selection == Selection()
+    assert recipe.model == robust.model
+    assert (plan.epochs, plan.repeats, plan.batch_size, plan.peak_lr) == (100, 1, 1024, 1e-3)
+    assert (plan.warmup_epochs, plan.warmup_lr, plan.min_lr) == (5, 1e-6, 1e-5)
+    assert isinstance(plan.optimizer, AdamW)
+    assert plan.optimizer.weight_decay == 0.05
+    assert plan.mixing is not None
+    assert plan.pil_augment is not None
+    assert (plan.mixing.mixup, plan.mixing.cutmix) == (0.8, 1.0)
+    assert (plan.pil_augment.rand_augment, plan.pil_augment.erase) == ("rand-m9-mstd0.5-inc1", 0.25)
+    assert recipe.expect["published"].startswith(f"{clean}% clean (thesis")
+
+
+@pytest.mark.parametrize(
+    ("name", "clean", "robust"),
+    [
+        ("xcit-s12-caltech101", 89.66, 49.66),
+        ("xcit-s12-flowers102", 85.01, 29.37),
+        ("resnet50-caltech101", 83.22, 33.90),
+        ("resnet50-flowers102", 70.61, 21.52),
+        ("xcit-s12-caltech101-standard", 90.42, None),
+        ("xcit-s12-flowers102-standard", 89.08, None),
+        ("resnet50-caltech101-standard", 86.97, None),
+        ("resnet50-flowers102-standard", 82.30, None),
+    ],
+)
+def test_all_rows_of_table_7(name: str, clean: float, robust: float | None) -> None:
+    recipe, adversarial = RECIPES[name](), RECIPES[name.removesuffix("-standard")]()
+    numbers = f"{clean:.2f}% clean" + ("" if robust is None else f", {robust:.2f}% robust")
+    assert recipe.expect["published"].startswith(f"{numbers} (thesis, table 7)")
+    assert isinstance(recipe.objective, Standard if robust is None else Adversarial)
+    # "with the same set-ups for both standard and adversarial training"
+    assert (recipe.plan, recipe.model, recipe.data) == (adversarial.plan, adversarial.model, adversarial.data)
+    assert recipe.plan == RECIPES["xcit-s12-caltech101"]().plan
+    if name.startswith("resnet50"):
+        assert recipe.model.start.startswith("timm:resnet50@")
+        assert recipe.model.normalize is Normalize.MODEL
+
+
+def test_the_gelu_resnet_quotes_the_row_of_table_6() -> None:
+    """Thesis, table 6: 67.38 and 35.51, those of Bai et al.; the authors' README has 66.54 and 35.12 of their own."""
+    published = RECIPES["resnet50-gelu-imagenet"]().expect["published"]
+    assert published.startswith("67.38% clean, 35.51% robust (thesis, table 6, from Bai et al. 2021")
+    assert "66.54% and 35.12% (the authors' README)" in published
+
+
+def test_erasing_is_said_to_come_from_the_configuration_alone() -> None:
+    augment = RECIPES["xcit-s12-cifar10-scratch"]().plan.augment
+    assert isinstance(augment, Chain)
+    assert augment.steps[1] == Erase(0.2)
+    sources = sources_of("xcit-s12-cifar10-scratch")
+    assert str(sources["plan.augment.steps.0.scale"]).startswith("paper: thesis 4.2.1")
+    assert "in the configuration alone" in str(sources["plan.augment.steps.1.probability"])
 
 
 @pytest.mark.parametrize(("batch", "peak"), [(512, 5e-4), (8192, 8e-3), (16384, 16e-3)])
@@ -99,6 +209,8 @@ def test_attacks(name: str, eps: int, steps: int, step_size: float) -> None:
         ("xcit-l12-imagenet", 103.79),
         ("deit-s-imagenet", 22.05),
         ("cait-s12-imagenet100", 25.61),
+        ("cait-s12-imagenet100-thesis", 25.61),
+        ("xcit-m12-imagenet-standard", 46.40),
         ("resnet50-gelu-imagenet", 25.56),
     ],
 )
@@ -150,6 +262,11 @@ def test_fine_tuning_at_full_size_has_no_warm_up_of_eps(name: str) -> None:
     assert isinstance(recipe.objective, Adversarial)
     assert recipe.objective.at(TrainingTime(0.1, 30)) is recipe.objective
     assert (recipe.plan.peak_lr, recipe.plan.epochs, recipe.plan.cooldown_epochs) == (5e-5, 20, 10)
+    # thesis 4.2.1: "for 20 epochs"; the cool-down is in the authors' configuration
+    twin = RECIPES[f"{name}-thesis"]()
+    assert (twin.plan.peak_lr, twin.plan.total_epochs, twin.selection.attack) == (5e-5, 20, FGSM())
+    assert sources_of(name)["plan.cooldown_epochs"] == "authors' code: configs/xcit-adv-finetuning-hi-res.yaml"
+    assert sources_of(twin.name)["plan.cooldown_epochs"] == "paper: thesis 4.2.1; 20 epochs in all"
 
 
 def test_the_resnet_has_the_authors_rate_at_the_batch_it_implies() -> None:

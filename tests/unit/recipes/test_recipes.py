@@ -78,6 +78,8 @@ def _exists(node: object, path: str) -> bool:
     name, _, rest = path.partition(".")
     if isinstance(node, Mapping):
         return name in node
+    if isinstance(node, tuple):
+        return name.isdecimal() and int(name) < len(node) and (not rest or _exists(node[int(name)], rest))
     if is_dataclass(node):
         known = name in {field.name for field in fields(node)}
         return known and (not rest or _exists(getattr(node, name), rest))
@@ -136,7 +138,7 @@ _SMALL = {
     "cait": ("timm:cait_xxs24_224", 8, {**_VIT, "depth": 1}),
     "xcit": ("timm:xcit_nano_12_p16_224", 8, {**_VIT, "cls_attn_layers": 1}),
     "resnet50": ("timm:test_resnet", None, {}),
-    "wrn28": ("timm:test_resnet", None, {}),
+    "wrn": ("timm:test_resnet", None, {}),
 }
 
 

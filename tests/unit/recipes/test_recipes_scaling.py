@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+import vitadel as vd
 from vitadel import models
-from vitadel.attacks import PGD
+from vitadel.attacks import PGD, Scaling
 from vitadel.objectives import (
     AWP,
     MART,
@@ -19,9 +20,10 @@ from vitadel.objectives import (
     Scope,
     TrainingTime,
 )
-from vitadel.recipes import RECIPES, Recipe, override, train_recipe
+from vitadel.recipes import RECIPES, Recipe, leaves, override, train_recipe
 from vitadel.recipes import attention_scaling as room
 from vitadel.train import SGD
+from vitadel.train.optim import Decay
 
 _PAPER = [name for name, make in RECIPES.items() if make.__module__ == room.__name__]
 _SCALED = [name for name in _PAPER if name.endswith("-aas")]
@@ -83,6 +85,44 @@ def test_published_numbers(name: str, kind: type[AdversarialObjective], publishe
     assert recipe.expect["published"].startswith(published)
 
 
+@pytest.mark.parametrize(
+    ("data", "clean", "pgd", "with_aas"),
+    [("cifar10", 87.43, 61.10, 58.01), ("cifar100", 62.47, 30.01, 27.02), ("imagenet100", 68.03, 29.75, 26.12)],
+)
+def test_the_attacked_model_of_tables_1_to_3(data: str, clean: float, pgd: float, with_aas: float) -> None:
+    """Section 6: "trained on the standard PGD-AT with AWP"; Wu et al.'s code has 0.01 for it, from the first epoch."""
+    recipe, plain = RECIPES[f"vit-b-{data}-at-awp"](), RECIPES[f"vit-b-{data}-at"]()
+    assert recipe.objective == AWP(plain.objective, gamma=0.01, start=0)
+    assert isinstance(plain.objective, Adversarial)
+    assert recipe.plan.optimizer == SGD(lr=0.1, weight_decay=5e-4, nesterov=False, decay=Decay.ALL)
+    assert replace(recipe.plan, optimizer=plain.plan.optimizer) == plain.plan
+    published = recipe.expect["published"]
+    assert published.startswith(
+        f"{clean:.2f}% clean, {pgd:.2f}% robust (paper, table 3; PGD-100, with AAS {with_aas:.2f}%"
+    )
+
+
+@pytest.mark.parametrize("name", [name for name in _PAPER if name.startswith("xcit")])
+def test_the_schedule_of_xcit_is_not_said_to_be_the_papers(name: str) -> None:
+    """Section 6.2: "a max learning rate of 0.1, and a cosine learning rate schedule is used for all experiments except
+    XCIT-S12"; "we train for 300 epochs instead"; SGD with a momentum of 0.9 "in all the experiments".
+    """
+    sources = {leaf.path: str(leaf.source) for leaf in leaves(RECIPES[name]())}
+    assert sources["plan.optimizer.lr"].startswith("our choice: 0.1 as for ViT-B")
+    assert sources["plan.step_every"].startswith("our choice: the cosine of ViT-B")
+    assert sources["plan.epochs"] == "paper: section 6.2; 300 for XCiT-S12"
+    assert sources["plan.optimizer"].startswith("paper: section 6.2")
+    vit = {leaf.path: str(leaf.source) for leaf in leaves(RECIPES["vit-b-cifar10-at"]())}
+    assert vit["plan.optimizer.lr"].startswith("paper: section 6.2")
+
+
+@pytest.mark.parametrize("name", _PAPER)
+def test_the_size_of_the_images_is_ours(name: str) -> None:
+    """The paper gives no size and no patches."""
+    sources = {leaf.path: str(leaf.source) for leaf in leaves(RECIPES[name]())}
+    assert sources["model.image_size"].startswith("our choice: ")
+
+
 def test_the_gains_are_those_that_the_prose_names() -> None:
     """Section 6.2 says 3.47, 1.7, 2.38, 1.38 (of table 5: 1.28) and 1.29 points; 1.58 in section 6.1."""
     gains = {}
@@ -139,6 +179,17 @@ def test_digits_with_scaling(tmp_path: Path) -> None:
     assert final.attention_scales is not None
     assert bool((final.attention_scales != 1).any())
     assert model.attention_scales is not None
+
+
+def test_the_literal_form_is_a_setting(tmp_path: Path) -> None:
+    """Algorithm 1 as printed: drifting from batch to batch, the last factors, one more for the logits."""
+    text = "objective.scaling=aas-literal:batches=1,batch_size=32,steps=2"
+    recipe = override(RECIPES["digits-aas"](), ["plan.epochs=3", "objective.period=1", text])
+    assert isinstance(recipe.objective, AttentionScaling)
+    assert recipe.objective.scaling == replace(Scaling.literal(), batches=1, batch_size=32, steps=2)
+    model = train_recipe(recipe, tmp_path / "run", data_spec="digits[:64]")
+    assert model.logits_scale is not None
+    vd.evaluate(tmp_path / "run", "digits[:8]", "clean", run=tmp_path / "eval", progress=False)
 
 
 def test_the_scope_can_be_set_from_outside(tmp_path: Path) -> None:

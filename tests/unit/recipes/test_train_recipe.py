@@ -1,13 +1,17 @@
 """From a recipe to a run folder: what a run is made of, and what may not change under it."""
 
+import os
+import signal
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from vitadel.core.errors import UsageError
+import vitadel as vd
+from vitadel.core.errors import Stopped, UsageError
 from vitadel.data import convert
 from vitadel.models import load, save, weights_sha256
 from vitadel.recipes import RECIPES, Recipe, SyntheticChoice, override, train_recipe
@@ -111,3 +115,47 @@ def test_a_part_that_a_recipe_lacks_can_be_set() -> None:
         override(short(), ["plan.mixing.cutmx=1"])
     with pytest.raises(UsageError, match="plan.ema is not set. Set plan.ema as a whole first"):
         override(short(), ["plan.ema.x=1"])
+
+
+# ------------------------------------------------------- the entire training set
+
+
+@pytest.mark.parametrize("split", ["none", "test"])
+def test_nothing_is_held_out_where_the_hold_out_does_not_select(tmp_path: Path, split: str) -> None:
+    """Wu et al. 2025: the training data are the entire training set, and the last checkpoint is tested."""
+    usual, whole = vd.load_data("digits"), vd.load_data("digits", holdout=False)
+    assert usual.holdout is not None
+    assert whole.train is not None
+    assert whole.holdout is None
+    assert sorted(whole.train.ids) == sorted((*usual.split("train").ids, *usual.holdout.ids))
+    assert whole.test.ids == usual.test.ids
+
+    settings = [f"selection.split={split}", "selection.images=2", "plan.batch_size=256"]
+    train_recipe(override(short(), settings), tmp_path / "run")
+    run = Run.open(tmp_path / "run")
+    assert run.manifest.find("data", "splits") == whole.describe()["splits"]
+    assert run.manifest.text("recipe", "selection", "split") == split
+    assert run.read_log("step")[-1]["step"] == len(whole.train) // 256
+    assert bool(run.read_log("holdout")) == (run.checkpoints / "best.safetensors").exists() == (split == "test")
+    with pytest.raises(UsageError, match=rf"trained with selection.split={split}, on all .* Write --split test"):
+        vd.evaluate(tmp_path / "run", "digits[:8]", "clean", split="holdout", run=tmp_path / "eval", progress=False)
+    vd.evaluate(tmp_path / "run", "digits[:8]", "clean", run=tmp_path / "eval", progress=False)
+
+
+def test_a_run_without_a_hold_out_resumes_and_keeps_its_last_weights(tmp_path: Path) -> None:
+    def stop(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
+        if what == "training" and done == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    recipe = override(short(), ["selection.split=none", "plan.batch_size=8"])
+    whole = train_recipe(recipe, tmp_path / "whole", data_spec="digits[:48]")
+    with pytest.raises(Stopped):
+        train_recipe(recipe, tmp_path / "stopped", data_spec="digits[:48]", notify=stop)
+    with pytest.raises(UsageError, match="it differs in parts"):  # with a hold-out it would be another run
+        train_recipe(override(short(), ["plan.batch_size=8"]), tmp_path / "stopped", data_spec="digits[:48]")
+    resumed = train_recipe(recipe, tmp_path / "stopped", data_spec="digits[:48]")
+    last = load(tmp_path / "stopped" / "checkpoints" / "final.safetensors")
+    weights = [
+        weights_sha256(model.net.state_dict()) for model in (whole, resumed, last, load(str(tmp_path / "stopped")))
+    ]
+    assert weights == weights[:1] * 4

@@ -1,5 +1,6 @@
 """ViTs against WideResNets: the paper's numbers, and those of the code that matches it; and heavy augmentation's."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,15 +9,20 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from vitadel import models
+from vitadel.api.sweep import as_sweep
 from vitadel.attacks import PGD
 from vitadel.goals import Untargeted
 from vitadel.objectives import TRADES, Adversarial, TrainingTime
-from vitadel.recipes import RECIPES, Normalize, override
+from vitadel.recipes import RECIPES, Normalize, Selection, leaves, override
 from vitadel.threats import L2, Linf
 from vitadel.train import SGD, Lion, PadCrop, Precision, ema_decay, learning_rate
 from vitadel.train.optim import Decay
 
-_VITS = [name for name in RECIPES if name.startswith(("vit-b2", "vit-l2"))]
+_VITS = [name for name in RECIPES if name.startswith(("vit-b2", "vit-l2")) and not name.endswith("sgd")]
+
+
+def source_of(name: str, path: str) -> str:
+    return str({leaf.path: leaf.source for leaf in leaves(RECIPES[name]())}[path])
 
 
 def small(name: str) -> VisionTransformer:
@@ -82,7 +88,9 @@ def test_what_all_vits_share(name: str) -> None:
     assert recipe.model.normalize is Normalize.NONE
     assert plan.augment == PadCrop(pad=4, fill=128 / 255)
     assert plan.precision is Precision.BF16
-    assert plan.check_every_epochs == plan.epochs, "the last weights are the ones that are kept"
+    # "our training data includes the entire training set", and "we directly use the last saved checkpoint"
+    assert recipe.selection.split == "none"
+    assert source_of(name, "selection.split").startswith("paper: experimental setup")
 
 
 @pytest.mark.parametrize(
@@ -93,6 +101,8 @@ def test_what_all_vits_share(name: str) -> None:
         ("vit-l2-cifar10-long", 10_000, 200, 1e-6),
         ("vit-b2-cifar10-l2", 2000, 5, 1e-6),
         ("vit-l2-cifar100", 6000, 200, 1e-6),
+        ("vit-b2-cifar10-l2-long", 6000, 200, 1e-6),
+        ("vit-l2-cifar10-l2-long", 6000, 200, 1e-6),
     ],
 )
 def test_schedules(name: str, epochs: int, warmup: int, floor: float) -> None:
@@ -107,6 +117,49 @@ def test_schedules(name: str, epochs: int, warmup: int, floor: float) -> None:
 def test_the_average_follows_the_batch(batch: int, decay: float) -> None:
     plan = override(RECIPES["vit-b2-cifar10"](), [f"plan.batch_size={batch}"]).plan
     assert ema_decay(plan, 1000, 2000) == pytest.approx(decay, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("name", "published"),
+    [
+        ("vit-b2-cifar10-l2", "96.53% clean, 85.40%"),
+        ("vit-b2-cifar10-l2-long", "96.73% clean, 85.86%"),
+        ("vit-l2-cifar10-l2", "96.82% clean, 85.67%"),
+        ("vit-l2-cifar10-l2-long", "97.00% clean, 86.06%"),
+        ("wrn-70-16-cifar10", "93.25% clean, 70.69%"),
+    ],
+)
+def test_rows_of_table_6(name: str, published: str) -> None:
+    assert RECIPES[name]().expect["published"].startswith(f"{published} robust (paper, table 6")
+
+
+def test_the_long_l2_runs_differ_in_their_length_alone() -> None:
+    for size in "bl":
+        short, long = (RECIPES[f"vit-{size}2-cifar10-l2{end}"]() for end in ("", "-long"))
+        assert (short.objective, short.model, short.synthetic) == (long.objective, long.model, long.synthetic)
+        assert replace(short.plan, epochs=6000, warmup_epochs=200, check_every_epochs=6000) == long.plan
+
+
+def test_vit_with_sgd_has_the_settings_of_lion_but_for_the_learning_rate() -> None:
+    """Comparison of optimizers: "we follow Wang et al. (2023) for the learning rate settings, while keeping the other
+    settings consistent with the default settings for Lion", whose batch is 1024; the authors' code has 2048.
+    """
+    sgd, lion = RECIPES["vit-b2-cifar10-sgd"](), RECIPES["vit-b2-cifar10"]()
+    rates = ("optimizer", "warmup_epochs", "warmup_lr", "min_lr", "lr_unit")
+    same = {name: getattr(lion.plan, name) for name in rates}
+    assert replace(sgd.plan, **same) == lion.plan
+    assert (sgd.objective, sgd.model, sgd.selection) == (lion.objective, lion.model, lion.selection)
+    assert sgd.plan.batch_size == 1024
+    assert sgd.plan.optimizer == SGD(lr=0.2, momentum=0.9, nesterov=True, weight_decay=0.0)
+    # Wang et al.'s cycle: 2.5% of warm-up from 1/25 of the rate, and an end at 1/250,000
+    assert [learning_rate(sgd.plan, epoch * 48, 48) for epoch in (0, 50)] == pytest.approx([0.008, 0.2])
+    assert sgd.plan.min_lr == pytest.approx(0.2 / 250_000)
+    assert sgd.expect["published"].startswith("75.06% clean (paper, table 5")
+    assert "the authors' code has 2048" in source_of(sgd.name, "plan.batch_size")
+    assert source_of(sgd.name, "plan.optimizer.weight_decay").startswith("authors' code: none")
+    rows = {member.labels: member.recipe for member in as_sweep("wu2025-table5-vit").combinations()}
+    assert rows["sgd",].plan == sgd.plan
+    assert rows["lion",].plan == lion.plan
 
 
 def test_the_l2_attack() -> None:
@@ -141,6 +194,32 @@ def test_the_wide_resnet_with_sgd() -> None:
     # theirs rises along a cosine
     assert max(abs(a - b) for a, b in zip(ours[:60], rates[:60], strict=True)) < 0.4 * 0.12
     assert [ema_decay(plan, step, 4000) for step in (0, 99, 100, 4000)] == pytest.approx([0, 0, 101 / 110, 0.995])
+
+
+def test_wang_et_al_select_on_images_they_hold_out_and_the_paper_does_not() -> None:
+    """Experimental setup: "the best checkpoint by evaluating robust accuracy under PGD-40 on the validation set"."""
+    for name in ("wrn-28-10-cifar10", "wrn-70-16-cifar10"):
+        recipe = RECIPES[name]()
+        assert recipe.selection == Selection(PGD(steps=40), Linf(8 / 255))
+        assert (recipe.selection.images, recipe.plan.check_every_epochs) == (1000, 1)
+    assert RECIPES["wrn-28-10-cifar10-lion"]().selection.split == "none"
+    rows = {member.labels: member.recipe for member in as_sweep("wu2025-table5-wrn").combinations()}
+    assert [rows[label,].selection.split for label in ("sgd", "lion")] == ["holdout", "none"]
+
+
+def test_the_largest_wide_resnet() -> None:
+    """Table 6: WRN-70-16, 267 M parameters, 50 million images, batch 1024, 2000 epochs."""
+    recipe, small = RECIPES["wrn-70-16-cifar10"](), RECIPES["wrn-28-10-cifar10"]()
+    with torch.device("meta"):
+        model = models.load(recipe.model.start, num_classes=10, options=recipe.model.options)
+    assert sum(weight.numel() for weight in model.parameters()) / 1e6 == pytest.approx(267, abs=0.5)
+    assert recipe.model.options == {"act_layer": "silu"}
+    plan = recipe.plan
+    assert (plan.batch_size, plan.epochs, plan.warmup_epochs) == (1024, 2000, 0.025 * 2000)
+    assert recipe.synthetic is not None
+    assert "50m" in recipe.synthetic.folder
+    assert recipe.objective == small.objective
+    assert plan.optimizer == small.plan.optimizer == SGD(lr=0.4, weight_decay=5e-4)
 
 
 def test_the_wide_resnet_with_lion() -> None:

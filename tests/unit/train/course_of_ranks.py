@@ -63,6 +63,11 @@ KINDS: dict[str, tuple[Objective, TrainingConfig]] = {
         AttentionScaling(AWP(TRADES(ATTACK, Linf(0.1))), 1, scaling=replace(Scaling.paper(), batches=1, batch_size=4)),
         replace(PLAN, accumulate=2),
     ),
+    "scaling-literal": (
+        # a chain of candidates, each measured from the one before it
+        AttentionScaling(TRADES(ATTACK, Linf(0.1)), 1, scaling=replace(Scaling.literal(), batches=1, batch_size=4)),
+        replace(PLAN, accumulate=2),
+    ),
     "tradeoff": (TORATraining(ATTACK, Linf(0.1)), replace(PLAN, accumulate=2)),
     "tradeoff-awp": (AWP(TORATraining(ATTACK, Linf(0.1)), gamma=0.05), PLAN),
     "tora-standard": (Standard(), PLAN),

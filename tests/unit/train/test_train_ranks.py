@@ -50,7 +50,8 @@ def course(folder: Path, kind: str, ranks: int, last: int | None = None) -> dict
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "kind", ["trades", "awp", "scaling", "shard", "tradeoff", "tradeoff-awp", "tora-standard", "broken"]
+    "kind",
+    ["trades", "awp", "scaling", "scaling-literal", "shard", "tradeoff", "tradeoff-awp", "tora-standard", "broken"],
 )
 def test_every_way_of_training_is_the_same_on_two_ranks(tmp_path: Path, kind: str) -> None:
     one, two = course(tmp_path / "one", kind, 1), course(tmp_path / "two", kind, 2)

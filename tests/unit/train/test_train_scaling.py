@@ -27,6 +27,7 @@ ATTACK = PGD(steps=2, step_size=0.05, keep_best=False)
 ADVERSARIAL = Adversarial(ATTACK, Linf(0.1))
 ONE = replace(Scaling.paper(), batches=1, batch_size=16, steps=2)
 SCALING = AttentionScaling(ADVERSARIAL, period=2, scaling=ONE)
+LITERAL = replace(Scaling.literal(), batches=1, batch_size=16, steps=2)
 # four updates an epoch, of which number 2 is the one of scaling: updates 9 to 12
 PLAN = TrainingConfig(
     epochs=4,
@@ -123,6 +124,28 @@ def test_the_file_is_the_model_and_holds_its_factors(train: Split, tmp_path: Pat
         by_hand = plain(x)
     with torch.no_grad():
         assert torch.equal(back(x), by_hand)
+
+
+@pytest.mark.parametrize("scope", list(Scope))
+def test_the_literal_form_trains_resumes_and_is_saved_with_its_factors(
+    train: Split, tmp_path: Path, scope: Scope
+) -> None:
+    def ask(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
+        if done == 11:  # in the epoch of scaling
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    objective, plan = replace(SCALING, scope=scope, scaling=LITERAL), replace(PLAN, checkpoint_every_steps=100)
+    whole, stopped = claim(tmp_path / "whole"), claim(tmp_path / "stopped")
+    model = Trainer(tiny_vit(), objective, train, plan, whole, seed=1).fit()
+    with pytest.raises(Stopped):
+        Trainer(tiny_vit(), objective, train, plan, stopped, seed=1, notify=ask).fit()
+    Trainer(tiny_vit(), objective, train, plan, stopped, seed=1).fit()
+    assert same(weights(whole), weights(stopped))
+    back = models.load(whole.checkpoints / "final.safetensors")
+    assert same(back.net.state_dict(), model.net.state_dict())
+    assert (back.attention_scales is None) == (back.logits_scale is None) == (scope is Scope.ATTACK)
+    if back.attention_scales is not None and back.logits_scale is not None:
+        assert bool((torch.cat([back.attention_scales, back.logits_scale[None]]) != 1).any())
 
 
 def test_a_model_trained_on_scaled_attacks_is_a_plain_model(train: Split, tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ clamp after the step                   through_clamp=False                 True:
 the last S is used                     keep="last"                         "broken": images that a short attack breaks
                                                                            with it, counted on the original model
 m factors for m - 1 attention layers   logits=True                         False: one factor for each layer
+M mini-batches of n training images    batches=8, batch_size=32            the same: M and n are not given; suites of
+                                                                           attacks take them from split="train"
 =====================================  ==================================  ===========================================
 
 `Scaling.paper()` is the reading in between: Algorithm 1 with unit distances, a fixed reference, the gradient taken
@@ -54,6 +56,7 @@ _CHOICES = {
     "rule": ("raw", "sign", "unit"),
     "reference": ("original", "drifting"),
     "keep": ("broken", "distance", "last"),
+    "split": ("train", "evaluated"),
 }
 _GUIDE = 50.0  # GAMA's weight of the distance between outputs
 _MILD = 1 / 3  # of a decade between two batches lies above the first factor
@@ -85,6 +88,8 @@ class Scaling:
         blocks: Scale only the first attention layers, this many (Figure 3a).
         logits: Whether the logits are multiplied by a factor too.
         grid: Try these factors, the same for all layers, instead of searching (Table 1).
+        split: The images on which a suite of attacks searches: of "train", the training images of the data set, where
+            it has some; or the "evaluated" ones, which the result then says.
     """
 
     loss: str = "features"
@@ -106,6 +111,7 @@ class Scaling:
     blocks: Count | None = None
     logits: bool = False
     grid: tuple[Positive, ...] = ()
+    split: str = "train"
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -186,7 +192,14 @@ Trial = Callable[[Factors], tuple[int, int]]
 
 
 def maximize_factors(
-    model: object, x: Tensor, y: Tensor, scaling: Scaling, *, trial: Trial | None = None, seed: int = 0
+    model: object,
+    x: Tensor,
+    y: Tensor,
+    scaling: Scaling,
+    *,
+    trial: Trial | None = None,
+    reference: Factors | None = None,
+    seed: int = 0,
 ) -> FactorSearchResult:
     """Search factors on images; nothing of the model changes.
 
@@ -197,6 +210,7 @@ def maximize_factors(
         scaling: How to search.
         trial: Counts the images that an attack breaks with given factors; without it, `keep="broken"` decides by the
             objective.
+        reference: The factors that a drifting reference begins with; by default all are 1.
         seed: Seed of the search.
 
     Raises:
@@ -205,7 +219,7 @@ def maximize_factors(
     check_seed(seed)
     inner, started = require_taps(model), time.perf_counter()
     with isolated(model, seed, x.device), torch.autocast(x.device.type, enabled=False):
-        search = FactorSearch(inner, scaling, in_own_precision(inner, x), y, seed)
+        search = FactorSearch(inner, scaling, in_own_precision(inner, x), y, seed, reference)
         tried = [_tried(one, trial) for one in search.candidates()]
     best = tried[-1] if scaling.keep == "last" else max(tried, key=_rank_by(scaling.keep, trial))
     return FactorSearchResult(best, tuple(tried), search.forwards, search.backwards, time.perf_counter() - started)
@@ -231,8 +245,11 @@ def _rank_by(keep: str, trial: Trial | None) -> Callable[[Factors], tuple[float,
 class FactorSearch:
     """Candidates for one model, one after the other."""
 
-    def __init__(self, model: HasTaps, scaling: Scaling, x: Tensor, y: Tensor, seed: int) -> None:
+    def __init__(
+        self, model: HasTaps, scaling: Scaling, x: Tensor, y: Tensor, seed: int, first_reference: Factors | None = None
+    ) -> None:
         self.model, self.scaling, self.x, self.y, self.seed = model, scaling, x, y, seed
+        self.first_reference = first_reference
         self.attentions = len(model.taps.attentions())
         self.scaled = min(self.attentions, scaling.blocks or self.attentions)
         self.names = [f"{name.removesuffix('.attn')}.out" for name in model.taps.attentions()]
@@ -244,6 +261,8 @@ class FactorSearch:
                 yield self._evaluated(_uniform(self.count, factor), self._batch(0))
             return
         reference_M = _uniform(self.count, 1.0)
+        if self.scaling.reference == "drifting" and self.first_reference is not None:
+            reference_M = self._searched_factors(self.first_reference)
         for number in range(self.scaling.batches):
             *earlier, last = self.maximize(number, reference_M)
             if self.scaling.keep == "broken":

@@ -30,6 +30,7 @@ from vitadel.evaluate.attention_scaling import (
     factors_of,
     factors_record,
     in_float32,
+    search_flags,
     with_scaled,
 )
 from vitadel.evaluate.context import Context, without_caller_modes
@@ -305,10 +306,10 @@ def evaluate_suite(
             return _at_radii(suite, ctx, open_store)
         ctx = replace(ctx, engine=in_float32(ctx.engine))
         found = factors_record(replace(ctx, store=open_store("factors")), scaling)
-        paper = replace(ctx, model=rescale_model(ctx.model, factors_of(found)))
+        paper, flags = replace(ctx, model=rescale_model(ctx.model, factors_of(found))), search_flags(found)
         return [
-            *_at_radii(replace(suite, scaling=found), ctx, open_store),
-            *_at_radii(replace(suite, keep_images=False), paper, open_store, f"-{PAPER_PROTOCOL}"),
+            *_at_radii(replace(suite, scaling=found), ctx, open_store, flags=flags),
+            *_at_radii(replace(suite, keep_images=False), paper, open_store, f"-{PAPER_PROTOCOL}", flags=flags),
         ]
 
 
@@ -341,16 +342,19 @@ def refuse_suite(
     suite.refuse(model, data, split)
 
 
-def _at_radii(suite: AttackSuite, ctx: Context, open_store: OpenStore, suffix: str = "") -> list[SuiteRecord]:
+def _at_radii(
+    suite: AttackSuite, ctx: Context, open_store: OpenStore, suffix: str = "", *, flags: Sequence[Flag] = ()
+) -> list[SuiteRecord]:
     """One evaluation per radius, smallest first; images broken within one are not attacked within the next.
 
-    With a `suffix` in their names, or the numbers of another model would join the model's curve.
+    With a `suffix` in their names, or the numbers of another model would join the model's curve. All get the `flags`.
     """
     records: list[SuiteRecord] = []
     smaller: ResultStore | None = None
     for threat in suite.radii(ctx.threat):
         name = evaluation_name(suite.name, threat) + suffix
         at = replace(ctx, threat=threat, store=open_store(name), name=name, smaller=smaller)
+        at.add_flags(flags)
         records.append(run_suite(replace(suite, name=suite.name + suffix), at))
         if at.store.folder is not None and threat is not None:
             _finish_images(suite, at)
