@@ -29,7 +29,7 @@ def studied(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[tu
     return ("analyze", SMALL, trained, "--data", "digits[:24]", "--threat", "linf:16/255", "--run", folder), folder
 
 
-def test_a_study_from_beginning_to_page(
+def test_a_study_runs_and_is_reported(
     vitadel: Command, studied: tuple[tuple[str | Path, ...], Path], tmp_path: Path
 ) -> None:
     words, run = studied
@@ -79,7 +79,7 @@ def timeless(value: object) -> object:
         ("lesion:draws=1", ""),
     ],
 )
-def test_two_ranks_measure_what_one_does_also_after_a_kill(
+def test_two_ranks_match_one_rank_also_after_an_interruption(
     study: str,
     table: str,
     start: Start,
@@ -105,7 +105,7 @@ def test_two_ranks_measure_what_one_does_also_after_a_kill(
         assert timeless(resumed) == timeless(whole)
 
 
-def test_what_there_is(vitadel: Command) -> None:
+def test_studies_are_listed_and_described(vitadel: Command) -> None:
     assert {"gates", "masking", "masking-quick"} <= set(json.loads(vitadel("studies", "--json")[1]))
     assert "masking-quick" in vitadel("studies")[1]
     assert json.loads(vitadel("studies", "masking", "--json")[1])["queries"] == 5000
@@ -113,7 +113,7 @@ def test_what_there_is(vitadel: Command) -> None:
     assert "10+20+50+100+200+500+1000" in about
 
 
-def test_mistakes(vitadel: Command, trained: Path, tmp_path: Path) -> None:
+def test_invalid_arguments_are_refused(vitadel: Command, trained: Path, tmp_path: Path) -> None:
     def told(study: str, model: str | Path = trained, *more: str) -> str:
         code, out, err = vitadel("analyze", study, model, "--data", "digits[:8]", "--run", tmp_path / "run", *more)
         assert (code, out) == (2, "")
@@ -142,7 +142,7 @@ def gated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_a_study_with_exhibits_from_beginning_to_page(vitadel: Command, gated: Path, tmp_path: Path) -> None:
+def test_a_study_with_exhibits_runs_and_is_reported(vitadel: Command, gated: Path, tmp_path: Path) -> None:
     words = ("analyze", "gates:images=2,blocks=1", gated, "--data", "digits[:9]", "--run")
     code, out, err = vitadel(*words, tmp_path / "one")
     assert code == 0, err
@@ -174,7 +174,7 @@ def test_a_study_with_exhibits_from_beginning_to_page(vitadel: Command, gated: P
     assert f"{gated.stem}#joint" in page
 
 
-def test_what_has_no_gates_is_refused(vitadel: Command, trained: Path, gated: Path, tmp_path: Path) -> None:
+def test_models_without_gates_are_refused(vitadel: Command, trained: Path, gated: Path, tmp_path: Path) -> None:
     words = ("--data", "digits[:8]", "--run", tmp_path / "run")
     code, _, err = vitadel("analyze", "gates", trained, *words)
     assert (code, err.count("\n")) == (2, 1)

@@ -32,7 +32,7 @@ def attacks_of(summary: dict[str, object]) -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize("suite", ["autoattack", "autoattack-plus"])
-def test_the_suites_run_and_rows_say_to_what_an_image_fell(
+def test_suites_run_and_rows_name_the_attack_that_broke_an_image(
     vitadel: Command, trained: Path, tmp_path: Path, suite: str
 ) -> None:
     words = ("evaluate", trained, "--data", "digits[:40]", "--threat", "linf:200/255", "--run", tmp_path, "--json")
@@ -58,7 +58,7 @@ def test_the_suites_run_and_rows_say_to_what_an_image_fell(
 
 
 @pytest.mark.slow
-def test_the_suite_for_random_models_scores_shares(vitadel: Command, trained: Path, tmp_path: Path) -> None:
+def test_the_suite_for_randomized_models_scores_shares(vitadel: Command, trained: Path, tmp_path: Path) -> None:
     words = ("evaluate", trained, "--data", "digits[:6]", "--threat", "linf:200/255", "--run", tmp_path, "--json")
     summary = summary_of(vitadel(*words, "--suite", "autoattack-rand"))
     assert [attack["name"] for attack in attacks_of(summary)] == STAGES["autoattack-rand"]
@@ -72,7 +72,7 @@ def test_the_suite_for_random_models_scores_shares(vitadel: Command, trained: Pa
         assert (attack["tried"], attack["forwards"], attack["backwards"]) == (tried, 2020 * tried, 2020 * tried)
 
 
-def test_the_attack_autoattack_is_its_stages(vitadel: Command, trained: Path, tmp_path: Path) -> None:
+def test_the_attack_autoattack_runs_its_stages(vitadel: Command, trained: Path, tmp_path: Path) -> None:
     common = ("--data", "digits[:30]", "--threat", "linf:200/255", "--seed", "3", "--json")
     alone = summary_of(vitadel("attack", trained, *common, "--attack", "autoattack", "--run", tmp_path / "a"))
     suite = summary_of(vitadel("evaluate", trained, *common, "--suite", "autoattack", "--run", tmp_path / "b"))
@@ -96,7 +96,7 @@ def test_the_attack_autoattack_is_its_stages(vitadel: Command, trained: Path, tm
         ("pgd:steps=5,targets=4", 6 * 4, 6 * 4),
     ],
 )
-def test_attacks_cost_what_they_say(
+def test_attacks_cost_their_declared_passes(
     vitadel: Command, trained: Path, tmp_path: Path, attack: str, forwards: int, backwards: int
 ) -> None:
     words = ("attack", trained, "--data", "digits[:20]", "--threat", "linf:0.00001", "--run", tmp_path, "--json")
@@ -112,7 +112,7 @@ def test_attacks_cost_what_they_say(
     assert "broken_by" in ResultFolder(tmp_path / "eval" / str(summary["name"])).rows()
 
 
-def test_the_precision_of_the_search_decides_no_verdict(vitadel: Command, trained: Path, tmp_path: Path) -> None:
+def test_the_precision_of_the_search_changes_no_verdict(vitadel: Command, trained: Path, tmp_path: Path) -> None:
     common = ("--data", "digits[:40]", "--threat", "linf:60/255", "--json")
     words = ("attack", trained, "--attack", "pgd:steps=10", *common)
     precisions = ("float32", "fp16", "bf16")

@@ -73,7 +73,7 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
 
 
-def test_sigterm_leaves_a_checkpoint_and_says_how_to_go_on(tmp_path: Path) -> None:
+def test_sigterm_leaves_a_checkpoint_and_prints_how_to_resume(tmp_path: Path) -> None:
     run(*TRAIN, "--run", tmp_path / "whole")
     words = (*TRAIN, "--run", str(tmp_path / "asked"))
     code = KILL.format(module="train.loop", function="learning_rate", moment=5, before="pass")
@@ -98,7 +98,7 @@ def test_training_killed_while_it_writes_a_checkpoint(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_training_killed_again_and_again(tmp_path: Path) -> None:
+def test_training_killed_repeatedly(tmp_path: Path) -> None:
     run(*TRAIN, "--run", tmp_path / "whole")
     words = (*TRAIN, "--run", str(tmp_path / "killed"))
     run_and_die("runs.run", "write_json", 1, *words)  # before there is a manifest
@@ -127,7 +127,7 @@ MOMENTS = {
 VERDICT = ("index", "id", "label", "clean_prediction", "prediction", "broken_by", "distance", "forwards", "backwards")
 
 
-def test_evaluation_killed_at_every_moment_and_resumed_with_another_batch(
+def test_evaluation_killed_at_any_point_resumes_with_another_batch_size(
     start: Start, trained: Path, tmp_path: Path
 ) -> None:
     words = ("evaluate", trained, "--data", "digits[:300]", "--threat", "linf:12/255", "--keep-images", "--run")

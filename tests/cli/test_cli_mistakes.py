@@ -20,7 +20,7 @@ def mistake(result: tuple[int, str, str]) -> str:
     return err
 
 
-def test_words_that_mean_nothing(vitadel: Command, trained: Path, tmp_path: Path) -> None:
+def test_unknown_arguments_are_refused(vitadel: Command, trained: Path, tmp_path: Path) -> None:
     run = ("--run", tmp_path / "run")
     assert "Did you mean 'digits-standard'" in mistake(vitadel("train", "digits-standart", *run))
     assert "unknown setting of TrainingConfig 'epoch'" in mistake(
@@ -95,14 +95,14 @@ def test_a_shortened_warmup_is_not_reported_before_a_refusal(vitadel: Command, t
     assert not (tmp_path / "run").exists()
 
 
-def test_data_that_is_not_there(vitadel: Command, trained: Path, tmp_path: Path) -> None:
+def test_missing_data_is_refused(vitadel: Command, trained: Path, tmp_path: Path) -> None:
     evaluate = ("evaluate", trained, "--run", tmp_path / "run", "--data")
     assert "there is no folder" in mistake(vitadel(*evaluate, f"folder:{tmp_path / 'nope'}"))
     assert "unknown split 'validation'" in mistake(vitadel(*evaluate, "digits[:8]", "--split", "validation"))
     assert "[:0]" in mistake(vitadel(*evaluate, "digits[:0]"))
 
 
-def test_a_model_for_other_classes(vitadel: Command, tmp_path: Path) -> None:
+def test_a_model_for_other_classes_is_refused(vitadel: Command, tmp_path: Path) -> None:
     options = {"depth": 1, "embed_dim": 32, "num_heads": 2}
     model = models.load("timm:test_vit", num_classes=3, image_size=8, patch_size=2, options=options)
     models.save(model, tmp_path / "three.safetensors")
@@ -116,7 +116,7 @@ def test_a_model_for_other_classes(vitadel: Command, tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-def test_a_trained_head_is_never_replaced_to_be_judged(vitadel: Command, trained: Path, tmp_path: Path) -> None:
+def test_a_trained_head_is_never_replaced_for_evaluation(vitadel: Command, trained: Path, tmp_path: Path) -> None:
     net = models.load("timm:test_resnet", num_classes=4).net
     torch.save(net.state_dict(), tmp_path / "four.pth")
     for model, own in ((trained, 10), (f"timm:test_resnet@{tmp_path / 'four.pth'}", 4)):
@@ -127,7 +127,7 @@ def test_a_trained_head_is_never_replaced_to_be_judged(vitadel: Command, trained
     assert vitadel(*same, "--run", tmp_path / "run")[0] == 0
 
 
-def test_weights_of_other_images_are_not_judged(vitadel: Command, tmp_path: Path) -> None:
+def test_weights_for_other_image_sizes_are_not_evaluated(vitadel: Command, tmp_path: Path) -> None:
     net = models.load("timm:test_vit", num_classes=10, image_size=32, patch_size=4).net
     torch.save(net.state_dict(), tmp_path / "w.pth")
     text = f"timm:test_vit@{tmp_path / 'w.pth'}"
@@ -139,7 +139,7 @@ def test_weights_of_other_images_are_not_judged(vitadel: Command, tmp_path: Path
     assert not (tmp_path / "run").exists()
 
 
-def test_sizes_and_normalizations_that_no_model_has(vitadel: Command, tmp_path: Path) -> None:
+def test_invalid_sizes_and_normalizations_are_refused(vitadel: Command, tmp_path: Path) -> None:
     words = ("evaluate", "timm:test_vit", "--data", "digits[:8]", "--run", tmp_path / "run")
     for flags, message in (
         (("--classes", "1000000000"), "num_classes must be a whole number from 1 to 65536, got 1000000000"),
@@ -164,7 +164,7 @@ def test_sizes_and_normalizations_that_no_model_has(vitadel: Command, tmp_path: 
     assert not (tmp_path / "run").exists()
 
 
-def test_a_model_of_nans(vitadel: Command, tmp_path: Path) -> None:
+def test_a_model_with_nan_weights_is_refused(vitadel: Command, tmp_path: Path) -> None:
     options = {"depth": 1, "embed_dim": 32, "num_heads": 2}
     model = models.load("timm:test_vit", num_classes=10, image_size=8, patch_size=2, options=options)
     with torch.no_grad():
@@ -174,14 +174,14 @@ def test_a_model_of_nans(vitadel: Command, tmp_path: Path) -> None:
     assert "NaN or infinite logits" in mistake(vitadel(*words))
 
 
-def test_a_truncated_checkpoint(vitadel: Command, trained: Path, tmp_path: Path) -> None:
+def test_a_truncated_checkpoint_is_refused(vitadel: Command, trained: Path, tmp_path: Path) -> None:
     whole = (trained / "checkpoints" / "best.safetensors").read_bytes()
     (tmp_path / "cut.safetensors").write_bytes(whole[: len(whole) // 2])
     words = ("evaluate", tmp_path / "cut.safetensors", "--data", "digits[:8]", "--run", tmp_path / "run")
     assert "is truncated or not a safetensors file" in mistake(vitadel(*words))
 
 
-def test_an_unwritable_folder(vitadel: Command, trained: Path, tmp_path: Path) -> None:
+def test_an_unwritable_folder_is_refused(vitadel: Command, trained: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     words = ("evaluate", trained, "--data", "digits[:8]", "--run", tmp_path / "file" / "run")
     assert "cannot write" in mistake(vitadel(*words))
@@ -190,7 +190,7 @@ def test_an_unwritable_folder(vitadel: Command, trained: Path, tmp_path: Path) -
     )
 
 
-def test_a_folder_that_is_no_run(vitadel: Command, tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_run_is_refused(vitadel: Command, tmp_path: Path) -> None:
     assert "is not a run folder" in mistake(vitadel("report", tmp_path))
     (tmp_path / "notes.txt").write_text("mine")
     words = ("train", "digits-standard", "--run", tmp_path)
@@ -198,7 +198,9 @@ def test_a_folder_that_is_no_run(vitadel: Command, tmp_path: Path) -> None:
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
-def test_a_line_has_an_end_and_no_control_characters(vitadel: Command, trained: Path, tmp_path: Path) -> None:
+def test_error_lines_are_bounded_and_without_control_characters(
+    vitadel: Command, trained: Path, tmp_path: Path
+) -> None:
     words = ("evaluate", trained, "--data", "digits[:8]", "--run", tmp_path / "run", "--threat")
     told = mistake(vitadel(*words, "linf:" + "7" * 6000))
     assert len(told) < 1600
@@ -208,7 +210,7 @@ def test_a_line_has_an_end_and_no_control_characters(vitadel: Command, trained: 
     assert told.rstrip("\n").isprintable()
 
 
-def test_control_c_is_130_and_keeps_what_was_done(
+def test_control_c_exits_with_130_and_keeps_results(
     vitadel: Command, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from vitadel.runs import ResultFolder
@@ -229,7 +231,7 @@ def test_control_c_is_130_and_keeps_what_was_done(
     assert not results.finished
 
 
-def test_every_flag_is_meant() -> None:
+def test_commands_have_exactly_these_options() -> None:
     """Configuration belongs in recipes: a new flag has to be written down here."""
     from typer.main import get_command
 

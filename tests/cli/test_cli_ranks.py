@@ -57,7 +57,7 @@ def same_verdicts(one: Path, other: Path) -> None:
     assert summaries[0] == summaries[1]
 
 
-def test_two_ranks_find_what_one_does_also_after_a_kill(start: Start, trained: Path, tmp_path: Path) -> None:
+def test_two_ranks_match_one_rank_also_after_an_interruption(start: Start, trained: Path, tmp_path: Path) -> None:
     words = ("attack", trained, *WORDS, "--batch", "32", "--run")
     one = start(*words, tmp_path / "one")
     port = free_port()
@@ -92,7 +92,7 @@ def test_two_ranks_find_what_one_does_also_after_a_kill(start: Start, trained: P
 
 
 @pytest.mark.slow
-def test_a_launch_by_torchrun_speaks_once(start: Start, trained: Path, tmp_path: Path) -> None:
+def test_a_launch_by_torchrun_prints_once(start: Start, trained: Path, tmp_path: Path) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true", "CUDA_VISIBLE_DEVICES": ""}
     words = ("attack", str(trained), *WORDS)
     assert ended(start(*words, "--run", tmp_path / "one")) == [0]

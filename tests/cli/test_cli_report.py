@@ -49,7 +49,7 @@ def test_models_are_compared_with_a_baseline_and_written_as_tables(
     assert "baseline" in page
 
 
-def test_mistakes_of_a_comparison_end_with_one_line(vitadel: Command, evaluated: list[Path], tmp_path: Path) -> None:
+def test_errors_of_a_comparison_are_one_line(vitadel: Command, evaluated: list[Path], tmp_path: Path) -> None:
     out = tmp_path / "page.html"
     code, _, err = vitadel("report", *evaluated, "--out", out, "--baseline", "digits-standart")
     assert (code, err.count("\n")) == (2, 1)

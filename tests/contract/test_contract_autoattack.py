@@ -88,7 +88,7 @@ def test_fewer_classes_leave_fewer_targets() -> None:
     assert found == {"apgd-ce": 101, "apgd-t": 3 * 101, "fab-t": 3 * 101, "square": 5001}
 
 
-def test_each_stage_climbs_its_published_loss() -> None:
+def test_each_stage_maximizes_its_published_loss() -> None:
     losses = {stage.name: stage.loss for stage in AutoAttackPlus().stages(Linf(0.1))}
     assert (losses["apgd-ce"], losses["apgd-dlr"], losses["square"]) == (cross_entropy, dlr, margin)
     draws = [stage.attack.eot_samples for stage in AutoAttackRand().stages(Linf(0.1)) if isinstance(stage.attack, APGD)]
@@ -96,7 +96,7 @@ def test_each_stage_climbs_its_published_loss() -> None:
 
 
 @pytest.mark.slow
-def test_an_image_inside_its_radius_stands_and_costs_the_whole_budget() -> None:
+def test_a_robust_image_costs_the_whole_budget() -> None:
     """APGD: 101 + 909 gradients. FAB: 909, with a question each. Rivals twice, a look after each stage, a verdict."""
     model = Planes()
     threat = Linf(0.98 * model.radius(Linf(0.1)))
@@ -108,7 +108,7 @@ def test_an_image_inside_its_radius_stands_and_costs_the_whole_budget() -> None:
 
 
 @pytest.mark.slow
-def test_the_version_for_random_models_averages_twenty_gradients() -> None:
+def test_the_randomized_version_averages_twenty_gradients() -> None:
     """103 points in L1, because each phase of the wide start has one more than it has steps.
 
     DLR takes three classes, so a stage that climbs it first asks how many there are.
@@ -130,7 +130,7 @@ def test_the_version_for_random_models_averages_twenty_gradients() -> None:
     ],
     ids=lambda value: value.version if isinstance(value, AutoAttack) else type(value).__name__,
 )
-def test_an_image_beyond_its_radius_falls(attack: AutoAttack, kind: Threat) -> None:
+def test_an_image_beyond_its_radius_is_broken(attack: AutoAttack, kind: Threat) -> None:
     model = Planes()
     eps = 1.02 * model.radius(kind)
     result = attack(model, GRAY, Untargeted(LABEL), with_eps(kind, eps), seed=0)
@@ -151,7 +151,7 @@ class ThreeStages(AutoAttack):
         )
 
 
-def test_a_cascade_finds_what_its_stages_find_alone(threat: Threat, ripples: Callable[[float], nn.Module]) -> None:
+def test_a_cascade_breaks_what_its_stages_break_alone(threat: Threat, ripples: Callable[[float], nn.Module]) -> None:
     """Every stage has its own random numbers, whoever is left for it."""
     cascade, small = ThreeStages(), with_eps(threat, 0.3 * threat.eps)
     x0 = torch.rand(24, 3, 5, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(1))

@@ -63,7 +63,7 @@ def search_costs(attack: Attack, threat: Threat, classes: int) -> tuple[int, int
     return look + searches * points, searches * points
 
 
-def test_counts_are_exact_on_images_that_never_fall(attack: Attack, threat: Threat, batch: int, pixels: Pixels) -> None:
+def test_counts_are_exact_on_robust_images(attack: Attack, threat: Threat, batch: int, pixels: Pixels) -> None:
     model = Meter(logit_difference=5)
     result = attack(
         model, pixels(batch, torch.float32), Untargeted(torch.zeros(batch, dtype=torch.int64)), threat, seed=0
@@ -77,14 +77,14 @@ def test_counts_are_exact_on_images_that_never_fall(attack: Attack, threat: Thre
 
 
 @pytest.mark.parametrize(("steps", "restarts"), [(1, 1), (7, 1), (3, 4)])
-def test_pgd_costs_one_forward_more_per_restart_than_it_has_steps(steps: int, restarts: int) -> None:
+def test_pgd_costs_one_more_forward_per_restart_than_steps(steps: int, restarts: int) -> None:
     x0, goal = torch.full((2, 3, 5, 7), 0.5), Untargeted(torch.tensor([0, 0]))
     result = PGD(steps=steps, restarts=restarts)(Meter(logit_difference=5), x0, goal, Linf(0.1), seed=0)
     assert (result.forwards, result.backwards) == (2 * (restarts * (steps + 1) + 1), 2 * restarts * steps)
 
 
 @pytest.mark.parametrize("steps", [1, 5])
-def test_crafting_for_training_costs_as_many_passes_as_steps(steps: int) -> None:
+def test_crafting_for_training_costs_one_pass_per_step(steps: int) -> None:
     model = Meter(logit_difference=5)
     PGD(steps=steps, keep_best=False).craft(
         model, torch.full((2, 3, 5, 7), 0.5), Untargeted(torch.tensor([0, 0])), Linf(0.1), seed=0
@@ -92,7 +92,7 @@ def test_crafting_for_training_costs_as_many_passes_as_steps(steps: int) -> None
     assert (model.forwards, model.backwards) == (2 * steps, 2 * steps)
 
 
-def test_images_that_fell_are_not_attacked_again() -> None:
+def test_broken_images_are_not_attacked_again() -> None:
     """Label 1 falls in the first restart, label 0 never."""
     x0, goal = torch.full((2, 3, 5, 7), 0.5), Untargeted(torch.tensor([0, 1]))
     result = PGD(steps=2, restarts=3)(Meter(logit_difference=5), x0, goal, Linf(0.1), seed=0)
@@ -100,7 +100,7 @@ def test_images_that_fell_are_not_attacked_again() -> None:
     assert (result.forwards, result.backwards) == (3 * 3 + 3 + 2, 3 * 2 + 2)
 
 
-def test_a_search_ends_when_every_image_fell() -> None:
+def test_a_search_ends_when_every_image_is_broken() -> None:
     x0, goal = torch.full((2, 3, 5, 7), 0.5), Untargeted(torch.tensor([1, 1]))
     result = PGD(steps=2, restarts=50)(Meter(logit_difference=5), x0, goal, Linf(0.1), seed=0)
     assert (result.forwards, result.backwards) == (2 * 3 + 2, 2 * 2)
@@ -123,7 +123,7 @@ def test_a_search_ends_when_every_image_fell() -> None:
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Attack) else None,
 )
-def test_images_that_fell_are_not_walked_again(attack: Attack, forwards: int, backwards: int, threat: Threat) -> None:
+def test_broken_images_take_no_more_steps(attack: Attack, forwards: int, backwards: int, threat: Threat) -> None:
     """Label 1 is wrong before the first step, label 0 never."""
     model, x0, goal = Meter(logit_difference=5), torch.full((2, 3, 5, 7), 0.5), Untargeted(torch.tensor([0, 1]))
     result = attack(model, x0, goal, threat, seed=0)
@@ -132,7 +132,7 @@ def test_images_that_fell_are_not_walked_again(attack: Attack, forwards: int, ba
     assert (model.forwards, model.backwards) == (forwards, backwards)
 
 
-def test_a_cascade_asks_about_fallen_images_no_more(attacks: dict[str, Attack], threat: Threat) -> None:
+def test_a_cascade_queries_no_broken_image(attacks: dict[str, Attack], threat: Threat) -> None:
     """One evaluation, a look and the verdict for the image that is wrong from the start."""
     x0, cascade = torch.full((2, 3, 5, 7), 0.5), attacks["autoattack"]
     both = cascade(Meter(logit_difference=5), x0, Untargeted(torch.tensor([0, 1])), threat, seed=0)
@@ -158,7 +158,7 @@ def test_a_success_outside_the_threat_does_not_end_a_search(targets: int) -> Non
 
 
 @pytest.mark.parametrize(("steps", "phases"), [(3, (1, 1, 1)), (5, (2, 2, 1)), (7, (3, 3, 1)), (10, (3, 3, 4))])
-def test_a_wide_start_shares_the_steps_and_judges_the_end_of_each_phase(steps: int, phases: tuple[int, ...]) -> None:
+def test_a_wide_start_divides_the_steps_and_judges_each_phase_end(steps: int, phases: tuple[int, ...]) -> None:
     """30%, 30% and the rest, rounded up."""
     model, x0 = Meter(logit_difference=5), torch.full((2, 3, 5, 7), 0.5)
     APGD(steps=steps, use_larger_eps=True).craft(model, x0, Untargeted(torch.tensor([0, 0])), L1(3.0), seed=0)
@@ -199,13 +199,13 @@ def test_a_search_without_gradients_raises_no_flag_and_can_still_succeed() -> No
     assert [flag.code for flag in climb.flags] == ["zero-gradients"]
 
 
-def test_gradients_that_are_there_raise_no_flag(attack: Attack, threat: Threat, batch: int, pixels: Pixels) -> None:
+def test_nonzero_gradients_raise_no_flag(attack: Attack, threat: Threat, batch: int, pixels: Pixels) -> None:
     goal = Untargeted(torch.zeros(batch, dtype=torch.int64))
     assert attack(Meter(logit_difference=0.2), pixels(batch, torch.float32), goal, threat, seed=0).flags == ()
 
 
 @pytest.mark.parametrize(("dead", "flagged"), [(0, False), (1, False), (2, True), (100, True)])
-def test_the_flag_needs_one_gradient_in_a_hundred(dead: int, flagged: bool) -> None:
+def test_the_flag_is_raised_from_one_gradient_in_a_hundred(dead: int, flagged: bool) -> None:
     """Of 199 images `dead` answer without looking: 1 of 199 is below a hundredth, 2 of 199 above."""
 
     def model(x: Tensor) -> Tensor:

@@ -98,7 +98,7 @@ def state_of(model: nn.Module) -> dict[str, object]:
     }
 
 
-def test_model_caller_and_images_are_left_as_they_were(
+def test_attacks_leave_model_and_caller_unchanged(
     attack: Attack, threat: Threat, dtype: torch.dtype, pixels: Pixels, net: MakeNet
 ) -> None:
     model, x0, label_B = mixed(net(dtype)), pixels(2, dtype), labels(2)
@@ -112,9 +112,7 @@ def test_model_caller_and_images_are_left_as_they_were(
     assert result.x_adv.data_ptr() != x0.data_ptr()
 
 
-def test_model_and_caller_are_left_as_they_were_after_an_error(
-    attack: Attack, threat: Threat, pixels: Pixels, net: MakeNet
-) -> None:
+def test_errors_leave_model_and_caller_unchanged(attack: Attack, threat: Threat, pixels: Pixels, net: MakeNet) -> None:
     model, x0 = Fuse(mixed(net(torch.float32))), pixels(2, torch.float32)
     state, images, generator = state_of(model), x0.clone(), torch.get_rng_state()
     with pytest.raises(Boom):
@@ -127,7 +125,7 @@ def test_model_and_caller_are_left_as_they_were_after_an_error(
 
 
 @pytest.mark.parametrize("fails_at", [-1, 2], ids=["whole", "fails"])
-def test_a_restless_model_and_the_generators_it_draws_from_are_left_as_they_were(
+def test_attacks_leave_buffers_and_generators_of_a_random_model_unchanged(
     attack: Attack, threat: Threat, pixels: Pixels, net: MakeNet, fails_at: int
 ) -> None:
     model, x0 = Restless(mixed(net(torch.float32)), fails_at), pixels(2, torch.float32)
@@ -144,7 +142,7 @@ def test_a_restless_model_and_the_generators_it_draws_from_are_left_as_they_were
     assert model.drawn[:half] == model.drawn[half:]  # the seed decides what the model draws
 
 
-def test_crafting_leaves_the_buffers_of_a_restless_model(attack: Attack, pixels: Pixels, net: MakeNet) -> None:
+def test_crafting_leaves_buffers_of_a_random_model_unchanged(attack: Attack, pixels: Pixels, net: MakeNet) -> None:
     model = Restless(mixed(net(torch.float32)))
     state = state_of(model)
     attack.craft(model, pixels(2, torch.float32), Untargeted(labels(2)), Linf(0.1), seed=5)
@@ -169,7 +167,7 @@ def test_buffers_can_be_restored_while_a_graph_needs_them(net: MakeNet, pixels: 
 
 @pytest.mark.parametrize("precision", [torch.float16, torch.bfloat16, torch.float64], ids=str)
 @pytest.mark.parametrize("own_pixels", [True, False], ids=["own", "float32"])
-def test_models_of_any_precision_are_attacked(
+def test_models_of_any_precision_can_be_attacked(
     attack: Attack, threat: Threat, pixels: Pixels, net: MakeNet, precision: torch.dtype, own_pixels: bool
 ) -> None:
     """Pixels stay in float32 or float64; the verdict is the model's own, on pixels rounded to its precision."""
@@ -183,7 +181,7 @@ def test_models_of_any_precision_are_attacked(
     assert torch.equal(result.success, answer_B != labels(2))
 
 
-def test_what_is_no_batch_of_labels_or_images_is_refused_in_a_line(net: MakeNet, pixels: Pixels) -> None:
+def test_invalid_batches_are_refused_in_one_line(net: MakeNet, pixels: Pixels) -> None:
     model, x0 = net(torch.float32), pixels(2, torch.float32)
     for y, message in (
         ([0, 1], r"takes labels as a tensor, got list\. Write torch\.tensor\(labels\)"),
@@ -196,7 +194,7 @@ def test_what_is_no_batch_of_labels_or_images_is_refused_in_a_line(net: MakeNet,
         FGSM()(model, x0.numpy(), Untargeted(labels(2)), Linf(0.1), seed=0)  # type: ignore[arg-type]
 
 
-def test_crafting_leaves_the_model_as_it_was(attack: Attack, threat: Threat, pixels: Pixels, net: MakeNet) -> None:
+def test_crafting_leaves_the_model_unchanged(attack: Attack, threat: Threat, pixels: Pixels, net: MakeNet) -> None:
     model, x0 = mixed(net(torch.float32)), pixels(2, torch.float32)
     state, generator = state_of(model), torch.get_rng_state()
     attack.craft(model, x0, Untargeted(labels(2)), threat, seed=5)
@@ -210,7 +208,7 @@ def test_crafting_leaves_the_model_as_it_was(attack: Attack, threat: Threat, pix
     assert torch.equal(torch.get_rng_state(), generator)
 
 
-def test_the_attacked_model_is_in_evaluation_mode_and_its_weights_need_no_gradient(
+def test_attacked_models_are_in_evaluation_mode_without_weight_gradients(
     attack: Attack, threat: Threat, pixels: Pixels, net: MakeNet
 ) -> None:
     model = net(torch.float32)
@@ -225,7 +223,7 @@ def test_the_attacked_model_is_in_evaluation_mode_and_its_weights_need_no_gradie
     assert not any(seen)
 
 
-def test_no_generator_beyond_the_ones_restored_is_seeded(
+def test_only_generators_that_are_restored_are_seeded(
     attack: Attack, pixels: Pixels, net: MakeNet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`torch.manual_seed` would seed every device of the machine, and a caller on the CPU gets none of them back."""
@@ -238,7 +236,7 @@ def test_no_generator_beyond_the_ones_restored_is_seeded(
     attack(model, x0, Untargeted(labels(2)), Linf(0.1), seed=0)
 
 
-def test_images_that_need_gradients_get_none(attack: Attack, threat: Threat, pixels: Pixels, net: MakeNet) -> None:
+def test_images_that_require_gradients_get_none(attack: Attack, threat: Threat, pixels: Pixels, net: MakeNet) -> None:
     x0 = pixels(2, torch.float32).requires_grad_()
     result = attack(net(torch.float32), x0, Untargeted(labels(2)), threat, seed=0)
     assert x0.requires_grad
@@ -248,7 +246,7 @@ def test_images_that_need_gradients_get_none(attack: Attack, threat: Threat, pix
 
 @pytest.mark.parametrize("caller", [torch.no_grad, torch.inference_mode], ids=["no_grad", "inference_mode"])
 @pytest.mark.parametrize("goal", ["untargeted", "targeted", "diverge"])
-def test_callers_without_gradients_get_the_same_pixels(
+def test_attacks_under_no_grad_give_the_same_pixels(
     easy_attack: Attack, goal: str, caller: Callable[[], AbstractContextManager[None]], pixels: Pixels, net: MakeNet
 ) -> None:
     """Images, labels and reference logits are all made inside the caller's mode."""
@@ -268,7 +266,7 @@ def test_callers_without_gradients_get_the_same_pixels(
 
 
 @pytest.mark.parametrize("caller", [torch.no_grad, torch.inference_mode], ids=["no_grad", "inference_mode"])
-def test_callers_of_choosy_attacks_without_gradients_get_the_same_pixels(
+def test_special_attacks_under_no_grad_give_the_same_pixels(
     choosy_attack: Attack,
     threat: Threat,
     caller: Callable[[], AbstractContextManager[None]],
@@ -288,7 +286,7 @@ def test_callers_of_choosy_attacks_without_gradients_get_the_same_pixels(
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
 
 
-def test_a_plain_function_is_a_model(attack: Attack, threat: Threat, pixels: Pixels, net: MakeNet) -> None:
+def test_a_plain_function_can_be_attacked(attack: Attack, threat: Threat, pixels: Pixels, net: MakeNet) -> None:
     model, x0 = net(torch.float64).eval(), pixels(2, torch.float64)
     with_module = attack(model, x0, Untargeted(labels(2)), threat, seed=3)
     with_function = attack(lambda x: model(x), x0, Untargeted(labels(2)), threat, seed=3)
@@ -315,9 +313,7 @@ def test_same_seed_same_pixels_whatever_the_global_random_state(
     assert torch.equal(first.success, second.success)
 
 
-def test_another_seed_gives_other_pixels_exactly_where_the_attack_draws(
-    attack: Attack, pixels: Pixels, net: MakeNet
-) -> None:
+def test_the_seed_matters_exactly_for_randomized_attacks(attack: Attack, pixels: Pixels, net: MakeNet) -> None:
     model, x0 = net(torch.float64), pixels(2, torch.float64)
     one, other = (attack(model, x0, Untargeted(labels(2)), L2(0.6), seed=seed).x_adv for seed in (0, 1))
     # FAB sets out from the image itself, and a second time, if it has to, from a random one
@@ -325,7 +321,7 @@ def test_another_seed_gives_other_pixels_exactly_where_the_attack_draws(
     assert torch.equal(one, other) is not draws
 
 
-def test_a_model_that_draws_draws_the_same_for_the_same_seed(
+def test_a_randomized_model_draws_the_same_for_the_same_seed(
     attack: Attack, threat: Threat, pixels: Pixels, net: MakeNet
 ) -> None:
     model, x0 = net(torch.float64), pixels(2, torch.float64)
@@ -338,9 +334,7 @@ def test_a_model_that_draws_draws_the_same_for_the_same_seed(
     assert torch.equal(one, two)
 
 
-def test_what_is_found_for_an_image_does_not_depend_on_its_batch(
-    attack: Attack, threat: Threat, pixels: Pixels, net: MakeNet
-) -> None:
+def test_results_do_not_depend_on_the_batch(attack: Attack, threat: Threat, pixels: Pixels, net: MakeNet) -> None:
     model, x0, label_B = net(torch.float64), pixels(7, torch.float64), labels(7)
     index_B = torch.tensor([3, 141, 59, 26, 5, 35, 8979])
     whole = attack(model, x0, Untargeted(label_B), threat, seed=2, index_B=index_B)
@@ -350,9 +344,7 @@ def test_what_is_found_for_an_image_does_not_depend_on_its_batch(
         torch.testing.assert_close(part.x_adv, whole.x_adv[rows], rtol=0, atol=1e-9)
 
 
-def test_what_is_found_for_an_image_does_not_depend_on_the_number_of_rows(
-    attack: Attack, threat: Threat, pixels: Pixels, net: MakeNet
-) -> None:
+def test_results_do_not_depend_on_the_batch_size(attack: Attack, threat: Threat, pixels: Pixels, net: MakeNet) -> None:
     """With rows for two images of seven, the others wait, and take a place while the neighbor is in the middle."""
     if not isinstance(attack, IterativeAttack):
         return
@@ -373,7 +365,7 @@ def test_what_is_found_for_an_image_does_not_depend_on_the_number_of_rows(
     assert verdicts[0] == verdicts[1]
 
 
-def test_crafted_images_are_the_judged_ones(attack: Attack, threat: Threat, pixels: Pixels, net: MakeNet) -> None:
+def test_crafted_images_equal_the_returned_ones(attack: Attack, threat: Threat, pixels: Pixels, net: MakeNet) -> None:
     model, x0 = net(torch.float64), pixels(7, torch.float64)
     crafted = attack.craft(model, x0, Untargeted(labels(7)), threat, seed=2)
     judged = attack(model, x0, Untargeted(labels(7)), threat, seed=2)
@@ -391,7 +383,7 @@ def test_crafted_images_are_the_judged_ones(attack: Attack, threat: Threat, pixe
     share=st.floats(-5, 0),
     corner=st.booleans(),
 )
-def test_result_stays_inside_ball_and_box(
+def test_results_are_inside_ball_and_box(
     attack: Attack, threat: Threat, net: MakeNet, batch: int, dtype: torch.dtype, seed: int, share: float, corner: bool
 ) -> None:
     values = 3 * 5 * 7

@@ -174,13 +174,13 @@ def shares(threat: Threat, model: Halfspace, x0: Tensor, support: Support) -> Ar
 
 
 @pytest.mark.parametrize("table", [OPEN, BOX], ids=["open", "box"])
-def test_every_attack_has_a_setting_that_settles(table: dict[str, Setting]) -> None:
+def test_every_attack_has_a_setting_that_converges(table: dict[str, Setting]) -> None:
     """The versions of AutoAttack share one search."""
     rest = {kind for kind in ATTACKS.values() if not issubclass(kind, AutoAttack)}
     assert {type(setting(Linf(0.1))) for setting in table.values()} == rest | {Cascade}
 
 
-def test_radius_in_the_open_is_lead_over_dual_norm(threat: Threat, support: Support) -> None:
+def test_the_radius_away_from_the_box_is_margin_over_dual_norm(threat: Threat, support: Support) -> None:
     model, x0 = in_the_open(3)
     dual = {Linf: 1.0, L2: 2.0, L1: float("inf")}[type(threat)]
     expected = model.logit_difference(x0[2:]).item() / model.weight.norm(p=dual).item()
@@ -199,7 +199,7 @@ def combinations() -> list[tuple[str, str, str]]:
 
 @pytest.mark.parametrize("side", ["inside", "outside"])
 @pytest.mark.parametrize(("name", "goal", "loss"), combinations())
-def test_attack_flips_exactly_beyond_the_known_radius(
+def test_attacks_succeed_exactly_beyond_the_known_radius(
     name: str, goal: str, loss: str, side: str, threat: Threat, support: Support
 ) -> None:
     model, x0 = in_the_open(7)
@@ -226,7 +226,7 @@ def test_attack_flips_exactly_beyond_the_known_radius(
 @pytest.mark.parametrize(
     ("name", "batch"), [(name, batch) for name in BOX for batch in ((2,) if name in OWN_GOAL | ONE_LOSS else (1, 7))]
 )
-def test_attack_flips_exactly_beyond_the_known_radius_along_the_box(
+def test_attacks_succeed_exactly_beyond_the_known_radius_at_the_box(
     name: str, side: str, threat: Threat, batch: int, support: Support
 ) -> None:
     model, x0 = at_the_box(batch)
@@ -259,14 +259,14 @@ def test_squares_of_one_pixel_reach_the_exact_radius(threat: Threat, slope: floa
     assert result.success.tolist() == [scale > 1] * 5
 
 
-def test_a_target_that_cannot_win_is_never_reached(easy_attack: Attack, threat: Threat, batch: int) -> None:
+def test_an_impossible_target_is_never_reached(easy_attack: Attack, threat: Threat, batch: int) -> None:
     model, x0 = in_the_open(batch)
     result = easy_attack(model, x0, Targeted(torch.full((batch,), 2)), threat, seed=0)
     assert not bool(result.success.any())
     assert not bool((result.prediction == 2).any())
 
 
-def test_the_best_of_several_rivals_is_found(threat: Threat) -> None:
+def test_the_nearest_of_several_classes_is_found(threat: Threat) -> None:
     """Five classes: the exact radius is the least over the rivals, and `margin` leads straight to that one."""
     rng = torch.Generator().manual_seed(3)
     weight = torch.randn(5, 105, dtype=torch.float64, generator=rng) / 10

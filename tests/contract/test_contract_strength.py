@@ -75,7 +75,7 @@ HARDER: dict[str, Callable[[int], Attack]] = {
 
 
 @pytest.mark.parametrize("harder", HARDER.values(), ids=HARDER)
-def test_more_of_an_attack_only_adds_successes(
+def test_a_larger_budget_only_adds_successes(
     harder: Callable[[int], Attack], threat: Threat, ripples: Callable[[float], nn.Module]
 ) -> None:
     """More restarts or targets begin with the same searches, and more steps of some attacks with the same steps."""
@@ -90,7 +90,7 @@ def test_more_of_an_attack_only_adds_successes(
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 4, 5, 10])
-def test_a_wide_start_ends_in_the_radius_however_few_the_steps(steps: int) -> None:
+def test_a_wide_start_ends_inside_the_radius_with_any_number_of_steps(steps: int) -> None:
     """Otherwise nobody asks about the point that is handed back, and a restart may throw a success away."""
     seen: list[Tensor] = []
 

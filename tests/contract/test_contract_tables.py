@@ -34,7 +34,7 @@ def test_every_threat_has_a_row(threats: dict[str, Threat]) -> None:
     assert {name: type(threat) for name, threat in threats.items()} == threat_room.THREATS
 
 
-def test_solver_away_from_the_box_is_the_dual_norm(threat: Threat, support: Support) -> None:
+def test_the_solver_away_from_the_box_is_the_dual_norm(threat: Threat, support: Support) -> None:
     slope = np.random.default_rng(0).normal(size=50)
     small = threat_room.with_eps(threat, 0.05)
     expected = 0.05 * np.linalg.norm(slope, ord=DUAL[type(threat)])
@@ -42,7 +42,7 @@ def test_solver_away_from_the_box_is_the_dual_norm(threat: Threat, support: Supp
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_solver_at_the_box_agrees_with_a_general_optimizer(threat: Threat, support: Support, seed: int) -> None:
+def test_the_solver_at_the_box_matches_a_general_optimizer(threat: Threat, support: Support, seed: int) -> None:
     """Moves split into an upward and a downward part make all three budgets smooth."""
     rng = np.random.default_rng(seed)
     slope, x0 = rng.normal(size=5), rng.random(5)

@@ -69,7 +69,7 @@ def assert_allowed(x: Tensor, x0: Tensor, threat: Threat) -> None:
 
 @bounded
 @given(batches, dtypes, seeds, corners, shares, reaches)
-def test_project_stays_inside(
+def test_projections_are_inside(
     threat: Threat, batch: int, dtype: torch.dtype, seed: int, corner: float, share: float, reach: float
 ) -> None:
     x0 = originals(batch, dtype, seed, corner)
@@ -79,7 +79,7 @@ def test_project_stays_inside(
 
 @bounded
 @given(batches, dtypes, seeds, corners, shares)
-def test_sample_stays_inside(
+def test_samples_are_inside(
     threat: Threat, batch: int, dtype: torch.dtype, seed: int, corner: float, share: float
 ) -> None:
     x0 = originals(batch, dtype, seed, corner)
@@ -89,7 +89,7 @@ def test_sample_stays_inside(
 
 @bounded
 @given(batches, dtypes, seeds, corners, shares, reaches)
-def test_project_twice_is_project_once(
+def test_projection_is_idempotent(
     threat: Threat, batch: int, dtype: torch.dtype, seed: int, corner: float, share: float, reach: float
 ) -> None:
     x0 = originals(batch, dtype, seed, corner)
@@ -103,7 +103,7 @@ def test_project_twice_is_project_once(
 
 @bounded
 @given(batches, dtypes, seeds, corners, shares)
-def test_an_allowed_image_is_its_own_projection(
+def test_an_allowed_image_is_its_projection(
     threat: Threat, batch: int, dtype: torch.dtype, seed: int, corner: float, share: float
 ) -> None:
     x0 = originals(batch, dtype, seed, corner)
@@ -114,7 +114,7 @@ def test_an_allowed_image_is_its_own_projection(
 
 @bounded
 @given(seeds, corners, shares, reaches)
-def test_no_allowed_image_lies_further_in_the_direction_of_the_stray(
+def test_projections_satisfy_the_variational_inequality(
     threat: Threat, support: Support, seed: int, corner: float, share: float, reach: float
 ) -> None:
     """The projection z of x is the one allowed image with (x - z).(c - z) <= 0 for every allowed c."""
@@ -129,7 +129,7 @@ def test_no_allowed_image_lies_further_in_the_direction_of_the_stray(
 
 @bounded
 @given(batches, seeds, corners, shares, reaches)
-def test_no_random_allowed_image_is_nearer(
+def test_no_random_allowed_image_is_nearer_than_the_projection(
     threat: Threat, batch: int, seed: int, corner: float, share: float, reach: float
 ) -> None:
     x0 = originals(batch, torch.float64, seed, corner)

@@ -60,11 +60,11 @@ def test_every_fault_of_a_line(source: str, faults: list[str]) -> None:
         "f'{a + 1}'",
     ],
 )
-def test_what_no_test_should_notice_is_left_alone(source: str) -> None:
+def test_code_without_effect_is_not_mutated(source: str) -> None:
     assert changed(source) == []
 
 
-def test_a_fault_knows_the_function_that_it_lies_in() -> None:
+def test_a_fault_records_its_function() -> None:
     source = """a = 1
 class A:
     b = 2

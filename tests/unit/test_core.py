@@ -27,7 +27,7 @@ class Memory:
         return 2 * x
 
 
-def test_batches_are_halved_from_there_on() -> None:
+def test_out_of_memory_halves_the_following_batches() -> None:
     memory = Memory(2)
     parts = list(in_batches(torch.arange(10, 21), 7, memory))
     assert memory.tried == [7, 3, 1] + [1] * 10
@@ -41,7 +41,7 @@ def test_batches_are_halved_from_there_on() -> None:
     assert memory.tried == [4, 3]
 
 
-def test_a_batch_in_parts_is_the_batch() -> None:
+def test_a_batch_in_parts_equals_the_whole() -> None:
     x = torch.arange(12.0).view(6, 2)
     for most, tried in ((6, [6]), (5, [6, 3, 3]), (2, [6, 3, 1, 1, 1, 1, 1, 1])):
         memory = Memory(most)
@@ -49,7 +49,7 @@ def test_a_batch_in_parts_is_the_batch() -> None:
         assert memory.tried == tried
 
 
-def test_a_single_image_that_does_not_fit() -> None:
+def test_a_single_image_that_does_not_fit_is_an_error() -> None:
     with pytest.raises(UsageError, match="out of memory with a single image"):
         halving(Memory(0), torch.ones(4, 1))
 
@@ -91,7 +91,7 @@ def test_bars_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     assert "robust=0.25" in shown
 
 
-def test_reports_are_kept_until_the_work_begins() -> None:
+def test_reports_are_kept_until_the_bar_starts() -> None:
     heard: list[str] = []
     deferred = progress.Deferred(progress.prefixed(lambda what, *_: heard.append(what), "first, "))
     deferred("a", 0, 0, {})
@@ -117,7 +117,7 @@ def test_neighbors_go_to_different_processes() -> None:
     assert Ranks().share([3, 1]) == [3, 1]
 
 
-def test_errors_are_cut_at_their_limits() -> None:
+def test_long_errors_are_truncated() -> None:
     assert quoted("x" * 58) == repr("x" * 58)
     assert quoted("x" * 59) == "'" + "x" * 56 + "..."
     assert len(quoted("x" * 59)) == 60
@@ -132,7 +132,7 @@ def test_errors_are_cut_at_their_limits() -> None:
     assert str(unknown("suite", "zzz", ["b", "a"])) == "unknown suite 'zzz'. Known: a, b."
 
 
-def test_random_numbers_of_an_image_never_change() -> None:
+def test_random_numbers_of_an_image_are_pinned() -> None:
     """Recorded: results depend on them, on every machine and in every version."""
     rng = RandomStreams.of(3, torch.tensor([5, 6]))
     normal = torch.tensor([[-0.037048, -1.945699], [1.212173, -0.41305]], dtype=torch.float64)

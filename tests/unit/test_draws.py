@@ -45,11 +45,11 @@ def correlation(one: Tensor, other: Tensor) -> float:
     return float(torch.corrcoef(torch.stack([one.flatten(), other.flatten()]).double())[0, 1])
 
 
-def test_reference_is_the_published_sequence() -> None:
+def test_the_reference_is_the_published_sequence() -> None:
     assert splitmix64(1234567, 5) == REFERENCE
 
 
-def test_words_of_a_stream_are_the_published_sequence() -> None:
+def test_words_of_a_stream_match_the_published_sequence() -> None:
     found = RandomStreams(torch.tensor([1234567])).uniform(5, dtype=torch.float64)[0]
     assert found.tolist() == [(word >> 11) * 2.0**-53 for word in REFERENCE]
     narrow = RandomStreams(torch.tensor([1234567])).uniform(5)[0]
@@ -57,7 +57,7 @@ def test_words_of_a_stream_are_the_published_sequence() -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 1, WORD, 1 << 63, 0xDEADBEEF << 24])
-def test_mixers_agree_with_unbounded_integers(seed: int) -> None:
+def test_mixing_matches_unbounded_integers(seed: int) -> None:
     states = [(seed + number * GOLDEN) & WORD for number in range(100)]
     found = _mix(torch.tensor([signed(state) for state in states]))
     assert found.tolist() == [signed(mixed(state)) for state in states]
@@ -84,19 +84,19 @@ def test_numbers_do_not_depend_on_the_batch(dtype: torch.dtype) -> None:
             assert torch.equal(alone[0], whole[row])
 
 
-def test_at_gives_the_streams_of_some_images() -> None:
+def test_at_selects_streams() -> None:
     draws, rows = RandomStreams.of(3, images(7)), torch.tensor([6, 1, 1])
     assert torch.equal(draws.at(rows).uniform(4), draws.uniform(4)[rows])
     assert torch.equal(draws.at(rows).fold(5).below(100, 4), draws.fold(5).below(100, 4)[rows])
 
 
-def test_asking_twice_gives_the_same_numbers_twice() -> None:
+def test_repeated_calls_give_the_same_numbers() -> None:
     draws = RandomStreams.of(3, images(2))
     assert torch.equal(draws.normal(6), draws.normal(6))
     assert torch.equal(draws.uniform(12)[:, :6], draws.uniform(6))
 
 
-def test_another_seed_index_or_fold_gives_unrelated_numbers() -> None:
+def test_another_seed_index_or_fold_gives_uncorrelated_numbers() -> None:
     size = 20_000
     base = RandomStreams.of(0, images(1))
     others = {
@@ -115,7 +115,7 @@ def test_another_seed_index_or_fold_gives_unrelated_numbers() -> None:
     assert related == []
 
 
-def test_neighboring_streams_are_unrelated() -> None:
+def test_neighboring_streams_are_uncorrelated() -> None:
     drawn = RandomStreams.of(0, images(20_000)).uniform(3, dtype=torch.float64)
     for one, other in (
         (drawn[:-1, 0], drawn[1:, 0]),  # the next image
@@ -136,7 +136,7 @@ def test_uniform_numbers_are_uniform(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-def test_narrow_numbers_never_round_up_to_one(dtype: torch.dtype) -> None:
+def test_float32_uniforms_are_below_one(dtype: torch.dtype) -> None:
     draws = RandomStreams.of(0, images(100))
     drawn = draws.uniform(1000, dtype=dtype)
     assert drawn.dtype == dtype
@@ -163,7 +163,7 @@ def test_whole_numbers_cover_their_range_evenly(limit: int) -> None:
     assert limit == 1 or 0.001 < stats.chisquare(counts.numpy()).pvalue < 0.9999
 
 
-def test_no_shape_gives_one_number_per_image() -> None:
+def test_an_empty_shape_gives_one_number_per_image() -> None:
     draws = RandomStreams.of(0, images(7))
     assert draws.uniform().shape == (7,)
     assert draws.below(3).shape == (7,)
@@ -183,7 +183,7 @@ def test_folded_seeds_are_pinned(numbers: tuple[int, ...], expected: int) -> Non
     assert fold_seed(*numbers) == expected
 
 
-def test_seed_and_part_are_not_interchangeable() -> None:
+def test_seed_and_fold_are_not_interchangeable() -> None:
     """Else the second epoch of seed 0 would be the first epoch of seed 1, and epoch 5 of seed 5 that of all seeds."""
     grid = [fold_seed(seed, part) for seed in range(30) for part in range(30)]
     assert len(set(grid)) == 900

@@ -38,7 +38,7 @@ def batch(model: models.Model) -> tuple[Tensor, Tensor]:
     return x, model(x).argmax(1)
 
 
-def test_torchattacks_takes_the_same_steps(model: models.Model, batch: tuple[Tensor, Tensor]) -> None:
+def test_pgd_matches_torchattacks(model: models.Model, batch: tuple[Tensor, Tensor]) -> None:
     torchattacks = pytest.importorskip("torchattacks")
     x, y = batch
     threat, ours = Linf(8 / 255), PGD(steps=7, step_size=2 / 255, random_start=False, keep_best=False)
@@ -48,7 +48,7 @@ def test_torchattacks_takes_the_same_steps(model: models.Model, batch: tuple[Ten
     torch.testing.assert_close(FGSM()(model, x, Untargeted(y), threat, seed=0).x_adv, theirs, rtol=0, atol=1e-9)
 
 
-def test_foolbox_takes_the_same_steps(model: models.Model, batch: tuple[Tensor, Tensor]) -> None:
+def test_pgd_matches_foolbox(model: models.Model, batch: tuple[Tensor, Tensor]) -> None:
     foolbox = pytest.importorskip("foolbox")
     x, y = batch
     theirs = foolbox.PyTorchModel(model, bounds=(0, 1))
@@ -132,7 +132,7 @@ def their_apgd(norm: str, eps: float, loss: str, steps: int, start: Tensor, **se
 
 @pytest.mark.parametrize("loss", ["ce", "dlr", "dlr-targeted"])
 @pytest.mark.parametrize(("norm", "threat"), [("Linf", Linf(1 / 16)), ("L2", L2(0.5))])
-def test_autoattack_walks_the_same_apgd(norm: str, threat: Threat, loss: str) -> None:
+def test_apgd_matches_autoattack(norm: str, threat: Threat, loss: str) -> None:
     x0, label_B = middling()
     if loss == "dlr":  # behind two rivals it is exactly 1, and rounding decides where its slope points
         threat = with_eps(threat, threat.eps / 16)
@@ -153,7 +153,7 @@ def test_autoattack_walks_the_same_apgd(norm: str, threat: Threat, loss: str) ->
 
 @pytest.mark.parametrize("targeted", [False, True])
 @pytest.mark.parametrize(("norm", "threat"), [("Linf", Linf(0.1)), ("L2", L2(0.5)), ("L1", L1(2.0))])
-def test_autoattack_walks_the_same_fab(norm: str, threat: Threat, targeted: bool) -> None:
+def test_fab_matches_autoattack(norm: str, threat: Threat, targeted: bool) -> None:
     fab_pt = pytest.importorskip("pyautoattack.fab_pt")
     x0, label_B = middling(torch.float32)
     net = small_net(dtype=torch.float32)
@@ -175,7 +175,7 @@ def test_autoattack_walks_the_same_fab(norm: str, threat: Threat, targeted: bool
 
 
 @pytest.mark.parametrize("size", [8, 32, 224])
-def test_autoattack_draws_squares_of_the_samewindow_sides(size: int) -> None:
+def test_square_window_sides_match_autoattack(size: int) -> None:
     square = pytest.importorskip("pyautoattack.square")
     attack = square.SquareAttack(None, n_queries=5000, eps=0.1, p_init=0.8, resc_schedule=False)
     theirs = [max(round(math.sqrt(attack.p_selection(query) * size * size)), 1) for query in range(5000)]
@@ -183,7 +183,7 @@ def test_autoattack_draws_squares_of_the_samewindow_sides(size: int) -> None:
 
 
 @pytest.mark.parametrize("norm", ["L2", "L1"])
-def test_autoattack_draws_the_same_patterns(norm: str) -> None:
+def test_square_patterns_match_autoattack(norm: str) -> None:
     square = pytest.importorskip("pyautoattack.square")
     attack = square.SquareAttack(None, norm=norm, eps=0.1, device=torch.device("cpu"))
     ours = PATTERNS[norm.lower()].table(29, torch.float32, torch.device("cpu"))

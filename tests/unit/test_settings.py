@@ -121,7 +121,7 @@ FIELDS = [
 ]
 
 
-def test_all_settings_of_the_registries_are_looked_at() -> None:
+def test_all_settings_of_the_registries_are_checked() -> None:
     known = set(_settings().values())
     registries: list[Callable[[], object]] = [
         *ATTACKS.values(),
@@ -192,7 +192,7 @@ def _filled(declared: Any, value: object) -> object:
 
 
 @pytest.mark.parametrize(("kind", "name", "declared"), FIELDS)
-def test_what_lies_outside_is_refused_by_name(kind: type, name: str, declared: Any) -> None:
+def test_values_out_of_range_are_refused_by_name(kind: type, name: str, declared: Any) -> None:
     given = GIVEN.get(kind.__name__, {})
     kind(**given)
     for number, allowed in _numbers(declared):
@@ -214,7 +214,7 @@ def test_the_ends_of_a_range_are_accepted(kind: type, name: str, declared: Any) 
             check_ranges(settings)
 
 
-def test_types_without_the_ranges_are_plain() -> None:
+def test_types_of_settings_are_plain_without_their_ranges() -> None:
     """What reads types, such as the command line, sees no difference."""
     hints = typing.get_type_hints(PGD)
     assert hints["steps"] is int

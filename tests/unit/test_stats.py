@@ -32,7 +32,7 @@ from vitadel.core.stats import (
 @pytest.mark.parametrize(
     ("correct", "n"), [(0, 1), (1, 1), (1, 2), (3, 10), (0, 40), (40, 40), (812, 1000), (999, 1000)]
 )
-def test_wilson_interval_is_that_of_scipy(correct: int, n: int) -> None:
+def test_wilson_interval_matches_scipy(correct: int, n: int) -> None:
     found, known = accuracy(correct, n), binomtest(correct, n).proportion_ci(method="wilson")
     assert (found.correct, found.n, found.accuracy) == (correct, n, correct / n)
     assert (found.low, found.high) == pytest.approx((known.low, known.high), abs=1e-12)
@@ -41,7 +41,7 @@ def test_wilson_interval_is_that_of_scipy(correct: int, n: int) -> None:
 
 
 @pytest.mark.parametrize(("correct", "n"), [(1, 10), (5, 10), (263, 1000), (999, 1000)])
-def test_both_ends_solve_the_score_equation(correct: int, n: int) -> None:
+def test_wilson_bounds_solve_the_score_equation(correct: int, n: int) -> None:
     found, z = accuracy(correct, n), norm.ppf(0.975)
     for end in (found.low, found.high):
         assert abs(found.accuracy - end) == pytest.approx(z * math.sqrt(end * (1 - end) / n), rel=1e-9)
@@ -60,7 +60,7 @@ def test_wilson_interval_has_published_values() -> None:
         assert (round(found.low, 4), round(found.high, 4)) == (low, high)
 
 
-def test_no_images_have_no_accuracy() -> None:
+def test_zero_images_have_no_accuracy() -> None:
     with pytest.raises(UsageError, match="no images were evaluated"):
         accuracy(0, 0)
 
@@ -110,13 +110,13 @@ def test_two_sided_mcnemar_is_exact_however_many_images_differ(first: int, secon
     assert mcnemar(first, second) == mcnemar(second, first)
 
 
-def test_p_is_never_zero() -> None:
+def test_p_values_are_never_zero() -> None:
     assert mcnemar(1000, 0) == pytest.approx(2.0**-999)
     assert mcnemar(3000, 100, "greater") == SMALLEST_P > 0
     assert mcnemar(3000, 100) > 0
 
 
-def test_equal_models_seldom_seem_to_differ() -> None:
+def test_equal_models_are_seldom_significant() -> None:
     # two-sided p of an exact test is below 0.05 at most that often, and not for nothing
     rng = np.random.default_rng(1)
     p = [mcnemar(int(k), 60 - int(k)) for k in rng.binomial(60, 0.5, 4000)]
@@ -157,7 +157,7 @@ def test_shares_are_compared_by_their_differences() -> None:
     assert same.p == 1.0
 
 
-def test_shares_far_apart_keep_a_p_above_zero() -> None:
+def test_p_values_of_distant_shares_are_above_zero() -> None:
     first = {str(index): 0.9 for index in range(3000)}
     found = paired_test(first, dict.fromkeys(first, 0.1))
     assert found is not None
@@ -174,7 +174,7 @@ def test_alexnet_has_an_mce_of_one() -> None:
     assert mean_corruption_error({name: base / 2 for name, base in ALEXNET_ERRORS.items()}) == pytest.approx(0.5)
 
 
-def test_mce_goes_by_name_and_not_by_order() -> None:
+def test_mce_is_by_name_and_not_by_order() -> None:
     errors = {name: 0.1 * number for number, name in enumerate(ALEXNET_ERRORS)}
     by_hand = sum(0.1 * number / base for number, base in enumerate(ALEXNET_ERRORS.values())) / 15
     reverse = mean_corruption_error(dict(reversed(errors.items())))
@@ -198,7 +198,7 @@ def test_mce_of_single_images_averages_to_that_of_the_model() -> None:
 # --------------------------------------------------- fits through models
 
 
-def test_a_line_is_numpy_s_least_squares() -> None:
+def test_a_linear_fit_matches_numpy() -> None:
     rng = np.random.default_rng(0)
     for n in (3, 5, 40):
         x, y = rng.normal(100, 3, n), rng.normal(size=n)
@@ -210,11 +210,11 @@ def test_a_line_is_numpy_s_least_squares() -> None:
 
 
 @pytest.mark.parametrize("x", [(), (1.0, 2.0), (2.0, 2.0, 2.0)])
-def test_too_little_for_a_line_gives_none(x: tuple[float, ...]) -> None:
+def test_too_few_points_give_no_fit(x: tuple[float, ...]) -> None:
     assert fit_line(x, x) is None
 
 
-def test_a_power_law_is_found_again_and_is_numpy_s_fit_of_logarithms() -> None:
+def test_a_power_law_is_recovered_and_matches_numpy() -> None:
     sizes = [1.0, 4.0, 20.0, 80.0]
     law = fit_power_law(sizes, [0.5 * size**-0.25 for size in sizes])
     assert law is not None
@@ -232,7 +232,7 @@ def test_three_models_of_two_sizes_make_no_power_law() -> None:
     assert fit_power_law([1.0, 1.0, 2.0], [0.3, 0.2, 0.1]) is None
 
 
-def test_logits_go_there_and_back_and_half_an_image_keeps_them_finite() -> None:
+def test_logits_are_inverted_and_finite() -> None:
     assert logit(0.5) == 0
     assert logit(0.75) == pytest.approx(np.log(3))
     for share in (0.001, 0.3, 0.999):

@@ -87,7 +87,7 @@ def test_steps_too_short_to_cross_leave_a_band_between_restarts(x: Tensor, y: Te
     assert found[1]["worst"] <= found[1]["accuracy_low"] <= found[1]["accuracy"]
 
 
-def test_restarts_are_summed_up() -> None:
+def test_restarts_are_summarized() -> None:
     runs = [
         TableRows({"index": [0, 1, 2, 3], "loss": loss, "correct": correct})
         for loss, correct in (
@@ -104,7 +104,7 @@ def test_restarts_are_summed_up() -> None:
     assert found["worst"] == 0.25  # only the first image is right under all
 
 
-def test_only_images_that_are_right_are_attacked(x: Tensor, y: Tensor) -> None:
+def test_only_correct_images_are_attacked(x: Tensor, y: Tensor) -> None:
     wrong = y.clone()
     wrong[[0, 3]] = 0
     result = study(Scale(), x, wrong, Convergence(steps=(0, 1), restarts=1, images=4, slices=2, points=3))
@@ -116,7 +116,7 @@ def test_only_images_that_are_right_are_attacked(x: Tensor, y: Tensor) -> None:
 
 
 @pytest.mark.parametrize("threat", [Linf(EPS), L2(0.5)], ids=str)
-def test_a_slice_is_the_loss_on_its_plane_and_exact_in_the_middle(threat: Linf | L2) -> None:
+def test_a_slice_is_the_loss_on_its_plane_and_exact_at_the_center(threat: Linf | L2) -> None:
     torch.manual_seed(1)
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.GELU(), nn.Flatten(), nn.Linear(16, 3))
     x = torch.rand(1, 3, 4, 4, generator=torch.Generator().manual_seed(2))  # some pixels near the ends of the box
@@ -139,7 +139,7 @@ def test_a_slice_is_the_loss_on_its_plane_and_exact_in_the_middle(threat: Linf |
     assert float(found[3, 2]) > float(found[2, 2]) > float(found[1, 2])
 
 
-def test_slices_do_not_depend_on_their_place(x: Tensor, y: Tensor) -> None:
+def test_slices_do_not_depend_on_their_position(x: Tensor, y: Tensor) -> None:
     settings = Convergence(steps=(1,), restarts=1, slices=3, points=5)
     result: dict[str, Any] = study(Scale(), x, y, settings, threat=Linf(EPS))
     one: dict[str, Any] = study(Scale(), x, y, settings, threat=Linf(EPS), batch_size=1)
@@ -157,7 +157,7 @@ def test_slices_do_not_depend_on_their_place(x: Tensor, y: Tensor) -> None:
     assert result["slices"][0][4][2] == pytest.approx(math.log1p(math.exp(-10 * (0.01 - EPS))), rel=1e-4)
 
 
-def test_an_interruption_costs_nothing(x: Tensor, y: Tensor, tmp_path: Path) -> None:
+def test_an_interrupted_study_resumes(x: Tensor, y: Tensor, tmp_path: Path) -> None:
     settings = Convergence(steps=(0, 1, 3), restarts=2, slices=1, points=3)
 
     with pytest.raises(KeyboardInterrupt):
@@ -172,7 +172,7 @@ def test_an_interruption_costs_nothing(x: Tensor, y: Tensor, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("family", [*TINY, "wrn"])
-def test_every_family(family: str) -> None:
+def test_every_family_can_be_studied(family: str) -> None:
     images = torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(1))
     if family == "wrn":
         torch.manual_seed(1)
@@ -190,7 +190,7 @@ def test_every_family(family: str) -> None:
     assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
 
 
-def test_mistakes(x: Tensor) -> None:
+def test_invalid_settings_are_refused(x: Tensor) -> None:
     for settings, told in (
         ({"steps": ()}, r"Convergence\.steps wants numbers of steps from 0"),
         ({"steps": (0,)}, "not 0 alone"),

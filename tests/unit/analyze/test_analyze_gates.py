@@ -68,7 +68,7 @@ def _unpacked(array: dict[str, Any]) -> Tensor:
 
 
 @pytest.mark.parametrize("tuning", WAYS, ids=str)
-def test_equal_adapters_share_evenly(x: Tensor, tuning: Tuning) -> None:
+def test_equal_adapters_have_equal_shares(x: Tensor, tuning: Tuning) -> None:
     result = studied(gated(tuning), x)
     for name in ("acc", "rob"):
         assert result["shares"][name]["mean"] == [0.5] * DEPTH
@@ -95,9 +95,7 @@ def planted(model: Model, push: float) -> list[float]:
 
 @pytest.mark.parametrize("push", [0.3, -0.7, 40.0])
 @pytest.mark.parametrize("tuning", [Tuning(), Tuning(softmax="joint"), Tuning(gate="per-token")], ids=str)
-def test_an_adapter_that_gives_what_is_asked_for_wins_by_the_known_share(
-    x: Tensor, tuning: Tuning, push: float
-) -> None:
+def test_an_adapter_with_the_preferred_output_wins_by_the_known_share(x: Tensor, tuning: Tuning, push: float) -> None:
     model = gated(tuning)
     logit_difference = planted(model, push)
     known = sum(1 / (1 + math.exp(-one)) for one in logit_difference) / HEADS
@@ -108,7 +106,7 @@ def test_an_adapter_that_gives_what_is_asked_for_wins_by_the_known_share(
     torch.testing.assert_close(maps(result, 1), torch.full((5, DEPTH, 4, 4), known), atol=1e-6, rtol=0)
 
 
-def test_a_softmax_over_tokens_takes_no_notice_of_what_all_tokens_gain(x: Tensor) -> None:
+def test_softmax_over_tokens_depends_on_differences_between_tokens(x: Tensor) -> None:
     model = gated(Tuning(softmax="token"))
     planted(model, 0.7)
     result = studied(model, x)
@@ -152,7 +150,7 @@ def _weights(s_ANN: np.ndarray, tuning: Tuning) -> np.ndarray:
 
 @pytest.mark.parametrize("tuning", WAYS, ids=str)
 @pytest.mark.parametrize("registers", [0, 2])
-def test_shares_are_those_that_the_weights_give(x: Tensor, tuning: Tuning, registers: int) -> None:
+def test_shares_match_the_weights(x: Tensor, tuning: Tuning, registers: int) -> None:
     model = stirred(gated(tuning, reg_tokens=registers) if registers else gated(tuning))
     slow = recomputed(model, x[:2], 1 + registers)
     result = studied(model, x[:2])
@@ -168,7 +166,7 @@ def test_shares_are_those_that_the_weights_give(x: Tensor, tuning: Tuning, regis
     assert found["over_patches"] == pytest.approx(spread.tolist(), abs=1e-12)
 
 
-def test_no_number_depends_on_the_batch(x: Tensor) -> None:
+def test_results_do_not_depend_on_the_batch(x: Tensor) -> None:
     model = stirred(gated())
     whole, single = studied(model, x), studied(model, x, batch_size=2)
     for key, value in whole["shares"]["rob"].items():
@@ -176,7 +174,7 @@ def test_no_number_depends_on_the_batch(x: Tensor) -> None:
     torch.testing.assert_close(maps(single, 1), maps(whole, 1), atol=1e-6, rtol=0)
 
 
-def test_what_is_shown_is_what_was_chosen(x: Tensor) -> None:
+def test_only_the_chosen_images_are_shown(x: Tensor) -> None:
     model = stirred(gated())
     every = studied(model, x)
     chosen = studied(model, x, TORAGates(images=2, blocks=(2, 0)))
@@ -212,13 +210,13 @@ def test_an_interrupted_study_resumes(x: Tensor, tmp_path: Path) -> None:
     torch.testing.assert_close(maps(resumed, 1), maps(known, 1), atol=1e-6, rtol=0)
 
 
-def test_an_entry_that_is_zero_for_all_is_shared_evenly() -> None:
+def test_an_entry_of_zero_is_shared_equally() -> None:
     g_ABHN = torch.tensor([[[[0.0, 0.0, 3.0]]], [[[0.0, 1.0, 1.0]]]])
     assert shares(g_ABHN, 3)[0].tolist() == [[0.5, 0.0, 0.75]]
     assert shares(g_ABHN, 2)[1].tolist() == [[1.0, 0.25]]
 
 
-def test_the_model_is_left_as_it_was_even_after_an_error(x: Tensor) -> None:
+def test_the_model_is_left_unchanged_also_after_an_error(x: Tensor) -> None:
     model = stirred(gated()).train()
     before, twin = {key: value.clone() for key, value in model.state_dict().items()}, copy.deepcopy(model)
     studied(model, x)

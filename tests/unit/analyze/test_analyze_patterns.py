@@ -25,7 +25,7 @@ def restart(cycles_down: int, cycles_across: int, height: int, width: int) -> Te
 
 
 @pytest.mark.parametrize(("down", "across"), [(0, 3), (5, 0), (3, 4), (0, 12)])
-def test_all_power_of_a_wave_is_in_its_ring(down: int, across: int) -> None:
+def test_the_power_of_a_sinusoid_is_in_its_ring(down: int, across: int) -> None:
     found = spectrum.densities(restart(down, across, 24, 24) + 7)[0]
     ring = round(math.hypot(down, across))
     assert int(found.argmax()) + 1 == ring
@@ -50,7 +50,7 @@ def test_white_noise_has_density_one_everywhere() -> None:
     assert float(spectrum.fine_share(noise(400, 3, 16, 16)).mean()) == pytest.approx(1 - math.pi / 16, abs=0.02)
 
 
-def test_densities_are_those_of_a_slow_transform() -> None:
+def test_densities_match_a_slow_transform() -> None:
     pattern, height, width = noise(1, 2, 6, 8), 6, 8
     sums: dict[int, float] = {}
     counts: dict[int, int] = {}
@@ -74,11 +74,11 @@ def test_densities_are_those_of_a_slow_transform() -> None:
 
 
 @pytest.mark.parametrize(("cycles", "share"), [(4, 0.0), (5, 0.0), (6, 1.0), (10, 1.0)])
-def test_the_fine_share_begins_beyond_a_quarter(cycles: int, share: float) -> None:
+def test_the_high_frequency_share_begins_beyond_a_quarter(cycles: int, share: float) -> None:
     assert float(spectrum.fine_share(restart(0, cycles, 20, 20))) == pytest.approx(share, abs=1e-10)
 
 
-def test_a_constant_pattern_has_no_frequencies() -> None:
+def test_a_constant_pattern_has_no_power() -> None:
     flat = torch.full((2, 3, 8, 8), 0.1)
     assert bool(spectrum.densities(flat).isnan().all())
     assert bool(spectrum.fine_share(flat).isnan().all())
@@ -89,14 +89,14 @@ def blocks(patch: int, count: int, seed: int = 0) -> Tensor:
 
 
 @pytest.mark.parametrize("patch", [2, 4, 8])
-def test_a_pattern_that_is_constant_in_patches_is_aligned_completely(patch: int) -> None:
+def test_a_pattern_constant_in_patches_is_fully_aligned(patch: int) -> None:
     found = alignment(blocks(patch, 5), patch)
     assert float(found.true_B) == pytest.approx(1)
     assert float(found.rank_B) == pytest.approx(1 / patch**2)
     assert found.jumps_BP[0].tolist() == pytest.approx([patch] + [0] * (patch - 1), abs=1e-12)
 
 
-def test_patches_moved_by_some_pixels_are_not_aligned() -> None:
+def test_shifted_patches_are_not_aligned() -> None:
     moved = blocks(4, 6)[:, :, 2:-2, 1:-3]
     found = alignment(moved, 4)
     assert float(found.true_B) == pytest.approx(-1)
@@ -106,7 +106,7 @@ def test_patches_moved_by_some_pixels_are_not_aligned() -> None:
     assert sorted(found.jumps_BP[0].nonzero().flatten().tolist()) == [2, 3]
 
 
-def test_borders_that_jump_twice_as_much_have_the_alignment_of_that_ratio() -> None:
+def test_borders_with_twice_the_difference_have_the_known_alignment() -> None:
     # along columns every step is +1 inside and +s on a border, rows are constant: E_0 = s^2 / 2, inside 1 / 2
     patch, jump = 4, 3.0
     steps = torch.tensor([jump if column % patch == 0 else 1.0 for column in range(1, 16)])
@@ -115,7 +115,7 @@ def test_borders_that_jump_twice_as_much_have_the_alignment_of_that_ratio() -> N
     assert float(found.true_B) == pytest.approx((jump**2 - 1) / (jump**2 + 1))
 
 
-def test_alignment_is_that_of_a_slow_count() -> None:
+def test_alignment_matches_a_slow_count() -> None:
     pattern, patch = noise(1, 2, 9, 12), 3
     energies: dict[tuple[str, int], list[float]] = {}
     for r in range(9):
@@ -142,7 +142,7 @@ def test_alignment_is_that_of_a_slow_count() -> None:
     assert float(found.rank_B) == pytest.approx(sum(as_good) / 9)
 
 
-def test_noise_is_aligned_by_chance_alone() -> None:
+def test_noise_is_aligned_at_chance_level() -> None:
     found = alignment(noise(600, 3, 16, 16), 4)
     assert float(found.true_B.mean()) == pytest.approx(0, abs=0.01)
     assert float(found.rank_B.mean()) == pytest.approx(8.5 / 16, abs=0.03)  # the mean of 1, 2, ... 16
@@ -151,7 +151,7 @@ def test_noise_is_aligned_by_chance_alone() -> None:
 
 
 @pytest.mark.parametrize("patch", [2, 3])
-def test_what_chance_makes_of_small_patches_is_more_than_a_half(patch: int) -> None:
+def test_chance_level_of_small_patches_is_above_one_half(patch: int) -> None:
     ranks = [place / patch**2 for place in range(1, patch**2 + 1)]
     assert by_chance(patch) == pytest.approx(sum(ranks) / len(ranks))
     assert float(alignment(noise(2000, 3, 12, 12), patch).rank_B.mean()) == pytest.approx(by_chance(patch), abs=0.02)
@@ -164,12 +164,12 @@ def test_a_constant_pattern_is_not_aligned() -> None:
 
 
 @pytest.mark.parametrize("patch", [1, 9, 16])
-def test_grids_that_cannot_be_told_apart_are_refused(patch: int) -> None:
+def test_indistinguishable_grids_are_refused(patch: int) -> None:
     with pytest.raises(UsageError, match=rf"patches of {patch} pixels cannot be told .* Choose patch from 2 to 8"):
         check_patch(patch, 16, 20)
 
 
-def test_tensors_survive_a_part() -> None:
+def test_tensors_survive_writing_and_reading() -> None:
     values = torch.tensor([[1.5, float("nan")], [-2.0, 3.25]])
     assert torch.equal(unpacked(packed(values)).nan_to_num(9), values.nan_to_num(9))
     assert unpacked(packed(torch.tensor([0, 255], dtype=torch.uint8))).tolist() == [0, 255]

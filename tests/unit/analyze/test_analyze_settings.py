@@ -40,7 +40,7 @@ from vitadel.models import load, tora
         ("convergence:steps=0+10,restarts=2,step_size=none", Convergence(steps=(0, 10), restarts=2)),
     ],
 )
-def test_settings_as_they_are_written(text: str, study: Study) -> None:
+def test_settings_are_parsed_as_written(text: str, study: Study) -> None:
     assert as_study(text) == study
     assert STUDIES[text.partition(":")[0]]().about
 
@@ -54,7 +54,7 @@ def test_settings_as_they_are_written(text: str, study: Study) -> None:
         ("convergence:steps=0", "not 0 alone"),
     ],
 )
-def test_settings_that_are_not_known(text: str, told: str) -> None:
+def test_unknown_settings_are_refused(text: str, told: str) -> None:
     with pytest.raises(UsageError, match=told):
         as_study(text)
 
@@ -80,7 +80,7 @@ def test_one_image_is_enough(text: str) -> None:
         "saliency",
     ],
 )
-def test_progress_ends_with_all_that_was_to_be_done(text: str) -> None:
+def test_progress_ends_at_its_total(text: str) -> None:
     model = load("timm:test_vit", num_classes=5, image_size=32, patch_size=8, options={"depth": 2})
     x, y = torch.rand(19, 3, 32, 32, generator=torch.Generator().manual_seed(0)), torch.arange(19) % 5
     told: dict[str, list[tuple[int, int]]] = {}

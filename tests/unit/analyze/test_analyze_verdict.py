@@ -20,7 +20,7 @@ def weighed(*loud: Evidence, correct: int = 120, n: int = 130, classes: int = 10
     return verdict.weigh([one for code, one in known.items() if code != without], correct=correct, n=n, classes=classes)
 
 
-def test_no_test_is_evidence() -> None:
+def test_unsuspicious_tests_mean_not_masked() -> None:
     found = weighed()
     assert found.answer == NOT_MASKED
     assert {one.points for one in found.evidence if one.is_decisive} == {NOT_MASKED}
@@ -37,7 +37,7 @@ def test_no_test_is_evidence() -> None:
     ],
     ids=lambda one: one.code,
 )
-def test_any_decisive_test_alone_is_enough(loud: Evidence) -> None:
+def test_any_decisive_test_suffices(loud: Evidence) -> None:
     found = weighed(loud)
     assert (loud.points, found.answer) == (MASKED, MASKED)
     assert found.because.endswith(loud.code)
@@ -58,25 +58,25 @@ def test_any_decisive_test_alone_is_enough(loud: Evidence) -> None:
     ],
     ids=lambda one: one.sentence[:30],
 )
-def test_chance_is_not_enough(quiet: Evidence) -> None:
+def test_differences_at_chance_level_do_not_suffice(quiet: Evidence) -> None:
     assert quiet.points == NOT_MASKED
     assert weighed(quiet).answer == NOT_MASKED
 
 
-def test_the_level_is_shared_out_among_comparisons() -> None:
+def test_the_level_is_divided_among_comparisons() -> None:
     # 7 to 0 has p = 0.0078: enough for one comparison and not for two
     assert verdict.iterations({10: 7}, {10: 0}, 50).points == MASKED
     assert verdict.iterations({10: 7, 20: 0}, {10: 0, 20: 0}, 50).points == NOT_MASKED
 
 
-def test_too_few_images_are_correct() -> None:
+def test_too_few_correct_images_give_no_verdict() -> None:
     assert weighed(correct=100).answer == NOT_MASKED
     found = weighed(correct=99)
     assert found.answer == CANNOT_TELL
     assert "only 99 images are classified correctly, and 100 are needed" in found.because
 
 
-def test_at_chance_nothing_counts() -> None:
+def test_accuracy_at_chance_gives_no_verdict() -> None:
     constant = verdict.far(13, 13, 13, "linf:100/255")  # a constant prediction is robust everywhere
     found = weighed(constant, correct=13, n=130)
     assert found.answer == CANNOT_TELL
@@ -84,13 +84,13 @@ def test_at_chance_nothing_counts() -> None:
 
 
 @pytest.mark.parametrize("code", verdict.DECISIVE)
-def test_a_test_that_was_not_run(code: str) -> None:
+def test_a_missing_test_is_reported(code: str) -> None:
     found = weighed(without=code)
     assert found.answer == CANNOT_TELL
     assert f"{code} is missing" in found.because
 
 
-def test_zero_gradients_without_a_better_attack() -> None:
+def test_zero_gradients_alone_are_not_decisive() -> None:
     some = verdict.zero_gradients({"cross-entropy, images": 0, "margin, random points": 2}, 130)
     assert some.points == MASKED
     found = weighed(some)
@@ -102,7 +102,7 @@ def test_zero_gradients_without_a_better_attack() -> None:
     assert verdict.zero_gradients({"margin, images": 1}, 130).points == NOTHING  # below one percent
 
 
-def test_gaps_alone_prove_nothing() -> None:
+def test_gaps_alone_are_not_decisive() -> None:
     saturated = verdict.gaps(4000, 5000, "blocks.1.attn", 1.0)
     assert saturated.points == MASKED
     assert weighed(saturated).answer == NOT_MASKED

@@ -92,11 +92,11 @@ def stairs(halved_at: list[int], steps: int = 100) -> list[float]:
         (1000, [220, 410, 570, 700, 800, 870, 930, 990]),
     ],
 )
-def test_checkpoints(steps: int, expected: list[int]) -> None:
+def test_checkpoint_positions(steps: int, expected: list[int]) -> None:
     assert checkpoints(steps) == expected
 
 
-def test_checkpoints_are_those_of_the_paper() -> None:
+def test_checkpoints_match_the_paper() -> None:
     """Its shares are p(j+1) = p(j) + max(p(j) - p(j-1) - 0.03, 0.06), from 0 and 0.22; here in exact hundredths."""
     shares = [0, 22]
     while shares[-1] <= 100:
@@ -108,18 +108,18 @@ def test_checkpoints_are_those_of_the_paper() -> None:
 # ------------------------------------------------------------- the step size
 
 
-def test_a_gain_that_rises_at_every_step_keeps_the_step() -> None:
+def test_an_objective_that_always_increases_keeps_the_step_size() -> None:
     assert step_sizes([float(call) for call in range(101)]) == pytest.approx([2.0] * 101)
 
 
 @pytest.mark.parametrize("slope", [0.0, -1.0])
-def test_a_gain_that_never_rises_halves_the_step_at_every_checkpoint(slope: float) -> None:
+def test_an_objective_that_never_increases_halves_the_step_size_at_every_checkpoint(slope: float) -> None:
     assert step_sizes([slope * call for call in range(101)]) == pytest.approx(stairs(CHECKS_100))
     assert step_sizes([slope * call for call in range(51)], 50) == pytest.approx(stairs([11, 21, 30, 38, 45], 50))
 
 
 @pytest.mark.parametrize(("num_increases", "halved"), [(16, True), (17, False)])
-def test_three_quarters_of_a_window_must_rise(num_increases: int, halved: bool) -> None:
+def test_three_quarters_of_the_steps_must_increase_the_objective(num_increases: int, halved: bool) -> None:
     """The first window has 22 steps, and 16.5 is three quarters of it. Decreases come first and do not count.
 
     The objective of the start is no increase, though it is positive.
@@ -130,7 +130,7 @@ def test_three_quarters_of_a_window_must_rise(num_increases: int, halved: bool) 
     assert step_sizes(gains)[22] == pytest.approx(1 if halved else 2)
 
 
-def test_the_step_into_the_next_window_counts_there() -> None:
+def test_a_step_at_a_checkpoint_counts_for_the_next_window() -> None:
     """Second window: 19 steps, 14.25 is three quarters. The rise from question 22 to 23 is its first."""
     for rises, halved in ((14, True), (15, False)):
         gains = [float(call) for call in range(23)]
@@ -140,7 +140,7 @@ def test_the_step_into_the_next_window_counts_there() -> None:
         assert sizes[40:42] == pytest.approx([2, 1 if halved else 2])
 
 
-def test_without_a_new_best_the_step_is_halved_at_every_other_checkpoint() -> None:
+def test_without_a_new_best_the_step_size_is_halved_at_every_other_checkpoint() -> None:
     """Each window falls once and then rises to its end, below the first gain: only the second condition can fire.
 
     It cannot at the first checkpoint, nor right after a halving.
@@ -151,7 +151,7 @@ def test_without_a_new_best_the_step_is_halved_at_every_other_checkpoint() -> No
     assert step_sizes([*gains, 0.0]) == pytest.approx(stairs([41, 70, 87, 99]))
 
 
-def test_a_new_best_in_every_window_keeps_the_step() -> None:
+def test_a_new_best_in_every_window_keeps_the_step_size() -> None:
     """The same sawtooth, with one gain above all before it at the end of every window."""
     gains = [1000.0]
     for place, (before, after) in enumerate(zip([0, *CHECKS_100], CHECKS_100, strict=False)):
@@ -159,7 +159,7 @@ def test_a_new_best_in_every_window_keeps_the_step() -> None:
     assert step_sizes([*gains, 0.0]) == pytest.approx([2.0] * 101)
 
 
-def test_the_best_gain_of_the_last_check_is_what_has_to_be_beaten() -> None:
+def test_the_best_objective_at_the_last_checkpoint_must_be_exceeded() -> None:
     """A new best in the second window alone: the third has none and pays, the fourth is excused, the fifth pays."""
     gains = [1000.0]
     for before, after in zip([0, *CHECKS_100], CHECKS_100, strict=False):
@@ -167,7 +167,7 @@ def test_the_best_gain_of_the_last_check_is_what_has_to_be_beaten() -> None:
     assert step_sizes([*gains, 0.0]) == pytest.approx(stairs([57, 80, 93]))
 
 
-def test_items_of_a_batch_are_checked_apart() -> None:
+def test_items_of_a_batch_have_their_own_step_sizes() -> None:
     """One rises for ever, one never does, in rows of one batch that are at different steps."""
 
     def model(x: Tensor) -> Tensor:
@@ -194,7 +194,7 @@ def test_items_of_a_batch_are_checked_apart() -> None:
 # ------------------------------------------------------------- where it goes
 
 
-def test_after_a_halving_it_sets_out_from_the_best_point_with_its_gradient() -> None:
+def test_after_halving_it_restarts_at_the_best_point_with_its_gradient() -> None:
     """The gain peaks at question 5, whose gradient alone points down in the second value."""
     gains = [0.0] * 101
     gains[5] = 1.0
@@ -240,7 +240,7 @@ def test_the_first_step_has_no_momentum() -> None:
 
 
 @pytest.mark.parametrize("threat", [Linf(0.1), L2(0.3)])
-def test_it_starts_on_the_edge_of_the_ball(threat: Threat) -> None:
+def test_it_starts_at_the_boundary_of_the_ball(threat: Threat) -> None:
     x0 = torch.full((50, 3, 4, 4), 0.5, dtype=torch.float64)
     items = first(x0, threat)
     x = APGD().start(Oracle(scripted([])), items)["x"]
@@ -342,7 +342,7 @@ def gain_of(model: Model, shape: torch.Size) -> Callable[[Array], tuple[float, A
 @pytest.mark.parametrize("seed", [0, 2, 3, 4])
 @pytest.mark.parametrize("norm", ["linf", "l2"])
 @pytest.mark.parametrize("frequency", [0.4, 2.0])
-def test_every_iterate_is_that_of_the_slow_version(norm: str, seed: int, frequency: float) -> None:
+def test_iterates_match_the_slow_implementation(norm: str, seed: int, frequency: float) -> None:
     """Some values lie beside the box, so that ball and box meet; steep and flat models halve often and rarely."""
     shape = torch.Size([2, 2, 2])
     model = wavy(8, seed, frequency)
@@ -395,7 +395,7 @@ def slow_sparse_apgd(  # type: ignore[no-untyped-def]
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_every_sparse_iterate_is_that_of_the_slow_version(seed: int) -> None:
+def test_sparse_iterates_match_the_slow_implementation(seed: int) -> None:
     shape = torch.Size([1, 5, 5])
     model = wavy(25, seed, 1.0)
     x0 = torch.rand(1, *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
@@ -409,7 +409,7 @@ def test_every_sparse_iterate_is_that_of_the_slow_version(seed: int) -> None:
     assert len(sizes) > 2
 
 
-def test_a_sparse_step_moves_the_steepest_values_alike() -> None:
+def test_a_sparse_step_moves_the_largest_gradient_entries_equally() -> None:
     grad = torch.tensor([[0.5, -3.0, 0.0, 2.0, -0.1, 0.2, 1.0, -1.5, 0.3, 0.4]], dtype=torch.float64)
     for share, moved in ((0.2, {1: -1, 3: 1}), (0.4, {1: -1, 3: 1, 7: -1, 6: 1}), (0.1, {1: -1})):
         expected = torch.zeros(1, 10, dtype=torch.float64)
@@ -428,7 +428,7 @@ def test_a_wide_start_spends_its_steps_in_three_balls() -> None:
     assert eps_phases(100, False) == [(1, 100)]
 
 
-def test_every_phase_asks_once_more_than_it_steps() -> None:
+def test_every_phase_makes_one_more_query_than_steps() -> None:
     assert APGD(steps=100).num_steps(Linf(0.1)) == 101
     assert APGD(steps=100).num_steps(L1(12)) == 101
     assert APGD(steps=100, use_larger_eps=True).num_steps(L1(12)) == 103
@@ -462,7 +462,7 @@ def test_the_balls_of_a_wide_start_shrink_from_three_radii_to_one() -> None:
 # ------------------------------------------------------------------- others
 
 
-def test_gradients_of_a_random_model_are_averaged() -> None:
+def test_gradients_of_a_randomized_model_are_averaged() -> None:
     """Two draws per step: the slopes cancel in the first value and add up in the second."""
     gains, slopes = [1.0, 3.0, 0.0, 0.0], [[1.0, 1.0], [-1.0, 3.0], [1.0, 0.0], [1.0, 0.0]]
     trace = trace_of(APGD(steps=1, eot_samples=2), scripted(gains, slopes), first(gray(values=2), L2(0.1)), 1)
@@ -482,6 +482,6 @@ def test_gradients_of_a_random_model_are_averaged() -> None:
         (lambda: APGD(targets=-1), "APGD.targets must not be negative, got -1"),
     ],
 )
-def test_settings_of_apgd_that_make_no_sense_are_refused(make: Callable[[], APGD], message: str) -> None:
+def test_invalid_settings_are_refused(make: Callable[[], APGD], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         make()

@@ -43,7 +43,7 @@ def net(classes: int) -> tuple[Oracle, Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("threat", [Linf(8 / 255), L2(0.5)])
-def test_standard_stages_are_the_published_ones(threat: Threat) -> None:
+def test_standard_stages_are_as_published(threat: Threat) -> None:
     assert AutoAttack().stages(threat) == (
         Stage("apgd-ce", APGD(steps=100, restarts=1), cross_entropy),
         Stage("apgd-t", APGD(steps=100, restarts=1, targets=9), margin),
@@ -62,7 +62,7 @@ def test_standard_stages_in_l1() -> None:
 
 
 @pytest.mark.parametrize("threat", [Linf(8 / 255), L2(0.5), L1(12)])
-def test_the_stages_of_the_other_versions(threat: Threat) -> None:
+def test_stages_of_the_other_versions(threat: Threat) -> None:
     sparse = isinstance(threat, L1)
     assert AutoAttack("plus").stages(threat) == (
         Stage("apgd-ce", APGD(steps=100, restarts=5, use_larger_eps=sparse), cross_entropy),
@@ -78,7 +78,7 @@ def test_the_stages_of_the_other_versions(threat: Threat) -> None:
     )
 
 
-def test_what_an_image_that_stands_costs() -> None:
+def test_costs_of_a_robust_image() -> None:
     """101 questions for each run of APGD and FAB, and a start and 5000 for Square."""
     threat, costs = Linf(8 / 255), {}
     for stage in AutoAttack().stages(threat):
@@ -88,7 +88,7 @@ def test_what_an_image_that_stands_costs() -> None:
 
 
 @pytest.mark.parametrize("norm", [Linf(0.1), L2(0.7), L1(2.5)])
-def test_the_cascade_is_its_stages_by_hand(norm: Threat, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cascade_equals_its_stages_in_sequence(norm: Threat, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(VERSIONS, "brief", briefly)
     oracle, x0, label_B = net(6)
     x0, label_B = x0[:6], label_B[:6]
@@ -116,7 +116,7 @@ def test_the_cascade_is_its_stages_by_hand(norm: Threat, monkeypatch: pytest.Mon
     assert judged.distance.max().item() <= norm.eps * (1 + 1e-9)
 
 
-def test_an_image_that_fell_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_image_is_not_attacked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything falls to the first attack, so a second one that would spoil it is never asked."""
 
     class Spoiler(Attack):

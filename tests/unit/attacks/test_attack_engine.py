@@ -99,7 +99,7 @@ def assert_same(one: dict[int, ImageResult], other: dict[int, ImageResult]) -> N
 
 
 @every_walk
-def test_findings_do_not_depend_on_the_number_of_rows(name: str) -> None:
+def test_results_do_not_depend_on_the_batch_size(name: str) -> None:
     attack, threat = SEARCHES[name]
     whole = run_engine(attack, threat, Engine(batch_size=64))
     assert any(result.success for result in whole.values())
@@ -108,7 +108,7 @@ def test_findings_do_not_depend_on_the_number_of_rows(name: str) -> None:
 
 
 @every_walk
-def test_findings_do_not_depend_on_the_order_or_the_company(name: str) -> None:
+def test_results_do_not_depend_on_order_or_batch(name: str) -> None:
     attack, threat = SEARCHES[name]
     whole = run_engine(attack, threat, Engine(batch_size=4))
     assert_same(run_engine(attack, threat, Engine(batch_size=4), [4, 0, 8, 2, 6, 1, 7, 3, 5]), whole)
@@ -116,7 +116,7 @@ def test_findings_do_not_depend_on_the_order_or_the_company(name: str) -> None:
         assert_same(run_engine(attack, threat, Engine(batch_size=4), [number]), {number: whole[number]})
 
 
-def test_some_images_fall_and_some_stand() -> None:
+def test_some_images_are_broken_and_some_robust() -> None:
     """Else the invariances above would say little."""
     verdicts = {name: [result.success for result in run_engine(*SEARCHES[name]).values()] for name in SEARCHES}
     assert sum(any(fell) and not all(fell) for fell in verdicts.values()) >= len(SEARCHES) - 2
@@ -129,7 +129,7 @@ def test_some_images_fall_and_some_stand() -> None:
 
 @pytest.mark.parametrize("name", ["apgd", "apgd-l2", "apgd-wide", "apgd-t", "fab-t", "square", "square-l2", "pgd-t"])
 @pytest.mark.parametrize("interval", [3, 4, 7])
-def test_rare_questions_cost_steps_but_change_no_verdict(name: str, interval: int) -> None:
+def test_rare_judgments_cost_steps_but_change_no_verdict(name: str, interval: int) -> None:
     """An image that falls goes on until the next question; the cost is that of the intervals begun."""
     attack, threat = SEARCHES[name]
     often, limit = run_engine(attack, threat), attack.num_steps(threat)
@@ -147,7 +147,7 @@ def test_rare_questions_cost_steps_but_change_no_verdict(name: str, interval: in
 
 
 @every_walk
-def test_rarely_asked_findings_do_not_depend_on_the_number_of_rows(name: str) -> None:
+def test_rarely_judged_results_do_not_depend_on_the_batch_size(name: str) -> None:
     attack, threat = SEARCHES[name]
     whole = run_engine(attack, threat, Engine(batch_size=64, sync_interval=4))
     for rows in (1, 6):
@@ -167,7 +167,7 @@ class Creep(IterativeAttack):
         return Query(state["x"], model(state["x"])), {"x": state["x"] + 0.03}
 
 
-def test_rows_whose_steps_are_used_up_stand_still() -> None:
+def test_finished_rows_do_not_move() -> None:
     """Of two intervals of four steps, the last step is one too many: 0.71 would succeed, and is not asked about."""
     assert even_interval(7, 4) == 4
     for interval in (1, 4):
@@ -189,11 +189,11 @@ def test_rows_whose_steps_are_used_up_stand_still() -> None:
         (3, 16, 8),
     ],
 )
-def test_intervals_leave_few_steps_over(limit: int, about: int, expected: int) -> None:
+def test_judging_intervals_are_even(limit: int, about: int, expected: int) -> None:
     assert even_interval(limit, about) == expected
 
 
-def test_a_batch_searched_at_once_gets_what_the_pool_finds() -> None:
+def test_a_single_batch_gives_the_results_of_the_queue() -> None:
     attack, threat = SEARCHES["apgd-t"]
     x0, label_B = images()
     whole = run_engine(attack, threat)
@@ -208,7 +208,7 @@ def test_a_batch_searched_at_once_gets_what_the_pool_finds() -> None:
 
 
 @every_walk
-def test_an_image_that_stands_pays_for_every_step_of_every_wave(name: str) -> None:
+def test_a_robust_image_costs_every_step_of_every_restart(name: str) -> None:
     """A model that never gives in: forwards and backwards in closed form."""
     attack, threat = SEARCHES[name]
 
@@ -249,7 +249,7 @@ def lonely(count: int, attack: IterativeAttack, threat: Threat, model: Model, in
     return sorted(found, key=lambda result: result.index)
 
 
-def test_waves_stop_with_the_first_success_and_draw_anew() -> None:
+def test_restarts_stop_with_the_first_success_and_draw_new_starts() -> None:
     """Only the start can succeed, with a chance of a half: about half of the standing images fall in every wave."""
     count = 400
     found = lonely(count, PGD(steps=2, restarts=4), Linf(0.4), bright(0.5))
@@ -267,7 +267,7 @@ def test_waves_stop_with_the_first_success_and_draw_anew() -> None:
     assert len(by_cost[12]) == left
 
 
-def test_the_items_of_an_image_draw_apart() -> None:
+def test_items_of_an_image_have_their_own_random_numbers() -> None:
     """Three targets, three random starts."""
     asked: list[Tensor] = []
 
@@ -283,7 +283,7 @@ def test_the_items_of_an_image_draw_apart() -> None:
         assert apart == pytest.approx(2 * 0.008 / 3, rel=0.15)
 
 
-def test_slots_are_refilled_as_long_as_images_wait() -> None:
+def test_slots_are_refilled_while_images_wait() -> None:
     """Until the last image is let in, every question to the model has all the rows."""
     sizes: list[int] = []
     admitted: list[int] = []
@@ -312,7 +312,7 @@ def test_slots_are_refilled_as_long_as_images_wait() -> None:
     assert sum(sizes) == sum(result.forwards for result in found)
 
 
-def test_findings_come_as_soon_as_they_are_known() -> None:
+def test_results_are_returned_as_soon_as_they_are_final() -> None:
     calls = 0
 
     def model(x: Tensor) -> Tensor:
@@ -373,7 +373,7 @@ def one_gray(attack: IterativeAttack, judge: Model, model: Model = upwards) -> I
 
 
 @pytest.mark.parametrize("restarts", [1, 3])
-def test_a_judge_who_denies_everything_lets_nothing_fall(restarts: int) -> None:
+def test_a_judge_that_rejects_everything_leaves_all_robust(restarts: int) -> None:
     """PGD without a random start sees 0.5, 0.6, 0.7, 0.8 and 0.9: the last two succeed and are rejected."""
     attack = PGD(steps=4, step_size=0.1, random_start=False) if restarts == 1 else PGD(steps=4, restarts=3)
     result = one_gray(attack, stubborn)
@@ -389,7 +389,7 @@ def test_a_judge_who_denies_everything_lets_nothing_fall(restarts: int) -> None:
 
 
 @pytest.mark.parametrize("times", [0, 1, 2, 3])
-def test_a_judge_who_denies_at_first_is_asked_again(times: int) -> None:
+def test_a_judge_that_rejects_at_first_is_queried_again(times: int) -> None:
     """Steps of 0.1 from 0.5: questions 3 to 6 of seven succeed, at 0.8, 0.9, 0.9 and 0.9."""
     result = one_gray(PGD(steps=6, step_size=0.1, random_start=False), Slow(times))
     assert result.success
@@ -400,7 +400,7 @@ def test_a_judge_who_denies_at_first_is_asked_again(times: int) -> None:
     assert result.forwards == 4 + times + times + 1
 
 
-def test_all_items_of_an_image_are_offered_to_the_judge() -> None:
+def test_all_items_of_an_image_are_judged() -> None:
     """Three targets that all are class 1 succeed together; the judge hears all three in the same step."""
 
     def model(x: Tensor) -> Tensor:
@@ -421,7 +421,7 @@ def test_all_items_of_an_image_are_offered_to_the_judge() -> None:
     assert result.backwards == 3 * 5
 
 
-def test_a_strict_judge_changes_verdicts_as_if_it_were_the_model() -> None:
+def test_a_strict_judge_gives_the_verdicts_of_the_strict_model() -> None:
     """Asked by a judge who wants a lead of 0.3, the search goes on until it has one."""
 
     def strict(x: Tensor) -> Tensor:
@@ -462,7 +462,7 @@ class Small:
 
 @pytest.mark.parametrize("name", ["apgd", "apgd-t", "apgd-restarts", "fab-t", "square", "pgd"])
 @pytest.mark.parametrize("from_call", [0, 4])
-def test_a_full_device_halves_the_batch_and_changes_nothing(name: str, from_call: int) -> None:
+def test_out_of_memory_halves_the_batch_and_changes_nothing(name: str, from_call: int) -> None:
     attack, threat = SEARCHES[name]
     model = Small(attack.num_branches(CLASSES), from_call)
     found = run_engine(attack, threat, Engine(batch_size=64), model=model)
@@ -470,7 +470,7 @@ def test_a_full_device_halves_the_batch_and_changes_nothing(name: str, from_call
     assert_same(found, run_engine(attack, threat))
 
 
-def test_an_image_that_does_not_fit_is_told() -> None:
+def test_an_image_that_does_not_fit_is_an_error() -> None:
     attack, threat = SEARCHES["apgd-t"]
     with pytest.raises(UsageError, match=r"out of memory with a single image \(3 items\)"):
         run_engine(attack, threat, model=Small(2))
@@ -481,7 +481,7 @@ def test_an_image_that_does_not_fit_is_told() -> None:
 
 @pytest.mark.parametrize("name", ["apgd", "fab-t", "square", "pgd", "gama"])
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_logits_that_are_no_numbers_are_told(name: str, value: float) -> None:
+def test_nan_logits_are_an_error(name: str, value: float) -> None:
     attack, threat = SEARCHES[name]
     calls = 0
 
@@ -498,7 +498,7 @@ def test_logits_that_are_no_numbers_are_told(name: str, value: float) -> None:
 
 
 @pytest.mark.parametrize("name", ["apgd", "apgd-t", "fab-t", "pgd", "gama"])
-def test_gradients_that_are_no_numbers_are_told(name: str) -> None:
+def test_nan_gradients_are_an_error(name: str) -> None:
     attack, threat = SEARCHES[name]
     calls = 0
 
@@ -558,7 +558,7 @@ def absent(attack: IterativeAttack, goal: Goal | None = None) -> tuple[Oracle, S
 
 @pytest.mark.parametrize("norm", THREATS)
 @pytest.mark.parametrize("name", STEPS)
-def test_a_step_asks_the_device_for_nothing(name: str, norm: str) -> None:
+def test_a_step_does_not_synchronize_with_the_device(name: str, norm: str) -> None:
     attack = STEPS[name]
     oracle, items = absent(attack)
     items = replace(items, threat=THREATS[norm])
@@ -573,7 +573,9 @@ def test_a_step_asks_the_device_for_nothing(name: str, norm: str) -> None:
 
 @pytest.mark.parametrize("loss", [logit_difference, targeted_dlr])
 @pytest.mark.parametrize("norm", THREATS)
-def test_a_step_towards_a_rival_asks_for_nothing(norm: str, loss: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
+def test_a_step_towards_a_class_does_not_synchronize(
+    norm: str, loss: Callable[[Tensor, Tensor, Tensor], Tensor]
+) -> None:
     for attack in (APGD(targets=3), FAB(targets=3), PGD(targets=3)):
         none_B = torch.empty(4, dtype=torch.int64, device=META)
         oracle, items = absent(attack, Toward(none_B, none_B, loss))
@@ -582,7 +584,7 @@ def test_a_step_towards_a_rival_asks_for_nothing(norm: str, loss: Callable[[Tens
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_the_engines_own_step_asks_for_nothing(name: str) -> None:
+def test_the_step_of_the_engine_does_not_synchronize(name: str) -> None:
     attack = STEPS[name]
     oracle, items = absent(attack)
     none = torch.empty(4, 0, dtype=torch.int64, device=META)
@@ -598,7 +600,7 @@ def test_the_engines_own_step_asks_for_nothing(name: str) -> None:
         assert (rows.shape, rows.dtype) == (before[key].shape, before[key].dtype), key
 
 
-def test_a_step_that_asks_is_found_out() -> None:
+def test_a_step_that_synchronizes_is_detected() -> None:
     """What the tests above rely on."""
 
     class Nosy(PGD):
@@ -629,7 +631,7 @@ def test_losses_of_the_stages_differ() -> None:
     assert not torch.allclose(found[0], found[1])
 
 
-def test_a_judge_that_does_not_fit_is_asked_in_halves() -> None:
+def test_a_judge_out_of_memory_is_queried_in_halves() -> None:
     attack, threat = SEARCHES["apgd"]
     whole = run_engine(attack, threat, judge=net())
 
@@ -643,7 +645,7 @@ def test_a_judge_that_does_not_fit_is_asked_in_halves() -> None:
     assert any(result.success for result in alone.values())
 
 
-def test_a_judge_that_answers_nan_is_no_judge() -> None:
+def test_a_judge_that_returns_nan_is_an_error() -> None:
     attack, threat = SEARCHES["apgd"]
     with pytest.raises(UsageError, match="NaN or infinite logits for an image that was found"):
         run_engine(attack, threat, judge=lambda x: net()(x) * torch.nan)

@@ -131,7 +131,7 @@ def test_it_stops_as_soon_as_it_is_inside() -> None:
     torch.testing.assert_close(asked[3], x0[:1] + 0.9 * (asked[2] - x0[:1]), rtol=0, atol=1e-15)
 
 
-def test_an_image_that_is_wrong_already_costs_one_step() -> None:
+def test_a_misclassified_image_costs_one_step() -> None:
     x0, w, b = planes()
     label_B = 1 - halfspace(w, b)(x0).argmax(1)
     for result in run_engine(FAB(steps=50, targets=1), halfspace(w, b), x0, label_B, Linf(0.1)):
@@ -141,7 +141,7 @@ def test_an_image_that_is_wrong_already_costs_one_step() -> None:
 
 
 @pytest.mark.parametrize(("norm", "nearest"), [("linf", 2), ("l2", 1), ("l1", 1)])
-def test_without_targets_it_goes_to_the_nearest_boundary(norm: str, nearest: int) -> None:
+def test_without_targets_it_moves_to_the_nearest_boundary(norm: str, nearest: int) -> None:
     """Two rivals, each a unit behind: one gains in one value alone, one a little in all four."""
     slopes = torch.tensor([[0.0] * 4, [2.5, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0]], dtype=torch.float64)
     x0 = torch.full((1, 1, 2, 2), 0.2, dtype=torch.float64)
@@ -160,7 +160,7 @@ def test_without_targets_it_goes_to_the_nearest_boundary(norm: str, nearest: int
 
 
 @every_norm
-def test_later_waves_start_at_half_the_radius(norm: str) -> None:
+def test_later_restarts_start_at_half_the_radius(norm: str) -> None:
     x0 = torch.full((9, 3, 3, 3), 0.5, dtype=torch.float64)
     threat = with_eps(THREATS[norm], 0.3)
     none_B = torch.zeros(9, dtype=torch.int64)
@@ -217,7 +217,7 @@ def slow_fab(gap: Callable[[Array], tuple[bool, float, Array]], x0: Array, steps
 
 @every_norm
 @pytest.mark.parametrize("seed", range(3))
-def test_every_point_is_that_of_the_slow_version(norm: str, seed: int) -> None:
+def test_iterates_match_the_slow_implementation(norm: str, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     inner, outer = (torch.randn(*shape, dtype=torch.float64, generator=generator) for shape in ((9, 8), (3, 9)))
     x0 = torch.rand(1, 2, 2, 2, dtype=torch.float64, generator=generator)
@@ -260,7 +260,7 @@ def test_every_point_is_that_of_the_slow_version(norm: str, seed: int) -> None:
         (lambda: FAB(targets=-2), "FAB.targets must not be negative, got -2"),
     ],
 )
-def test_settings_of_fab_that_make_no_sense_are_refused(make: Callable[[], FAB], message: str) -> None:
+def test_invalid_settings_are_refused(make: Callable[[], FAB], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         make()
 

@@ -27,7 +27,7 @@ def items_at(steps: list[int], x0: Tensor, threat: Threat, label: int = 0) -> St
     return StepContext(x0, Untargeted(label_B), threat, draws, torch.tensor(steps), torch.zeros_like(label_B))
 
 
-def test_the_gain_is_the_margin_of_the_probabilities_plus_a_fading_guide() -> None:
+def test_the_objective_is_the_probability_margin_plus_a_decaying_regularizer() -> None:
     """The guide's weight is 50 at first, 48 after one step of 100, 2 after 24 and nothing from 25 on."""
     weights = {0: 50.0, 1: 48.0, 12: 26.0, 24: 2.0, 25: 0.0, 26: 0.0, 99: 0.0}
     w, x0 = net(), torch.rand(7, 1, 2, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
@@ -47,7 +47,7 @@ def test_the_gain_is_the_margin_of_the_probabilities_plus_a_fading_guide() -> No
     torch.testing.assert_close(answer.z_BK, state["x"].flatten(1) @ w)
 
 
-def test_the_guide_is_a_setting() -> None:
+def test_the_regularizer_weight_is_a_setting() -> None:
     w, x0 = net(), torch.rand(3, 1, 2, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     oracle, items = Oracle(lambda x: x.flatten(1) @ w), items_at([0, 0, 0], x0, L2(0.3))
     without = GAMA(steps=100, guidance_weight=0.0)
@@ -62,7 +62,7 @@ def test_the_guide_is_a_setting() -> None:
 
 
 @pytest.mark.parametrize("steps", [100, 20])
-def test_steps_are_divided_by_ten_after_three_fifths_and_again_after_seventeen_twentieths(steps: int) -> None:
+def test_the_step_size_is_divided_by_ten_at_60_and_85_percent(steps: int) -> None:
     """From the lower corner of the ball a slope upwards leads as far as the step reaches."""
     parts = [0.0, 0.55, 0.6, 0.8, 0.85, 0.95]
     x0 = torch.full((6, 1, 2, 2), 0.5, dtype=torch.float64)
@@ -81,7 +81,7 @@ def test_steps_are_divided_by_ten_after_three_fifths_and_again_after_seventeen_t
     assert trace_of.tolist() == pytest.approx([0.2, 0.2, 0.02, 0.02, 0.002, 0.002], abs=1e-8)
 
 
-def test_it_starts_from_a_random_corner_of_the_cube() -> None:
+def test_it_starts_at_a_random_vertex_of_the_cube() -> None:
     x0 = torch.full((200, 1, 3, 3), 0.5, dtype=torch.float64)
     x = GAMA().start(Oracle(lambda x: x.flatten(1)), items_at([0] * 200, x0, Linf(0.1)))["x"]
     torch.testing.assert_close((x - x0).abs(), torch.full_like(x, 0.1))
@@ -97,7 +97,7 @@ def test_it_starts_inside_the_other_balls(threat: Threat) -> None:
     assert 0 < size_B.min().item() < size_B.max().item() <= threat.eps * (1 + 1e-9)
 
 
-def test_the_best_point_has_the_highest_lead_of_the_logits() -> None:
+def test_the_best_point_has_the_largest_logit_margin() -> None:
     w, x0 = net(8, 4), torch.rand(5, 2, 2, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     oracle, attack = Oracle(lambda x: (7 * x.flatten(1) @ w).sin()), GAMA(steps=20)
     items = items_at([0] * 5, x0, Linf(0.2))
@@ -113,7 +113,7 @@ def test_the_best_point_has_the_highest_lead_of_the_logits() -> None:
     torch.testing.assert_close(state["best_objective"], torch.stack(leads).amax(0))
 
 
-def test_gama_refuses_what_it_cannot_do() -> None:
+def test_invalid_settings_are_refused() -> None:
     with pytest.raises(UsageError, match="GAMA.steps must be at least 1, got 0"):
         GAMA(steps=0)
     with pytest.raises(UsageError, match="GAMA.restarts must be at least 1, got 0"):

@@ -76,7 +76,7 @@ def project(p: Array, w: Array, b: float, norm: str, dtype: torch.dtype = torch.
 
 @every_norm
 @every_dtype
-def test_no_way_to_the_plane_is_shorter(norm: str, dtype: torch.dtype) -> None:
+def test_no_shorter_step_reaches_the_plane(norm: str, dtype: torch.dtype) -> None:
     close = 1e-8 if dtype == torch.float64 else 2e-5
     for p, w, b in cases(reachable=True):
         moved = project(p, w, b, norm, dtype)
@@ -101,7 +101,7 @@ def test_a_point_stays_exactly_inside_the_box(norm: str, dtype: torch.dtype) -> 
 
 
 @every_norm
-def test_a_plane_that_misses_the_box_leads_to_the_nearest_corner(norm: str) -> None:
+def test_a_plane_outside_the_box_gives_the_nearest_corner(norm: str) -> None:
     """Values the normal does not see stay where they are."""
     for p, w, b in cases(reachable=False):
         up = w if b > w @ p else -w
@@ -109,7 +109,7 @@ def test_a_plane_that_misses_the_box_leads_to_the_nearest_corner(norm: str) -> N
         np.testing.assert_allclose(p + project(p, w, b, norm), corner, rtol=0, atol=1e-12)
 
 
-def test_the_euclidean_projection_is_that_of_a_general_solver() -> None:
+def test_the_euclidean_projection_matches_a_general_solver() -> None:
     for number, (p, w, b) in enumerate(cases(reachable=True)):
         if number % 4:
             continue
@@ -138,7 +138,7 @@ def test_a_normal_of_zeros_moves_nothing(norm: str) -> None:
     assert project(p, np.zeros(3), 1.0, norm).tolist() == [0, 0, 0]
 
 
-def test_known_ways() -> None:
+def test_known_projections() -> None:
     """From (0.5, 0.5, 1) to v1 + 2 v2 = 2.1 a sum of 0.6 is missing."""
     p, w = np.array([0.5, 0.5, 1.0]), np.array([1.0, 2.0, 0.0])
     assert project(p, w, 2.1, "linf") == pytest.approx([0.2, 0.2, 0])
@@ -153,7 +153,7 @@ def test_known_ways() -> None:
 
 
 @every_norm
-def test_points_of_a_batch_do_not_meet(norm: str) -> None:
+def test_points_of_a_batch_are_independent(norm: str) -> None:
     sized = [case for case in cases(reachable=True) if len(case[0]) == 7]
     sized += [case for case in cases(reachable=False) if len(case[0]) == 7]
     points, normals = (torch.from_numpy(np.stack([case[part] for case in sized])) for part in (0, 1))
@@ -164,7 +164,7 @@ def test_points_of_a_batch_do_not_meet(norm: str) -> None:
 
 
 @every_norm
-def test_a_fixed_number_of_turns_is_enough_on_images(norm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fixed_number_of_iterations_suffices_on_images(norm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A device that is never asked makes its twelve turns; a processor goes on until they settle."""
     generator = torch.Generator().manual_seed(0)
     point = torch.rand(20, 3 * 32 * 32, generator=generator, dtype=torch.float64)

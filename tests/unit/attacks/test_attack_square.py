@@ -65,7 +65,7 @@ def trace_of(
 @pytest.mark.parametrize(
     ("size", "expected"), [(32, [29, 20, 14, 10, 7, 5, 4, 3]), (224, [200, 142, 100, 71, 50, 35, 25, 18])]
 )
-def test_the_published_schedule_ofwindow_sides(size: int, expected: list[int]) -> None:
+def test_the_schedule_of_window_sides_is_as_published(size: int, expected: list[int]) -> None:
     sides = window_sides(0.8, 5000, size, size, 1, CPU)[:5000].tolist()
     runs = [(side, len(list(queries))) for side, queries in groupby(sides)]
     assert [side for side, _ in runs] == expected
@@ -73,13 +73,13 @@ def test_the_published_schedule_ofwindow_sides(size: int, expected: list[int]) -
     assert [length for _, length in runs] == [11, 40, 150, 300, 500, 1000, 2000, 999]
 
 
-def test_long_searches_halve_twice_more() -> None:
+def test_long_searches_halve_the_side_twice_more() -> None:
     sides = window_sides(0.8, 10_000, 224, 224, 1, CPU)[:10_000].tolist()
     ends = [place + 1 for place, (one, other) in enumerate(pairwise(sides)) if one != other]
     assert ends == [11, 51, 201, 501, 1001, 2001, 4001, 6001, 8001]
 
 
-def test_patterns_need_odd_sides_of_at_least_three() -> None:
+def test_patterns_have_odd_sides_of_at_least_three() -> None:
     sides = window_sides(0.8, 5000, 32, 32, 3, CPU).tolist()
     assert [side for side, _ in groupby(sides)] == [29, 21, 15, 11, 7, 5, 3]
     assert set(window_sides(0.8, 5000, 4, 4, 3, CPU).tolist()) == {3, 4}
@@ -91,7 +91,7 @@ def test_a_window_fits_into_an_image_that_is_not_square() -> None:
     assert window_sides(0.1, 10, 9, 10, 1, CPU)[0].item() == 3
 
 
-def test_windows_are_squares_at_every_place_alike() -> None:
+def test_window_positions_are_uniform() -> None:
     """Sides of 3 in 6 x 5 pixels: 4 x 3 places, the last row and column among them."""
     draws = RandomStreams.of(5, torch.arange(6000))
     side_B = torch.full((6000,), 3)
@@ -107,7 +107,7 @@ def test_windows_are_squares_at_every_place_alike() -> None:
     assert bool(windows[:, 0, 5, 4].any())
 
 
-def test_every_item_has_a_window_of_its_own_side() -> None:
+def test_items_have_their_own_window_sides() -> None:
     side_B = torch.arange(1, 8)
     windows = window_mask(RandomStreams.of(0, torch.arange(7)).uniform(2), side_B, torch.zeros(7, 1, 7, 9))
     assert windows.flatten(1).sum(1).tolist() == [side * side for side in range(1, 8)]
@@ -129,7 +129,7 @@ def test_it_starts_with_stripes() -> None:
     assert share == pytest.approx(0.5, abs=5 * 0.5 / (40 * 3 * 12) ** 0.5)
 
 
-def test_a_proposal_changes_one_window_and_lies_on_the_edge() -> None:
+def test_a_proposal_changes_one_window_to_the_boundary() -> None:
     x0, queries = images(8), 60
     trace = trace_of(Linf(0.1), x0, queries)
     up, down = (x0 + 0.1).clamp(0, 1), (x0 - 0.1).clamp(0, 1)
@@ -153,7 +153,7 @@ def test_a_proposal_changes_one_window_and_lies_on_the_edge() -> None:
                 )
 
 
-def test_a_proposal_fills_itswindow_mask() -> None:
+def test_a_proposal_fills_its_window() -> None:
     """The first query of 12 x 12 pixels covers 11 x 11 of them; where the start had the other sign, all change."""
     x0 = torch.full((200, 1, 12, 12), 0.5, dtype=torch.float64)
     trace = trace_of(Linf(0.1), x0, 2)
@@ -163,7 +163,7 @@ def test_a_proposal_fills_itswindow_mask() -> None:
 
 
 @pytest.mark.parametrize("norm", THREATS)
-def test_the_best_gain_never_falls_and_only_gains_are_kept(norm: str) -> None:
+def test_the_best_objective_never_decreases(norm: str) -> None:
     x0 = images(5)
     trace = trace_of(THREATS[norm], x0, 60)
     gains = torch.stack([margin(answer.z_BK, torch.zeros(5, dtype=torch.int64)) for answer, _ in trace])
@@ -176,7 +176,7 @@ def test_the_best_gain_never_falls_and_only_gains_are_kept(norm: str) -> None:
 
 
 @pytest.mark.parametrize("norm", THREATS)
-def test_every_proposal_is_inside_the_threat(norm: str) -> None:
+def test_proposals_are_inside_the_threat(norm: str) -> None:
     threat, x0 = THREATS[norm], images(5)
     for answer, _ in trace_of(threat, x0, 60):
         assert bool((threat.distance(answer.x, x0) <= threat.eps * (1 + 1e-9)).all())
@@ -207,7 +207,7 @@ def hill(height: int, width: int, fall_off: int) -> Array:
 
 
 @pytest.mark.parametrize(("norm", "fall_off"), [("l2", 2), ("l1", 4)])
-def test_patterns_are_two_hills_of_opposite_sign(norm: str, fall_off: int) -> None:
+def test_patterns_have_two_halves_of_opposite_sign(norm: str, fall_off: int) -> None:
     table = PATTERNS[norm].table(9, torch.float64, CPU).numpy()
     for side in range(2, 10):
         upper, lower = hill(side // 2, side, fall_off), hill(side - side // 2, side, fall_off)
@@ -219,7 +219,7 @@ def test_patterns_are_two_hills_of_opposite_sign(norm: str, fall_off: int) -> No
     assert np.abs(table[1, 0, 0]) == 1
 
 
-def test_the_first_pattern_is_made_of_tiles() -> None:
+def test_the_first_pattern_consists_of_tiles() -> None:
     """12 pixels hold 6 x 6 tiles of 2, one pixel from the corner: the last row and column of tiles are cut off."""
     x0 = images(30)
     tiles = L2_PATTERNS.tiles(x0, RandomStreams.of(0, torch.arange(30)))
@@ -248,7 +248,7 @@ def test_pixels_beyond_the_last_whole_tile_are_left_alone() -> None:
     assert torch.equal(covered, (torch.arange(11) < 10)[:, None] & (torch.arange(25) < 24))
 
 
-def test_mass_moves_from_one_window_to_the_other() -> None:
+def test_mass_moves_between_the_windows() -> None:
     """One window over all of the image: what was there and what the radius allows is shared by the channels.
 
     The new pattern is the old one plus a fresh one, both of length 1, per channel, and has its length afterwards.
@@ -283,7 +283,7 @@ def test_mass_in_l1_moves_with_the_published_weights() -> None:
     torch.testing.assert_close(after.abs().sum((2, 3)), (2 - had.sum(1, keepdim=True)) + 2 * had)
 
 
-def test_what_lies_outside_both_windows_stays() -> None:
+def test_pixels_outside_both_windows_are_unchanged() -> None:
     """Windows of 3 in 12 x 12: at most 18 pixels change, and one window is left empty unless the two meet."""
     x0 = torch.full((50, 2, 12, 12), 0.5, dtype=torch.float64)
     generator = torch.Generator().manual_seed(0)
@@ -308,11 +308,11 @@ def test_what_lies_outside_both_windows_stays() -> None:
         (lambda: Square(p_init=1.5), r"Square.p_init must lie in \(0, 1\], got 1.5"),
     ],
 )
-def test_settings_of_square_that_make_no_sense_are_refused(make: Callable[[], Square], message: str) -> None:
+def test_invalid_settings_are_refused(make: Callable[[], Square], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         make()
 
 
-def test_something_flat_is_no_image() -> None:
+def test_flattened_images_are_refused() -> None:
     with pytest.raises(UsageError, match="wants images"):
         Square(queries=1)(lambda x: x, torch.rand(2, 5), Untargeted(torch.tensor([0, 1])), Linf(0.1), seed=0)

@@ -110,7 +110,7 @@ def test_an_archive_by_the_name_of_an_array_is_refused(tmp_path: Path) -> None:
         (np.full((6, 6), 200, np.int32), "its pixels are 32-bit integers, and it does not say which value is white"),
     ],
 )
-def test_pixels_without_a_white_are_refused(pets: Path, pixels: np.ndarray, reason: str) -> None:
+def test_pixel_types_without_a_known_maximum_are_refused(pets: Path, pixels: np.ndarray, reason: str) -> None:
     path = pets / "test" / "dog" / "00.png"
     Image.fromarray(pixels).save(path, "TIFF")
     data = load(f"folder:{pets}", preprocess=SIX)
@@ -161,6 +161,6 @@ def test_rotation_is_not_applied_and_the_first_frame_is_read(tmp_path: Path) -> 
         assert np.array_equal(np.array(rgb(picture)), np.array(first))
 
 
-def test_a_folder_that_leads_to_itself_ends(pets: Path) -> None:
+def test_a_folder_that_links_to_itself_terminates(pets: Path) -> None:
     (pets / "test" / "cat" / "again").symlink_to(pets / "test" / "cat")
     assert len(load(f"folder:{pets}", preprocess=SIX).test) == 8

@@ -41,7 +41,7 @@ def subject() -> tuple[Steep, DataSet]:
 
 
 @pytest.mark.parametrize("threat", [Linf(0.05), L2(0.8)], ids=str)
-def test_every_broken_image_is_kept_inside_the_threat_and_fools(
+def test_stored_images_are_inside_the_threat_and_misclassified(
     subject: tuple[Steep, DataSet], threat: Threat, tmp_path: Path
 ) -> None:
     model, dataset = subject
@@ -59,9 +59,7 @@ def test_every_broken_image_is_kept_inside_the_threat_and_fools(
     assert float(x.max()) <= 1
 
 
-def test_a_larger_radius_has_the_images_broken_within_smaller_ones(
-    subject: tuple[Steep, DataSet], tmp_path: Path
-) -> None:
+def test_a_larger_radius_includes_images_of_smaller_ones(subject: tuple[Steep, DataSet], tmp_path: Path) -> None:
     model, dataset = subject
     suite, run = replace(SUITE, eps_scales=(0.2, 0.5, 1.0)), Run.claim(tmp_path / "run", "evaluate", {}, device="cpu")
     fallen = []
@@ -76,7 +74,7 @@ def test_a_larger_radius_has_the_images_broken_within_smaller_ones(
     assert 0 < fallen[0] < fallen[1] < fallen[2]
 
 
-def test_an_image_that_rounding_would_save_is_kept_exactly(tmp_path: Path) -> None:
+def test_an_image_that_rounding_would_correct_is_stored_exactly(tmp_path: Path) -> None:
     """The threshold lies between the image found and its rounded twin."""
     digits = data.load("digits[:4]", preprocess=Squash(8))
     x0 = digits.test.images(torch.arange(4))
@@ -118,20 +116,20 @@ def assert_named(error: UsageError, file: Path) -> None:
     assert f"cannot read {file}: " in str(error)
 
 
-def test_nothing_kept_is_said_so(subject: tuple[Steep, DataSet], tmp_path: Path) -> None:
+def test_missing_adversarial_images_are_reported(subject: tuple[Steep, DataSet], tmp_path: Path) -> None:
     _, dataset = subject
     with pytest.raises(UsageError, match="Evaluate with --keep-images"):
         read_adversarial_images(tmp_path, dataset.test)
 
 
-def test_attacks_of_one_name_are_refused() -> None:
+def test_attacks_of_the_same_name_are_refused() -> None:
     twice = AttackSuite("twice", "", (NamedAttack("pgd", PGD()), NamedAttack("pgd", PGD(steps=3))))
     with pytest.raises(UsageError, match="needs a name of its own, got 'pgd'"):
         twice.stages(Linf(0.1))
 
 
 @pytest.mark.parametrize("precision", ["float32", "fp16"])
-def test_the_summary_says_in_what_precision_was_searched(
+def test_the_summary_records_the_precision_of_the_search(
     subject: tuple[Steep, DataSet], precision: str, tmp_path: Path
 ) -> None:
     model, dataset = subject

@@ -75,7 +75,7 @@ def claim(folder: Path) -> Run:
     return Run.claim(folder, "evaluate", {"seed": 0}, device="cpu")
 
 
-def test_results_follow_the_known_radius(relabeled: tuple[Ink, DataSet], tmp_path: Path) -> None:
+def test_results_match_the_known_radius(relabeled: tuple[Ink, DataSet], tmp_path: Path) -> None:
     model, dataset = relabeled
     run, eps = claim(tmp_path / "run"), 0.05
     (summary,) = evaluate(model, dataset, SUITE, run, threat=Linf(eps), batch=16)
@@ -105,7 +105,7 @@ def test_a_broken_image_is_not_attacked_again(relabeled: tuple[Ink, DataSet], tm
 
 
 @pytest.mark.parametrize("batch", [7, 60])
-def test_no_result_depends_on_the_batch(relabeled: tuple[Ink, DataSet], tmp_path: Path, batch: int) -> None:
+def test_results_do_not_depend_on_the_batch(relabeled: tuple[Ink, DataSet], tmp_path: Path, batch: int) -> None:
     model, dataset = relabeled
     tables = []
     for name, size in (("one", 16), ("other", batch)):
@@ -116,7 +116,7 @@ def test_no_result_depends_on_the_batch(relabeled: tuple[Ink, DataSet], tmp_path
         assert tables[0][column] == tables[1][column]
 
 
-def test_stopped_and_started_again_no_finished_row_is_redone(relabeled: tuple[Ink, DataSet], tmp_path: Path) -> None:
+def test_an_interrupted_suite_computes_only_missing_rows(relabeled: tuple[Ink, DataSet], tmp_path: Path) -> None:
     model, dataset = relabeled
     whole = claim(tmp_path / "whole")
     evaluate(model, dataset, SUITE, whole, threat=Linf(0.05), batch=8)
@@ -154,7 +154,7 @@ def test_stopped_and_started_again_no_finished_row_is_redone(relabeled: tuple[In
     assert model.seen == 0
 
 
-def test_a_curve_never_rises_and_keeps_broken_images(relabeled: tuple[Ink, DataSet], tmp_path: Path) -> None:
+def test_a_curve_never_increases_and_keeps_broken_images(relabeled: tuple[Ink, DataSet], tmp_path: Path) -> None:
     model, dataset = relabeled
     run = claim(tmp_path / "run")
     suite = AttackSuite("steps", "", SUITE.attacks, (0.5, 1.0, 2.0))
@@ -170,7 +170,7 @@ def test_a_curve_never_rises_and_keeps_broken_images(relabeled: tuple[Ink, DataS
     assert attacks[0]["tried"] == small["broken_by"].count("")
 
 
-def test_wrong_images_count_against_both_accuracies(digits: DataSet, tmp_path: Path) -> None:
+def test_misclassified_images_count_against_both_accuracies(digits: DataSet, tmp_path: Path) -> None:
     model = Ink(0.31)
     (summary,) = evaluate(model, digits, SUITE, claim(tmp_path / "run"), threat=L2(0.01), batch=60)
     right = int((model.prediction(digits.test.images(torch.arange(60))) == digits.test.labels).sum())
@@ -186,7 +186,7 @@ def test_a_clean_suite_needs_no_threat(digits: DataSet, tmp_path: Path) -> None:
     assert summary["threat"] is summary["robust"] is None
 
 
-def test_a_target_must_be_hit(relabeled: tuple[Ink, DataSet], tmp_path: Path) -> None:
+def test_a_targeted_attack_must_reach_its_target(relabeled: tuple[Ink, DataSet], tmp_path: Path) -> None:
     model, dataset = relabeled
     suite = AttackSuite("aimed", "", (NamedAttack("pgd", PGD(steps=5), target=runner_up),))
     run = claim(tmp_path / "run")
@@ -196,7 +196,7 @@ def test_a_target_must_be_hit(relabeled: tuple[Ink, DataSet], tmp_path: Path) ->
         assert (prediction == 1 - int(str(label))) == (to == "pgd")
 
 
-def test_the_gallery_shows_the_first_images_survivors_included(relabeled: tuple[Ink, DataSet], tmp_path: Path) -> None:
+def test_the_gallery_shows_the_first_images_also_robust_ones(relabeled: tuple[Ink, DataSet], tmp_path: Path) -> None:
     model, dataset = relabeled
     run = claim(tmp_path / "run")
     evaluate(model, dataset, SUITE, run, threat=Linf(0.05), batch=60)
@@ -211,7 +211,7 @@ def test_the_gallery_shows_the_first_images_survivors_included(relabeled: tuple[
 @pytest.mark.parametrize(
     "entry", [NamedAttack("fgsm", FGSM()), NamedAttack("pgd", PGD(steps=2))], ids=lambda entry: entry.name
 )
-def test_what_is_kept_of_an_image_is_not_its_batch(
+def test_a_stored_image_does_not_hold_its_batch(
     relabeled: tuple[Ink, DataSet], tmp_path: Path, entry: NamedAttack
 ) -> None:
     """A view of one image is saved with all the memory it looks into."""
@@ -225,7 +225,7 @@ def test_what_is_kept_of_an_image_is_not_its_batch(
     assert max(file.stat().st_size for file in files) < pixels + 2000
 
 
-def test_a_file_that_was_deleted_is_made_again(relabeled: tuple[Ink, DataSet], tmp_path: Path) -> None:
+def test_a_deleted_file_is_written_again(relabeled: tuple[Ink, DataSet], tmp_path: Path) -> None:
     model, dataset = relabeled
     run = claim(tmp_path / "run")
     suite = AttackSuite("steps", "", SUITE.attacks, (1.0, 2.0))
@@ -242,7 +242,7 @@ def test_a_file_that_was_deleted_is_made_again(relabeled: tuple[Ink, DataSet], t
         assert path.exists() or path.parent.name == "shown"
 
 
-def test_a_damaged_summary_is_named_by_who_goes_on(relabeled: tuple[Ink, DataSet], tmp_path: Path) -> None:
+def test_a_damaged_summary_is_named_when_resuming(relabeled: tuple[Ink, DataSet], tmp_path: Path) -> None:
     model, dataset = relabeled
     run = claim(tmp_path / "run")
     evaluate(model, dataset, SUITE, run, threat=Linf(0.05), batch=60)
@@ -254,9 +254,7 @@ def test_a_damaged_summary_is_named_by_who_goes_on(relabeled: tuple[Ink, DataSet
     assert evaluate(model, dataset, SUITE, run, threat=Linf(0.05), batch=60)[0]["n"] == 60
 
 
-def test_an_image_whose_attacked_pixels_are_lost_is_left_out_of_the_gallery(
-    relabeled: tuple[Ink, DataSet], tmp_path: Path
-) -> None:
+def test_the_gallery_omits_images_without_stored_pixels(relabeled: tuple[Ink, DataSet], tmp_path: Path) -> None:
     model, dataset = relabeled
     run = claim(tmp_path / "run")
     suite = AttackSuite("steps", "", SUITE.attacks, (1.0, 2.0))
@@ -276,9 +274,7 @@ def test_an_image_whose_attacked_pixels_are_lost_is_left_out_of_the_gallery(
     assert len(shown["clean"]) == len(shown["adversarial"]) == len(shown["label"]) == 6
 
 
-def test_a_gallery_shows_what_broke_an_image_within_a_smaller_radius(
-    relabeled: tuple[Ink, DataSet], tmp_path: Path
-) -> None:
+def test_the_gallery_shows_attacks_of_smaller_radii(relabeled: tuple[Ink, DataSet], tmp_path: Path) -> None:
     model, dataset = relabeled
     run = claim(tmp_path / "run")
     suite = AttackSuite("steps", "", SUITE.attacks, (1.0, 2.0))
@@ -301,7 +297,7 @@ def test_quick_scores_agree_with_the_cascade(relabeled: tuple[Ink, DataSet]) -> 
     assert list(validation_scores(model, dataset.test, None, None, seed=0)) == ["clean"]
 
 
-def test_one_step_can_be_easier_than_no_step() -> None:
+def test_one_step_can_succeed_where_more_fail() -> None:
     """A valley of the margin: the way down leads across it and up the other side. That is what leaked labels look like.
 
     With margin 100 (x - 1/2)^2 - 0.5, x = 0.48 is wrong, and a step of 0.1 uphill in loss ends at 0.58: right.
@@ -325,7 +321,7 @@ def test_one_step_can_be_easier_than_no_step() -> None:
     assert model.drop.training
 
 
-def test_of_a_tora_model_the_robust_head_is_scored_too(digits: DataSet) -> None:
+def test_the_robust_head_of_a_tora_model_is_scored_too(digits: DataSet) -> None:
     backbone = models.load("timm:test_vit", num_classes=10, image_size=8, patch_size=2, options={"depth": 2})
     model = models.tora(backbone, models.Tuning(reduction=4), num_classes=10, seed=0).eval()
     assert isinstance(model.net, models.Adapted)
@@ -342,7 +338,7 @@ def test_of_a_tora_model_the_robust_head_is_scored_too(digits: DataSet) -> None:
         assert scores["rob_fgsm"] == int((head(x_adv).argmax(1) == y).sum()) / 40
 
 
-def test_planted_faults_raise_their_flags(relabeled: tuple[Ink, DataSet], tmp_path: Path) -> None:
+def test_known_faults_raise_their_flags(relabeled: tuple[Ink, DataSet], tmp_path: Path) -> None:
     model, dataset = relabeled
 
     class Stepped(nn.Module):
@@ -388,7 +384,7 @@ def test_flags_do_not_depend_on_the_batch(relabeled: tuple[Ink, DataSet], tmp_pa
     assert flags[0]["evidence"]["zero"] == 4
 
 
-def test_random_models_and_probabilities_are_noticed() -> None:
+def test_randomized_models_and_probabilities_are_detected() -> None:
     x = torch.rand(8, 3, 4, 4)
     noisy = nn.Sequential(nn.Flatten(), nn.Linear(48, 5))
     assert sanity_flags(noisy, x) == ()
@@ -418,7 +414,7 @@ def test_models_that_cannot_be_evaluated_are_refused(digits: DataSet, tmp_path: 
         evaluate(Faulty(), digits, SUITE, claim(tmp_path / "run"), threat=Linf(0.1), batch=60)
 
 
-def test_mistakes_are_named(digits: DataSet, tmp_path: Path) -> None:
+def test_invalid_arguments_are_named(digits: DataSet, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="suite 'two' attacks, so it needs a threat"):
         evaluate(Ink(0.3), digits, SUITE, claim(tmp_path / "a"))
     with pytest.raises(UsageError, match="Engine.batch_size must be at least 1, got 0"):
@@ -428,7 +424,7 @@ def test_mistakes_are_named(digits: DataSet, tmp_path: Path) -> None:
     assert not (run.folder / "eval").exists()
 
 
-def test_the_clean_pass_is_part_of_the_seconds(digits: DataSet, tmp_path: Path) -> None:
+def test_seconds_include_the_clean_pass(digits: DataSet, tmp_path: Path) -> None:
     class Slow(Ink):
         def forward(self, x: Tensor) -> Tensor:
             time.sleep(0.01)
@@ -444,7 +440,7 @@ def test_the_clean_pass_is_part_of_the_seconds(digits: DataSet, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "{", "[1]", "7"])
-def test_damaged_evidence_of_a_flag_is_one_line(text: str) -> None:
+def test_damaged_evidence_of_a_flag_is_a_one_line_error(text: str) -> None:
     ctx = Context(Ink(0.3), TensorImages(torch.rand(1, 3, 8, 8), torch.zeros(1, dtype=torch.int64)))
     ctx.add_flags([Flag("zero-gradients", "there were none", {"zero": 60})])
     assert [dict(flag.evidence) for flag in ctx.flags()] == [{"zero": 60}]

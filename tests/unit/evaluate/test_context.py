@@ -78,7 +78,7 @@ def test_an_interrupted_map_resumes(store: ResultStore) -> None:
     assert ctx.table("levels")["level"] == pytest.approx(LEVELS, abs=1e-3)
 
 
-def test_several_tables_share_one_reading(store: ResultStore) -> None:
+def test_several_tables_share_one_pass_over_the_images(store: ResultStore) -> None:
     reads: list[list[int]] = []
 
     class Images(TensorImages):
@@ -96,7 +96,7 @@ def test_several_tables_share_one_reading(store: ResultStore) -> None:
     assert "level" not in ctx.table("mean")
 
 
-def test_out_of_memory_halves_the_batch_from_there_on(store: ResultStore) -> None:
+def test_out_of_memory_halves_the_following_batches(store: ResultStore) -> None:
     seen: list[int] = []
 
     def work(batch: Batch) -> dict[str, object]:

@@ -95,7 +95,7 @@ WRONG: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
         *((fault, attack) for attack in ENTRIES if attack != "pgd" for fault in ("one nan", "one image less")),
     ],
 )
-def test_a_fault_under_attack_is_named_and_nothing_found_is_lost(
+def test_a_fault_under_attack_is_named_and_results_are_kept(
     dataset: DataSet, tmp_path: Path, fault: str, attack: str
 ) -> None:
     wrong, message = WRONG[fault]
@@ -124,7 +124,7 @@ def test_a_fault_under_attack_is_named_and_nothing_found_is_lost(
 
 
 @pytest.mark.parametrize("attack", ["pgd", "square", "fgsm"])
-def test_what_the_same_attack_found_before_the_fault_is_kept_too(dataset: DataSet, tmp_path: Path, attack: str) -> None:
+def test_results_of_the_same_attack_before_the_fault_are_kept(dataset: DataSet, tmp_path: Path, attack: str) -> None:
     model = Turning(lambda z: z * torch.nan, dataset.test.images(torch.arange(IMAGES)))
     counted = 0
 
@@ -140,7 +140,7 @@ def test_what_the_same_attack_found_before_the_fault_is_kept_too(dataset: DataSe
     assert len(run.results("s-linf-0.0001").read("bad")["index"]) == counted
 
 
-def test_labels_beyond_the_classes(dataset: DataSet, tmp_path: Path) -> None:
+def test_labels_beyond_the_classes_are_refused(dataset: DataSet, tmp_path: Path) -> None:
     x = dataset.test.images(torch.arange(IMAGES))
     for shift, message in (
         (6, r"for 40 images, the data has labels from \d to 1\d"),
@@ -216,7 +216,7 @@ def test_attacks_that_would_share_a_table_are_refused(dataset: DataSet, tmp_path
             )
 
 
-def test_a_process_with_more_companions_than_images_has_nothing_to_do(dataset: DataSet) -> None:
+def test_more_processes_than_images_are_allowed(dataset: DataSet) -> None:
     model = Turning(lambda z: z, dataset.test.images(torch.arange(IMAGES)))
     entries = (ENTRIES["pgd"], ENTRIES["fgsm"])
     idle = Context(model, dataset.test, threat=Linf(0.1), ranks=Ranks(50, 60))
@@ -227,7 +227,7 @@ def test_a_process_with_more_companions_than_images_has_nothing_to_do(dataset: D
     assert {len(share) for share in shares} == {IMAGES // 7, IMAGES // 7 + 1}
 
 
-def test_what_the_first_process_makes_is_had_by_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_of_the_first_process_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[object] = []
     waited: list[int] = []
 
@@ -246,7 +246,7 @@ def test_what_the_first_process_makes_is_had_by_all(monkeypatch: pytest.MonkeyPa
     assert (sent, waited) == (["made here", None], [1, 1])
 
 
-def test_processes_wait_for_each_other_as_long_as_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """By default torch gives up after half an hour, which a share of ImageNet can be late by."""
     asked: dict[str, Any] = {}
     monkeypatch.setattr(torch.distributed, "init_process_group", lambda kind, **settings: asked.update(settings))
@@ -256,7 +256,7 @@ def test_processes_wait_for_each_other_as_long_as_it_takes(monkeypatch: pytest.M
     assert asked["timeout"] > timedelta(days=7)
 
 
-def test_a_model_of_more_classes_than_the_data_is_refused_by_suites_and_surveys(tmp_path: Path) -> None:
+def test_models_with_more_classes_than_the_data_are_refused(tmp_path: Path) -> None:
     digits = data.load("digits[:4]", preprocess=Squash(16))
     run = Run.claim(tmp_path / "run", "evaluate", {"seed": 0}, device="cpu")
     model = models.load("timm:test_vit", num_classes=20, image_size=16, patch_size=4)
@@ -267,7 +267,7 @@ def test_a_model_of_more_classes_than_the_data_is_refused_by_suites_and_surveys(
         evaluate_one(model, digits, GrayLevel(), run)
 
 
-def test_the_kept_head_of_a_frozen_network_has_classes_of_its_own() -> None:
+def test_the_kept_head_has_its_own_classes() -> None:
     digits = data.load("digits[:4]", preprocess=Squash(16))
     base = models.load("timm:test_vit", num_classes=20, image_size=16, patch_size=4)
     tuned = models.tora(base, num_classes=10)
@@ -294,7 +294,7 @@ def test_five_skipped_images_are_named_and_more_are_counted(count: int, end: str
     assert skipped_flags(SimpleNamespace(skipped=())) == skipped_flags(object()) == []
 
 
-def test_each_process_has_a_gpu_of_its_own_as_far_as_there_are_some(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_are_spread_over_the_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert best_device() == torch.device("cpu")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

@@ -53,7 +53,7 @@ def rand(steps: int, draws: int = 4) -> tuple[NamedAttack, ...]:
 
 
 @pytest.mark.parametrize("share", [0.6, 0.8, 0.95])
-def test_where_no_attack_is_possible_the_expected_accuracy_is_that_of_clean_images(share: float) -> None:
+def test_without_possible_attack_the_accuracy_is_that_of_clean_images(share: float) -> None:
     """A point drawn wrongly once is no success: counting it as one would leave share**draws of the images."""
     logit_difference = torch.distributions.Normal(0.0, 1.0).icdf(torch.tensor(share))
     x, y = pictures(0.5 + 0.1 * float(logit_difference))
@@ -68,7 +68,7 @@ def test_where_no_attack_is_possible_the_expected_accuracy_is_that_of_clean_imag
     assert [flag.code for flag in found.flags] == ["randomized"]
 
 
-def test_a_large_radius_leaves_nothing() -> None:
+def test_a_large_radius_breaks_everything() -> None:
     x, y = pictures(0.6)
     found = robustness(Coin(0.05), x, y, Linf(0.4), rand(10))
     assert found.clean.accuracy == pytest.approx(chance(2), abs=0.02)
@@ -77,7 +77,7 @@ def test_a_large_radius_leaves_nothing() -> None:
     assert set(found.broken_by) == {"apgd-ce", "apgd-dlr"} or set(found.broken_by) == {"apgd-ce"}
 
 
-def test_a_radius_in_between_gives_the_chance_at_the_edge_of_the_ball() -> None:
+def test_an_intermediate_radius_gives_the_probability_at_the_boundary() -> None:
     x, y = pictures(0.6)
     found = robustness(Coin(0.1), x, y, Linf(0.15), rand(10))
     # mean 0.45 at the worst: right with a chance of P(-1/2)
@@ -86,7 +86,7 @@ def test_a_radius_in_between_gives_the_chance_at_the_edge_of_the_ball() -> None:
     assert found.clean.accuracy == pytest.approx(chance(1), abs=0.02)
 
 
-def test_a_model_that_never_changes_its_mind_gets_the_usual_accuracy() -> None:
+def test_a_deterministic_model_gets_the_usual_accuracy() -> None:
     x, y = pictures(0.6)
     x[::3] = 0.52
     found = robustness(Coin(0.0), x, y, Linf(0.05), rand(5))
@@ -97,7 +97,7 @@ def test_a_model_that_never_changes_its_mind_gets_the_usual_accuracy() -> None:
     assert [to != "" for to in found.broken_by] == [row % 3 == 0 for row in range(IMAGES)]
 
 
-def test_choosing_and_scoring_use_other_draws() -> None:
+def test_selection_and_scoring_use_different_samples() -> None:
     x, y = pictures(0.55)
     model, attacks = Coin(0.1), rand(2)
     ctx = Context(model, TensorImages(x, y), threat=Linf(1e-6), engine=Engine(batch_size=100))
@@ -137,7 +137,7 @@ def test_choosing_and_scoring_use_other_draws() -> None:
     assert sum(rows["robust"]) > flattered + 5
 
 
-def test_every_step_averages_its_draws_and_no_success_ends_the_search() -> None:
+def test_every_step_averages_its_samples_and_no_success_ends_the_search() -> None:
     x, y = pictures(0.6)
     found = robustness(Coin(0.1), x[:10], y[:10], Linf(0.3), rand(5, draws=7))
     for attack in found.attacks:

@@ -65,7 +65,7 @@ def in_hand(dataset: DataSet) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("suite", ["clean", "quick"])
-def test_a_named_suite_gives_what_an_evaluation_gives(digits: DataSet, tmp_path: Path, suite: str) -> None:
+def test_a_named_suite_matches_an_evaluation(digits: DataSet, tmp_path: Path, suite: str) -> None:
     model, (x, y) = Bent().eval(), in_hand(digits)
     found = robustness(model, x, y, "linf:16/255", suite, seed=5, engine=Engine(batch_size=7))
     run = Run.claim(tmp_path / "run", "evaluate", {"seed": 5}, device="cpu")
@@ -110,7 +110,7 @@ def check(found: Robustness, model: nn.Module, x: Tensor, y: Tensor, threat: Thr
 
 @pytest.mark.parametrize("threat", [Linf(6 / 255), L2(0.4), L1(2.0)], ids=["linf", "l2", "l1"])
 @pytest.mark.parametrize("precision", ["float32", "fp16"])
-def test_the_images_that_come_back_do_what_is_said(digits: DataSet, threat: Threat, precision: str) -> None:
+def test_returned_images_match_the_reported_results(digits: DataSet, threat: Threat, precision: str) -> None:
     model, (x, y) = Bent().eval(), in_hand(digits)
     # FGSM and PGD are weak here, so that the others have something to find
     own = (NamedAttack("fgsm", FGSM(step_size=threat.eps / 3)), *SMALL[2:])
@@ -122,7 +122,7 @@ def test_the_images_that_come_back_do_what_is_said(digits: DataSet, threat: Thre
 
 
 @pytest.mark.parametrize("threat", [Linf(2 / 255), L2(0.1), L1(0.5)], ids=["linf", "l2", "l1"])
-def test_the_last_attempt_of_an_attack_that_leaves_the_ball_is_brought_back(digits: DataSet, threat: Threat) -> None:
+def test_attempts_outside_the_ball_are_projected(digits: DataSet, threat: Threat) -> None:
     model, (x, y) = Bent().eval(), in_hand(digits)
     found = robustness(model, x, y, threat, [NamedAttack("fab", FAB(steps=10))])
     sizes = threat.distance(found.x_adv, x)
@@ -134,7 +134,7 @@ def test_the_last_attempt_of_an_attack_that_leaves_the_ball_is_brought_back(digi
     assert sum(float(sizes[row]) > 0.999 * threat.eps for row in standing) > 5
 
 
-def test_a_chain_of_attacks_loses_nothing_to_any_of_them(digits: DataSet) -> None:
+def test_a_cascade_breaks_what_each_attack_breaks(digits: DataSet) -> None:
     model, (x, y) = Bent().eval(), in_hand(digits)
     chain = robustness(model, x, y, "linf:6/255", SMALL, seed=2)
     alone = [robustness(model, x, y, "linf:6/255", [entry], seed=2) for entry in SMALL]
@@ -152,7 +152,7 @@ def test_a_chain_of_attacks_loses_nothing_to_any_of_them(digits: DataSet) -> Non
     assert chain.seconds > 0
 
 
-def test_autoattack_in_a_list_of_ones_own_is_expanded(digits: DataSet) -> None:
+def test_autoattack_in_a_custom_list_is_expanded(digits: DataSet) -> None:
     model, (x, y) = Bent().eval(), in_hand(digits)
     reported: list[str] = []
     found = robustness(
@@ -169,7 +169,7 @@ def test_autoattack_in_a_list_of_ones_own_is_expanded(digits: DataSet) -> None:
     assert reported.count("attack-linf-0.5 apgd-ce") == found.clean.correct == 6
 
 
-def test_nothing_of_the_callers_is_touched(digits: DataSet) -> None:
+def test_state_of_the_caller_is_unchanged(digits: DataSet) -> None:
     model, (x, y) = Bent(), in_hand(digits)
     model.train()
     model.norm.eval()
@@ -197,7 +197,7 @@ def test_nothing_of_the_callers_is_touched(digits: DataSet) -> None:
     assert torch.equal(x, x_before)
 
 
-def test_the_seed_and_nothing_else_decides(digits: DataSet) -> None:
+def test_results_depend_on_the_seed_alone(digits: DataSet) -> None:
     model, (x, y) = Bent().eval(), in_hand(digits)
     one, same, other = (
         robustness(
@@ -210,7 +210,7 @@ def test_the_seed_and_nothing_else_decides(digits: DataSet) -> None:
     assert not torch.allclose(one.x_adv, other.x_adv, atol=1e-3)
 
 
-def test_other_kinds_of_floats_are_taken(digits: DataSet) -> None:
+def test_other_float_types_are_accepted(digits: DataSet) -> None:
     model, (x, y) = Bent().eval(), in_hand(digits)
     plain = robustness(model, x, y, "linf:6/255", SMALL[:2])
     double = robustness(model, x.double(), y.to(torch.uint8), "linf:6/255", SMALL[:2])
@@ -218,7 +218,7 @@ def test_other_kinds_of_floats_are_taken(digits: DataSet) -> None:
     assert torch.equal(plain.x_adv, double.x_adv)
 
 
-def test_mistakes_are_one_sentence() -> None:
+def test_errors_are_one_sentence() -> None:
     model = Bent().eval()
     x, y = torch.rand(4, 3, 8, 8), torch.zeros(4, dtype=torch.int64)
     mistakes: list[tuple[Tensor, Tensor, str, str]] = [
@@ -246,7 +246,7 @@ def test_mistakes_are_one_sentence() -> None:
         robustness(model, x, y, "linf:8/255", "quick", engine=Engine(batch_size=0))
 
 
-def test_a_suite_of_ones_own_needs_no_name() -> None:
+def test_a_custom_suite_needs_no_name() -> None:
     suite = AttackSuite("mine", "", SMALL)
     assert suite.stages(Linf(0.1)) == SMALL
     found = robustness(Bent().eval(), torch.rand(2, 3, 8, 8), torch.zeros(2, dtype=torch.int64), Linf(0.1), ())
@@ -269,7 +269,7 @@ class Full(nn.Module):
 
 
 @pytest.mark.parametrize("attack", [APGD(steps=5), FGSM(), PGD(steps=2, keep_best=False)], ids=["apgd", "fgsm", "pgd"])
-def test_a_model_that_holds_few_images_is_looked_at_with_few(digits: DataSet, attack: Attack) -> None:
+def test_out_of_memory_halves_the_batch(digits: DataSet, attack: Attack) -> None:
     x, y = in_hand(digits)
     entries = (NamedAttack("one", attack),)
     model, few = Bent().eval(), Full(Bent().eval())
@@ -301,7 +301,7 @@ class Watched(nn.Module):
         return logits
 
 
-def test_mixed_precision_around_the_call_reaches_no_result(digits: DataSet) -> None:
+def test_autocast_around_the_call_changes_no_result(digits: DataSet) -> None:
     x, y = in_hand(digits)
     model, plain = Watched(Bent().eval()), robustness(Bent().eval(), x, y, Linf(0.02), SMALL)
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -312,7 +312,7 @@ def test_mixed_precision_around_the_call_reaches_no_result(digits: DataSet) -> N
     assert torch.equal(found.x_adv, plain.x_adv)
 
 
-def test_no_more_images_at_once_than_the_batch_size(digits: DataSet) -> None:
+def test_batches_never_exceed_the_batch_size(digits: DataSet) -> None:
     """Of a CPU that runs out of memory nothing is left to halve the batch."""
     x, y = in_hand(digits)
     model = Watched(Bent().eval())
@@ -327,7 +327,7 @@ def test_no_more_images_at_once_than_the_batch_size(digits: DataSet) -> None:
     assert model.most == 5
 
 
-def test_large_images_go_through_a_processor_a_few_at_a_time() -> None:
+def test_large_images_have_small_batches_on_a_cpu() -> None:
     model = Watched(nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(12, 10)))
     x, y = torch.rand(20, 3, 224, 224), torch.arange(20) % 10
     APGD(steps=1, targets=3)(model, x, Untargeted(y), Linf(0.01), seed=0)
@@ -341,7 +341,7 @@ class Wrapped(nn.Module):
         return {"logits": x.flatten(1)[:, :10]}
 
 
-def test_answers_inside_something_else_are_refused() -> None:
+def test_logits_inside_other_structures_are_refused() -> None:
     x, y = torch.rand(2, 3, 8, 8), torch.zeros(2, dtype=torch.int64)
     said = r"should return logits, got a dict\. Wrap it .* `net\(x\)\.logits`"
     with pytest.raises(UsageError, match=said):
@@ -376,7 +376,7 @@ def test_an_evaluation_names_the_precision_of_the_model(digits: DataSet, tmp_pat
     assert summary["search_precision"] == "bf16"
 
 
-def test_arrays_and_lists_are_taken_as_tensors_are(digits: DataSet) -> None:
+def test_arrays_and_lists_are_accepted_like_tensors(digits: DataSet) -> None:
     model, (x, y) = Bent().eval(), in_hand(digits)
     found = robustness(model, x, y, Linf(6 / 255), SMALL)
     assert robustness(model, x.numpy(), y.tolist(), Linf(6 / 255), SMALL).broken_by == found.broken_by

@@ -103,7 +103,7 @@ BLIND = NamedAttack("square", Square(queries=40), margin)
 # ------------------------------------------------------------------- healthy
 
 
-def test_a_healthy_model_raises_none_and_falls_where_its_radius_says() -> None:
+def test_a_sound_model_raises_no_flags_and_is_broken_at_its_radius() -> None:
     x, y = images()
     eps = float(radii(x, y).median())
     found = robustness(Planes(), x, y, Linf(eps), (NamedAttack("pgd", PGD(steps=20), margin), *GRADIENTS[2:], BLIND))
@@ -122,7 +122,7 @@ def test_a_healthy_model_raises_none_and_falls_where_its_radius_says() -> None:
 
 @pytest.mark.parametrize("interval", [1, 4, 16])
 @pytest.mark.parametrize("fault", ["quantized", "detached"])
-def test_no_gradient_at_all_is_counted_attack_by_attack(fault: str, interval: int) -> None:
+def test_zero_gradients_are_counted_per_attack(fault: str, interval: int) -> None:
     model = Altered(before=lambda x: (x * 255).round() / 255 if fault == "quantized" else x.detach())
     x, y = images()
     # items that idle between two questions to the device have gradients too, and they do not count
@@ -140,7 +140,7 @@ def test_no_gradient_at_all_is_counted_attack_by_attack(fault: str, interval: in
     assert costs(found)["fgsm"].backwards == IMAGES
 
 
-def test_the_share_of_images_without_gradient_is_the_share_that_is_by_code() -> None:
+def test_the_share_of_zero_gradient_images_is_exact() -> None:
     x, y = images()
     eighth = set(range(0, IMAGES, 8))
     marks = x[sorted(eighth), 0, 0, 0]
@@ -154,7 +154,7 @@ def test_the_share_of_images_without_gradient_is_the_share_that_is_by_code() -> 
     assert [flag.evidence for flag in by_code(found)["zero-gradients"]] == [{"zero": len(eighth), "gradients": IMAGES}]
 
 
-def test_a_saturated_softmax_kills_cross_entropy_and_leaves_dlr_as_it_was() -> None:
+def test_a_saturated_softmax_breaks_cross_entropy_but_not_dlr() -> None:
     """exp(-t) is 0 in float32 for t > 104: with logits that far apart, cross-entropy is 0 with slope 0."""
     x, y = images()
     scale = 2.0**20  # a power of two changes no digit of any logit
@@ -190,7 +190,7 @@ def test_a_saturated_softmax_kills_cross_entropy_and_leaves_dlr_as_it_was() -> N
     [APGD(steps=10), APGD(steps=10, eot_samples=20), FAB(steps=5), PGD(steps=4)],
     ids=["apgd", "apgd-20-draws", "fab", "pgd"],
 )
-def test_the_share_of_cut_gradients_is_that_of_cut_images(attack: Attack) -> None:
+def test_the_share_of_detached_gradients_is_exact(attack: Attack) -> None:
     """However many backward passes an attack makes a step: one image in four is cut off, and so are its gradients."""
     x, _ = images()
     x[:, 0, 0, 0], x[::4, 0, 0, 0] = 0.0, 1.0
@@ -202,7 +202,7 @@ def test_the_share_of_cut_gradients_is_that_of_cut_images(attack: Attack) -> Non
     assert cost.zero_gradients * 4 == cost.backwards
 
 
-def test_a_loss_that_is_flat_beyond_the_goal_hides_nothing() -> None:
+def test_a_loss_that_is_flat_after_success_raises_no_flag() -> None:
     """DLR is 1 wherever the label comes third: attacks on random models go on there and get no gradient."""
     x, y = images()
 
@@ -219,7 +219,7 @@ def test_a_loss_that_is_flat_beyond_the_goal_hides_nothing() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_probabilities_are_noticed_in_every_precision(dtype: torch.dtype) -> None:
+def test_probabilities_are_detected_in_every_precision(dtype: torch.dtype) -> None:
     x, _ = images()
     flags = sanity_flags(Altered(after=lambda z: z.to(dtype).softmax(1)), x)
     assert codes(flags) == ["probabilities"]
@@ -237,7 +237,7 @@ def test_probabilities_are_noticed_in_every_precision(dtype: torch.dtype) -> Non
 
 
 @pytest.mark.parametrize("engine", [Engine(precision="fp16"), Engine(compile=True), Engine(precision="bf16")])
-def test_a_randomized_model_is_flagged_and_computed_as_it_is(engine: Engine) -> None:
+def test_a_randomized_model_is_flagged_and_evaluated(engine: Engine) -> None:
     model = Altered(after=lambda z: z + 0.01 * torch.randn(z.shape).to(z))
     x, y = images()
     search = choose(model, engine)
@@ -252,7 +252,7 @@ def test_a_randomized_model_is_flagged_and_computed_as_it_is(engine: Engine) -> 
     assert [flag.code for flag in found.flags] == ["randomized"]
 
 
-def test_noise_far_below_the_logits_is_not_randomness() -> None:
+def test_noise_far_below_the_logits_raises_no_flag() -> None:
     x, _ = images()
     assert codes(sanity_flags(Altered(after=lambda z: z * (1 + 1e-7 * torch.randn(z.shape))), x)) == []
 
@@ -312,7 +312,7 @@ def _times(factor: float) -> Callable[[Tensor], Tensor]:
 
 
 @pytest.mark.parametrize(("factor", "error"), [(-1.0, 2.0), (3.0, 2 / 3), (0.5, 1.0), (-0.1, 11.0)])
-def test_a_backward_pass_of_another_function_is_flagged_with_its_error(factor: float, error: float) -> None:
+def test_a_wrong_backward_pass_is_flagged_with_its_error(factor: float, error: float) -> None:
     """Along its own direction the slope is sign(f) |w|, and |f| |w| was promised: off by |sign(f) / |f| - 1|."""
     x, _ = images()
     flags = sanity_flags(Altered(before=_times(factor)), x)
@@ -321,7 +321,7 @@ def test_a_backward_pass_of_another_function_is_flagged_with_its_error(factor: f
     assert flags[0].evidence["median_relative_error"] == pytest.approx(error, rel=1e-3)
 
 
-def test_a_gradient_off_by_a_third_is_within_what_curvature_does() -> None:
+def test_a_gradient_error_of_a_third_is_attributed_to_curvature() -> None:
     x, _ = images()
     assert codes(sanity_flags(Altered(before=_times(1.5)), x)) == []
 
@@ -332,7 +332,7 @@ def _rippled(x: Tensor) -> Tensor:
     return x + 5 / pitch * torch.sin(pitch * x)
 
 
-def test_answers_that_bend_are_believed_where_a_shorter_step_agrees(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_curved_logits_are_accepted_where_a_shorter_step_agrees(monkeypatch: pytest.MonkeyPatch) -> None:
     x, _ = images()
     model = Altered(before=_rippled).double()
     assert codes(sanity_flags(model, x.double())) == []
@@ -367,7 +367,7 @@ def test_square_is_flagged_as_stronger_where_gradients_mislead() -> None:
 
 
 @pytest.mark.parametrize(("classes", "expected"), [(2, 3), (3, 3), (4, 2), (9, 2), (10, 0)])
-def test_autoattack_runs_through_with_few_classes(classes: int, expected: int) -> None:
+def test_autoattack_completes_with_few_classes(classes: int, expected: int) -> None:
     x, y = images(classes)
     eps = float(radii(x, y, classes).max()) * 1.05
     found = robustness(Altered(classes=classes), x[:4], y[:4], Linf(eps), [NamedAttack("aa", AutoAttack())])
@@ -435,7 +435,7 @@ def test_logits_beyond_the_range_of_half_precision() -> None:
     assert choose(steep, Engine(precision="fp16")).precision == "bf16"
 
 
-def test_a_model_that_cannot_be_cast() -> None:
+def test_a_model_that_cannot_be_cast_is_searched_in_float32() -> None:
     fixed = torch.eye(5)
 
     def strict(z: Tensor) -> Tensor:
@@ -449,7 +449,7 @@ def test_a_model_that_cannot_be_cast() -> None:
     same_results(plain, half)
 
 
-def test_numbers_beyond_the_range_only_on_the_way() -> None:
+def test_overflow_during_the_search_falls_back_to_bf16() -> None:
     """Nothing overflows on clean images: the search meets infinity later, and goes on in a wider precision."""
     x, y = images()
 
@@ -473,7 +473,7 @@ class Beyond(Altered):
         return torch.where(far, z * 1e6, z)
 
 
-def test_what_was_said_before_a_stop_is_said_after_it(tmp_path: Path) -> None:
+def test_flags_are_kept_across_an_interruption(tmp_path: Path) -> None:
     """The first attack falls back and the second does not run any more: resumed, the flag is still there, once."""
     x, y = images()
     entries = (NamedAttack("pgd", PGD(steps=10), margin), NamedAttack("square", Square(queries=3), margin))
@@ -491,7 +491,7 @@ def test_what_was_said_before_a_stop_is_said_after_it(tmp_path: Path) -> None:
     assert len(store.read("pgd")["index"]) == IMAGES
 
 
-def test_a_model_that_cannot_be_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_cannot_be_compiled_is_searched_uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: object, **kwargs: object) -> None:
         raise RuntimeError("no compiler here\nand a long story")
 
@@ -514,7 +514,7 @@ def test_a_model_that_cannot_be_compiled(monkeypatch: pytest.MonkeyPatch) -> Non
     }
 
 
-def test_a_compiled_model_is_what_the_search_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_search_queries_the_compiled_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stand-in for the compiler, so that it is known which model searched and which verified."""
     asked = []
 
@@ -537,7 +537,7 @@ def test_a_compiled_model_is_what_the_search_asks(monkeypatch: pytest.MonkeyPatc
     assert sum(asked) == 2 * (IMAGES + 3) + forwards - judged
 
 
-def test_a_model_that_trains_its_normalization_is_flagged_and_has_its_statistics_back() -> None:
+def test_updated_batch_statistics_are_flagged_and_restored() -> None:
     class TORAFamily(Planes):
         def __init__(self) -> None:
             super().__init__()

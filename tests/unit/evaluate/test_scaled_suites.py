@@ -57,7 +57,7 @@ def test_robust_images_are_attacked_again_and_scored_on_the_model_itself(model: 
     assert told.evidence == {"images": len(fell), "of": 24}
 
 
-def test_the_papers_protocol_is_the_rescaled_model_in_the_models_place(model: Model, x: Tensor, y: Tensor) -> None:
+def test_the_protocol_of_the_paper_evaluates_the_rescaled_model(model: Model, x: Tensor, y: Tensor) -> None:
     result = robustness(model, x, y, THREAT, [PLAIN], scaling=SMALL)
     assert result.factors is not None
     assert result.factors.num_images == 15
@@ -94,7 +94,7 @@ def claimed(folder: Path) -> Run:
     return Run.claim(folder, "evaluate", {"x": 1}, device="cpu")
 
 
-def test_factors_are_written_down_and_not_searched_for_again(
+def test_factors_are_stored_and_not_searched_again(
     model: Model, digits: data.DataSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     suite, threat = AttackSuite("own", "", (PLAIN,)), Linf(48 / 255)
@@ -140,7 +140,7 @@ def test_a_suite_without_attacks_needs_no_factors(model: Model, digits: data.Dat
     assert not (tmp_path / "a" / FACTORS).exists()
 
 
-def test_factors_survive_being_written_down() -> None:
+def test_factors_survive_writing_and_reading() -> None:
     factors = Factors((1e-7, 0.3333333333333333), 0.5, 1.25, 3, 7)
     written = json.loads(json.dumps({"factors": asdict(factors)}))
     assert attention_scaling.factors_of(written) == factors

@@ -41,7 +41,7 @@ class Interrupted(Bins):
         return super().forward(x)
 
 
-def test_no_number_depends_on_the_batch(tmp_path: Path) -> None:
+def test_results_do_not_depend_on_the_batch(tmp_path: Path) -> None:
     summaries = [
         evaluate_one(Bins(), grays(LEVELS), CELLS, claim(tmp_path / str(batch)), batch=batch) for batch in (1, 4, 64)
     ]
@@ -49,16 +49,14 @@ def test_no_number_depends_on_the_batch(tmp_path: Path) -> None:
     assert rows_of(tmp_path / "1") == rows_of(tmp_path / "4") == rows_of(tmp_path / "64")
 
 
-def test_another_seed_draws_other_noise(tmp_path: Path) -> None:
+def test_another_seed_gives_other_noise(tmp_path: Path) -> None:
     for seed in (0, 1):
         evaluate_one(Bins(100), grays(LEVELS, classes=100), CELLS, claim(tmp_path / str(seed)), seed=seed)
     assert rows_of(tmp_path / "0")["predictions"] != rows_of(tmp_path / "1")["predictions"]
 
 
 @pytest.mark.parametrize(("after", "error"), [(4, KeyboardInterrupt), (11, RuntimeError), (30, KeyboardInterrupt)])
-def test_nothing_is_computed_twice_after_an_interruption(
-    tmp_path: Path, after: int, error: type[BaseException]
-) -> None:
+def test_an_interrupted_suite_computes_nothing_twice(tmp_path: Path, after: int, error: type[BaseException]) -> None:
     reference = Bins()
     whole = evaluate_one(reference, grays(LEVELS), CELLS, claim(tmp_path / "whole"), batch=4)
     first, second = Interrupted(after, error), Bins()
@@ -143,7 +141,7 @@ class Nans(Bins):
         (Bins(), grays(LEVELS, size=8), "at least 16 px a side, got 8"),
     ],
 )
-def test_what_cannot_be_evaluated_is_named(tmp_path: Path, model: nn.Module, data: DataSet, message: str) -> None:
+def test_unsupported_models_and_data_are_named(tmp_path: Path, model: nn.Module, data: DataSet, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         evaluate_one(model, data, CELLS, claim(tmp_path / "run"))
 

@@ -20,7 +20,7 @@ class Edge(nn.Module):
         return torch.stack([-logit_difference, logit_difference], 1) * 50
 
 
-def test_one_gray_level_breaks_what_is_nearer_than_one(tmp_path: Path) -> None:
+def test_one_gray_level_breaks_images_nearer_than_one_level(tmp_path: Path) -> None:
     # 127.5 is the edge: 127 and 128 are broken by one level, 126 and 129 are not; the last is wrong without an attack
     data = grays([127, 128, 126, 129, 40, 250], [0, 1, 0, 1, 0, 0], classes=2, size=8)
     summary = evaluate_one(Edge(), data, GrayLevel(), claim(tmp_path / "run"), batch=4)
@@ -44,14 +44,14 @@ class Kink(nn.Module):
         return torch.stack([0.5 - objective, objective - 0.5], 1)
 
 
-def test_more_steps_that_find_less_are_flagged(tmp_path: Path) -> None:
+def test_more_steps_that_break_fewer_images_are_flagged(tmp_path: Path) -> None:
     data = grays([100, 100], [0, 0], classes=2, size=8)
     summary = evaluate_one(Kink(), data, GrayLevel(), claim(tmp_path / "run"))
     assert values(summary) == {"PGD-8 at 1 gray level": 1.0, "FGSM at 1 gray level": 0.0}
     assert "pgd-weaker-than-fgsm" in codes(summary)
 
 
-def test_gray_levels_that_make_no_sense_are_named() -> None:
+def test_invalid_gray_levels_are_named() -> None:
     with pytest.raises(UsageError, match=r"GrayLevel.levels must lie in \(0, 255\], got 0. The paper's is 1"):
         GrayLevel(levels=0)
     with pytest.raises(UsageError, match="steps must be at least 1"):

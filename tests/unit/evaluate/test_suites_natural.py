@@ -81,7 +81,7 @@ def test_released_sets_choose_among_their_200_classes(tmp_path: Path, kind: type
     assert rows_of(tmp_path / "all", name)["correct"] == [1, 0, 0, 0]
 
 
-def test_images_of_ones_own_are_judged_among_the_classes_that_occur(tmp_path: Path) -> None:
+def test_custom_images_are_evaluated_among_their_classes(tmp_path: Path) -> None:
     # Bins answers 0, 1 and 3; among the classes 1 and 3, the first image is nearest to 1
     summary = evaluate_one(Bins(), grays([5, 40, 90], [1, 1, 3]), NaturalAdversarial(), claim(tmp_path / "run"))
     assert values(summary) == {"2-way accuracy": 1.0, "10-way accuracy": pytest.approx(2 / 3)}
@@ -94,7 +94,7 @@ def test_images_of_ones_own_are_judged_among_the_classes_that_occur(tmp_path: Pa
         NaturalAdversarial().refuse(Bins(), grays([5, 6]), "test")
 
 
-def test_pictures_name_the_prediction_only_where_it_is_another_class(tmp_path: Path) -> None:
+def test_images_are_labeled_with_wrong_predictions_only(tmp_path: Path) -> None:
     # of ten classes, Bins answers 0, 1 and 3
     settings = NaturalAdversarial(label_space=LabelSpace.ALL)
     summary = evaluate_one(Bins(), grays([5, 40, 90], [1, 1, 3]), settings, claim(tmp_path / "run"))
@@ -126,7 +126,7 @@ def stimuli() -> DataSet:
     return numbered(labels, SHAPES, IDS)
 
 
-def test_shape_accuracy_and_shape_bias_are_counted_as_defined(tmp_path: Path) -> None:
+def test_shape_accuracy_and_shape_bias_match_their_definitions(tmp_path: Path) -> None:
     z = torch.full((5, 1000), -9.0)
     z[0, 283] = 9  # a cat: the shape
     z[1, 499] = 9  # a knife: the texture
@@ -156,7 +156,7 @@ def test_shape_accuracy_and_shape_bias_are_counted_as_defined(tmp_path: Path) ->
     assert heat[SHAPES.index("bear")][SHAPES.index("airplane")] == 0.5
 
 
-def test_without_a_decision_for_shape_or_texture_there_is_no_bias(tmp_path: Path) -> None:
+def test_without_shape_or_texture_decisions_there_is_no_bias(tmp_path: Path) -> None:
     neither = torch.full((5, 1000), -9.0)
     neither[:, 404] = 9  # airplanes all
     summary = evaluate_one(Scripted(neither), stimuli(), ShapeBias(), claim(tmp_path / "run"))
@@ -171,7 +171,7 @@ def test_without_a_decision_for_shape_or_texture_there_is_no_bias(tmp_path: Path
     assert str(alone["sentence"]).endswith("; there are no conflicts.")
 
 
-def test_a_class_is_decided_by_the_mean_of_its_members() -> None:
+def test_class_probabilities_are_means_over_members() -> None:
     members = ShapeBias().members()
     assert sum(map(len, members.values())) == 207
     assert len({number for one in members.values() for number in one}) == 207

@@ -68,7 +68,7 @@ def asked_for_flags(data: DataSet) -> int:
 
 
 @pytest.mark.parametrize("grid_images", [0, 4, 100])
-def test_the_result_is_that_of_the_whole_grid(tmp_path: Path, grid_images: int) -> None:
+def test_the_result_matches_the_whole_grid(tmp_path: Path, grid_images: int) -> None:
     data, settings = blurred(30), Spatial(**SMALL, grid_images=grid_images)
     model, reports = Corner(), dict[str, list[tuple[int, int]]]()
 
@@ -113,7 +113,7 @@ class Pixel(nn.Module):
 
 
 @pytest.mark.parametrize("place", [0, 1, 20, 41, 42, 43])
-def test_a_single_transformation_is_found_wherever_it_is_in_the_order(tmp_path: Path, place: int) -> None:
+def test_a_single_transformation_is_found_anywhere_in_the_order(tmp_path: Path, place: int) -> None:
     data = blurred(4)
     data.test.labels.zero_()
     settings = Spatial(**SMALL, grid_images=0)
@@ -148,7 +148,7 @@ def test_the_maps_show_every_transformation_of_the_grid_images(tmp_path: Path) -
     assert values(summary)["mean over transformations, grid images"] == pytest.approx(float(share.mean()))
 
 
-def test_rows_depend_neither_on_the_batch_nor_on_interruptions(tmp_path: Path) -> None:
+def test_rows_do_not_depend_on_batches_or_interruptions(tmp_path: Path) -> None:
     data, settings = blurred(20), Spatial(**SMALL, grid_images=4)
     whole = evaluate_one(Corner(), data, settings, claim(tmp_path / "whole"), batch=64)
     model, interruptions = Corner(interrupted_after=100), 0
@@ -204,7 +204,7 @@ def test_blocks_double_up_to_64() -> None:
     assert list(blocks(0)) == []
 
 
-def test_the_longest_translation_follows_the_size_of_the_images() -> None:
+def test_the_longest_translation_scales_with_the_image_size() -> None:
     lengths = [Spatial().transformations(side).max_translation for side in (384, 224, 128, 32, 8)]
     assert lengths == [16, 16, 16, 3, 0.75]
     assert Spatial(max_translation=2.0).transformations(224).max_translation == 2

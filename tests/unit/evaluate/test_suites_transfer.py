@@ -60,7 +60,7 @@ def test_transfer_crafts_once_per_source_and_evaluates_all(tmp_path: Path, three
     assert Transfer(sources=("timm:a@v.pth", "timm:a@w.pth")).names == ["this model", "timm:a@v.pth", "timm:a@w.pth"]
 
 
-def test_a_model_of_another_size_sees_the_images_resized(tmp_path: Path, three: list[Path]) -> None:
+def test_models_of_another_size_get_resized_images(tmp_path: Path, three: list[Path]) -> None:
     data = grays([10, 60, 110, 160, 210], size=8)
     settings = Transfer(sources=tuple(map(str, three[1:])))
     summary = evaluate_one(models.load(three[0]), data, settings, claim(tmp_path / "run"), threat=Linf(0.1))
@@ -83,7 +83,7 @@ class Masked(nn.Module):
         return z_BK.detach() + 0 * x.sum()
 
 
-def test_images_that_fool_a_model_more_often_than_its_own_attack_are_flagged(tmp_path: Path, three: list[Path]) -> None:
+def test_transfer_stronger_than_the_own_attack_is_flagged(tmp_path: Path, three: list[Path]) -> None:
     pixels = torch.randint(0, 256, (12, 3, 8, 8), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
     first = models.load(three[0])
     labels = first(pixels / 255).argmax(1).detach()
@@ -118,7 +118,7 @@ class Stripes(nn.Module):
         return nn.functional.pad(torch.stack([-striped_B, striped_B], 1), (0, 8), value=-10.0)
 
 
-def test_a_source_of_smaller_images_costs_no_detail(tmp_path: Path, three: list[Path]) -> None:
+def test_a_source_of_smaller_images_keeps_details(tmp_path: Path, three: list[Path]) -> None:
     pixels = torch.zeros(6, 3, 16, 16, dtype=torch.uint8)
     pixels[:, :, :, ::2] = 255
     split = Split("test", tuple(map(str, range(6))), torch.ones(6, dtype=torch.int64), InMemory(pixels))
@@ -155,7 +155,7 @@ def test_networks_of_any_size_get_the_images_unresized(tmp_path: Path) -> None:
     assert rows_of(tmp_path / "run", "transfer")["clean_predictions"] == predictions.tolist()
 
 
-def test_transfer_names_what_it_needs(tmp_path: Path, three: list[Path]) -> None:
+def test_missing_requirements_are_named(tmp_path: Path, three: list[Path]) -> None:
     data, model = grays([10, 200], size=8), models.load(three[0])
     with pytest.raises(UsageError, match="needs a threat"):
         evaluate_one(model, data, Transfer(sources=(str(three[1]),)), claim(tmp_path / "run"))

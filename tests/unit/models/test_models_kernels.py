@@ -44,7 +44,7 @@ def interpreted(script: str, cases: list[Any], folder: Path) -> list[Any]:
     return answers
 
 
-def test_attention_with_a_class_token_and_its_gradient(tmp_path: Path) -> None:
+def test_class_attention_and_its_gradient(tmp_path: Path) -> None:
     generator = torch.Generator().manual_seed(0)
     cases = [
         (
@@ -62,7 +62,7 @@ def test_attention_with_a_class_token_and_its_gradient(tmp_path: Path) -> None:
         torch.testing.assert_close(back.double(), wanted_back, rtol=1e-4, atol=1e-5)
 
 
-def test_attention_between_channels_and_its_gradient(tmp_path: Path) -> None:
+def test_channel_attention_and_its_gradient(tmp_path: Path) -> None:
     """timm's own module in float64; tokens that fill no tile, few and many, and channels that fill none among them."""
     generator = torch.Generator().manual_seed(0)
     cases = []
@@ -98,7 +98,7 @@ def test_attention_between_channels_and_its_gradient(tmp_path: Path) -> None:
     ],
     ids=["plain", "tokens", "q_norm", "k_norm", "gate", "channels"],
 )
-def test_attention_that_does_more_than_the_kernel_keeps_its_own(
+def test_unsupported_attention_keeps_its_own_kernel(
     monkeypatch: pytest.MonkeyPatch, change: Callable[[nn.Module], None], patches: int, suits: bool
 ) -> None:
     attention = Attention(32, num_heads=2)

@@ -39,7 +39,7 @@ def x() -> Tensor:
 
 
 @torch.no_grad()
-def test_the_answer_is_that_of_taps_by_hand(x: Tensor) -> None:
+def test_logits_match_scaling_by_taps(x: Tensor) -> None:
     plain, model = fresh(), scaled()
     with plain.taps.scale(FACTORS):
         by_hand = plain(x)
@@ -50,7 +50,7 @@ def test_the_answer_is_that_of_taps_by_hand(x: Tensor) -> None:
 
 
 @torch.no_grad()
-def test_what_an_attack_scales_comes_on_top(x: Tensor) -> None:
+def test_scale_factors_of_an_attack_multiply(x: Tensor) -> None:
     plain, model = fresh(), scaled()
     with plain.taps.scale([factor * more for factor, more in zip(FACTORS, (0.5, 0.25), strict=True)]):
         product = plain(x)
@@ -63,7 +63,7 @@ def test_what_an_attack_scales_comes_on_top(x: Tensor) -> None:
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
 
-def test_factors_can_be_changed_and_one_stands_for_all(x: Tensor) -> None:
+def test_factors_can_be_changed_together_and_alone(x: Tensor) -> None:
     model = scaled()
     set_attention_scales(model, 1.0)
     with torch.no_grad():
@@ -74,7 +74,7 @@ def test_factors_can_be_changed_and_one_stands_for_all(x: Tensor) -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("kind", ["file", "copy", "foreign"])
-def test_files_and_copies_hold_them(x: Tensor, tmp_path: Path, kind: str) -> None:
+def test_files_and_copies_have_the_factors(x: Tensor, tmp_path: Path, kind: str) -> None:
     model = scaled()
     ways: dict[str, Callable[[], Model]] = {
         "file": lambda: _through_file(model, tmp_path / "model.safetensors"),
@@ -101,7 +101,7 @@ def _through_pickle(model: Model, path: Path) -> Model:
     )
 
 
-def test_what_only_training_needs_is_in_no_file(tmp_path: Path) -> None:
+def test_training_state_is_in_no_file(tmp_path: Path) -> None:
     model = fresh()
     attention_scales.set_factors(model.net, attention_scales.ATTACK, FACTORS)
     attention_scales.set_buffer(model.net, attention_scales.RECORD, torch.zeros(2))
@@ -128,7 +128,7 @@ def test_a_file_with_the_factors_of_another_depth_is_refused(tmp_path: Path) -> 
         ([1.0, float("nan")], "must be numbers from 0 up"),
     ],
 )
-def test_factors_that_cannot_be_are_refused(factors: list[float], message: str) -> None:
+def test_invalid_factors_are_refused(factors: list[float], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         set_attention_scales(fresh(), factors)
 
@@ -143,7 +143,7 @@ def test_a_network_without_attention_is_refused() -> None:
 
 
 @pytest.mark.parametrize("first", ["plain", "scaled"])
-def test_a_compiled_model_uses_them(x: Tensor, first: str) -> None:
+def test_a_compiled_model_uses_the_factors(x: Tensor, first: str) -> None:
     """Whatever the compiler saw before: a model without factors that gets some, or one with them."""
     model = scaled() if first == "scaled" else fresh()
     fast = torch.compile(model, backend="eager", dynamic=True)
@@ -158,7 +158,7 @@ def test_a_compiled_model_uses_them(x: Tensor, first: str) -> None:
 
 
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
-def test_a_compiled_search_sees_them(x: Tensor, monkeypatch: pytest.MonkeyPatch, precision: str) -> None:
+def test_a_compiled_search_uses_the_factors(x: Tensor, monkeypatch: pytest.MonkeyPatch, precision: str) -> None:
     """Logits and slopes of what an engine searches on are those of the model that is defended."""
     build = torch.compile
     monkeypatch.setattr(torch, "compile", lambda model, **options: build(model, **options, backend="eager"))

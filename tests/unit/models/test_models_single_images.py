@@ -26,12 +26,12 @@ def agree(model: Model, size: int) -> None:
 
 
 @pytest.mark.parametrize("family", ["vit", "deit", "distilled", "cait", "xcit", "swin", "levit"])
-def test_transformers(tiny: Tiny, family: str) -> None:
+def test_transformers_on_single_images(tiny: Tiny, family: str) -> None:
     agree(tiny(family), 32)
 
 
 @pytest.mark.parametrize("name", ["timm:resnet10t", "timm:test_efficientnet"])
-def test_convolutional_networks(stirred: Callable[[Model, int], Model], name: str) -> None:
+def test_convolutional_networks_on_single_images(stirred: Callable[[Model, int], Model], name: str) -> None:
     agree(stirred(load(name, num_classes=5).double(), 32), 32)
 
 

@@ -128,7 +128,7 @@ CASES: dict[str, tuple[str, str, str, Callable[..., ByHand]]] = {
 
 @FUSED
 @pytest.mark.parametrize("case", CASES)
-def test_inside_of_attention(tiny: Tiny, x: Tensor, case: str, fused: bool) -> None:
+def test_taps_inside_attention_match_its_formula(tiny: Tiny, x: Tensor, case: str, fused: bool) -> None:
     family, tap, path, by_hand = CASES[case]
     model = tiny(family, fused=fused)
     attn = model.net.get_submodule(path)
@@ -165,7 +165,7 @@ def test_inside_of_attention(tiny: Tiny, x: Tensor, case: str, fused: bool) -> N
         ("xcit", "blocks.0.attn", False, lambda q, attn: q),
     ],
 )
-def test_queries_are_those_the_kernel_is_given(
+def test_queries_are_those_given_to_the_kernel(
     tiny: Tiny, x: Tensor, family: str, tap: str, fused: bool, expected: Callable[[Tensor, nn.Module], Tensor]
 ) -> None:
     """timm scales them before an unfused product, and not before a fused one: docs/taps.md says so."""
@@ -179,7 +179,7 @@ def test_queries_are_those_the_kernel_is_given(
 
 
 @pytest.mark.parametrize("family", ["vit", "deit", "distilled", "cait", "xcit", "swin"])
-def test_fused_and_unfused_tell_the_same(tiny: Tiny, x: Tensor, family: str) -> None:
+def test_fused_and_unfused_attention_give_the_same(tiny: Tiny, x: Tensor, family: str) -> None:
     seen = []
     for fused in (True, False):
         model = tiny(family, fused=fused)
@@ -229,7 +229,7 @@ LAST = {"cait": "class_blocks.1.out", "xcit": "class_blocks.1.out", "swin": "blo
 
 
 @pytest.mark.parametrize("family", EMBEDDINGS)
-def test_outside_of_blocks_against_timm(tiny: Tiny, x: Tensor, family: str) -> None:
+def test_taps_outside_blocks_match_timm(tiny: Tiny, x: Tensor, family: str) -> None:
     model = tiny(family)
     net = model.net
     pixels = (x - model.mean) / model.std
@@ -249,7 +249,7 @@ def test_outside_of_blocks_against_timm(tiny: Tiny, x: Tensor, family: str) -> N
         assert torch.equal(net.get_classifier()(seen["head.in"]), z)  # type: ignore[operator]
 
 
-def test_names_come_in_the_order_of_the_forward_pass(tiny: Tiny, x: Tensor) -> None:
+def test_names_are_in_the_order_of_the_forward_pass(tiny: Tiny, x: Tensor) -> None:
     model = tiny("xcit")
     inside = ("attn.q", "attn.k", "attn.v", "attn.logits", "attn.probs", "attn.out", "mlp.out", "out")
     blocks = ("blocks.0", "blocks.1", "class_blocks.0", "class_blocks.1")
@@ -260,5 +260,5 @@ def test_names_come_in_the_order_of_the_forward_pass(tiny: Tiny, x: Tensor) -> N
     assert list(seen) == [name for name in model.taps.names() if name.endswith("out")]
 
 
-def test_blocks_are_numbered_through_the_stages_of_swin(tiny: Tiny) -> None:
+def test_blocks_are_numbered_across_the_stages_of_swin(tiny: Tiny) -> None:
     assert tiny("swin").taps.attentions() == [f"blocks.{i}.attn" for i in range(12)]

@@ -58,7 +58,7 @@ def untouched(tiny: Tiny, x: Tensor) -> Iterator[Model]:
 
 
 @EVERY_VERB
-def test_nothing_remains(untouched: Model, x: Tensor, verb: str) -> None:
+def test_taps_leave_nothing_behind(untouched: Model, x: Tensor, verb: str) -> None:
     before = untouched(x)
     with VERBS[verb](untouched):
         assert hooks(untouched) > 1
@@ -67,14 +67,14 @@ def test_nothing_remains(untouched: Model, x: Tensor, verb: str) -> None:
 
 
 @EVERY_VERB
-def test_nothing_remains_after_an_error_in_the_block(untouched: Model, x: Tensor, verb: str) -> None:
+def test_taps_leave_nothing_behind_after_an_error_in_the_block(untouched: Model, x: Tensor, verb: str) -> None:
     with pytest.raises(BoomError), VERBS[verb](untouched):
         raise BoomError
 
 
 @EVERY_VERB
 @pytest.mark.parametrize("path", ["blocks.0.attn.qkv", "blocks.1.attn.proj", "blocks.1.mlp", "head"])
-def test_nothing_remains_after_an_error_in_the_network(
+def test_taps_leave_nothing_behind_after_an_error_in_the_network(
     untouched: Model, x: Tensor, verb: str, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(untouched.net.get_submodule(path), "forward", boom)
@@ -86,22 +86,22 @@ def test_nothing_remains_after_an_error_in_the_network(
 @pytest.mark.parametrize(
     "name", ["embed", "blocks.1.attn.q", "blocks.0.attn.logits", "blocks.1.attn.probs", "blocks.0.out", "head.in"]
 )
-def test_nothing_remains_after_an_error_in_an_edit(untouched: Model, x: Tensor, name: str) -> None:
+def test_taps_leave_nothing_behind_after_an_error_in_an_edit(untouched: Model, x: Tensor, name: str) -> None:
     with pytest.raises(BoomError), untouched.taps.scale(2.0), untouched.taps.edit(name, boom):
         untouched(x)
 
 
-def test_nothing_remains_after_images_of_the_wrong_size(untouched: Model, x: Tensor) -> None:
+def test_taps_leave_nothing_behind_after_wrong_image_sizes(untouched: Model, x: Tensor) -> None:
     with pytest.raises(UsageError, match="takes 32 x 32"), untouched.taps.read("*"):
         untouched(x[..., :16])
 
 
-def test_nothing_remains_after_a_mask_of_the_wrong_shape(untouched: Model, x: Tensor) -> None:
+def test_taps_leave_nothing_behind_after_a_wrong_mask_shape(untouched: Model, x: Tensor) -> None:
     with pytest.raises(RuntimeError), untouched.taps.mask(torch.ones(3, 5, dtype=torch.bool)):
         untouched(x)
 
 
-def test_model_goes_on_inside_the_block_after_an_error(untouched: Model, x: Tensor) -> None:
+def test_the_model_works_inside_the_block_after_an_error(untouched: Model, x: Tensor) -> None:
     with untouched.taps.read("*.attn.logits") as seen:
         with pytest.raises(BoomError), untouched.taps.edit("blocks.1.attn.probs", boom):
             untouched(x)
@@ -110,7 +110,7 @@ def test_model_goes_on_inside_the_block_after_an_error(untouched: Model, x: Tens
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_arithmetic_outside_of_attention_is_left_alone(untouched: Model, x: Tensor, fails: bool) -> None:
+def test_code_outside_attention_is_unchanged(untouched: Model, x: Tensor, fails: bool) -> None:
     logits = torch.arange(9.0).view(3, 3)
     product, probs = logits @ logits, logits.softmax(-1)
     with untouched.taps.scale(0.0), untouched.taps.mask(torch.eye(17)):
@@ -122,7 +122,7 @@ def test_arithmetic_outside_of_attention_is_left_alone(untouched: Model, x: Tens
         assert torch.equal(logits.softmax(-1), probs)
 
 
-def test_inner_block_closes_and_the_outer_goes_on(untouched: Model, x: Tensor) -> None:
+def test_closing_an_inner_block_keeps_the_outer_active(untouched: Model, x: Tensor) -> None:
     taps = untouched.taps
     with taps.scale(0.5):
         alone = untouched(x)
@@ -136,7 +136,7 @@ def test_inner_block_closes_and_the_outer_goes_on(untouched: Model, x: Tensor) -
         untouched(x)
 
 
-def test_one_block_after_the_other_sees_the_same(untouched: Model, x: Tensor) -> None:
+def test_consecutive_blocks_read_the_same(untouched: Model, x: Tensor) -> None:
     seen = []
     for _ in range(2):
         with untouched.taps.read("*") as these:
@@ -145,7 +145,7 @@ def test_one_block_after_the_other_sees_the_same(untouched: Model, x: Tensor) ->
     assert all(torch.equal(seen[0][name], seen[1][name]) for name in untouched.taps.names())
 
 
-def test_two_models_at_once_do_not_meet(tiny: Tiny, x: Tensor) -> None:
+def test_two_models_at_once_do_not_interfere(tiny: Tiny, x: Tensor) -> None:
     one, other = tiny("vit"), tiny("cait")
     with one.taps.scale(0.5):
         alone = one(x)
@@ -157,7 +157,7 @@ def test_two_models_at_once_do_not_meet(tiny: Tiny, x: Tensor) -> None:
 
 
 @EVERY_VERB
-def test_copies_have_taps_of_their_own(untouched: Model, x: Tensor, verb: str) -> None:
+def test_copies_have_their_own_taps(untouched: Model, x: Tensor, verb: str) -> None:
     before = untouched(x)
     twin = copy.deepcopy(untouched)
     with VERBS[verb](untouched):
@@ -217,7 +217,7 @@ def test_taps_work_under_autocast(tiny: Tiny, x: Tensor, family: str, fused: boo
         torch.testing.assert_close(seen[name].float(), logits, rtol=0.1, atol=atol)
 
 
-def test_dropout_falls_on_tapped_attention_as_on_bare(small: Model, x: Tensor) -> None:
+def test_dropout_is_the_same_with_and_without_taps(small: Model, x: Tensor) -> None:
     images = x.float()
     small.train()
     for module in small.modules():
@@ -239,7 +239,7 @@ def test_dropout_falls_on_tapped_attention_as_on_bare(small: Model, x: Tensor) -
     assert not torch.allclose(small.eval()(images), bare)
 
 
-def test_without_gradient_the_values_are_the_same(untouched: Model, x: Tensor) -> None:
+def test_values_are_the_same_without_gradients(untouched: Model, x: Tensor) -> None:
     with untouched.taps.read("*") as graded:
         untouched(x)
     with torch.no_grad(), untouched.taps.read("*") as seen:
@@ -253,7 +253,7 @@ def test_without_gradient_the_values_are_the_same(untouched: Model, x: Tensor) -
 
 
 @EVERY_VERB
-def test_silent_taps_are_an_error(untouched: Model, verb: str) -> None:
+def test_taps_that_do_not_fire_are_an_error(untouched: Model, verb: str) -> None:
     with pytest.raises(UsageError, match=r"never fired: .*not called inside the `with` block"), VERBS[verb](untouched):
         pass
 
@@ -289,7 +289,7 @@ OUTSIDE: dict[str, Block] = {
 
 
 @pytest.mark.usefixtures("_fresh_compiler")
-def test_compiled_wrapper_says_that_it_does_not_see_taps(small: Model, x: Tensor) -> None:
+def test_a_compiled_wrapper_refuses_taps(small: Model, x: Tensor) -> None:
     compiled = torch.compile(small, backend="eager")
     compiled(x.float())
     for block in OUTSIDE.values():
@@ -301,7 +301,7 @@ def test_compiled_wrapper_says_that_it_does_not_see_taps(small: Model, x: Tensor
 
 
 @pytest.mark.usefixtures("_fresh_compiler")
-def test_model_compiled_in_place_says_that_it_does_not_see_taps(small: Model, x: Tensor) -> None:
+def test_a_model_compiled_in_place_refuses_taps(small: Model, x: Tensor) -> None:
     small.compile(backend="eager")
     small(x.float())
     for block in OUTSIDE.values():
@@ -314,7 +314,7 @@ def test_model_compiled_in_place_says_that_it_does_not_see_taps(small: Model, x:
 
 @pytest.mark.usefixtures("_fresh_compiler")
 @pytest.mark.parametrize("first", [None, "blocks.0.out"])
-def test_compiled_model_is_right_or_refuses(small: Model, x: Tensor, first: str | None) -> None:
+def test_a_compiled_model_is_correct_or_refuses(small: Model, x: Tensor, first: str | None) -> None:
     """The compiler recompiles where it notices a mode; then the taps must do what they do uncompiled."""
     images = x.float()
     compiled = torch.compile(small, backend="eager")
@@ -370,7 +370,7 @@ def test_wrong_number_of_factors_is_refused(tiny: Tiny, factors: list[float] | T
         pass
 
 
-def test_convolutional_network_has_no_attention(x: Tensor) -> None:
+def test_convolutional_networks_have_no_attention(x: Tensor) -> None:
     model = load("timm:test_resnet", num_classes=5, image_size=32)
     assert model.taps.names() == ["head.in"]
     for use in (lambda: model.taps.scale(0.5), lambda: model.taps.mask(torch.ones(1))):
@@ -389,7 +389,7 @@ def test_convolutional_network_has_no_attention(x: Tensor) -> None:
     assert torch.equal(model.net.get_classifier()(seen["head.in"]), z)  # type: ignore[operator]
 
 
-def test_blocks_with_several_attentions_are_no_blocks_we_know() -> None:
+def test_blocks_with_several_attentions_are_refused() -> None:
     model = load("timm:vit_small_patch16_18x2_224", image_size=32, patch_size=16, options={"depth": 1, "embed_dim": 48})
     with pytest.raises(UsageError, match="has no attention Vitadel knows"), model.taps.scale(0.5):
         pass

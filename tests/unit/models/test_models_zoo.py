@@ -29,7 +29,7 @@ def test_the_zoo_is_installed_with_the_package() -> None:
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_a_zoo_model_is_what_its_card_says(file: Path) -> None:
+def test_zoo_models_match_their_cards(file: Path) -> None:
     model = models.load(f"zoo:{file.stem}")
     assert model.spec is not None
     size = model.spec.image_size

@@ -26,7 +26,7 @@ def alp() -> type[AdversarialObjective]:
     return found
 
 
-def test_its_loss_is_the_sum_of_its_terms(alp: type[AdversarialObjective]) -> None:
+def test_the_loss_is_the_sum_of_its_terms(alp: type[AdversarialObjective]) -> None:
     torch.manual_seed(0)
     model, x, y = (
         torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(12, 4)),

@@ -60,7 +60,7 @@ def test_every_recipe_is_complete(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_every_value_that_was_chosen_says_where_it_comes_from(name: str) -> None:
+def test_every_chosen_value_has_a_source(name: str) -> None:
     recipe = RECIPES[name]()
     found = leaves(recipe)
     assert {leaf.path for leaf in found} >= {"model.start", "data", "objective", "plan.epochs", "plan.optimizer.lr"}
@@ -84,7 +84,7 @@ def _exists(node: object, path: str) -> bool:
     return False
 
 
-def test_a_value_finds_its_own_source_before_that_of_its_part() -> None:
+def test_a_source_of_a_value_precedes_that_of_its_part() -> None:
     found = {leaf.path: leaf for leaf in leaves(RECIPES["vit-b2-cifar10"]())}
     assert found["plan.optimizer.decay"].source == "authors' code: tensors called kernel"
     assert found["plan.optimizer.betas"].source_path == "plan.optimizer"
@@ -106,7 +106,7 @@ def test_a_value_finds_its_own_source_before_that_of_its_part() -> None:
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_nothing_is_expected_but_what_was_published_or_measured(name: str) -> None:
+def test_expected_results_are_published_or_measured(name: str) -> None:
     expect = RECIPES[name]().expect
     assert set(expect) <= {"published", "clean", "robust", "cost"}
     if "published" in expect:
@@ -114,14 +114,14 @@ def test_nothing_is_expected_but_what_was_published_or_measured(name: str) -> No
 
 
 @pytest.mark.parametrize("name", [name for name in RECIPES if name not in _OWN])
-def test_every_recipe_tells_its_source_its_differences_and_its_cost(name: str) -> None:
+def test_every_recipe_states_source_differences_and_cost(name: str) -> None:
     module = inspect.getmodule(RECIPES[name])
     assert module is not None
     assert all(f"\n{head}" in (module.__doc__ or "") for head in ("Source: ", "Differs: ", "Cost: "))
     assert "cost" in RECIPES[name]().expect or re.search("[Ee]stimate|H200", RECIPES[name].__doc__ or "")
 
 
-def test_the_page_of_recipes_lists_every_one() -> None:
+def test_the_recipes_page_lists_every_recipe() -> None:
     listed = re.findall(r"^\| `([a-z0-9-]+)` \|", (ROOT / "docs" / "recipes.md").read_text(), re.M)
     assert sorted(listed) == sorted(RECIPES)
 
@@ -201,7 +201,7 @@ def test_every_recipe_makes_an_update(name: str, generated: Path, tmp_path: Path
     assert all(bool(weight.isfinite().all()) for weight in after.parameters())
 
 
-def test_a_fine_tune_starts_from_a_run_folder_with_smaller_patches(generated: Path, tmp_path: Path) -> None:
+def test_fine_tuning_starts_from_a_run_folder_with_smaller_patches(generated: Path, tmp_path: Path) -> None:
     first = shrunk(RECIPES["xcit-s12-imagenet-eps8"](), generated)
     robust = replace(first, model=replace(first.model, image_size=32, patch_size=16), preprocess="squash:32")
     train_recipe(robust, tmp_path / "robust", data_spec="digits[:8]")
@@ -218,7 +218,7 @@ def test_a_fine_tune_starts_from_a_run_folder_with_smaller_patches(generated: Pa
 
 
 @pytest.mark.parametrize("name", ["xcit-s12-cifar10", "xcit-s12-caltech101", "vit-s-imagenet-singh"])
-def test_a_start_that_is_missing_is_named(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_start_is_named(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     recipe = RECIPES[name]()
     file = recipe.model.start.rpartition("@")[2]
@@ -233,9 +233,7 @@ def test_a_start_that_is_missing_is_named(name: str, tmp_path: Path, monkeypatch
         (AWP(Standard()), True, "AWP moves whole weights, and plan.shard cuts them"),
     ],
 )
-def test_parts_that_do_not_go_together_take_no_folder(
-    objective: Objective, shard: bool, message: str, tmp_path: Path
-) -> None:
+def test_inconsistent_recipes_create_no_folder(objective: Objective, shard: bool, message: str, tmp_path: Path) -> None:
     recipe = RECIPES["digits-standard"]()
     recipe = replace(recipe, objective=objective, plan=replace(recipe.plan, shard=shard))
     with pytest.raises(UsageError, match=message):
@@ -243,9 +241,7 @@ def test_parts_that_do_not_go_together_take_no_folder(
     assert not (tmp_path / "run").exists()
 
 
-def test_selection_uses_the_hold_out_unless_the_recipe_says_otherwise(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_selection_uses_the_hold_out_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from vitadel.recipes import train_recipe as room
 
     seen: list[tuple[str, ...]] = []
@@ -264,7 +260,7 @@ def test_selection_uses_the_hold_out_unless_the_recipe_says_otherwise(
     assert RECIPES["digits-standard"]().selection.split == "holdout"
 
 
-def test_clean_accuracy_can_have_a_share_in_the_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clean_accuracy_can_have_a_weight_in_the_selection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Robust accuracy peaks at the second check, half of each at the third; the alarm still compares robust ones."""
     checks = [{"clean": 0.5, "robust": 0.4}, {"clean": 0.7, "robust": 0.5}, {"clean": 0.9, "robust": 0.42}]
     found = {}
@@ -283,7 +279,7 @@ def test_clean_accuracy_can_have_a_share_in_the_choice(tmp_path: Path, monkeypat
     assert "'robust': 0.42, 'score': 0.66" in found[0.5]["vitadel.selected"]
 
 
-def test_one_value_changes_and_nothing_else() -> None:
+def test_an_override_changes_one_value() -> None:
     before = RECIPES["digits-adversarial"]()
     settings = ["plan.epochs=3", "objective.threat.eps=4/255", "plan.ema=0.99", "plan.precision=bf16", "seed=5"]
     after = override(before, settings)
@@ -295,13 +291,13 @@ def test_one_value_changes_and_nothing_else() -> None:
     assert before == RECIPES["digits-adversarial"]()
 
 
-def test_a_float_that_a_recipe_writes_as_a_whole_number_takes_a_fraction() -> None:
+def test_a_float_written_as_an_integer_accepts_a_fraction() -> None:
     before = RECIPES["cifar10-vit-tiny-short"]()
     assert type(before.plan.warmup_epochs) is int
     assert override(before, ["plan.warmup_epochs=0.5"]).plan.warmup_epochs == 0.5
 
 
-def test_a_value_is_of_the_kind_that_its_part_declares() -> None:
+def test_values_have_their_declared_type() -> None:
     """Whatever stands there before, and also where nothing does."""
     recipe = override(
         RECIPES["xcit-s12-imagenet"](),
@@ -332,7 +328,7 @@ def test_every_value_can_be_set_as_it_is_printed(name: str) -> None:
         assert {one.path: one.value for one in leaves(again)}[leaf.path] == leaf.value
 
 
-def test_parts_that_are_numbered_are_set_by_their_number() -> None:
+def test_numbered_parts_are_set_by_number() -> None:
     recipe = override(RECIPES["xcit-s12-cifar10"](), ["plan.augment.steps.0.pad=2"])
     assert {one.path: one.value for one in leaves(recipe)}["plan.augment.steps.0.pad"] == "2"
     for setting, told in (
@@ -355,7 +351,7 @@ def test_names_of_earlier_versions_are_still_accepted() -> None:
     assert override(recipe, ["plan.batch=8", "plan.batch_size=16"]).plan.batch_size == 16
 
 
-def test_settings_are_applied_together_whatever_their_order() -> None:
+def test_settings_are_applied_together_in_any_order() -> None:
     # two warm-up epochs of two would be refused on the way
     for settings in (["plan.epochs=2", "plan.warmup_epochs=1"], ["plan.warmup_epochs=1", "plan.epochs=2"]):
         plan = override(RECIPES["digits-standard"](), settings).plan
@@ -377,7 +373,7 @@ def test_whole_parts_are_set_unset_and_refined() -> None:
         override(none, ["selection.attack.steps=3"])
 
 
-def test_a_warm_up_that_nobody_set_is_shortened_and_that_is_reported() -> None:
+def test_a_default_warm_up_is_shortened_and_reported() -> None:
     messages: list[str] = []
     before = RECIPES["digits-standard"]()
 
@@ -431,6 +427,6 @@ def test_a_warm_up_that_nobody_set_is_shortened_and_that_is_reported() -> None:
     ],
     ids=quoted,
 )
-def test_settings_that_cannot_be_are_refused(setting: str, message: str) -> None:
+def test_invalid_settings_are_refused(setting: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         override(RECIPES["digits-adversarial"](), [setting])

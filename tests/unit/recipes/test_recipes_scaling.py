@@ -51,7 +51,7 @@ def test_pairs_differ_in_the_scaling_alone(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", _PAPER)
-def test_what_the_paper_says_of_all(name: str) -> None:
+def test_settings_of_all_pairs_match_the_paper(name: str) -> None:
     recipe = RECIPES[name]()
     attack, threat = hostile(recipe.objective).attack, hostile(recipe.objective).threat
     assert isinstance(attack, PGD)
@@ -83,7 +83,7 @@ def test_published_numbers(name: str, kind: type[AdversarialObjective], publishe
     assert recipe.expect["published"].startswith(published)
 
 
-def test_the_gains_are_those_that_the_prose_names() -> None:
+def test_differences_match_the_text_of_the_paper() -> None:
     """Section 6.2 says 3.47, 1.7, 2.38, 1.38 (of table 5: 1.28) and 1.29 points; 1.58 in section 6.1."""
     gains = {}
     for name in _SCALED:
@@ -100,7 +100,7 @@ def test_the_gains_are_those_that_the_prose_names() -> None:
     assert gains["vit-b-imagenet100-trades-aas"] == 1.58
 
 
-def test_there_are_ten_epochs_of_scaling_in_a_hundred_and_ten() -> None:
+def test_ten_of_110_epochs_are_scaled() -> None:
     objective = RECIPES["vit-b-cifar10-trades-awp-aas"]().objective
     assert isinstance(objective, AttentionScaling)
     assert [e for e in range(110) if objective.searches_at(TrainingTime(e + 0.5, 110.0))] == list(range(10, 101, 10))
@@ -126,7 +126,7 @@ def _full(objective: Objective) -> Objective:
     return replace(objective, eps_warmup=0.0)
 
 
-def test_the_short_pair_costs_the_same() -> None:
+def test_the_short_pair_has_equal_cost() -> None:
     updates = 49_000 // 512
     short, base = (RECIPES[name]() for name in ("cifar10-aas-short", "cifar10-vit-tiny-short"))
     assert passes(short, updates) == pytest.approx(passes(base, updates), rel=0.005)
@@ -141,7 +141,7 @@ def test_digits_with_scaling(tmp_path: Path) -> None:
     assert model.attention_scales is not None
 
 
-def test_the_scope_can_be_set_from_outside(tmp_path: Path) -> None:
+def test_the_scope_can_be_overridden(tmp_path: Path) -> None:
     recipe = override(RECIPES["digits-aas"](), ["objective.scope=attack", "objective.inner.threat.eps=8/255"])
     assert isinstance(recipe.objective, AttentionScaling)
     assert recipe.objective.scope is Scope.ATTACK

@@ -28,7 +28,7 @@ def objective(recipe: Recipe) -> TORATraining:
 
 
 @pytest.mark.parametrize("name", _ADAPTED)
-def test_what_all_have_in_common(name: str) -> None:
+def test_settings_of_all_recipes_match(name: str) -> None:
     recipe = RECIPES[name]()
     assert objective(recipe).weight == 0.5
     single = recipe.model.tuning is not None and recipe.model.tuning.tuning == "single"
@@ -114,7 +114,7 @@ def test_rows_of_the_tables_are_the_recipes(table: str, label: str, name: str) -
     assert member.recipe.plan == wanted.plan
 
 
-def test_settings_reach_what_is_added() -> None:
+def test_settings_apply_to_the_added_parts() -> None:
     recipe = override(RECIPES["tora-vit-b16-imagenet"](), ["model.tuning.reduction=8", "objective.weight=0.9"])
     assert recipe.model.tuning == Tuning(reduction=8)
     assert objective(recipe).weight == 0.9
@@ -151,9 +151,7 @@ def test_from_a_run_folder_to_adapters(backbone: Path, tmp_path: Path) -> None:
     assert torch.equal(again(x), models.with_head(model.eval(), "rob")(x))
 
 
-def test_every_stage_has_a_recording_of_its_own(
-    backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_stage_has_its_own_record(backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that merely calls what it was made of leads to the same weights, if each update calls the right one."""
     recipe = override(RECIPES["digits-tora"](), [*SHORT, f"model.start={backbone}"])
     train_recipe(recipe, tmp_path / "plain", data_spec=DATA)
@@ -180,7 +178,7 @@ def test_every_stage_has_a_recording_of_its_own(
     assert all(torch.equal(recorded[name], value) for name, value in plain.items())
 
 
-def test_what_is_frozen_keeps_its_classes(backbone: Path, tmp_path: Path) -> None:
+def test_the_frozen_network_keeps_its_classes(backbone: Path, tmp_path: Path) -> None:
     """On data with other classes the new heads are fresh, and the old one is still that of the old data."""
     other = models.load(backbone, num_classes=7)
     models.save(other, tmp_path / "seven.safetensors")
@@ -217,7 +215,7 @@ def test_a_curve_over_lambda(backbone: Path, tmp_path: Path) -> None:
         (["model.start=nowhere"], "'nowhere' is no model"),
     ],
 )
-def test_what_cannot_be_is_refused(backbone: Path, tmp_path: Path, settings: list[str], message: str) -> None:
+def test_invalid_settings_are_refused(backbone: Path, tmp_path: Path, settings: list[str], message: str) -> None:
     recipe = override(RECIPES["digits-tora"](), [*SHORT, f"model.start={backbone}", *settings])
     with pytest.raises(UsageError, match=message):
         train_recipe(recipe, tmp_path / "run", data_spec=DATA)

@@ -49,7 +49,7 @@ def test_the_head_reads_the_mean_of_the_patches_after_the_last_norm() -> None:
     assert net.blocks[0].ls1.gamma.detach()[0].item() == pytest.approx(1e-4)
 
 
-def test_only_kernels_are_decayed() -> None:
+def test_only_kernels_have_weight_decay() -> None:
     net, plan = small("vit-b2-cifar10"), RECIPES["vit-b2-cifar10"]().plan
     assert isinstance(plan.optimizer, Lion)
     assert plan.optimizer.decay is Decay.KERNELS
@@ -67,7 +67,7 @@ def test_only_kernels_are_decayed() -> None:
 
 
 @pytest.mark.parametrize("name", _VITS)
-def test_what_all_vits_share(name: str) -> None:
+def test_settings_of_all_vits_match(name: str) -> None:
     recipe = RECIPES[name]()
     plan, objective = recipe.plan, recipe.objective
     assert isinstance(objective, TRADES)
@@ -104,7 +104,7 @@ def test_schedules(name: str, epochs: int, warmup: int, floor: float) -> None:
 
 
 @pytest.mark.parametrize(("batch", "decay"), [(1024, 0.9999), (2048, 0.9998), (4096, 0.9996)])
-def test_the_average_follows_the_batch(batch: int, decay: float) -> None:
+def test_the_weight_average_scales_with_the_batch(batch: int, decay: float) -> None:
     plan = override(RECIPES["vit-b2-cifar10"](), [f"plan.batch_size={batch}"]).plan
     assert ema_decay(plan, 1000, 2000) == pytest.approx(decay, abs=1e-9)
 
@@ -187,7 +187,7 @@ def _two_steps_of_apgd(model: nn.Module, x: Tensor, y: Tensor, eps: float) -> tu
     return torch.where(better, second, first), first_B > start_B
 
 
-def test_two_steps_of_pgd_stand_for_two_of_apgd() -> None:
+def test_two_pgd_steps_replace_two_of_apgd() -> None:
     recipe = RECIPES["vit-s-imagenet-singh"]()
     assert isinstance(recipe.objective, Adversarial)
     assert recipe.objective.attack is not None
@@ -203,7 +203,7 @@ def test_two_steps_of_pgd_stand_for_two_of_apgd() -> None:
     assert torch.allclose(found[chosen], expected[chosen], atol=1e-6)
 
 
-def test_the_step_of_ares_grows_over_five_epochs() -> None:
+def test_the_step_size_of_ares_grows_over_five_epochs() -> None:
     recipe = RECIPES["vit-b-imagenet-ares"]()
     objective = recipe.objective
     assert isinstance(objective, Adversarial)

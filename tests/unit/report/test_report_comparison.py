@@ -67,7 +67,7 @@ def test_rank_is_by_best_known_and_ties_share_one(three: list[Path]) -> None:
     assert [(row.label, row.rank) for row in found.rows] == [("b", 1), ("a", 2), ("c", 2)]
 
 
-def test_of_equals_the_one_that_is_better_on_clean_images_comes_first(make: Any) -> None:
+def test_ties_are_ordered_by_clean_accuracy(make: Any) -> None:
     clean = {"a": 6, "b": 9, "c": 7}
     runs = [make.claim(name, name) for name in clean]
     for run, right in zip(runs, clean.values(), strict=True):
@@ -76,13 +76,13 @@ def test_of_equals_the_one_that_is_better_on_clean_images_comes_first(make: Any)
     assert [(row.label, row.rank) for row in found.rows] == [("b", 1), ("c", 1), ("a", 1)]
 
 
-def test_the_best_of_a_column_is_marked_and_of_equals_nobody_is(three: list[Path]) -> None:
+def test_a_unique_best_of_a_column_is_marked(three: list[Path]) -> None:
     marked = {(r.label, at) for r in table(three).rows for at, s in enumerate(r.scores) if s and s.best}
     assert marked == {("b", 1), ("b", 2), ("a", 3)}
     assert not any(score and score.best for row in table(three[:1]).rows for score in row.scores)
 
 
-def test_a_measure_that_should_be_low_is_best_and_first_when_it_is(make: Any) -> None:
+def test_measures_to_minimize_are_best_when_low(make: Any) -> None:
     errors = {"a": 80.0, "b": 70.0}
     runs = [make.claim(name, name) for name in errors]
     for run, value in zip(runs, errors.values(), strict=True):
@@ -114,7 +114,7 @@ def test_differences_to_the_baseline_are_paired_by_image(three: list[Path]) -> N
     assert rows["c"].scores[1] is None
 
 
-def test_a_baseline_that_is_not_there_is_refused(three: list[Path], make: Any) -> None:
+def test_a_missing_baseline_is_refused(three: list[Path], make: Any) -> None:
     with pytest.raises(UsageError, match=r"unknown baseline 'd'\. .*Known: a, b, c\."):
         table(three, "d")
     with pytest.raises(UsageError, match=r"--baseline 'plain': no model was evaluated"):
@@ -134,7 +134,7 @@ def test_several_runs_of_one_model_are_one_row(make: Any) -> None:
     assert table([run.folder for run in runs], "vit (two)").baseline == "vit"
 
 
-def test_models_of_one_name_and_other_weights_get_their_folders(make: Any) -> None:
+def test_models_of_one_name_with_other_weights_are_distinguished_by_folder(make: Any) -> None:
     runs = [make.claim(folder, "vit") for folder in ("one", "two")]
     attacked(make, runs[0], "autoattack", [0, 1, 2])
     make.perturb(runs[1], "corruptions", [1.0] * 10)
@@ -142,7 +142,7 @@ def test_models_of_one_name_and_other_weights_get_their_folders(make: Any) -> No
     assert [row.label for row in table([run.folder for run in runs]).rows] == ["vit (one)", "vit (two)"]
 
 
-def test_other_images_are_another_column(make: Any) -> None:
+def test_other_images_make_another_column(make: Any) -> None:
     first, second = make.claim("a", "a"), make.claim("b", "b")
     attacked(make, first, "autoattack", [0, 1, 2])
     make.attack(second, "autoattack-linf-8_255", [""] * 5 + ["square"] * 15, EPS, suite="autoattack")
@@ -171,7 +171,7 @@ def test_the_same_names_with_other_labels_are_other_images(make: Any) -> None:
     assert values(table([run.folder for run in runs])) == {"a": [1, None], "b": [None, 1]}
 
 
-def test_fewer_images_of_a_model_that_has_more_need_no_column_of_clean_accuracy(make: Any) -> None:
+def test_fewer_images_need_no_second_clean_column(make: Any) -> None:
     run = make.claim("a", "a")
     attacked(make, run, "autoattack", [0, 1, 2])
     make.perturb(run, "corruptions", [1.0] * 40, clean=[1] * 39 + [0])
@@ -184,7 +184,7 @@ def test_fewer_images_of_a_model_that_has_more_need_no_column_of_clean_accuracy(
     assert values(found) == {"a": [0.9, 0.3, 0.3, 1.0]}
 
 
-def test_autoattack_on_fewer_images_than_the_rest_has_its_column_and_says_so(make: Any) -> None:
+def test_autoattack_on_fewer_images_has_its_own_column(make: Any) -> None:
     first, second = make.claim("a", "a"), make.claim("a-few", "a")
     attacked(make, first, "quick", range(6))
     make.attack(second, "autoattack-linf-8_255", [""] * 2 + ["apgd-ce"] * 3, EPS, suite="autoattack")
@@ -197,7 +197,7 @@ def test_autoattack_on_fewer_images_than_the_rest_has_its_column_and_says_so(mak
     assert values(found) == {"a": [0.9, 0.6, 0.4]}
 
 
-def test_other_conventions_are_another_column(make: Any) -> None:
+def test_other_conventions_make_another_column(make: Any) -> None:
     runs = [make.claim(name, name) for name in "abc"]
     for run, jpeg in zip(runs, (85, 85, None), strict=True):
         make.perturb(run, "corruptions", [1.0] * 10, conventions={"table": "cifar", "jpeg": jpeg})
@@ -211,7 +211,7 @@ def test_other_conventions_are_another_column(make: Any) -> None:
     assert [column.key for column in found.columns] == ["corruptions", "corruptions #2"]
 
 
-def test_models_that_are_each_other_s_sources_share_a_column(make: Any) -> None:
+def test_mutual_transfer_sources_share_a_column(make: Any) -> None:
     """And one that was compared with others does not."""
     weights = {name: hashlib.sha256(name.encode()).hexdigest()[:8] for name in "abcd"}
     for name, others in {"a": "bc", "b": "ac", "c": "ab", "d": "ab"}.items():
@@ -223,7 +223,7 @@ def test_models_that_are_each_other_s_sources_share_a_column(make: Any) -> None:
     assert values(found) == {"a": [1.0, None], "b": [1.0, None], "c": [1.0, None], "d": [None, 1.0]}
 
 
-def test_what_is_the_model_s_own_or_only_a_cost_does_not_part_two_models(make: Any) -> None:
+def test_own_settings_and_costs_do_not_separate_models(make: Any) -> None:
     runs = [make.claim(name, name) for name in "ab"]
     for run, size in zip(runs, (224, 384), strict=True):
         own = {"preprocess": f"crop{size}", "seed": size, "forwards": 7 * size}
@@ -231,7 +231,7 @@ def test_what_is_the_model_s_own_or_only_a_cost_does_not_part_two_models(make: A
     assert values(table([run.folder for run in runs])) == {"a": [1.0], "b": [1.0]}
 
 
-def test_the_threat_compared_at_is_autoattack_s_or_the_one_asked_for_or_the_middle_one(make: Any) -> None:
+def test_the_compared_threat_is_given_or_of_autoattack_or_the_middle(make: Any) -> None:
     swept = make.evaluate("swept", "swept", {2: 30, 4: 20, 8: 10, 16: 5, 32: 0})
     assert [column.about for column in table([swept]).columns] == ["", "linf:8/255"]
     asked = make.claim("asked", "asked")
@@ -242,7 +242,7 @@ def test_the_threat_compared_at_is_autoattack_s_or_the_one_asked_for_or_the_midd
     assert [column.about for column in table([swept]).columns] == ["", "linf:4/255"]
 
 
-def test_a_suite_at_the_threat_may_be_the_best_known(make: Any) -> None:
+def test_any_suite_at_the_threat_can_be_the_best_known(make: Any) -> None:
     run = make.claim("a", "a")
     attacked(make, run, "autoattack", [0, 1, 2])
     threat = ThreatRecord.of("linf:8/255", EPS)
@@ -252,7 +252,7 @@ def test_a_suite_at_the_threat_may_be_the_best_known(make: Any) -> None:
     assert (best.value, best.note) == (0.1, "gray-level")
 
 
-def test_the_rescaled_network_of_the_paper_s_protocol_is_not_the_model(make: Any) -> None:
+def test_results_of_the_rescaled_network_are_not_compared(make: Any) -> None:
     run = make.claim("a", "a")
     attacked(make, run, "autoattack", [0, 1, 2])
     attacked(make, run, "autoattack-paper-protocol", [], [Flag("another-network", "", {})])
@@ -261,7 +261,7 @@ def test_the_rescaled_network_of_the_paper_s_protocol_is_not_the_model(make: Any
     assert not found.rows[0].unreliable
 
 
-def test_flags_of_attacks_make_a_model_unreliable_and_those_of_perturbations_are_listed(make: Any) -> None:
+def test_flags_of_attacks_make_a_model_potentially_unreliable(make: Any) -> None:
     doubt = Flag("square-stronger", "Gradients mislead.", {})
     runs = [make.claim(name, name) for name in "ab"]
     attacked(make, runs[0], "autoattack", [0], [doubt])
@@ -284,7 +284,7 @@ def test_shares_per_image_are_compared_as_shares(make: Any) -> None:
     assert (score.paired.first_better, score.paired.second_better) == (2, 0)
 
 
-def test_autoattack_in_another_version_says_so(make: Any) -> None:
+def test_other_versions_of_autoattack_are_named(make: Any) -> None:
     run = make.claim("a", "a")
     attacked(make, run, "autoattack-rand", [0, 1])
     score = table([run.folder]).rows[0].scores[1]

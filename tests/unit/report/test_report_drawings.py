@@ -229,7 +229,7 @@ EXHIBITS: dict[str, Exhibit] = {
 
 
 @pytest.mark.parametrize("name", EXHIBITS)
-def test_exhibits(name: str, drawn: list[dict[str, Any]]) -> None:
+def test_drawings_of_exhibits(name: str, drawn: list[dict[str, Any]]) -> None:
     drawing = exhibit_drawing(EXHIBITS[name], "exhibit")
     assert drawing.width == pytest.approx(drawn[0]["inches"][0], rel=1e-3)
     check(name, drawn)
@@ -238,7 +238,9 @@ def test_exhibits(name: str, drawn: list[dict[str, Any]]) -> None:
 # --------------------------------------------------------------------- pages
 
 
-def test_curves_and_trainings(make: Any, two_runs: list[Path], tmp_path: Path, drawn: list[dict[str, Any]]) -> None:
+def test_drawings_of_curves_and_training(
+    make: Any, two_runs: list[Path], tmp_path: Path, drawn: list[dict[str, Any]]
+) -> None:
     wide = make.evaluate("wide-eval", "wide", {1: 30, 32: 9})
     runs = [*two_runs, wide, make.train("first", "plain"), make.train("second", "twin")]
     run = Run.open(runs[-1])
@@ -250,7 +252,7 @@ def test_curves_and_trainings(make: Any, two_runs: list[Path], tmp_path: Path, d
 
 
 @pytest.mark.parametrize("count", [2, 4, 9])
-def test_models_as_points(make: Any, tmp_path: Path, count: int, drawn: list[dict[str, Any]]) -> None:
+def test_drawings_of_models_as_points(make: Any, tmp_path: Path, count: int, drawn: list[dict[str, Any]]) -> None:
     runs = []
     for place in range(count):
         size = None if place == 2 else 10**6 * 4**place

@@ -46,13 +46,13 @@ def test_lines_bars_and_histograms_keep_their_numbers_and_gaps(tmp_path: Path) -
     assert read_again(tmp_path, *shown) == shown
 
 
-def test_what_is_not_finite_is_read_as_a_gap(tmp_path: Path) -> None:
+def test_nonfinite_values_are_read_as_gaps(tmp_path: Path) -> None:
     (read,) = read_again(tmp_path, Lines("L", "", [Line("a", [0, 1], [math.nan, -math.inf])], "x", "y"))
     assert isinstance(read, Lines)
     assert read.lines[0].y == (None, None)
 
 
-def test_heat_and_tables(tmp_path: Path) -> None:
+def test_heat_maps_and_tables(tmp_path: Path) -> None:
     heat = Heat("H", "", (Matrix("m", ((1, 2.5), (None, 4))),), "v", rows=("r", "s"), columns=("c", "d"), center=0.0)
     table = Table("T", "", ("who", "n", "p"), (("a", 3, 0.12345), ("b", None, 1.0)), digits=2)
     assert read_again(tmp_path, heat, table) == (heat, table)
@@ -61,7 +61,7 @@ def test_heat_and_tables(tmp_path: Path) -> None:
     assert Table("T", "", ["a"], []).numeric == [False]
 
 
-def test_pictures_keep_every_byte(tmp_path: Path) -> None:
+def test_images_keep_every_byte(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     pixels = rng.integers(0, 256, (3, 5, 3), dtype=np.uint8)
     overlay = rng.random((2, 4), dtype=np.float32)
@@ -103,6 +103,6 @@ def test_pictures_keep_every_byte(tmp_path: Path) -> None:
         (lambda: Picture(None, np.zeros(4, np.float32)), r"is a map \[h, w\], got \[4\]"),
     ],
 )
-def test_what_cannot_be_shown_is_refused_where_it_is_made(make: Callable[[], object], message: str) -> None:
+def test_invalid_exhibits_are_refused(make: Callable[[], object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         make()

@@ -18,7 +18,7 @@ def columns(index: list[int]) -> dict[str, list[object]]:
     return {"index": list(index), "label": [one % 10 for one in index], "costs": [[1.0, 2.0] for _ in index]}
 
 
-def test_portions_become_one_table_in_order(tmp_path: Path) -> None:
+def test_parts_of_a_table_are_read_in_order(tmp_path: Path) -> None:
     results = ResultFolder(tmp_path / "eval")
     assert results.read("pgd") == results.rows() == {}
     assert not results.finished
@@ -32,9 +32,7 @@ def test_portions_become_one_table_in_order(tmp_path: Path) -> None:
     assert sorted(path.name for path in results.folder.iterdir()) == ["rows.parquet", "summary.json"]
 
 
-def test_an_interruption_between_rows_and_summary_loses_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interruption_before_the_summary_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     results = ResultFolder(tmp_path / "eval")
     results.append("pgd", columns([0, 1]))
 
@@ -48,7 +46,7 @@ def test_an_interruption_between_rows_and_summary_loses_nothing(
     assert results.read("pgd") == columns([0, 1])
 
 
-def test_a_damaged_portion_is_named(tmp_path: Path) -> None:
+def test_a_damaged_part_is_named(tmp_path: Path) -> None:
     results = ResultFolder(tmp_path / "eval")
     results.append("pgd", columns([0, 1]))
     (file,) = results.table("pgd").iterdir()
@@ -57,7 +55,7 @@ def test_a_damaged_portion_is_named(tmp_path: Path) -> None:
         results.read("pgd")
 
 
-def test_tables_and_parts_are_named_as_any_file_system_allows(tmp_path: Path) -> None:
+def test_names_of_tables_are_valid_on_any_file_system(tmp_path: Path) -> None:
     results = ResultFolder(tmp_path / "eval")
     results.append("pgd:steps=3,step_size=1/2", columns([2, 3]))
     results.append("clean", columns([5]))
@@ -72,14 +70,14 @@ def test_tables_and_parts_are_named_as_any_file_system_allows(tmp_path: Path) ->
     assert results.read("fgsm") == {}
 
 
-def test_a_file_half_written_by_a_killed_process_is_no_row(tmp_path: Path) -> None:
+def test_a_partly_written_file_has_no_rows(tmp_path: Path) -> None:
     results = ResultFolder(tmp_path / "eval")
     results.append("clean", columns([4]))
     (results.table("clean") / ".000000000.parquet.77.part").write_bytes(b"0" * 100)
     assert results.read("clean")["index"] == [4]
 
 
-def test_a_flipped_bit_anywhere_in_a_table_is_found_or_harmless(tmp_path: Path) -> None:
+def test_a_flipped_bit_in_a_table_is_detected_or_harmless(tmp_path: Path) -> None:
     results, outcomes = ResultFolder(tmp_path), []
     results.append("pgd", {**columns(list(range(20))), "id": [f"image {row}" for row in range(20)]})
     (file,) = results.table("pgd").iterdir()
@@ -186,7 +184,7 @@ def of_other_rows(results: ResultFolder) -> None:
         ),
     ],
 )
-def test_a_summary_that_its_rows_do_not_confirm_is_refused(
+def test_a_summary_that_contradicts_its_rows_is_refused(
     tmp_path: Path, spoil: Callable[[ResultFolder], object], told: str
 ) -> None:
     results = evaluated(tmp_path)
@@ -207,7 +205,7 @@ def test_deleting_any_file_of_an_evaluation_makes_it_unfinished(tmp_path: Path) 
         assert results.checked()[0]["n"] == 4
 
 
-def test_a_summary_of_an_earlier_version_without_hashes_is_still_counted_again(tmp_path: Path) -> None:
+def test_a_summary_without_hashes_is_checked_against_its_rows(tmp_path: Path) -> None:
     results = evaluated(tmp_path)
     summary, _ = results.checked()
     (tmp_path / "summary.json").write_text(json.dumps(summary))
@@ -218,7 +216,7 @@ def test_a_summary_of_an_earlier_version_without_hashes_is_still_counted_again(t
         results.checked()
 
 
-def test_tables_with_long_names_have_folders_of_their_own(tmp_path: Path) -> None:
+def test_tables_with_long_names_have_separate_folders(tmp_path: Path) -> None:
     names = [f"pgd:steps={'0' * 300}{steps}" for steps in (1, 2)]
     for image, name in enumerate(names):
         ResultFolder(tmp_path).append(name, columns([image]))

@@ -39,14 +39,14 @@ def images(*shape: int) -> Tensor:
     (2.44, 3, filters.mirrored, "reflect"),
     (170.8, 3, filters.mirrored, "reflect"),
 ])  # fmt: skip
-def test_gaussian_blur_is_scipy_s(sigma: float, truncate: float, edge: filters.Edge, mode: str) -> None:
+def test_gaussian_blur_matches_scipy(sigma: float, truncate: float, edge: filters.Edge, mode: str) -> None:
     x = images(2, 3, 120, 70)
     ours = filters.gaussian_blur(x, sigma, truncate, edge)
     theirs = ndimage.gaussian_filter(x.double().numpy(), (0, 0, sigma, sigma), mode=mode, truncate=truncate)
     torch.testing.assert_close(ours.double(), torch.from_numpy(theirs), rtol=0, atol=2e-6)
 
 
-def test_disks() -> None:
+def test_disk_kernels() -> None:
     for (radius, softness), weight in zip(
         CORRUPTIONS["defocus_blur"].imagenet, (1, 1, 1, 1.012975, 1.010786), strict=True
     ):
@@ -65,7 +65,7 @@ def test_disks() -> None:
 
 @pytest.mark.parametrize("shape", [(20, 31), (32, 32)])
 @pytest.mark.parametrize("rung", [(3, 0.1), (10, 0.5), (1.5, 0.1)])
-def test_defocus_blur_by_a_direct_sum(shape: tuple[int, int], rung: tuple[float, float]) -> None:
+def test_defocus_blur_matches_a_direct_sum(shape: tuple[int, int], rung: tuple[float, float]) -> None:
     x = images(1, 3, *shape)
     slow = ndimage.correlate(x.double().numpy(), disk(*rung).double().numpy()[None, None], mode="mirror")  # reflect-101
     torch.testing.assert_close(defocus_blur(x, DRAWS, *rung).double(), torch.from_numpy(slow), rtol=0, atol=2e-6)
@@ -91,7 +91,7 @@ def test_copies_follow_the_scan(reach: int) -> None:
 
 
 @pytest.mark.parametrize("reach", [1, 2, 3, 4])
-def test_every_pair_of_offsets_is_drawn_as_often(reach: int) -> None:
+def test_pairs_of_offsets_are_uniform(reach: int) -> None:
     down, right = offsets(RandomStreams.of(0, torch.arange(3)), reach, 150, 160)
     pairs = (((down + reach) * 2 * reach) + right + reach).long().flatten()
     counts = pairs.bincount(minlength=4 * reach**2).double()
@@ -101,7 +101,7 @@ def test_every_pair_of_offsets_is_drawn_as_often(reach: int) -> None:
     assert abs(chi2 - freedom) < 4 * math.sqrt(2 * freedom)
 
 
-def test_copies_follow_a_chain_to_its_end() -> None:
+def test_copies_follow_chains_to_their_end() -> None:
     down, right = torch.zeros(2, 1, 9, 40, dtype=torch.long)
     right[:] = 1  # every pixel copies its right neighbor, which has copied its own
     places = torch.arange(9 * 40).view(9, 40).tolist()
@@ -134,7 +134,7 @@ def slow_smear(image: np.ndarray, degrees: float, radius: int, sigma: float) -> 
 
 
 @pytest.mark.parametrize("degrees", [-135.0, -100.0, -45.0, -13.7, 0.0, 31.0, 44.9])
-def test_smear_by_a_slow_loop(degrees: float) -> None:
+def test_smear_matches_a_slow_loop(degrees: float) -> None:
     x = images(2, 3, 18, 29)
     ours = smear(x, torch.tensor([degrees, 0.5 * degrees]), 10, 3)
     for image, angle in enumerate((degrees, 0.5 * degrees)):
@@ -142,7 +142,7 @@ def test_smear_by_a_slow_loop(degrees: float) -> None:
         torch.testing.assert_close(ours[image].double(), torch.from_numpy(slow), rtol=0, atol=1e-6)
 
 
-def test_smearing_by_index_is_smearing_by_slices() -> None:
+def test_smearing_by_index_matches_slices() -> None:
     x = images(2, 3, 21, 16)
     down, right = torch.tensor([[0, 1, -2, 3], [0, -1, -1, 5]]), torch.tensor([[0, 1, 2, 3], [0, 1, 1, 30]])
     weights = torch.tensor([0.4, 0.3, 0.2, 0.1])
@@ -155,7 +155,7 @@ def test_smearing_by_index_is_smearing_by_slices() -> None:
     torch.testing.assert_close(_smear_by_index(x, down, right, weights), slow, rtol=0, atol=1e-6)
 
 
-def test_motion_blur_turns_within_45_degrees_and_rounds() -> None:
+def test_motion_blur_angles_are_within_45_degrees() -> None:
     x = torch.zeros(400, 3, 33, 33)
     x[:, :, 16, 16] = 1
     y = motion_blur(x, RandomStreams.of(0, torch.arange(400)), 10, 3)
@@ -187,7 +187,7 @@ def slow_zoom(plane: np.ndarray, factor: float) -> np.ndarray:
 
 @pytest.mark.parametrize("size", [32, 97, 224])
 @pytest.mark.parametrize("factor", [1.0, 1.01, 1.12, 1.3, 1.75, 2.25, 3, 4.5])
-def test_magnified_is_scipy_s_zoom(size: int, factor: float) -> None:
+def test_magnification_matches_scipy_zoom(size: int, factor: float) -> None:
     x = images(1, size, size)
     slow = slow_zoom(x[0].double().numpy(), factor)
     torch.testing.assert_close(magnified(x, factor)[0].double(), torch.from_numpy(slow), rtol=0, atol=2e-5)

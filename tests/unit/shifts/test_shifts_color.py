@@ -33,20 +33,20 @@ def through_hsv(x: Tensor, times: float, plus: float, more: float) -> Tensor:
 
 
 @pytest.mark.parametrize("more", [rung[0] for rung in CORRUPTIONS["brightness"].imagenet])
-def test_brightness(more: float) -> None:
+def test_brightness_matches_its_formula(more: float) -> None:
     x = palette()
     expected = through_hsv(x, 1, 0, more)
     torch.testing.assert_close(brightness(x, DRAWS, more).double(), expected, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(("times", "plus"), CORRUPTIONS["saturate"].imagenet + CORRUPTIONS["saturate"].cifar[2:])
-def test_saturate(times: float, plus: float) -> None:
+def test_saturate_matches_its_formula(times: float, plus: float) -> None:
     x = palette()
     expected = through_hsv(x, times, plus, 0)
     torch.testing.assert_close(saturate(x, DRAWS, times, plus).double(), expected, rtol=0, atol=1e-6)
 
 
-def test_contrast_moves_channels_towards_their_own_means() -> None:
+def test_contrast_moves_channels_towards_their_means() -> None:
     x = palette()
     mean = x.double().mean((2, 3), keepdim=True)
     for (factor,) in CORRUPTIONS["contrast"].imagenet:
@@ -54,7 +54,7 @@ def test_contrast_moves_channels_towards_their_own_means() -> None:
         torch.testing.assert_close(contrast(x, DRAWS, factor).double(), expected, rtol=0, atol=1e-6)
 
 
-def test_black_turns_gray_and_gray_turns_red() -> None:
+def test_saturate_of_black_and_gray() -> None:
     black, gray = torch.zeros(1, 3, 16, 16), torch.full((1, 3, 16, 16), 100 / 255)
     rows = torch.zeros(1, dtype=torch.long)
     assert (Corruption("brightness", 3)(black, rows, seed=0) * 255).unique().round().tolist() == [76]  # 0.3 of 255

@@ -22,7 +22,7 @@ def images(*shape: int) -> Tensor:
 
 
 @pytest.mark.parametrize(("sample", "mode"), [(sample_once, "mirror"), (sample_twice, "reflect")])
-def test_sampling_is_scipy_s(sample: Callable[[Tensor, Tensor], Tensor], mode: str) -> None:
+def test_sampling_matches_scipy(sample: Callable[[Tensor, Tensor], Tensor], mode: str) -> None:
     x = images(2, 3, 21, 34)
     place = torch.rand(2, 2, 21, 34, generator=torch.Generator().manual_seed(2)) * 60 - 15  # well outside too
     ours = sample(x, place)
@@ -33,7 +33,7 @@ def test_sampling_is_scipy_s(sample: Callable[[Tensor, Tensor], Tensor], mode: s
             torch.testing.assert_close(ours[image, channel].double(), torch.from_numpy(slow), rtol=0, atol=1e-5)
 
 
-def test_affine_takes_the_moved_points_back() -> None:
+def test_the_affine_map_inverts_the_moved_points() -> None:
     jitter = uniform(DRAWS, 3, 2) * 20 - 10
     height, width = 60, 90
     still = torch.tensor([[65.0, 50.0], [65.0, 10.0], [25.0, 10.0]])  # 45 +- 20 across, 30 +- 20 down
@@ -52,7 +52,7 @@ def test_affine_takes_the_moved_points_back() -> None:
 @pytest.mark.parametrize(
     "rung", CORRUPTIONS["elastic_transform"].imagenet[1:3] + CORRUPTIONS["elastic_transform"].cifar
 )
-def test_elastic_transform_step_by_step(rung: tuple[float, float, float]) -> None:
+def test_elastic_transform_matches_a_direct_computation(rung: tuple[float, float, float]) -> None:
     strength, sigma, jitter = rung
     x = images(2, 3, 64, 64)
     y = elastic_transform(x, DRAWS, *rung)
@@ -71,7 +71,7 @@ def test_elastic_transform_step_by_step(rung: tuple[float, float, float]) -> Non
 
 
 @pytest.mark.parametrize("shape", [(224, 224), (32, 32), (50, 75)])
-def test_pixelate_is_pillow_s_box_down_and_up(shape: tuple[int, int]) -> None:
+def test_pixelate_matches_pillow_box_resizing(shape: tuple[int, int]) -> None:
     x = images(1, 3, *shape)
     image = Image.fromarray((x[0] * 255).round().byte().permute(1, 2, 0).numpy())
     height, width = shape

@@ -35,7 +35,7 @@ def rungs(name: str) -> list[float]:
 
 
 @pytest.mark.parametrize("sigma", rungs("gaussian_noise"))
-def test_gaussian_noise_has_the_table_s_spread_everywhere(sigma: float) -> None:
+def test_gaussian_noise_has_the_standard_deviation_of_the_table(sigma: float) -> None:
     noise = gaussian_noise(flat(51), DRAWS, sigma) - 0.2
     assert abs(z(noise, 0, sigma**2)) < 4
     assert abs(z(noise.double().square(), sigma**2, 2 * sigma**4)) < 4
@@ -58,7 +58,7 @@ def test_impulse_noise_is_half_salt_half_pepper(amount: float) -> None:
 
 
 @pytest.mark.parametrize("count", rungs("shot_noise"))
-def test_alias_tables_hold_exactly_the_poisson_distribution(count: float) -> None:
+def test_alias_tables_give_the_exact_poisson_distribution(count: float) -> None:
     most = int(count)
     own, alias = (table.view(256, most + 1).double() for table in _alias_tables(most, torch.device("cpu")))
     columns = torch.zeros(256, most + 1, dtype=torch.float64)

@@ -43,7 +43,7 @@ def slow_plasma(size: int, decay: float, u: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("decay", [1.4, 2, 3])
-def test_plasma_is_diamond_square(decay: float) -> None:
+def test_plasma_matches_diamond_square(decay: float) -> None:
     u = uniform(DRAWS, 32 * 32 - 1)
     ours = plasma(32, decay, u)
     for image in range(2):
@@ -51,7 +51,7 @@ def test_plasma_is_diamond_square(decay: float) -> None:
         torch.testing.assert_close(ours[image].double(), torch.from_numpy(slow), rtol=0, atol=2e-6)
 
 
-def test_fog_keeps_the_brightest_value_the_brightest_possible() -> None:
+def test_fog_keeps_the_maximum() -> None:
     x = torch.rand(2, 3, 40, 57)
     cloud = plasma(64, 2, uniform(DRAWS, 64 * 64 - 1))[:, None, :40, :57]
     brightest = x.flatten(1).amax(1)[:, None, None, None]
@@ -73,7 +73,7 @@ def test_snow_over_a_constant_image() -> None:
     assert ((flakes * 255).round() / 255 - flakes < 1e-5).all()
 
 
-def test_snow_has_the_share_of_flakes_that_its_threshold_says() -> None:
+def test_snow_has_the_share_of_flakes_of_its_threshold() -> None:
     rng = RandomStreams.of(0, torch.arange(40))
     x = torch.zeros(40, 3, 64, 64)
     rung = (0.1, 0.3, 1, 0.5, 0, 1, 1.0)  # no zoom, no motion, no paling: the map itself, twice

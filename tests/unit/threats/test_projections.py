@@ -57,7 +57,7 @@ def exact_l1(x: Array, x0: Array, eps: float) -> Array:
 
 @bounded
 @given(moves, share)
-def test_l2_equals_the_solver_that_sorts(values: list[tuple[float, float]], share: float) -> None:
+def test_l2_matches_the_sorting_solver(values: list[tuple[float, float]], share: float) -> None:
     x0 = np.array([value for value, _ in values])
     x = x0 + np.array([shift for _, shift in values])
     eps = share * math.sqrt(len(x0))
@@ -66,7 +66,7 @@ def test_l2_equals_the_solver_that_sorts(values: list[tuple[float, float]], shar
 
 @bounded
 @given(moves, share)
-def test_l1_equals_the_solver_that_sorts(values: list[tuple[float, float]], share: float) -> None:
+def test_l1_matches_the_sorting_solver(values: list[tuple[float, float]], share: float) -> None:
     x0 = np.array([value for value, _ in values])
     x = x0 + np.array([shift for _, shift in values])
     eps = share * len(x0)
@@ -74,7 +74,7 @@ def test_l1_equals_the_solver_that_sorts(values: list[tuple[float, float]], shar
 
 
 @pytest.mark.parametrize("far", [1e3, 1e6, 1e9])
-def test_l1_spends_all_of_its_budget_however_far_away_the_point_is(far: float) -> None:
+def test_l1_uses_its_whole_budget_for_distant_points(far: float) -> None:
     """Halving alone would leave an error in proportion to the largest shift."""
     x0 = np.full(6, 0.5)
     x = x0 + np.array([far, 0.3, -0.2, 0.1, 0.0, -0.05])
@@ -85,7 +85,7 @@ def test_l1_spends_all_of_its_budget_however_far_away_the_point_is(far: float) -
 
 @bounded
 @given(moves, share)
-def test_linf_clips_value_by_value(values: list[tuple[float, float]], share: float) -> None:
+def test_linf_clips_each_value(values: list[tuple[float, float]], share: float) -> None:
     x0 = np.array([value for value, _ in values])
     x = x0 + np.array([shift for _, shift in values])
     expected = [min(max(a, b - share, 0.0), b + share, 1.0) for a, b in zip(x, x0, strict=True)]
@@ -93,7 +93,7 @@ def test_linf_clips_value_by_value(values: list[tuple[float, float]], share: flo
 
 
 @pytest.mark.parametrize("eps", [0.5, 2.0, 3.0, 6.0])
-def test_l2_is_exact_when_values_meet_the_box_one_after_the_other(eps: float) -> None:
+def test_l2_is_exact_when_values_reach_the_box_successively(eps: float) -> None:
     """Each shift is twice the one before: every turn of the search clips one value more, forty in all."""
     x0 = np.full(40, 0.5)
     x = x0 + 2.0 ** np.arange(40)
@@ -104,7 +104,7 @@ def test_l2_is_exact_when_values_meet_the_box_one_after_the_other(eps: float) ->
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("threat", [L2(0.7), L1(0.9), Linf(0.3)], ids=["l2", "l1", "linf"])
-def test_projection_equals_a_general_optimizer(threat: Threat, seed: int) -> None:
+def test_projection_matches_a_general_optimizer(threat: Threat, seed: int) -> None:
     """Moves split into an upward and a downward part make all three budgets smooth."""
     rng = np.random.default_rng(seed)
     x0 = np.round(rng.random(3), 1)
@@ -138,7 +138,7 @@ def test_no_point_of_a_fine_grid_is_nearer(threat: Threat) -> None:
         assert nearest - 0.0071 <= found <= nearest + 1e-12
 
 
-def test_images_of_a_batch_do_not_mix() -> None:
+def test_images_of_a_batch_are_independent() -> None:
     rng = torch.Generator().manual_seed(0)
     x0 = torch.rand(7, 3, 5, 7, dtype=torch.float64, generator=rng)
     x = x0 + torch.randn(x0.shape, dtype=torch.float64, generator=rng) * 10 ** torch.arange(-3.0, 4).view(-1, 1, 1, 1)

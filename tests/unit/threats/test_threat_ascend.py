@@ -12,7 +12,7 @@ def slopes(*shape: int, seed: int = 0) -> Tensor:
 
 
 @pytest.mark.parametrize("threat", [Linf(0.1), L2(1.0), L1(1.0)], ids=["linf", "l2", "l1"])
-def test_no_gradient_no_step(threat: Threat) -> None:
+def test_a_zero_gradient_gives_no_step(threat: Threat) -> None:
     x = torch.full((2, 3, 5, 7), 0.5)
     grad = torch.zeros_like(x)
     grad[1] = 1
@@ -40,7 +40,7 @@ def test_l2_step_has_its_length_however_small_the_gradient(scale: float, dtype: 
 
 
 @pytest.mark.parametrize(("active", "count"), [(0.001, 1), (0.01, 1), (0.05, 5), (0.2, 21), (1.0, 105)])
-def test_l1_step_has_its_length_and_moves_the_steepest_share(active: float, count: int) -> None:
+def test_l1_step_has_its_length_and_moves_the_largest_gradients(active: float, count: int) -> None:
     grad = slopes(2, 3, 5, 7)
     moved = (L1(3.0, active=active).ascend(torch.full_like(grad, 0.5), grad, 0.3) - 0.5).flatten(1)
     torch.testing.assert_close(moved.abs().sum(1), torch.full((2,), 0.3, dtype=torch.float64))
@@ -49,14 +49,14 @@ def test_l1_step_has_its_length_and_moves_the_steepest_share(active: float, coun
     torch.testing.assert_close(moved, expected)
 
 
-def test_l1_step_passes_by_the_values_that_the_box_blocks() -> None:
+def test_l1_step_skips_values_at_the_box() -> None:
     x = torch.tensor([[1.0, 0.0, 0.5, 0.5, 1.0, 0.0]])
     grad = torch.tensor([[9.0, -8.0, 3.0, -2.0, 0.5, 0.5]])
     moved = L1(1.0, active=0.17).ascend(x, grad, 0.25)
     torch.testing.assert_close(moved, torch.tensor([[1.0, 0.0, 0.75, 0.5, 1.0, 0.0]]))
 
 
-def test_l1_step_hands_on_what_the_box_refuses() -> None:
+def test_l1_step_redistributes_what_the_box_blocks() -> None:
     """0.1 of room for the first, 0.2 for the second, the rest of 0.6 for the third."""
     x = torch.tensor([[0.9, 0.2, 0.5, 0.5]], dtype=torch.float64)
     grad = torch.tensor([[4.0, -3.0, 2.0, 1.0]], dtype=torch.float64)
@@ -64,7 +64,7 @@ def test_l1_step_hands_on_what_the_box_refuses() -> None:
     torch.testing.assert_close(moved, torch.tensor([[1.0, 0.0, 0.8, 0.5]], dtype=torch.float64))
 
 
-def test_l1_step_does_not_move_values_without_a_slope() -> None:
+def test_l1_step_does_not_move_values_without_gradient() -> None:
     """Fewer slopes than `active` asks for: they share the whole step as far as their own parts go."""
     grad = torch.tensor([[0.0, 2.0, 0.0, -1.0]])
     moved = L1(1.0, active=1.0).ascend(torch.full((1, 4), 0.5), grad, 0.4) - 0.5

@@ -63,13 +63,13 @@ def test_variance_is_that_of_the_uniform_distribution(
     assert found == pytest.approx(variance(threat.eps, values), rel=0.03)
 
 
-def test_l1_noise_fills_the_diamond_evenly() -> None:
+def test_l1_noise_is_uniform_in_the_diamond() -> None:
     """In two dimensions the share of the first value in the size is uniform for a uniform diamond."""
     drawn = moves(L1(0.4), 2).abs()
     assert stats.kstest((drawn[:, 0] / drawn.sum(1)).numpy(), "uniform").pvalue > 0.001
 
 
-def test_l2_noise_has_every_angle() -> None:
+def test_l2_noise_has_uniform_angles() -> None:
     drawn = moves(L2(0.3), 2)
     turn = torch.atan2(drawn[:, 0], drawn[:, 1]) / (2 * torch.pi) + 0.5
     assert stats.kstest(turn.numpy(), "uniform").pvalue > 0.001
@@ -87,7 +87,7 @@ def test_an_image_gets_the_same_noise_in_every_batch(threat: Threat, dtype: torc
 
 
 @every_threat
-def test_another_seed_image_or_fold_gets_other_noise(threat: Threat) -> None:
+def test_another_seed_image_or_fold_gives_other_noise(threat: Threat) -> None:
     x0 = torch.full((1, 3, 5, 7), 0.5, dtype=torch.float64)
     base = RandomStreams.of(0, torch.tensor([0]))
     draws = [

@@ -50,7 +50,7 @@ def draws(count: int, seed: int = 0) -> RandomStreams:
 
 
 @pytest.mark.parametrize("augment", EVERY.values(), ids=EVERY)
-def test_an_image_comes_out_the_same_in_every_batch(augment: Augment) -> None:
+def test_results_do_not_depend_on_the_batch(augment: Augment) -> None:
     x = images(40)
     before = x.clone()
     whole = augment(x, draws(40))
@@ -77,14 +77,14 @@ def test_black_and_white_stay_inside_the_box(augment: Augment) -> None:
 
 
 @pytest.mark.parametrize("augment", EVERY.values(), ids=EVERY)
-def test_nothing_asks_the_device_for_a_value(augment: Augment) -> None:
+def test_augmentation_does_not_synchronize_with_the_device(augment: Augment) -> None:
     # tensors on "meta" have no values: reading one, or making one elsewhere and mixing the two, is an error
     x = torch.empty(5, 3, 8, 9, device="meta")
     out = augment(x, RandomStreams.of(0, torch.arange(5, device="meta")))
     assert (out.shape, out.device) == (x.shape, x.device)
 
 
-def test_steps_of_a_chain_draw_for_themselves() -> None:
+def test_steps_of_a_chain_have_independent_random_numbers() -> None:
     x, rng = images(64), draws(64)
     assert torch.equal(Chain(())(x, rng), x)
     expected = Flip()(Flip()(x, rng.fold(0)), rng.fold(1))
@@ -92,7 +92,7 @@ def test_steps_of_a_chain_draw_for_themselves() -> None:
     assert not torch.equal(expected, x)  # with the same draws, the second would undo the first
 
 
-def test_flips_come_as_often_as_asked() -> None:
+def test_flips_have_the_given_probability() -> None:
     x = images(1).expand(4000, -1, -1, -1)
     out = Flip(probability=0.25)(x, draws(4000))
     mirrored = (out == x.flip(-1)).flatten(1).all(1)
@@ -106,7 +106,7 @@ def test_flips_come_as_often_as_asked() -> None:
 
 
 @pytest.mark.parametrize("interpolation", Interpolation)
-def test_a_crop_is_torchvisions_crop_of_the_same_box(interpolation: Interpolation) -> None:
+def test_a_crop_matches_torchvision(interpolation: Interpolation) -> None:
     x, rng = images(60, 12, 17), draws(60)
     augment = ResizedCrop(flip=False, interpolation=interpolation)
     boxes = torch.stack(augment.boxes(12, 17, rng), dim=1).tolist()
@@ -119,7 +119,7 @@ def test_a_crop_is_torchvisions_crop_of_the_same_box(interpolation: Interpolatio
         torch.testing.assert_close(got, expected.clamp(0, 1), rtol=0, atol=2e-6)
 
 
-def test_a_crop_is_pillows_crop_up_to_its_rounding() -> None:
+def test_a_crop_matches_pillow_up_to_rounding() -> None:
     # of medium contrast, for Pillow clips between its two passes
     x, rng = (80 + images(20, 16, 16) * 95).round() / 255, draws(20)
     augment = ResizedCrop(flip=False)
@@ -161,7 +161,7 @@ def described(boxes: Tensor, height: int, width: int) -> Tensor:
         ((1.5, 2.0), (3 / 4, 4 / 3), 10, 12),  # the whole image
     ],
 )
-def test_boxes_follow_torchvisions_law(
+def test_boxes_have_the_distribution_of_torchvision(
     scale: tuple[float, float], ratio: tuple[float, float], height: int, width: int
 ) -> None:
     ours = torch.stack(ResizedCrop(scale, ratio).boxes(height, width, draws(20000)), dim=1)
@@ -175,13 +175,13 @@ def test_boxes_follow_torchvisions_law(
     assert_one_law(described(ours, height, width), described(theirs, height, width))
 
 
-def test_where_nothing_fits_the_crop_is_central() -> None:
+def test_without_a_fitting_box_the_crop_is_central() -> None:
     top, left, height, width = ResizedCrop((0.9, 1.0)).boxes(16, 64, draws(5))
     assert [top.unique().tolist(), left.unique().tolist()] == [[0], [(64 - 21) // 2]]
     assert [height.unique().tolist(), width.unique().tolist()] == [[16], [21]]
 
 
-def test_the_whole_image_comes_out_as_it_was() -> None:
+def test_the_whole_image_is_unchanged() -> None:
     x = images(6)
     out = ResizedCrop((1.0, 1.0), (12 / 9, 12 / 9), flip=False)(x, draws(6))
     torch.testing.assert_close(out, x, rtol=0, atol=1e-6)
@@ -210,7 +210,7 @@ def adjusted(image: Tensor, order: Sequence[int], factors: Sequence[float], turn
 
 
 @pytest.mark.parametrize("which", range(3))
-def test_each_change_is_torchvisions(which: int) -> None:
+def test_each_color_change_matches_torchvision(which: int) -> None:
     sizes = [0.0, 0.0, 0.0]
     sizes[which] = 0.6
     x, rng = images(30), draws(30)
@@ -222,7 +222,7 @@ def test_each_change_is_torchvisions(which: int) -> None:
         torch.testing.assert_close(got, adjusted(image, [which], [factor] * 3, 0), rtol=0, atol=1e-5)
 
 
-def test_hue_is_torchvisions_for_grays_and_pure_colors_too() -> None:
+def test_hue_matches_torchvision_for_grays_and_pure_colors() -> None:
     pure = torch.tensor([[r, g, b] for r in (0.0, 1.0) for g in (0.0, 1.0) for b in (0.0, 1.0)])
     twins = torch.tensor([[0.2, 0.7, 0.7], [0.7, 0.2, 0.7], [0.7, 0.7, 0.2], [0.4, 0.4, 0.4]])
     some = torch.rand(20, 3, generator=torch.Generator().manual_seed(0))
@@ -232,7 +232,7 @@ def test_hue_is_torchvisions_for_grays_and_pure_colors_too() -> None:
         torch.testing.assert_close(hue_shifted(pixels, torch.tensor([turn])), expected, rtol=0, atol=2e-6)
 
 
-def test_changes_come_in_every_order_and_in_the_one_drawn() -> None:
+def test_color_changes_are_applied_in_the_drawn_order() -> None:
     x, rng = images(200, 4, 4), draws(200)
     out = ColorJitter(0.4, 0.5, 1.5, 0.2)(x, rng)
     order_BT = rng.fold(0).uniform(4).argsort(dim=1)
@@ -247,7 +247,7 @@ def test_changes_come_in_every_order_and_in_the_one_drawn() -> None:
         torch.testing.assert_close(got, expected, rtol=0, atol=2e-5)
 
 
-def test_no_jitter_changes_nothing() -> None:
+def test_zero_jitter_changes_nothing() -> None:
     x = images(5)
     assert torch.equal(ColorJitter(0, 0, 0, 0)(x, draws(5)), x)
 
@@ -256,7 +256,7 @@ def test_no_jitter_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("ratio", [(0.3, 1 / 0.3), (2.0, 3.0)])
-def test_erased_boxes_follow_timms_law(ratio: tuple[float, float]) -> None:
+def test_erased_boxes_have_the_distribution_of_timm(ratio: tuple[float, float]) -> None:
     height, width = 20, 32
     ours = Erase(probability=0.6, ratio=ratio).erased(height, width, draws(20000))
     state = random.getstate()
@@ -277,7 +277,7 @@ def bounds(lost: Tensor) -> Tensor:
     return torch.stack([rows.int().argmax(1), columns.int().argmax(1), rows.sum(1), columns.sum(1)], 1)
 
 
-def test_the_rest_of_the_image_stays_and_noise_is_uniform() -> None:
+def test_erasing_fills_boxes_with_uniform_noise() -> None:
     x = images(300)
     rng = draws(300)
     augment = Erase(probability=1.0)
@@ -300,13 +300,13 @@ def test_a_box_as_large_as_the_image_is_never_erased() -> None:
 
 
 @pytest.mark.parametrize("degrees", [-170.0, -30.0, -2.0, 0.0, 1.5, 90.0])
-def test_a_turn_is_torchvisions(degrees: float) -> None:
+def test_rotation_matches_torchvision(degrees: float) -> None:
     x = images(2, 9, 14)
     expected = peer.rotate(x, degrees, InterpolationMode.BILINEAR)
     torch.testing.assert_close(rotated(x, torch.full((2,), degrees)), expected, rtol=0, atol=2e-5)
 
 
-def test_images_turn_by_up_to_so_much_either_way() -> None:
+def test_rotation_angles_are_uniform() -> None:
     x = images(1).expand(500, -1, -1, -1)
     out = Rotate(degrees=5.0)(x, draws(500))
     assert len(out.flatten(1).unique(dim=0)) == 500
@@ -340,7 +340,7 @@ def test_a_box_of_any_shape_has_a_pixel_on_each_side(ratio: tuple[float, float])
         (lambda: Rotate(200), r"Rotate.degrees must lie in \[0, 180\], got 200"),
     ],
 )
-def test_what_cannot_be_is_refused(make: object, message: str) -> None:
+def test_invalid_settings_are_refused(make: object, message: str) -> None:
     assert callable(make)
     with pytest.raises(UsageError, match=message):
         make()

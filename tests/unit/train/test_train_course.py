@@ -51,7 +51,7 @@ def assert_close(one: Mapping[str, Tensor], other: Mapping[str, Tensor], atol: f
 # ------------------------------------------------------------------ SIGTERM
 
 
-def test_sigterm_ends_with_a_checkpoint_and_the_same_call_goes_on(train: Split, tmp_path: Path) -> None:
+def test_sigterm_writes_a_checkpoint_and_training_resumes(train: Split, tmp_path: Path) -> None:
     def ask(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
         if done == 4:  # between two checkpoints
             os.kill(os.getpid(), signal.SIGTERM)
@@ -121,7 +121,7 @@ class BrokenOnce(Standard):
         return replace(step, loss=step.loss * (float("nan") if self.calls == 5 else 1.0))
 
 
-def test_a_broken_loss_sends_the_run_back_and_on_another_way(train: Split, tmp_path: Path) -> None:
+def test_a_nan_loss_rolls_back_with_other_random_numbers(train: Split, tmp_path: Path) -> None:
     BrokenOnce.calls = 0
     run, seen = claim(tmp_path / "run"), list[str]()
     Trainer(tiny_vit(), BrokenOnce(), train, PLAN, run, seed=1, notify=lambda what, *_: seen.append(what)).fit()
@@ -136,7 +136,7 @@ def test_a_broken_loss_sends_the_run_back_and_on_another_way(train: Split, tmp_p
     assert not same(weights(run), weights(calm))
 
 
-def test_going_back_loses_no_better_weights(train: Split, tmp_path: Path) -> None:
+def test_a_rollback_keeps_the_best_weights(train: Split, tmp_path: Path) -> None:
     """The hold-out is looked at after update 4; update 5 breaks, and the run goes back to 3."""
     BrokenOnce.calls = 0
     scores = iter([0.9, 0.5, 0.6])
@@ -149,7 +149,7 @@ def test_going_back_loses_no_better_weights(train: Split, tmp_path: Path) -> Non
     assert next(scores, None) is None
 
 
-def test_a_loss_broken_from_the_start_goes_back_to_the_first_weights(train: Split, tmp_path: Path) -> None:
+def test_a_nan_loss_at_the_start_rolls_back_to_the_initial_weights(train: Split, tmp_path: Path) -> None:
     class Always(Standard):
         def loss(self, model: nn.Module, examples: Examples) -> LossOutput:
             step = Standard.loss(self, model, examples)
@@ -177,7 +177,7 @@ class Steep(Standard):
         return replace(step, loss=step.loss + nothing)
 
 
-def test_weights_that_broke_under_a_fine_loss_are_never_saved(train: Split, tmp_path: Path) -> None:
+def test_nan_weights_are_never_saved(train: Split, tmp_path: Path) -> None:
     Steep.calls = 0
     run = claim(tmp_path / "run")
     Trainer(tiny_vit(), Steep(), train, PLAN, run, seed=1).fit()  # a checkpoint is due after the third update
@@ -190,7 +190,7 @@ def test_weights_that_broke_under_a_fine_loss_are_never_saved(train: Split, tmp_
 # ----------------------------------------------------------------- full disk
 
 
-def test_a_full_disk_is_named_and_the_checkpoint_before_survives(
+def test_a_full_disk_is_reported_and_the_last_checkpoint_kept(
     train: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = models.write_tensors
@@ -223,7 +223,9 @@ def test_a_full_disk_is_named_and_the_checkpoint_before_survives(
     [Adversarial(ATTACK, Linf(0.1)), TRADES(ATTACK, Linf(0.1), smoothing=0.1)],
     ids=lambda one: type(one).__name__,
 )
-def test_a_batch_in_parts_is_the_whole_batch(train: Split, tmp_path: Path, objective: Adversarial | TRADES) -> None:
+def test_gradient_accumulation_matches_the_whole_batch(
+    train: Split, tmp_path: Path, objective: Adversarial | TRADES
+) -> None:
     # plain SGD: Adam's division would blow up rounding
     plan = replace(PLAN, optimizer=SGD(lr=0.05), mixing=Mixing(mixup=0.8, cutmix=1.0), augment=PadCrop(1))
     runs = []
@@ -287,7 +289,7 @@ def test_synthetic_images_of_another_size_are_refused(train: Split, tmp_path: Pa
         ).fit()
 
 
-def test_images_changed_where_they_are_read(train: Split, tmp_path: Path) -> None:
+def test_images_augmented_by_the_loader(train: Split, tmp_path: Path) -> None:
     host = PILAugment(rand_augment="rand-m9-mstd0.5-inc1", erase=0.25, color_jitter=0.0)
     plan = replace(PLAN, pil_augment=host, repeats=2)
     runs = [claim(tmp_path / name) for name in ("one", "two")]
@@ -299,7 +301,7 @@ def test_images_changed_where_they_are_read(train: Split, tmp_path: Path) -> Non
 # -------------------------------------------------------------------- watching
 
 
-def test_what_is_logged(train: Split, tmp_path: Path) -> None:
+def test_the_log_has_its_columns(train: Split, tmp_path: Path) -> None:
     run = claim(tmp_path / "run")
     Trainer(
         tiny_vit(),
@@ -320,7 +322,7 @@ def test_what_is_logged(train: Split, tmp_path: Path) -> None:
     assert list((run.folder / "tensorboard").glob("events.out.tfevents.*"))
 
 
-def test_nothing_is_compiled_for_a_check(train: Split, tmp_path: Path) -> None:
+def test_checks_compile_nothing(train: Split, tmp_path: Path) -> None:
     """An attack leaves fewer images with every step, and each number of them would be compiled anew."""
     seen: list[int] = []
 
@@ -358,7 +360,7 @@ def test_nothing_is_compiled_for_a_check(train: Split, tmp_path: Path) -> None:
         ({"clean": 0.0, "fgsm": 0.03, "rob_clean": 0.0, "rob_fgsm": 0.03}, None, []),
     ],
 )
-def test_alarms(scores: dict[str, float], best: float | None, codes: list[str]) -> None:
+def test_flags_of_training(scores: dict[str, float], best: float | None, codes: list[str]) -> None:
     found: list[Flag] = overfitting_flags(scores, best)
     assert [alarm.code for alarm in found] == codes
 
@@ -366,7 +368,7 @@ def test_alarms(scores: dict[str, float], best: float | None, codes: list[str]) 
 # ------------------------------------------------------------- faster, and the same
 
 
-def test_an_understudy_answers_for_the_model_and_keeps_up_with_it() -> None:
+def test_the_attack_model_follows_the_weights() -> None:
     model = tiny_vit()
     attack_model = AttackModel(model)
     x = torch.rand(4, 3, 8, 8)
@@ -383,7 +385,7 @@ def test_an_understudy_answers_for_the_model_and_keeps_up_with_it() -> None:
     assert grad.dtype is torch.float32
 
 
-def test_training_with_an_understudy_resumes_exactly(train: Split, tmp_path: Path) -> None:
+def test_training_with_an_attack_model_resumes_exactly(train: Split, tmp_path: Path) -> None:
     plan = replace(PLAN, precision=Precision.BF16, attack_model=True, ema=0.9)
     objective = TRADES(ATTACK, Linf(0.1))
     whole, broken = claim(tmp_path / "whole"), claim(tmp_path / "broken")
@@ -408,7 +410,7 @@ def test_a_compiled_model_trains_to_the_same_weights(train: Split, tmp_path: Pat
     assert_close(weights(runs[0]), weights(runs[2]), 1e-4)
 
 
-def test_what_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[nn.Module] = []
     monkeypatch.setattr(nn.Module, "compile", lambda module, **how: seen.append(module))
     net = tiny_vit().net
@@ -427,7 +429,7 @@ def test_what_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
         assert [id(module) for module in seen] == [id(module) for module in wanted]
 
 
-def test_what_may_be_recorded() -> None:
+def test_capturable_parts() -> None:
     gpu, plan = torch.device("cuda"), replace(PLAN, batch_size=8, compile=Compile.BLOCKS)
     assert plan.supports_cuda_graphs(gpu)
     assert not plan.supports_cuda_graphs(torch.device("cpu"))

@@ -102,12 +102,12 @@ def test_copies_of_an_image_in_one_batch_differ(held: Split) -> None:
     assert len(x.flatten(1).unique(dim=0)) == 3
 
 
-def test_workers_make_what_this_process_makes(files: Split) -> None:
+def test_workers_and_the_main_process_agree(files: Split) -> None:
     for one, other in zip(made(files, FULL), made(files, FULL, num_workers=2), strict=True):
         assert torch.equal(one, other)
 
 
-def test_what_a_worker_is_given_survives_the_way_to_a_new_process(files: Split) -> None:
+def test_arguments_of_workers_can_be_pickled(files: Split) -> None:
     one = AugmentedImages(files, FULL, 3)
     other = pickle.loads(pickle.dumps(one))  # noqa: S301
     first, second = one[0, 4, 0], other[0, 4, 0]
@@ -125,7 +125,7 @@ def test_the_callers_random_state_is_left_alone(held: Split, workers: int) -> No
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_dropped_early_no_process_is_left(held: Split, workers: int) -> None:
+def test_closing_early_leaves_no_process(held: Split, workers: int) -> None:
     def endless() -> Iterator[BatchIndex]:
         while True:
             yield index([0])
@@ -153,7 +153,7 @@ def test_crops_are_cut_from_the_original(files: Split, held: Split) -> None:
         assert any((np.asarray(window) == got.permute(1, 2, 0).numpy()).all() for window in windows)
 
 
-def test_each_part_does_something_and_only_when_asked(held: Split) -> None:
+def test_each_part_changes_images_only_when_enabled(held: Split) -> None:
     plain = held.images(torch.arange(6))
     for augment in (
         PILAugment(resized_crop=False, flip=True, color_jitter=0.0),
@@ -178,7 +178,7 @@ def test_jitter_stays_on_beside_rand_augment(held: Split) -> None:
     assert not any(torch.equal(one, other) for one, other in zip(jittered, plain, strict=True))
 
 
-def test_erasing_is_our_own_with_whole_pixel_values(held: Split) -> None:
+def test_erasing_matches_ours_with_eight_bit_values(held: Split) -> None:
     plain = held.images(torch.arange(6))
     [x] = made(held, PILAugment(False, flip=False, color_jitter=0.0, erase=1.0), [index(range(6))])
     seeds = torch.tensor([fold_seed(0, 0, row, 0) for row in range(6)])
@@ -195,7 +195,7 @@ def test_images_that_are_not_square_keep_their_shape() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_broken_file_is_named_in_one_line(root: Path, tmp_path: Path, workers: int) -> None:
+def test_a_damaged_file_is_a_one_line_error(root: Path, tmp_path: Path, workers: int) -> None:
     folder = tmp_path / "broken"
     (folder / "test" / "cat").mkdir(parents=True)
     whole = (root / "test" / "cat" / "0.png").read_bytes()
@@ -207,7 +207,7 @@ def test_a_broken_file_is_named_in_one_line(root: Path, tmp_path: Path, workers:
         made(split, FULL, [index([1 - broken, broken], real=2)], num_workers=workers)
 
 
-def test_pictures_are_read_in_rgb_at_their_own_size(tmp_path: Path) -> None:
+def test_images_are_read_in_rgb_at_their_own_size(tmp_path: Path) -> None:
     (tmp_path / "test" / "cat").mkdir(parents=True)
     gray = np.arange(12, dtype=np.uint8).reshape(3, 4) * 20
     Image.fromarray(gray).save(tmp_path / "test" / "cat" / "gray.png")
@@ -229,7 +229,7 @@ def test_pictures_are_read_in_rgb_at_their_own_size(tmp_path: Path) -> None:
 # The sixteen
 
 
-def test_there_are_sixteen_sets_and_each_is_what_its_name_says() -> None:
+def test_sixteen_augmentation_sets_match_their_names() -> None:
     assert len(AUGMENTATION_SETS) == 16
     for name, chosen in AUGMENTATION_SETS.items():
         parts = set(name.split("+")) - {"base"}
@@ -277,7 +277,7 @@ def test_each_set_runs(held: Split, chosen: AugmentationSet) -> None:
         ({"ratio": (0.0, 0.5)}, r"PILAugment.ratio\[0\] must be positive, got 0.0"),
     ],
 )
-def test_what_cannot_be_is_refused(values: dict[str, object], message: str) -> None:
+def test_invalid_settings_are_refused(values: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         PILAugment(**values)  # type: ignore[arg-type]
 
@@ -285,7 +285,7 @@ def test_what_cannot_be_is_refused(values: dict[str, object], message: str) -> N
 @pytest.mark.parametrize(
     "text", [RAND, "rand-m9-n3-mstd0.5", "rand-mstd1-tweights", "rand-m7-mstd0.5-inc1-p0.8", "rand"]
 )
-def test_timms_spellings_are_taken(held: Split, text: str) -> None:
+def test_spellings_of_timm_are_accepted(held: Split, text: str) -> None:
     assert made(held, PILAugment(rand_augment=text), [index([0])])[0].shape == (1, 3, 16, 16)
 
 
@@ -300,7 +300,7 @@ def test_the_highest_level_of_posterize_is_black(held: Split) -> None:
         assert highest.image(held, 0, seed=seed).shape == (3, 16, 16)
 
 
-def test_fewer_than_no_workers_are_refused(held: Split) -> None:
+def test_a_negative_number_of_workers_is_refused(held: Split) -> None:
     with pytest.raises(
         UsageError, match=r"pil_augmented\(num_workers=\) must lie in \[0, 1024\], got -1. 0 works in this process"
     ):

@@ -24,7 +24,7 @@ def train(folder: Path, *launcher: str) -> str:
 
 
 @pytest.mark.slow
-def test_two_ranks_end_where_one_does(tmp_path: Path) -> None:
+def test_two_ranks_match_one_rank(tmp_path: Path) -> None:
     train(tmp_path / "one")
     out = train(tmp_path / "two", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "--")
     assert out.count("is trained") == 1
@@ -52,7 +52,7 @@ def course(folder: Path, kind: str, ranks: int, last: int | None = None) -> dict
 @pytest.mark.parametrize(
     "kind", ["trades", "awp", "scaling", "shard", "tradeoff", "tradeoff-awp", "tora-standard", "broken"]
 )
-def test_every_way_of_training_is_the_same_on_two_ranks(tmp_path: Path, kind: str) -> None:
+def test_every_objective_is_the_same_on_two_ranks(tmp_path: Path, kind: str) -> None:
     one, two = course(tmp_path / "one", kind, 1), course(tmp_path / "two", kind, 2)
     assert one.keys() == two.keys()
     for key in one:
@@ -64,7 +64,7 @@ def test_every_way_of_training_is_the_same_on_two_ranks(tmp_path: Path, kind: st
     ("kind", "first", "then"),
     [("trades", 2, 1), ("trades", 1, 2), ("scaling", 2, 1), ("shard", 2, 1), ("tradeoff", 2, 1)],
 )
-def test_a_run_goes_on_with_another_number_of_ranks(tmp_path: Path, kind: str, first: int, then: int) -> None:
+def test_a_run_resumes_with_another_number_of_ranks(tmp_path: Path, kind: str, first: int, then: int) -> None:
     """Killed in the middle of an epoch, no image is lost or seen twice: the weights are those of the whole run."""
     whole = course(tmp_path / "whole", kind, 1)
     course(tmp_path / "cut", kind, first, last=7)
@@ -77,7 +77,7 @@ def test_a_run_goes_on_with_another_number_of_ranks(tmp_path: Path, kind: str, f
 
 
 @pytest.mark.slow
-def test_gradients_are_exchanged_once_an_update_whatever_the_attack_does(tmp_path: Path) -> None:
+def test_gradients_are_reduced_once_per_update(tmp_path: Path) -> None:
     counts = {}
     for kind in ("steps-1", "steps-4", "parts-2"):
         (tmp_path / kind).mkdir()

@@ -67,7 +67,7 @@ class Course:
 
 @pytest.mark.parametrize("scope", list(Scope))
 @pytest.mark.parametrize("batches", [None, 1])
-def test_an_epoch_of_scaling_moves_the_factors_alone(
+def test_a_scaled_epoch_changes_the_factors_only(
     train: Split, tmp_path: Path, scope: Scope, batches: int | None
 ) -> None:
     run = claim(tmp_path / "run")
@@ -91,7 +91,7 @@ def test_an_epoch_of_scaling_moves_the_factors_alone(
 
 @pytest.mark.parametrize("killed", [10, 13], ids=["in the epoch of scaling", "after it"])
 @pytest.mark.parametrize("scope", list(Scope))
-def test_a_run_goes_on_where_it_was(train: Split, tmp_path: Path, scope: Scope, killed: int) -> None:
+def test_an_interrupted_run_resumes(train: Split, tmp_path: Path, scope: Scope, killed: int) -> None:
     def ask(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
         if done == killed:
             os.kill(os.getpid(), signal.SIGTERM)
@@ -109,7 +109,7 @@ def test_a_run_goes_on_where_it_was(train: Split, tmp_path: Path, scope: Scope, 
 @pytest.mark.parametrize(
     "inner", [MART(ATTACK, Linf(0.1)), AWP(TRADES(ATTACK, Linf(0.1)), gamma=0.01, start=1)], ids=["mart", "awp"]
 )
-def test_the_file_is_the_model_and_holds_its_factors(train: Split, tmp_path: Path, inner: Objective) -> None:
+def test_the_checkpoint_has_the_factors(train: Split, tmp_path: Path, inner: Objective) -> None:
     run = claim(tmp_path / "run")
     model = Trainer(tiny_vit(), replace(SCALING, inner=inner), train, PLAN, run, seed=1).fit()
     back = models.load(run.checkpoints / "final.safetensors")
@@ -135,7 +135,7 @@ def test_a_model_trained_on_scaled_attacks_is_a_plain_model(train: Split, tmp_pa
     assert not same(weights(run), weights(plain))
 
 
-def test_without_an_epoch_of_scaling_it_is_the_inner_objective(train: Split, tmp_path: Path) -> None:
+def test_without_scaled_epochs_it_is_the_inner_objective(train: Split, tmp_path: Path) -> None:
     for scope in Scope:
         objective = replace(SCALING, scope=scope, period=100)
         Trainer(tiny_vit(), objective, train, PLAN, claim(tmp_path / scope.name), seed=1).fit()
@@ -146,7 +146,7 @@ def test_without_an_epoch_of_scaling_it_is_the_inner_objective(train: Split, tmp
     assert same(plain, deployed)
 
 
-def test_what_is_logged(train: Split, tmp_path: Path) -> None:
+def test_the_log_has_its_columns(train: Split, tmp_path: Path) -> None:
     run = claim(tmp_path / "run")
     Trainer(tiny_vit(), replace(SCALING, batches=3), train, PLAN, run, seed=1).fit()
     lines = [json.loads(line) for line in (run.folder / "log.jsonl").read_text().splitlines()]
@@ -161,7 +161,7 @@ def test_what_is_logged(train: Split, tmp_path: Path) -> None:
     assert steps[10]["attention_distance"] > 0
 
 
-def test_a_start_with_factors_keeps_them(train: Split, tmp_path: Path) -> None:
+def test_start_factors_are_kept(train: Split, tmp_path: Path) -> None:
     """Fine-tuning with any objective: the average has them too, unchanged."""
     model = tiny_vit()
     set_attention_scales(model, [0.3, 0.7])
@@ -171,7 +171,7 @@ def test_a_start_with_factors_keeps_them(train: Split, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("scope", list(Scope))
-def test_a_copy_in_bf16_answers_with_the_factors(train: Split, tmp_path: Path, scope: Scope) -> None:
+def test_a_bf16_copy_uses_the_factors(train: Split, tmp_path: Path, scope: Scope) -> None:
     model = tiny_vit()
     set_attention_scales(model, [0.5, 0.25])
     attack_model = AttackModel(model)
@@ -199,7 +199,7 @@ def test_a_copy_in_bf16_answers_with_the_factors(train: Split, tmp_path: Path, s
         ),
     ],
 )
-def test_what_hides_attention_is_refused_before_the_first_update(
+def test_unsupported_models_are_refused_before_the_first_update(
     train: Split, tmp_path: Path, scope: Scope, settings: dict[str, object], message: str
 ) -> None:
     run, plan = claim(tmp_path / "run"), replace(PLAN, **settings)  # type: ignore[arg-type]

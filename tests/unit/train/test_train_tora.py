@@ -60,7 +60,7 @@ def frozen(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     ids=["tora", "adapter fusion", "head", "single"],
 )
 @pytest.mark.parametrize("precision", list(Precision))
-def test_what_is_frozen_is_the_same_bit_for_bit(
+def test_frozen_weights_are_unchanged_bit_for_bit(
     train: Split, tmp_path: Path, tuning: Tuning, independent: float, precision: Precision
 ) -> None:
     run, before = claim(tmp_path / "run"), backbone().net.state_dict()
@@ -101,7 +101,7 @@ class Course:
     [AdamW(lr=5e-3, weight_decay=0.5), Lion(lr=1e-3, weight_decay=0.5), SGD(lr=0.1, weight_decay=0.1)],
     ids=["adamw", "lion", "sgd"],
 )
-def test_what_waits_for_its_turn_is_neither_moved_nor_decayed(
+def test_inactive_parts_are_neither_updated_nor_decayed(
     train: Split, tmp_path: Path, optimizer: OptimizerChoice
 ) -> None:
     run = claim(tmp_path / "run")
@@ -124,7 +124,7 @@ def test_what_waits_for_its_turn_is_neither_moved_nor_decayed(
 
 
 @pytest.mark.parametrize("killed", [3, 4, 6], ids=["in phase 1", "between", "in phase 2"])
-def test_a_run_goes_on_where_it_was(train: Split, tmp_path: Path, killed: int) -> None:
+def test_an_interrupted_run_resumes(train: Split, tmp_path: Path, killed: int) -> None:
     def ask(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
         if done == killed:
             os.kill(os.getpid(), signal.SIGTERM)
@@ -139,7 +139,7 @@ def test_a_run_goes_on_where_it_was(train: Split, tmp_path: Path, killed: int) -
     assert same(one.net.state_dict(), other.net.state_dict())
 
 
-def test_a_batch_in_parts_is_the_same_batch(train: Split, tmp_path: Path) -> None:
+def test_gradient_accumulation_matches_the_whole_batch(train: Split, tmp_path: Path) -> None:
     plan = replace(PLAN, optimizer=SGD(lr=0.05), ema=None)
     Trainer(fresh(), OBJECTIVE, train, plan, claim(tmp_path / "one"), seed=1).fit()
     Trainer(fresh(), OBJECTIVE, train, replace(plan, accumulate=4), claim(tmp_path / "four"), seed=1).fit()
@@ -149,7 +149,7 @@ def test_a_batch_in_parts_is_the_same_batch(train: Split, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("objective", [OBJECTIVE, AWP(OBJECTIVE, gamma=0.01)], ids=["alone", "with AWP"])
-def test_the_file_is_the_model_and_answers_with_every_head(train: Split, tmp_path: Path, objective: Objective) -> None:
+def test_the_checkpoint_has_every_head(train: Split, tmp_path: Path, objective: Objective) -> None:
     run = claim(tmp_path / "run")
     model = Trainer(fresh(), objective, train, PLAN, run, seed=1).fit()
     path = run.checkpoints / "final.safetensors"
@@ -164,7 +164,7 @@ def test_the_file_is_the_model_and_answers_with_every_head(train: Split, tmp_pat
 
 @pytest.mark.parametrize("first", list(Output))
 @pytest.mark.parametrize("second", list(Output))
-def test_attacks_are_crafted_on_a_copy_with_the_output_that_each_phase_attacks(
+def test_attacks_use_a_copy_with_the_output_of_the_phase(
     train: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: Output, second: Output
 ) -> None:
     seen: list[str] = []
@@ -185,7 +185,9 @@ def test_attacks_are_crafted_on_a_copy_with_the_output_that_each_phase_attacks(
 
 
 @pytest.mark.slow
-def test_compiled_it_learns_the_same(train: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_training_gives_the_same_weights(
+    train: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A graph for the attack and for each head's turn; without the last stage of the compiler, which takes minutes."""
     monkeypatch.setattr(Compile, "apply", lambda self, net: net.compile(backend="aot_eager") if self.value else None)
     torch._dynamo.reset()
@@ -206,7 +208,7 @@ def test_compiled_it_learns_the_same(train: Split, tmp_path: Path, monkeypatch: 
         ({"checkpoint_activations": True}, "Adapted cannot recompute activations"),
     ],
 )
-def test_what_cannot_be_is_refused_before_the_first_update(
+def test_unsupported_settings_are_refused_before_the_first_update(
     train: Split, tmp_path: Path, settings: dict[str, object], message: str
 ) -> None:
     run, plan = claim(tmp_path / "run"), replace(PLAN, **settings)  # type: ignore[arg-type]
@@ -220,7 +222,7 @@ def test_a_model_without_adapters_is_refused(train: Split, tmp_path: Path) -> No
         Trainer(backbone(), OBJECTIVE, train, PLAN, claim(tmp_path / "run"), seed=1).fit()
 
 
-def test_blocks_that_are_alike_are_compiled_once_a_stage(
+def test_equal_blocks_are_compiled_once_per_stage(
     train: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The attack's copy, the turn of each head, and phase 2; what is frozen or never learned, fewer times."""
