@@ -15,8 +15,8 @@ from vitadel.cli import main
 Command = Callable[..., tuple[int, str, str]]
 Start = Callable[..., ForkServerProcess]
 
-# What a process of its own does: the command, killed by itself just before the n-th write of a file whose path ends
-# as told, when a part of that file is already there.
+# The code of a separate process: the command, which kills itself just before the n-th write of a file whose path has
+# the given ending, when a part of that file is already there.
 CHILD = """
 import os, signal, sys
 os.environ.update({environment!r})

@@ -47,12 +47,12 @@ def test_a_study_runs_and_is_reported(
     result = json.loads((run / "study" / "result.json").read_text())
     code, again, _ = vitadel(*words, "--json", "--batch", "5")
     assert code == 0
-    told = json.loads(again)
-    assert told["verdict"] == result["verdict"]
-    assert told["iterations"] == result["iterations"]
-    assert [point["blocks"] for point in told["blocks"]] == [0, 2]
+    result_again = json.loads(again)
+    assert result_again["verdict"] == result["verdict"]
+    assert result_again["iterations"] == result["iterations"]
+    assert [point["blocks"] for point in result_again["blocks"]] == [0, 2]
     assert "counts" not in again
-    assert {Path(path).stem[3:] for path in told["figures"]} == drawn
+    assert {Path(path).stem[3:] for path in result_again["figures"]} == drawn
 
     code, _, err = vitadel(*words, "--seed", "1")
     assert code == 2
@@ -114,21 +114,21 @@ def test_studies_are_listed_and_described(vitadel: Command) -> None:
 
 
 def test_invalid_arguments_are_refused(vitadel: Command, trained: Path, tmp_path: Path) -> None:
-    def told(study: str, model: str | Path = trained, *more: str) -> str:
+    def error(study: str, model: str | Path = trained, *more: str) -> str:
         code, out, err = vitadel("analyze", study, model, "--data", "digits[:8]", "--run", tmp_path / "run", *more)
         assert (code, out) == (2, "")
         assert err.count("\n") == 1
         return err
 
-    assert "unknown study 'maskin'. Did you mean 'masking'" in told("maskin")
-    assert "unknown setting of masking 'query'" in told("masking:query=3")
-    assert "masking:queries wants a whole number, got 'x'" in told("masking:queries=x")
-    assert "several with + between them, got '1/2'" in told("masking:iterations=1/2")
-    assert "unknown masking:scaling 'ass'. Did you mean 'aas'" in told("masking:scaling=ass")
-    assert "Masking.steps must be at least 1" in told("masking:steps=0")
-    assert "ResNet has no attention" in told("masking", "timm:test_resnet", "--classes", "10")
-    assert "unknown threat 'lnf'" in told("masking", trained, "--threat", "lnf:8/255")
-    assert "unknown split 'validation'" in told("masking", trained, "--split", "validation")
+    assert "unknown study 'maskin'. Did you mean 'masking'" in error("maskin")
+    assert "unknown setting of masking 'query'" in error("masking:query=3")
+    assert "masking:queries wants a whole number, got 'x'" in error("masking:queries=x")
+    assert "several with + between them, got '1/2'" in error("masking:iterations=1/2")
+    assert "unknown masking:scaling 'ass'. Did you mean 'aas'" in error("masking:scaling=ass")
+    assert "Masking.steps must be at least 1" in error("masking:steps=0")
+    assert "ResNet has no attention" in error("masking", "timm:test_resnet", "--classes", "10")
+    assert "unknown threat 'lnf'" in error("masking", trained, "--threat", "lnf:8/255")
+    assert "unknown split 'validation'" in error("masking", trained, "--split", "validation")
     assert "unknown study 'msking'. Did you mean 'masking'" in vitadel("studies", "msking")[2]
     assert not (tmp_path / "run").exists()
 
@@ -157,10 +157,10 @@ def test_a_study_with_exhibits_runs_and_is_reported(vitadel: Command, gated: Pat
     assert parts["study"] == {"is": "TORAGates", "images": 2, "blocks": [1]}
     assert "threat" not in parts
 
-    code, told, _ = vitadel(*words, tmp_path / "one", "--json", "--batch", "4")
+    code, printed, _ = vitadel(*words, tmp_path / "one", "--json", "--batch", "4")
     assert code == 0
-    assert "base64" not in told
-    result = json.loads(told)
+    assert "base64" not in printed
+    result = json.loads(printed)
     assert result["shares"]["rob"]["mean"] == [0.5, 0.5]
     assert [one["kind"] for one in result["exhibits"]] == ["pictures", "pictures", "lines", "table"]
     assert "base64" in (tmp_path / "one" / "study" / "result.json").read_text()
@@ -218,7 +218,7 @@ def test_settings_of_every_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     assert read("names=,per=head") == Settings(names=(), per=Per.HEAD)
     assert read("against=none,limit=none") == Settings(against=None, limit=None)
     assert read("limit=7") == Settings(limit=7)
-    for text, told in {
+    for text, message in {
         "deep=yes": "every:deep wants true or false, got 'yes'",
         "per=haed": "unknown every:per 'haed'. Did you mean 'head'? Known: head, row",
         "limit=x": "every:limit wants a whole number, got 'x'",
@@ -229,4 +229,4 @@ def test_settings_of_every_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     }.items():
         with pytest.raises(UsageError) as raised:
             read(text)
-        assert told in str(raised.value)
+        assert message in str(raised.value)

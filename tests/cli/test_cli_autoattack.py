@@ -43,15 +43,15 @@ def test_suites_run_and_rows_name_the_attack_that_broke_an_image(
     wrong = [label != answer for label, answer in zip(rows["label"], rows["clean_prediction"], strict=True)]
     assert [to == "clean" for to in rows["broken_by"]] == wrong
     assert summary["clean"]["correct"] == 40 - sum(wrong) > 0  # type: ignore[index]
-    # nothing stands at such a radius, and each image fell to one attack, whose last question it was
+    # no image is robust at such a radius, and each is broken by the last query of one attack
     assert summary["robust"]["correct"] == 0  # type: ignore[index]
     for place, attack in enumerate(attacks_of(summary)):
-        fell = [to == attack["name"] for to in rows["broken_by"]]
+        broken = [to == attack["name"] for to in rows["broken_by"]]
         spent = [costs[place] for costs in rows["forwards"]]
-        assert attack["broken"] == sum(fell)
+        assert attack["broken"] == sum(broken)
         assert attack["forwards"] == sum(spent)
         assert attack["tried"] == sum(count > 0 for count in spent)
-        assert all(count > 0 for count, here in zip(spent, fell, strict=True) if here)
+        assert all(count > 0 for count, here in zip(spent, broken, strict=True) if here)
     assert sum(int(str(attack["broken"])) for attack in attacks_of(summary)) == 40 - sum(wrong)
     for label, answer in zip(rows["label"], rows["prediction"], strict=True):
         assert label != answer
@@ -86,7 +86,7 @@ def test_the_attack_autoattack_runs_its_stages(vitadel: Command, trained: Path, 
 @pytest.mark.parametrize(
     ("attack", "forwards", "backwards"),
     [
-        # an image that stands at a tiny radius costs all there is to spend: steps and one question more, per target
+        # at a tiny radius an image is robust and costs the whole budget: the steps and one query more, per target
         ("apgd:steps=7", 8, 8),
         ("apgd:steps=7,targets=9", 9 * 8, 9 * 8),
         ("apgd:steps=7,targets=20,restarts=2", 9 * 8 * 2, 9 * 8 * 2),
@@ -122,9 +122,9 @@ def test_the_precision_of_the_search_changes_no_verdict(vitadel: Command, traine
     tables = [ResultFolder(tmp_path / name / "eval" / "attack-linf-60_255").rows() for name in precisions]
     for table in tables:
         assert table["clean_prediction"] == tables[0]["clean_prediction"]
-        fell = [to == "pgd:steps=10" for to in table["broken_by"]]
+        broken = [to == "pgd:steps=10" for to in table["broken_by"]]
         wrong = [label != answer for label, answer in zip(table["label"], table["prediction"], strict=True)]
         clean = [to == "clean" for to in table["broken_by"]]
-        assert wrong == [a or b for a, b in zip(fell, clean, strict=True)]
+        assert wrong == [a or b for a, b in zip(broken, clean, strict=True)]
     code, _, err = vitadel(*words, "--run", tmp_path / "x", "--precision", "fp8")
     assert (code, err) == (2, "vitadel: unknown precision 'fp8'. Known: bf16, float32, fp16.\n")

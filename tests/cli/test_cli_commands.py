@@ -92,7 +92,7 @@ def test_the_same_command_resumes_and_another_is_refused(vitadel: Command, train
     assert (code, out) == (2, "")
     assert err.startswith("vitadel: ")
     assert "belongs to another run; it differs in parts.threat.eps" in err
-    code, _, err = vitadel(*words, "--threat", "linf:8/255", "--keep-images")  # of what has fallen nothing was kept
+    code, _, err = vitadel(*words, "--threat", "linf:8/255", "--keep-images")  # images of broken rows were not kept
     assert code == 2
     assert "belongs to another run; it differs in parts.keep_images" in err
     assert err.count("\n") == 1
@@ -249,11 +249,11 @@ def test_assumptions_about_a_file_are_reported_and_recorded(vitadel: Command, tm
     parts = parts_of(tmp_path / "assumed")
     assert parts["assumed"] == {"normalization": half}
     assert parts["model"]["spec"]["normalization"] == half
-    said = ("--mean", "0,0,0", "--std", "1,1,255/255")
-    code, _, err = vitadel(*judge, tmp_path / "said", *said)
+    given = ("--mean", "0,0,0", "--std", "1,1,255/255")
+    code, _, err = vitadel(*judge, tmp_path / "given", *given)
     assert code == 0
     assert "assumed" not in err
-    parts = parts_of(tmp_path / "said")
+    parts = parts_of(tmp_path / "given")
     assert "assumed" not in parts
     assert parts["model"]["spec"]["normalization"] == {"is": "Normalization", "mean": [0.0] * 3, "std": [1.0] * 3}
     code, out, _ = vitadel(*judge, tmp_path / "json", "--json")

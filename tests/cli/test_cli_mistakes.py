@@ -56,7 +56,7 @@ def test_numbers_out_of_range_are_refused_before_a_folder_is_taken(
 ) -> None:
     run = ("--run", tmp_path / "run")
     train = ("train", "digits-standard", "--data", "digits[:64]", *run, "--set")
-    for setting, told in (
+    for setting, message in (
         ("selection.images=-1", "Selection.images must be at least 1, got -1"),
         ("selection.split=tset", "unknown selection.split 'tset'"),
         ("plan.optimizer.betas=1,1", "AdamW.betas[0] must lie in [0, 1), got 1.0"),
@@ -64,7 +64,7 @@ def test_numbers_out_of_range_are_refused_before_a_folder_is_taken(
         ("preprocess=squash:99999999", "Squash.size must lie in [1, 4096], got 99999999"),
         ("model.image_size=100000", "ModelChoice.image_size must lie in [1, 4096], got 100000"),
     ):
-        assert told in mistake(vitadel(*train, setting))
+        assert message in mistake(vitadel(*train, setting))
     evaluate = ("evaluate", trained, "--data", "digits[:8]", *run)
     assert "Squash.size must lie in" in mistake(vitadel(*evaluate, "--preprocess", "squash:99999999"))
     assert "'linf:8/255/2' is not a number" in mistake(vitadel(*evaluate, "--threat", "linf:8/255/2"))
@@ -107,9 +107,9 @@ def test_a_model_for_other_classes_is_refused(vitadel: Command, tmp_path: Path) 
     model = models.load("timm:test_vit", num_classes=3, image_size=8, patch_size=2, options=options)
     models.save(model, tmp_path / "three.safetensors")
     words = ("evaluate", tmp_path / "three.safetensors", "--data", "digits[:8]", "--run", tmp_path / "run")
-    told = mistake(vitadel(*words))
-    assert "the model answers with 3 classes and digits[:8] has 10" in told
-    assert "Is it the model for this data set?" in told
+    error = mistake(vitadel(*words))
+    assert "the model answers with 3 classes and digits[:8] has 10" in error
+    assert "Is it the model for this data set?" in error
     for command in (("evaluate",), ("attack", "--attack", "pgd"), ("analyze", "correlation")):
         words = (*command, "timm:test_vit", "--data", "digits[:8]", "--run", tmp_path / "run")
         assert "the model answers with 1000 classes and digits[:8] has 10" in mistake(vitadel(*words))
@@ -121,8 +121,8 @@ def test_a_trained_head_is_never_replaced_for_evaluation(vitadel: Command, train
     torch.save(net.state_dict(), tmp_path / "four.pth")
     for model, own in ((trained, 10), (f"timm:test_resnet@{tmp_path / 'four.pth'}", 4)):
         words = ("evaluate", model, "--data", "digits[:8]", "--classes", "7", "--run", tmp_path / "run")
-        assert f"has {own} classes, not 7, and a fresh one" in (told := mistake(vitadel(*words)))
-        assert told.endswith(f"Write --num-classes {own}.\n")
+        assert f"has {own} classes, not 7, and a fresh one" in (error := mistake(vitadel(*words)))
+        assert error.endswith(f"Write --num-classes {own}.\n")
     same = ("evaluate", trained, "--data", "digits[:8]", "--suite", "clean", "--classes", "10")
     assert vitadel(*same, "--run", tmp_path / "run")[0] == 0
 
@@ -133,9 +133,9 @@ def test_weights_for_other_image_sizes_are_not_evaluated(vitadel: Command, tmp_p
     text = f"timm:test_vit@{tmp_path / 'w.pth'}"
     for command in (("evaluate",), ("attack", "--attack", "pgd"), ("analyze", "correlation")):
         words = (*command, text, "--data", "digits[:8]", "--classes", "10", "--run", tmp_path / "run")
-        told = mistake(vitadel(*words))
-        assert "have patches of 4, a grid of 8 x 8 tokens, so they are of images of 32 x 32; timm:test_vit was" in told
-        assert "Write --image-size 32 --patch-size 4 (" in told
+        error = mistake(vitadel(*words))
+        assert "have patches of 4, a grid of 8 x 8 tokens, so they are of images of 32 x 32; timm:test_vit was" in error
+        assert "Write --image-size 32 --patch-size 4 (" in error
     assert not (tmp_path / "run").exists()
 
 
@@ -202,12 +202,12 @@ def test_error_lines_are_bounded_and_without_control_characters(
     vitadel: Command, trained: Path, tmp_path: Path
 ) -> None:
     words = ("evaluate", trained, "--data", "digits[:8]", "--run", tmp_path / "run", "--threat")
-    told = mistake(vitadel(*words, "linf:" + "7" * 6000))
-    assert len(told) < 1600
-    assert "77... has too many digits" in told
-    told = mistake(vitadel("report", tmp_path / "red\x1b[31m\u202e"))
-    assert "red\\x1b[31m\\u202e is not a run folder" in told
-    assert told.rstrip("\n").isprintable()
+    error = mistake(vitadel(*words, "linf:" + "7" * 6000))
+    assert len(error) < 1600
+    assert "77... has too many digits" in error
+    error = mistake(vitadel("report", tmp_path / "red\x1b[31m\u202e"))
+    assert "red\\x1b[31m\\u202e is not a run folder" in error
+    assert error.rstrip("\n").isprintable()
 
 
 def test_control_c_exits_with_130_and_keeps_results(

@@ -26,14 +26,14 @@ def test_models_are_compared_with_a_baseline_and_written_as_tables(
 ) -> None:
     out, tables = tmp_path / "page.html", tmp_path / "tables"
     words = ("report", *evaluated, "--out", out, "--tables", tables)
-    code, said, _ = vitadel(*words, "--baseline", "digits-standard")
+    code, printed, _ = vitadel(*words, "--baseline", "digits-standard")
     assert code == 0
-    assert said.splitlines()[0] == str(out)
+    assert printed.splitlines()[0] == str(out)
     written = sorted(path.name for path in tables.iterdir())
     assert written == ["comparison.csv", "comparison.json", "comparison.md", "comparison.tex", "figures"]
-    told = json.loads((tables / "comparison.json").read_text())
-    assert [column["key"] for column in told["columns"]] == ["clean", "best-known linf:16/255"]
-    by_name = {model["model"]: model for model in told["models"]}
+    exported = json.loads((tables / "comparison.json").read_text())
+    assert [column["key"] for column in exported["columns"]] == ["clean", "best-known linf:16/255"]
+    by_name = {model["model"]: model for model in exported["models"]}
     manifest = json.loads((evaluated[1] / "manifest.json").read_text())
     assert by_name["timm:test_vit"]["parameters"] == manifest["parts"]["model"]["parameters"] > 100_000
     summary = json.loads((evaluated[0] / "eval" / "quick-linf-16_255" / "summary.json").read_text())

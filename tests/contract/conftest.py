@@ -177,32 +177,32 @@ def ripples() -> Callable[[float], nn.Module]:
 def support() -> Support:
     """The most a linear function can grow inside ball and box: max of slope.(c - x0) over allowed c, in closed form."""
 
-    def linf(eps: float, steep: Array, room: Array) -> Array:
-        return np.minimum(room, eps)
+    def linf(eps: float, steep: Array, slack: Array) -> Array:
+        return np.minimum(slack, eps)
 
-    def l1(eps: float, steep: Array, room: Array) -> Array:
+    def l1(eps: float, steep: Array, slack: Array) -> Array:
         """A fractional knapsack: the steepest values first, each as far as the box lets it."""
         order = np.argsort(-steep)
-        filled = np.concatenate([[0.0], np.cumsum(room[order])[:-1]])
-        moved = np.empty_like(room)
-        moved[order] = np.clip(eps - filled, 0, room[order])
+        filled = np.concatenate([[0.0], np.cumsum(slack[order])[:-1]])
+        moved = np.empty_like(slack)
+        moved[order] = np.clip(eps - filled, 0, slack[order])
         return moved
 
-    def l2(eps: float, steep: Array, room: Array) -> Array:
-        """Water-filling: min(room, t * steep) for the one t that uses up the budget."""
-        if np.linalg.norm(room[steep > 0]) <= eps:
-            return room
-        order = np.argsort(room / np.maximum(steep, 1e-300))
-        full = np.concatenate([[0.0], np.cumsum(room[order] ** 2)[:-1]])
+    def l2(eps: float, steep: Array, slack: Array) -> Array:
+        """Water-filling: min(slack, t * steep) for the one t that uses up the budget."""
+        if np.linalg.norm(slack[steep > 0]) <= eps:
+            return slack
+        order = np.argsort(slack / np.maximum(steep, 1e-300))
+        full = np.concatenate([[0.0], np.cumsum(slack[order] ** 2)[:-1]])
         left = np.cumsum(steep[order][::-1] ** 2)[::-1]
         # the budget is spent by the t of the first stretch whose own values are not yet full
         t = np.sqrt(np.maximum(eps**2 - full, 0) / np.maximum(left, 1e-300))
-        first = int(np.argmax(t * steep[order] <= room[order]))
-        return np.minimum(room, t[first] * steep)
+        first = int(np.argmax(t * steep[order] <= slack[order]))
+        return np.minimum(slack, t[first] * steep)
 
     def best(threat: Threat, slope: Array, x0: Array) -> float:
         solver = {Linf: linf, L1: l1, L2: l2}[type(threat)]
-        steep, room = np.abs(slope), np.where(slope > 0, 1 - x0, x0)
-        return float((steep * solver(threat.eps, steep, room)).sum())
+        steep, slack = np.abs(slope), np.where(slope > 0, 1 - x0, x0)
+        return float((steep * solver(threat.eps, steep, slack)).sum())
 
     return best

@@ -97,7 +97,7 @@ def test_each_stage_maximizes_its_published_loss() -> None:
 
 @pytest.mark.slow
 def test_a_robust_image_costs_the_whole_budget() -> None:
-    """APGD: 101 + 909 gradients. FAB: 909, with a question each. Rivals twice, a look after each stage, a verdict."""
+    """APGD: 101 + 909 gradients. FAB: 909, with a query each. Two ranking queries, one query after each stage, a verdict."""
     model = Planes()
     threat = Linf(0.98 * model.radius(Linf(0.1)))
     result = AutoAttack()(model, GRAY, Untargeted(LABEL), threat, seed=0)
@@ -111,7 +111,7 @@ def test_a_robust_image_costs_the_whole_budget() -> None:
 def test_the_randomized_version_averages_twenty_gradients() -> None:
     """103 points in L1, because each phase of the wide start has one more than it has steps.
 
-    DLR takes three classes, so a stage that climbs it first asks how many there are.
+    DLR takes three classes, so a stage that maximizes it first queries their number.
     """
     model = Planes()
     result = AutoAttackRand()(model, GRAY, Untargeted(LABEL), L1(0.98 * model.radius(L1(1.0))), seed=0)
@@ -163,5 +163,5 @@ def test_a_cascade_breaks_what_its_stages_break_alone(threat: Threat, ripples: C
             alone.append(model(small.project(x, x0)).argmax(1) != 0)
         together = cascade(model, x0, Untargeted(label_B), small, seed=8).success
         assert together.tolist() == torch.stack(alone).any(0).tolist()
-        more += int(together.sum()) - max(int(fell.sum()) for fell in alone)
+        more += int(together.sum()) - max(int(broken.sum()) for broken in alone)
     assert more > 0, "one stage found everything, so nothing was tested"

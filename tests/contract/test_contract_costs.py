@@ -40,7 +40,7 @@ def search_costs(attack: Attack, threat: Threat, classes: int) -> tuple[int, int
         return 1, 1
     if isinstance(attack, AutoAttack):
         stages = [search_costs(stage.attack, threat, classes) for stage in attack.stages(threat)]
-        # after each stage a look at who still stands
+        # after each stage a query for the images that are still robust
         return sum(forwards + 1 for forwards, _ in stages), sum(backwards for _, backwards in stages)
     if isinstance(attack, Square):
         return attack.restarts * (attack.queries + 1), 0
@@ -50,7 +50,7 @@ def search_costs(attack: Attack, threat: Threat, classes: int) -> tuple[int, int
     if isinstance(attack, PGD) and not attack.targets:
         judging = 1 if attack.keep_best else 0
         return attack.restarts * (attack.steps + judging), attack.restarts * attack.steps
-    # every search begins with a question and ends with one, and the rivals cost a look at the image
+    # every search begins and ends with a query, and ranking the classes costs one more
     searches, look = attack.restarts * max(1, min(attack.targets, classes - 1)), min(1, attack.targets)
     if isinstance(attack, FAB):
         normals = 1 if attack.targets else classes - 1
@@ -111,7 +111,7 @@ def test_a_search_ends_when_every_image_is_broken() -> None:
     [
         # the image that falls: asked about once; the other: 3 times 2 steps and 1 more; a verdict for each
         (APGD(steps=2, restarts=3), 1 + 3 * 3 + 2, 1 + 3 * 3),
-        # once per rival, and a look at each image for the rivals
+        # once per class, and a query of each image to rank the classes
         (APGD(steps=2, targets=2), 2 + 2 * 3 + 2 + 2, 2 + 2 * 3),
         (PGD(steps=2, targets=2, restarts=3), 2 + 3 * 2 * 3 + 2 + 2, 2 + 3 * 2 * 3),
         # a step asks about the point and about the boundary
@@ -143,7 +143,7 @@ def test_a_cascade_queries_no_broken_image(attacks: dict[str, Attack], threat: T
 
 @pytest.mark.parametrize("targets", [0, 2])
 def test_a_success_outside_the_threat_does_not_end_a_search(targets: int) -> None:
-    """The boundary is 0.25 away: FAB crosses it at once, walks along it, and never comes within 0.2."""
+    """The boundary is 0.25 away: FAB crosses it at once, moves along it, and never comes within 0.2."""
     goal, crossed = Untargeted(torch.tensor([0])), []
 
     def model(x: Tensor) -> Tensor:
@@ -193,10 +193,10 @@ def test_a_search_without_gradients_raises_no_flag_and_can_still_succeed() -> No
 
     x0, goal = torch.full((4, 3, 5, 7), 0.55), Untargeted(torch.zeros(4, dtype=torch.int64))
     search = Square(queries=20)(model, x0, goal, Linf(0.1), seed=0)
-    climb = PGD(steps=20)(model, x0, goal, Linf(0.1), seed=0)
+    result = PGD(steps=20)(model, x0, goal, Linf(0.1), seed=0)
     assert (search.success.tolist(), search.backwards, search.zero_gradients, search.flags) == ([True] * 4, 0, 0, ())
-    assert climb.success.tolist() == [False] * 4
-    assert [flag.code for flag in climb.flags] == ["zero-gradients"]
+    assert result.success.tolist() == [False] * 4
+    assert [flag.code for flag in result.flags] == ["zero-gradients"]
 
 
 def test_nonzero_gradients_raise_no_flag(attack: Attack, threat: Threat, batch: int, pixels: Pixels) -> None:

@@ -351,7 +351,7 @@ def test_results_do_not_depend_on_the_batch_size(attack: Attack, threat: Threat,
     model, x0, threat = net(torch.float64).eval(), pixels(7, torch.float64), with_eps(threat, threat.eps / 8)
     with torch.no_grad():
         answer_B = model(x0).argmax(1)
-    # some have fallen before they are touched, the others take their time
+    # some are misclassified at the start, the others need many steps
     goal, rng = (
         Untargeted(torch.where(torch.arange(7) % 3 == 0, labels(7), answer_B)),
         RandomStreams.of(2, torch.arange(7)),

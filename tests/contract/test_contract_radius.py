@@ -99,7 +99,7 @@ FAR: dict[tuple[str, str, type[Threat]], float] = {
 }
 # attacks that want any wrong class, most of them with a loss of their own
 OWN_GOAL = {"pgd-t", "apgd-t", "fab", "fab-t", "gama", "autoattack"}
-# attacks that climb whatever loss they get as the one they are a setting of does, or take their time
+# attacks that maximize any loss like the attack they are a setting of, or are slow
 ONE_LOSS = {"apgd-draws", "apgd-wide", "square"}
 # attacks that go on after a success, to the edge of the ball
 TO_THE_EDGE = {name for name in OPEN if name.startswith(("fgsm", "pgd"))} - {"pgd-t"}
@@ -207,16 +207,16 @@ def test_attacks_succeed_exactly_beyond_the_known_radius(
     eps = (0.98 if side == "inside" else far) * radius(threat, model, x0[3], support)
     threat = with_eps(threat, eps)
     result = OPEN[name](threat)(model, x0, GOALS[goal](7, LOSSES[loss]), threat, seed=0)
-    fell = result.success.tolist()
+    broken = result.success.tolist()
     # the images' radii are 10% apart, and eps is 2% from the fourth
     can = [True, True, True, far > NEAR or side == "outside", False, False, False]
     if far == NEAR:
-        assert fell == can
+        assert broken == can
     elif side == "outside":
-        assert all(fell[:4])
+        assert all(broken[:4])
     possible = shares(threat, model, x0, support) > 1
-    assert not any(one and not other for one, other in zip(fell, possible, strict=True))
-    assert result.prediction.tolist() == [int(one) for one in fell]
+    assert not any(one and not other for one, other in zip(broken, possible, strict=True))
+    assert result.prediction.tolist() == [int(one) for one in broken]
     assert result.distance.max().item() <= eps * (1 + 1e-9)
     if name in TO_THE_EDGE:
         assert result.distance.tolist() == pytest.approx([eps] * 7, rel=1e-9)
@@ -239,11 +239,11 @@ def test_attacks_succeed_exactly_beyond_the_known_radius_at_the_box(
     assert (possible[0], certain[0]) == (side == "outside",) * 2
 
     result = BOX[name](threat)(model, x0, Untargeted(torch.zeros(batch, dtype=torch.int64)), threat, seed=0)
-    fell = result.success.numpy()
-    assert not bool((fell & ~possible).any())
+    broken = result.success.numpy()
+    assert not bool((broken & ~possible).any())
     assert result.distance.max().item() <= eps * (1 + 1e-9)
     if (name, type(threat)) not in BLUNT:
-        assert bool(fell[certain].all())
+        assert bool(broken[certain].all())
         if name in TO_THE_EDGE:
             assert result.distance.tolist() == pytest.approx([eps] * batch, rel=1e-9)
 
@@ -267,7 +267,7 @@ def test_an_impossible_target_is_never_reached(easy_attack: Attack, threat: Thre
 
 
 def test_the_nearest_of_several_classes_is_found(threat: Threat) -> None:
-    """Five classes: the exact radius is the least over the rivals, and `margin` leads straight to that one."""
+    """Five classes: the exact radius is the least over the other classes, and `margin` leads directly to that one."""
     rng = torch.Generator().manual_seed(3)
     weight = torch.randn(5, 105, dtype=torch.float64, generator=rng) / 10
     bias = torch.tensor([3.0, 2.9, 2.8, 2.7, 2.6], dtype=torch.float64) - 0.5 * weight.sum(1)

@@ -171,7 +171,7 @@ def test_nan_gradients_are_refused(gradient_attack: Attack, threat: Threat, stee
 
 @pytest.mark.parametrize("steep", [torch.nan, torch.inf], ids=["nan", "infinite"])
 def test_the_engine_alone_refuses_nan_gradients(gradient_attack: Attack, threat: Threat, steep: float) -> None:
-    """An evaluation moves walks without anybody counting their gradients."""
+    """An evaluation runs an engine without counting its gradients."""
     if not isinstance(gradient_attack, IterativeAttack):
         return
     with torch.no_grad(), pytest.raises(UsageError, match="NaN or infinite logits or gradients for 2 images"):

@@ -7,8 +7,8 @@ import numpy.typing as npt
 import pytest
 from scipy.optimize import minimize
 
-from vitadel import attacks as attack_room
-from vitadel import threats as threat_room
+from vitadel import attacks as attack_package
+from vitadel import threats as threat_package
 from vitadel.attacks import Attack, AutoAttack
 from vitadel.threats import L1, L2, Linf, Threat
 
@@ -24,19 +24,19 @@ def test_every_attack_has_a_row(attacks: dict[str, Attack]) -> None:
     Those are held to their costs and verdicts in test_contract_autoattack.py.
     """
     kinds = {type(attack) for attack in attacks.values() if not isinstance(attack, AutoAttack)}
-    versions = {kind for kind in attack_room.ATTACKS.values() if issubclass(kind, AutoAttack)}
-    assert kinds == set(attack_room.ATTACKS.values()) - versions
+    versions = {kind for kind in attack_package.ATTACKS.values() if issubclass(kind, AutoAttack)}
+    assert kinds == set(attack_package.ATTACKS.values()) - versions
     assert [row for row, attack in attacks.items() if isinstance(attack, AutoAttack)] == ["autoattack"]
     assert {kind.search for kind in (*versions, type(attacks["autoattack"]))} == {AutoAttack.search}
 
 
 def test_every_threat_has_a_row(threats: dict[str, Threat]) -> None:
-    assert {name: type(threat) for name, threat in threats.items()} == threat_room.THREATS
+    assert {name: type(threat) for name, threat in threats.items()} == threat_package.THREATS
 
 
 def test_the_solver_away_from_the_box_is_the_dual_norm(threat: Threat, support: Support) -> None:
     slope = np.random.default_rng(0).normal(size=50)
-    small = threat_room.with_eps(threat, 0.05)
+    small = threat_package.with_eps(threat, 0.05)
     expected = 0.05 * np.linalg.norm(slope, ord=DUAL[type(threat)])
     assert support(small, slope, np.full(50, 0.5)) == pytest.approx(expected, rel=1e-12)
 

@@ -16,7 +16,7 @@ def network(seed: int = 0) -> Model:
 
 
 def filled(model: Model, seed: int = 0) -> Model:
-    """With weights of waves, and answers of all classes."""
+    """With sinusoidal weights, and predictions of all classes."""
     with torch.no_grad():
         for number, (name, weight) in enumerate(model.named_parameters()):
             restart = torch.sin(torch.arange(weight.numel(), dtype=weight.dtype).square() * (0.7 + 0.1 * number + seed))

@@ -115,7 +115,7 @@ def make_shared(server: Server, folder: Path) -> None:
 
 @dataclass(frozen=True)
 class Reference:
-    """An undisturbed run: its folder, its result, its seconds and its file operations."""
+    """An uninterrupted run: its folder, its result, its seconds and its file operations."""
 
     folder: Path
     result: dict[str, object]
@@ -164,7 +164,7 @@ def pick(case: Case, leave_out: tuple[str, ...] = ()) -> str:
 
 
 def resume(server: Server, case: Case, long: Long, reference: Reference) -> None:
-    """The same command once more, undisturbed: it must end with the reference's result."""
+    """The same command once more, uninterrupted: it must end with the reference's result."""
     order = long.order(case.folder)
     case.step(*order.words)
     ended = server.run(order)
@@ -175,7 +175,7 @@ def resume(server: Server, case: Case, long: Long, reference: Reference) -> None
 
 
 def difference_in(case: Case, reference: Reference, ignored: str = "") -> str | None:
-    """Where the result of the case's run differs from the undisturbed one; not looking at the file `ignored`."""
+    """Where the result of the case's run differs from the uninterrupted one; the file `ignored` is not compared."""
     expected, found = (
         {name: value for name, value in result.items() if not ignored or not ignored.startswith(name)}
         for result in (reference.result, result_of(case.folder / "run"))

@@ -132,18 +132,18 @@ def _resumed(server: Server, case: Case, long: Long, reference: Reference, damag
 
 def _follow(case: Case, ended: Ended, damage: Damage) -> bool:
     """Delete what a refusal says to delete; whether it says so."""
-    said = re.findall(r"[Dd]elete (?!it from)(that file|it|them|[^\s:,]+)", ended.err)
-    if not said:
+    advice = re.findall(r"[Dd]elete (?!it from)(that file|it|them|[^\s:,]+)", ended.err)
+    if not advice:
         return False
-    paths = [damage.path] if said[0] in ("that file", "it", "them") else list(case.folder.glob(said[0].rstrip(".")))
-    case.step(what=f"{said[0]} deleted, as advised: {len(paths)} files or folders")
+    paths = [damage.path] if advice[0] in ("that file", "it", "them") else list(case.folder.glob(advice[0].rstrip(".")))
+    case.step(what=f"{advice[0]} deleted, as advised: {len(paths)} files or folders")
     for path in paths:
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
     return True
 
 
 def _check_same(case: Case, long: Long, reference: Reference, damage: Damage, damaged: bytes | None) -> None:
-    """The result is that of the undisturbed run, apart from a damaged file that the command left as it was."""
+    """The result is that of the undamaged run, apart from a damaged file that the command left as it was."""
     untouched = damaged is not None and damage.path.exists() and damage.path.read_bytes().startswith(damaged)
     was_flagged = damage.path.name == "log.jsonl" and b"log-incomplete" in damage.path.read_bytes()
     ignored = damage.name if untouched or was_flagged else ""

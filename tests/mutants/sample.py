@@ -232,7 +232,7 @@ def selected(mutant: Mutant, records: Mapping[Path, FileRecord]) -> Selection:
 
 
 def tried(mutants: Sequence[Mutant], records: Mapping[Path, FileRecord], jobs: int) -> list[Mutant]:
-    """Try all of them, `jobs` at once; those that no test notices."""
+    """Try all of them, `jobs` at once; those that no test detects."""
     survivors: list[Mutant] = []
     waiting, running = collections.deque(enumerate(mutants, 1)), dict[Slot, tuple[int, Mutant]]()
     with tempfile.TemporaryDirectory() as name:
@@ -306,7 +306,7 @@ class Slot:
 
     def _judged(self, status: int, took: float) -> tuple[bool, str]:
         first = self.folder / "first"
-        noticed = first.read_text() if first.exists() else ""
+        failed_test = first.read_text() if first.exists() else ""
         first.unlink(missing_ok=True)
         if not self.selection.tests:
             return False, "no test runs it"
@@ -314,7 +314,7 @@ class Slot:
             return False, f"{len(self.selection.tests)} tests in {took:.0f} s"
         if os.WIFSIGNALED(status):
             return True, f"by signal {os.WTERMSIG(status)} after {took:.0f} s"
-        return True, f"{noticed or 'not a test could be collected'} in {took:.0f} s"
+        return True, f"{failed_test or 'not a test could be collected'} in {took:.0f} s"
 
 
 class _First:

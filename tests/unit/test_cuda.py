@@ -172,11 +172,11 @@ def run_engine(
         return x[at], Untargeted(y[at], loss), ranked[at][:, : attack.num_branches(10)]
 
     pool = WorkQueue(RandomStreams.of(3, torch.arange(len(x), device=device)), 10, fetch)
-    fell = [False] * len(x)
+    broken = [False] * len(x)
     for results in engine.run(attack, Oracle(net), pool, threat, Oracle(net)):
         for result in results:
-            fell[result.index] = result.success
-    return fell
+            broken[result.index] = result.success
+    return broken
 
 
 @pytest.mark.parametrize("threat", [Linf(1 / 255), L2(0.08), L1(1.5)], ids=str)
@@ -247,7 +247,7 @@ def test_a_model_that_synchronizes_runs_without_capture_and_is_flagged() -> None
     with torch.no_grad():
         y = net(x.cuda()).argmax(1).cpu()
     result = robustness(net, x, y, Linf(1e-4), (NamedAttack("apgd", APGD(steps=60)),))
-    assert [flag.code for flag in result.flags] == ["search-fell-back"]
+    assert [flag.code for flag in result.flags] == ["search-broken-back"]
     assert "could not be recorded" in result.flags[0].sentence
     # the failed recording leaves the device's random generator as it was
     torch.cuda.manual_seed(3)
@@ -351,9 +351,9 @@ def test_a_captured_loss_gives_the_same_gradients(name: str) -> None:
         other.zero_grad()
         x = torch.rand(size, 3, 32, 32, device="cuda")
         tensors = x, torch.arange(size, device="cuda"), (x + 0.03).clamp(max=1)
-        told, told_again = plain(*tensors), recorded(*tensors)
-        assert {key: float(value) for key, value in told_again.items()} == pytest.approx(
-            {key: float(value) for key, value in told.items()}, rel=1e-4
+        logs, logs_captured = plain(*tensors), recorded(*tensors)
+        assert {key: float(value) for key, value in logs_captured.items()} == pytest.approx(
+            {key: float(value) for key, value in logs.items()}, rel=1e-4
         )
         for (key, mine), theirs in zip(one.named_parameters(), other.parameters(), strict=True):
             torch.testing.assert_close(theirs.grad, mine.grad, rtol=1e-3, atol=1e-5, msg=key)
@@ -446,9 +446,9 @@ def test_the_gpu_reports_its_energy() -> None:
     for _ in range(200):
         ones @ ones
     torch.cuda.synchronize()
-    told = meter.read()
-    assert told["seconds"] > 0
-    assert told["gpu_hours"] == pytest.approx(told["seconds"] / 3600)
-    assert told["memory_mib"] >= 64
-    assert told.get("energy_joules", 1.0) > 0
+    reading = meter.read()
+    assert reading["seconds"] > 0
+    assert reading["gpu_hours"] == pytest.approx(reading["seconds"] / 3600)
+    assert reading["memory_mib"] >= 64
+    assert reading.get("energy_joules", 1.0) > 0
     assert peak_flops(torch.cuda.get_device_name()) is None or peak_flops(torch.cuda.get_device_name()) > 1e13  # type: ignore[operator]

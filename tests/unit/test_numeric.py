@@ -130,8 +130,8 @@ def test_ranges_are_described() -> None:
         "lie in [1, 5]": Range(ge=1, le=5),
         "lie in (0, 1)": Range(gt=0, lt=1),
     }
-    for said, kind in words.items():
-        assert kind.words == said
+    for text, kind in words.items():
+        assert kind.words == text
 
 
 def test_a_type_without_a_range_accepts_everything() -> None:

@@ -56,7 +56,7 @@ def test_pgd_matches_foolbox(model: models.Model, batch: tuple[Tensor, Tensor]) 
     _, found, _ = attack(theirs, x, y, epsilons=8 / 255)
     ours = PGD(steps=7, step_size=2 / 255, random_start=False, keep_best=False)
     torch.testing.assert_close(ours(model, x, Untargeted(y), Linf(8 / 255), seed=0).x_adv, found, rtol=0, atol=1e-9)
-    # in L2 both walk alike until the ball is left; there they rescale and clip, we project exactly
+    # in L2 both take the same steps until the ball is left; there they rescale and clip, we project exactly
     attack = foolbox.attacks.L2PGD(abs_stepsize=0.05, steps=7, random_start=False)
     _, found, _ = attack(theirs, x * 0.5 + 0.25, y, epsilons=0.5)
     ours = PGD(steps=7, step_size=0.05, random_start=False, keep_best=False)
@@ -91,16 +91,16 @@ def middling(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
     return x, small_net(dtype=dtype)(x).argmax(1)
 
 
-def our_points(walk: IterativeAttack, x0: Tensor, goal: Goal, threat: Threat, steps: int, start: Tensor) -> Tensor:
-    """Everything the walk asked about on its way from `start`."""
+def our_points(attack: IterativeAttack, x0: Tensor, goal: Goal, threat: Threat, steps: int, start: Tensor) -> Tensor:
+    """The points the attack queries from `start` on."""
     none_B = torch.zeros(len(x0), dtype=torch.int64)
     oracle = Oracle(small_net(dtype=x0.dtype))
     items = StepContext(x0, goal, threat, RandomStreams.of(0, torch.arange(len(x0))), none_B, none_B)
-    state: State = walk.start(oracle, items)
+    state: State = attack.start(oracle, items)
     state = {key: start if key in ("x", "x_old", "best") else value for key, value in state.items()}
     points = []
     for step in range(steps + 1):
-        answer, moved = walk.step(oracle, replace(items, step_B=none_B + step), state)
+        answer, moved = attack.step(oracle, replace(items, step_B=none_B + step), state)
         state = {**state, **moved}
         points.append(answer.x)
     return torch.stack(points)
@@ -134,7 +134,7 @@ def their_apgd(norm: str, eps: float, loss: str, steps: int, start: Tensor, **se
 @pytest.mark.parametrize(("norm", "threat"), [("Linf", Linf(1 / 16)), ("L2", L2(0.5))])
 def test_apgd_matches_autoattack(norm: str, threat: Threat, loss: str) -> None:
     x0, label_B = middling()
-    if loss == "dlr":  # behind two rivals it is exactly 1, and rounding decides where its slope points
+    if loss == "dlr":  # behind two other classes it is exactly 1, and rounding decides the direction of its gradient
         threat = with_eps(threat, threat.eps / 16)
     towards = Toward(label_B, top_other_classes(small_net()(x0), label_B, 1).squeeze(1), targeted_dlr)
     untargeted = Untargeted(label_B, dlr if loss == "dlr" else cross_entropy)

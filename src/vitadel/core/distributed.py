@@ -118,7 +118,7 @@ def _address(found: Mapping[str, str]) -> str:
 
 def _refuse_unknown_node() -> NoReturn:
     raise UsageError(
-        "the processes run on several nodes and none is told where the first one is. "
+        "the processes run on several nodes and the address of the first one is unknown. "
         "Export MASTER_ADDR with the name of its node."
     )
 

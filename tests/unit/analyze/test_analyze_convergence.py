@@ -191,7 +191,7 @@ def test_every_family_can_be_studied(family: str) -> None:
 
 
 def test_invalid_settings_are_refused(x: Tensor) -> None:
-    for settings, told in (
+    for settings, message in (
         ({"steps": ()}, r"Convergence\.steps wants numbers of steps from 0"),
         ({"steps": (0,)}, "not 0 alone"),
         ({"steps": (1, 1)}, "each once"),
@@ -200,7 +200,7 @@ def test_invalid_settings_are_refused(x: Tensor) -> None:
         ({"slices": -1}, r"Convergence\.slices must not be negative"),
         ({"step_size": 0.0}, r"Convergence\.step_size must be positive"),
     ):
-        with pytest.raises(UsageError, match=told):
+        with pytest.raises(UsageError, match=message):
             Convergence(**settings)
     with pytest.raises(UsageError, match=r"of shape \[8, 2\] for 8 images, the data has labels from 5 to 5"):
         study(Scale(), x, torch.full((8,), 5), Convergence())

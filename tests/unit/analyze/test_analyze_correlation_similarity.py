@@ -1,4 +1,4 @@
-"""Likeness of representations against its definitions, worked out slowly.
+"""Similarity of representations against slow implementations of its definitions.
 
 Shape letters: L layers, B images, T tokens, D features, n images of a Gram matrix.
 """

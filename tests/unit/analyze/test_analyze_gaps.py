@@ -55,14 +55,14 @@ def test_counts_match_float64(model: Model, images: TensorImages, factors: list[
     assert max(gap.max() for gap in known.values()) > 9.7  # else the lines go untested
     for one in measured(model, images, factors):
         gap = known[one["name"]]
-        for head, told in enumerate(one["heads"]):
+        for head, counted in enumerate(one["heads"]):
             counts = np.histogram(gap[head], [0, *EDGES, np.inf])[0]
             # float32 may put a gap at an edge into the next bin
-            assert np.abs(np.cumsum(counts) - np.cumsum(told["counts"])).max() <= 1
-            assert told["rows"] == sum(told["counts"]) == gap.shape[1]
-            assert told["max"] == pytest.approx(gap[head].max(), rel=1e-4)
-            assert told["beyond"] == [int((gap[head] > line).sum()) for line in LINES.values()]
-            assert told["median"] == pytest.approx(np.median(gap[head]), rel=0.2)
+            assert np.abs(np.cumsum(counts) - np.cumsum(counted["counts"])).max() <= 1
+            assert counted["rows"] == sum(counted["counts"]) == gap.shape[1]
+            assert counted["max"] == pytest.approx(gap[head].max(), rel=1e-4)
+            assert counted["beyond"] == [int((gap[head] > line).sum()) for line in LINES.values()]
+            assert counted["median"] == pytest.approx(np.median(gap[head]), rel=0.2)
         assert one["all"]["rows"] == gap.size
         assert one["all"]["counts"] == np.sum([head["counts"] for head in one["heads"]], axis=0).tolist()
 

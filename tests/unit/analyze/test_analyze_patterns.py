@@ -165,7 +165,7 @@ def test_a_constant_pattern_is_not_aligned() -> None:
 
 @pytest.mark.parametrize("patch", [1, 9, 16])
 def test_indistinguishable_grids_are_refused(patch: int) -> None:
-    with pytest.raises(UsageError, match=rf"patches of {patch} pixels cannot be told .* Choose patch from 2 to 8"):
+    with pytest.raises(UsageError, match=rf"patches of {patch} pixels cannot be distinguished .* from 2 to 8"):
         check_patch(patch, 16, 20)
 
 

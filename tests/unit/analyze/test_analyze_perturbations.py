@@ -65,8 +65,8 @@ def x() -> Tensor:
 
 def picture(result: dict[str, Any], row: int, column: str) -> np.ndarray:
     shown = result["exhibits"][0]
-    told = shown["cells"][row][shown["columns"].index(column)]["pixels"]
-    return np.frombuffer(base64.b64decode(told["base64"]), dtype=told["dtype"]).reshape(told["shape"])
+    pixels = shown["cells"][row][shown["columns"].index(column)]["pixels"]
+    return np.frombuffer(base64.b64decode(pixels["base64"]), dtype=pixels["dtype"]).reshape(pixels["shape"])
 
 
 def test_the_perturbation_of_a_linear_model_is_its_pattern(x: Tensor) -> None:
@@ -218,17 +218,17 @@ def test_an_image_ranks_first_only_above_all_shifted_grids() -> None:
 
 def test_invalid_settings_are_refused(x: Tensor) -> None:
     y = torch.zeros(5, dtype=torch.int64)
-    with pytest.raises(UsageError, match="patches of 9 pixels cannot be told from others on images of 16 x 16"):
+    with pytest.raises(UsageError, match="patches of 9 pixels cannot be distinguished from others on images of 16"):
         study(Planted(pattern_of_blocks()), x, y, Perturbations(patch=9, steps=1))
     model = load("timm:vit_tiny_patch16_224", num_classes=5, image_size=32, patch_size=8, options={"depth": 1})
     with pytest.raises(UsageError, match="Choose patch from 2 to 16"):
         Perturbations(patch=17).refuse(model)
     with pytest.raises(UsageError, match=r"label 4 is out of range"):
         study(Planted(pattern_of_blocks()), x, y + 4, Perturbations(steps=1))
-    for settings, told in (
+    for settings, message in (
         ({"images": 0}, r"Perturbations\.images must be at least 1"),
         ({"steps": 0}, r"Perturbations\.steps must be at least 1"),
         ({"step_size": -1.0}, r"Perturbations\.step_size must be positive, got -1\.0\. Leave it out"),
     ):
-        with pytest.raises(UsageError, match=told):
+        with pytest.raises(UsageError, match=message):
             Perturbations(**settings)

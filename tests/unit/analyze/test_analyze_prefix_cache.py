@@ -83,11 +83,11 @@ def logits(model: Model, x: Tensor, variants: list[Variant]) -> dict[Variant, Te
 @pytest.mark.parametrize("family", TINY)
 def test_logits_equal_whole_forward_passes_bit_for_bit(family: str, x: Tensor) -> None:
     model = tiny(family)
-    told = logits(model, x, some_variants(model))
-    assert len(told) > 8
-    for one, z_BK in told.items():
+    logits_by_variant = logits(model, x, some_variants(model))
+    assert len(logits_by_variant) > 8
+    for one, z_BK in logits_by_variant.items():
         assert torch.equal(z_BK, by_taps(model, x, one)), one
-    spread = torch.stack(list(told.values())).std(0)
+    spread = torch.stack(list(logits_by_variant.values())).std(0)
     assert float(spread.min()) > 0  # or a lesion that does nothing would pass
 
 

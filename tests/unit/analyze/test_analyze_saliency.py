@@ -70,8 +70,8 @@ def studied(
 
 
 def overlay(result: dict[str, Any], row: int, column: int) -> np.ndarray:
-    told = result["exhibits"][0]["cells"][row][column]["overlay"]
-    return np.frombuffer(base64.b64decode(told["base64"]), dtype=told["dtype"]).reshape(told["shape"])
+    image = result["exhibits"][0]["cells"][row][column]["overlay"]
+    return np.frombuffer(base64.b64decode(image["base64"]), dtype=image["dtype"]).reshape(image["shape"])
 
 
 @pytest.mark.parametrize("family", OFFERS)
@@ -97,8 +97,8 @@ def test_attention_of_a_vit_is_the_row_of_the_class_token(x: Tensor) -> None:
     model = tiny("vit").double()
     with torch.no_grad(), model.taps.read("blocks.*.attn.probs") as seen:
         model(x)
-    sight = SaliencyMaps.of(model, (EIGEN, ATTENTION, ROLLOUT), None, False, x)
-    maps, z_BK = sight(x, 0)
+    maps_of = SaliencyMaps.of(model, (EIGEN, ATTENTION, ROLLOUT), None, False, x)
+    maps, z_BK = maps_of(x, 0)
     known = torch.stack([seen["blocks.2.attn.probs"][:, head, 0, 1:] for head in range(3)]).mean(0)
     torch.testing.assert_close(maps[ATTENTION].flatten(1).double(), known, atol=1e-6, rtol=0)
     product = torch.eye(17, dtype=torch.float64).expand(4, -1, -1)
@@ -176,7 +176,7 @@ def test_a_network_without_class_token_uses_its_last_patches(x: Tensor) -> None:
 
 
 class ChannelsLast(nn.Module):
-    """A feature map of 4 x 4 cells and 6 channels, which stand last after the normalization, as in Swin V2."""
+    """A feature map of 4 x 4 cells and 6 channels, which are last after the normalization, as in Swin V2."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -213,11 +213,11 @@ class Tokens(nn.Module):
 
 def test_channels_may_be_last(x: Tensor) -> None:
     net = ChannelsLast()
-    sight = SaliencyMaps.of(bare(net), (EIGEN,), None, False, x)
-    assert sight.layer == "norm"
+    maps_of = SaliencyMaps.of(bare(net), (EIGEN,), None, False, x)
+    assert maps_of.layer == "norm"
     with torch.no_grad():
         features = net.norm(net.stem(x).permute(0, 2, 3, 1))
-    torch.testing.assert_close(sight(x, 0)[0][EIGEN], eigencam(features.flatten(1, 2)).view(4, 4, 4))
+    torch.testing.assert_close(maps_of(x, 0)[0][EIGEN], eigencam(features.flatten(1, 2)).view(4, 4, 4))
 
 
 def test_tokens_of_an_unknown_family_need_a_layer_name(x: Tensor) -> None:
@@ -295,8 +295,8 @@ def test_statistics_and_exhibits_match_the_maps(x: Tensor) -> None:
     model = tiny("vit").double()
     settings = Saliency(methods=(EIGEN,), steps=1, images=2)
     result = studied(model, x, settings)
-    sight = SaliencyMaps.of(model, (EIGEN,), None, False, x)
-    maps, z_BK = sight(x, 0)
+    maps_of = SaliencyMaps.of(model, (EIGEN,), None, False, x)
+    maps, z_BK = maps_of(x, 0)
     known = spread(maps[EIGEN])
     assert result["maps"]["eigencam"]["spread clean"]["mean"] == pytest.approx(float(known.mean()), rel=1e-5)
     drawn = maps[EIGEN][1].clamp_min(0) / maps[EIGEN][1].max()
@@ -324,7 +324,7 @@ def test_results_do_not_depend_on_batches_or_interruptions(x: Tensor, tmp_path: 
 
 
 def test_invalid_settings_are_refused(x: Tensor) -> None:
-    for family, method, told in (
+    for family, method, message in (
         (
             "resnet",
             ATTENTION,
@@ -333,7 +333,7 @@ def test_invalid_settings_are_refused(x: Tensor) -> None:
         ("swin", ATTENTION, "SwinTransformer has no class token"),
         ("xcit", ROLLOUT, "its blocks relate channels, not patches. This model has eigencam, attention"),
     ):
-        with pytest.raises(UsageError, match=told):
+        with pytest.raises(UsageError, match=message):
             studied(tiny(family), x, Saliency(methods=(method,)))
     with pytest.raises(UsageError, match=r"unknown layer 'block\.1\.out'. Did you mean 'blocks\.1\.out'"):
         studied(tiny("vit"), x, Saliency(layer="block.1.out"))

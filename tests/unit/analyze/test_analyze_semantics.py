@@ -23,7 +23,7 @@ SMALL: dict[str, Option] = {"depth": 1, "embed_dim": 48}
 
 
 class Stripes(nn.Module):
-    """Class k is told by the brightness of row k: its perturbations darken that row, and lighten all others."""
+    """Class k is given by the brightness of row k: its perturbations darken that row, and lighten all others."""
 
     def __init__(self, strength: float = 1.0) -> None:
         super().__init__()

@@ -32,7 +32,7 @@ def gray(batch: int = 1, values: int = 1) -> Tensor:
 
 
 def first(x0: Tensor, threat: Threat, goal: Goal | None = None) -> StepContext:
-    """Items before their first step; label 0 and the margin if nothing is said."""
+    """Items before their first step; label 0 and the margin by default."""
     none_B = torch.zeros(len(x0), dtype=torch.int64)
     return StepContext(
         x0, goal or Untargeted(none_B, margin), threat, RandomStreams.of(0, torch.arange(len(x0))), none_B, none_B
@@ -338,7 +338,7 @@ def gain_of(model: Model, shape: torch.Size) -> Callable[[Array], tuple[float, A
     return objective
 
 
-# none of these walks comes to rest on a hilltop, where rounding would decide what rises
+# none of these searches converges to a maximum, where rounding would decide what increases
 @pytest.mark.parametrize("seed", [0, 2, 3, 4])
 @pytest.mark.parametrize("norm", ["linf", "l2"])
 @pytest.mark.parametrize("frequency", [0.4, 2.0])

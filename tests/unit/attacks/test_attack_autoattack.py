@@ -94,25 +94,25 @@ def test_the_cascade_equals_its_stages_in_sequence(norm: Threat, monkeypatch: py
     x0, label_B = x0[:6], label_B[:6]
     rng = RandomStreams.of(3, torch.arange(6))
     found = AutoAttack("brief").search(oracle, x0, Untargeted(label_B), norm, rng)
-    standing, fell_in = list(range(6)), {}
+    robust, broken_in = list(range(6)), {}
     for number, stage in enumerate(briefly(norm)):
-        for image in list(standing):
+        for image in list(robust):
             row = torch.tensor([image])
             goal = Untargeted(label_B[row], stage.loss)
             x = norm.project(stage.attack.search(oracle, x0[row], goal, norm, rng.at(row).fold(number)), x0[row])
             last = number + 1 == len(briefly(norm))
-            fell = oracle(x).argmax(1).item() != label_B[image].item()
-            if fell or last:
+            broken = oracle(x).argmax(1).item() != label_B[image].item()
+            if broken or last:
                 torch.testing.assert_close(found[image], x[0], rtol=0, atol=1e-9)
-            if fell:
-                standing.remove(image)
-                fell_in[image] = stage.name
+            if broken:
+                robust.remove(image)
+                broken_in[image] = stage.name
     # else only the first stage would have been looked at
-    assert 0 < len(standing) < 6
-    assert fell_in
+    assert 0 < len(robust) < 6
+    assert broken_in
     judged = AutoAttack("brief")(lambda x: oracle(x), x0, Untargeted(label_B), norm, seed=3)
     torch.testing.assert_close(judged.x_adv, found, rtol=0, atol=1e-9)
-    assert judged.success.tolist() == [image not in standing for image in range(6)]
+    assert judged.success.tolist() == [image not in robust for image in range(6)]
     assert judged.distance.max().item() <= norm.eps * (1 + 1e-9)
 
 
@@ -121,7 +121,7 @@ def test_a_broken_image_is_not_attacked_again(monkeypatch: pytest.MonkeyPatch) -
 
     class Spoiler(Attack):
         def search(self, model: Oracle, x0: Tensor, goal: object, threat: Threat, rng: RandomStreams) -> Tensor:
-            raise AssertionError("nothing stands")
+            raise AssertionError("no image is robust")
 
     stages = (Stage("apgd-ce", APGD(steps=5), cross_entropy), Stage("spoiler", Spoiler(), margin))
     monkeypatch.setitem(VERSIONS, "spoilt", lambda threat: stages)

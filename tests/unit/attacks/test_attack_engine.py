@@ -37,7 +37,7 @@ SEARCHES: dict[str, tuple[IterativeAttack, Threat]] = {
     "gama": (GAMA(steps=8, restarts=2), Linf(0.007)),
 }
 
-every_walk = pytest.mark.parametrize("name", SEARCHES)
+every_search = pytest.mark.parametrize("name", SEARCHES)
 
 
 def net(seed: int = 0) -> Model:
@@ -98,7 +98,7 @@ def assert_same(one: dict[int, ImageResult], other: dict[int, ImageResult]) -> N
 # -------------------------------------------------------------- invariances
 
 
-@every_walk
+@every_search
 def test_results_do_not_depend_on_the_batch_size(name: str) -> None:
     attack, threat = SEARCHES[name]
     whole = run_engine(attack, threat, Engine(batch_size=64))
@@ -107,7 +107,7 @@ def test_results_do_not_depend_on_the_batch_size(name: str) -> None:
         assert_same(run_engine(attack, threat, Engine(batch_size=rows)), whole)
 
 
-@every_walk
+@every_search
 def test_results_do_not_depend_on_order_or_batch(name: str) -> None:
     attack, threat = SEARCHES[name]
     whole = run_engine(attack, threat, Engine(batch_size=4))
@@ -119,7 +119,7 @@ def test_results_do_not_depend_on_order_or_batch(name: str) -> None:
 def test_some_images_are_broken_and_some_robust() -> None:
     """Else the invariances above would say little."""
     verdicts = {name: [result.success for result in run_engine(*SEARCHES[name]).values()] for name in SEARCHES}
-    assert sum(any(fell) and not all(fell) for fell in verdicts.values()) >= len(SEARCHES) - 2
+    assert sum(any(broken) and not all(broken) for broken in verdicts.values()) >= len(SEARCHES) - 2
     costs = {
         name: {result.forwards for result in run_engine(*SEARCHES[name]).values()}
         for name in ("apgd-t", "fab-t", "square", "pgd")
@@ -146,7 +146,7 @@ def test_rare_judgments_cost_steps_but_change_no_verdict(name: str, interval: in
             assert net()(rarely[number].x_adv[None]).argmax(1) != label
 
 
-@every_walk
+@every_search
 def test_rarely_judged_results_do_not_depend_on_the_batch_size(name: str) -> None:
     attack, threat = SEARCHES[name]
     whole = run_engine(attack, threat, Engine(batch_size=64, sync_interval=4))
@@ -207,7 +207,7 @@ def test_a_single_batch_gives_the_results_of_the_queue() -> None:
 # -------------------------------------------------------------------- costs
 
 
-@every_walk
+@every_search
 def test_a_robust_image_costs_every_step_of_every_restart(name: str) -> None:
     """A model that never gives in: forwards and backwards in closed form."""
     attack, threat = SEARCHES[name]
@@ -250,13 +250,13 @@ def lonely(count: int, attack: IterativeAttack, threat: Threat, model: Model, in
 
 
 def test_restarts_stop_with_the_first_success_and_draw_new_starts() -> None:
-    """Only the start can succeed, with a chance of a half: about half of the standing images fall in every wave."""
+    """Only the start can succeed, with a chance of a half: about half of the robust images are broken in every restart."""
     count = 400
     found = lonely(count, PGD(steps=2, restarts=4), Linf(0.4), bright(0.5))
     by_cost: dict[int, list[bool]] = {}
     for result in found:
         by_cost.setdefault(int(result.forwards), []).append(result.success)
-    # a success at the first question of wave w has cost w whole waves of three questions and one more
+    # a success at the first query of restart w has cost w whole restarts of three queries and one more
     assert set(by_cost) == {1, 4, 7, 10, 12}
     assert all(all(by_cost[cost]) for cost in (1, 4, 7, 10))
     assert not any(by_cost[12])
@@ -436,7 +436,7 @@ def test_a_strict_judge_gives_the_verdicts_of_the_strict_model() -> None:
             assert strict(result.x_adv[None]).argmax(1).item() == result.prediction != images()[1][number].item()
         assert result.rejected == 0 or result.forwards > free[number].forwards
     assert any(result.rejected and result.success for result in found.values())
-    # without its own doubts, the judge is the search's own model
+    # a judge that rejects nothing is the model of the search itself
     assert all(result.rejected == 0 for result in free.values())
 
 

@@ -104,7 +104,7 @@ def test_only_points_inside_the_threat_count(norm: str) -> None:
             if result.success:
                 assert result.distance <= threat.eps * (1 + 1e-5)
                 assert model(result.x_adv[None]).argmax(1).item() != label_B[row].item()
-            # two forwards a step, one at the point and one behind it, and a backward for the only rival
+            # two forwards a step, one at the point and one behind it, and a backward for the only other class
             assert result.backwards == result.forwards / 2
         assert costs[0.99] == 2 * 21
         assert costs[1.06] == 2 * 2
@@ -142,7 +142,7 @@ def test_a_misclassified_image_costs_one_step() -> None:
 
 @pytest.mark.parametrize(("norm", "nearest"), [("linf", 2), ("l2", 1), ("l1", 1)])
 def test_without_targets_it_moves_to_the_nearest_boundary(norm: str, nearest: int) -> None:
-    """Two rivals, each a unit behind: one gains in one value alone, one a little in all four."""
+    """Two other classes, each a unit behind: one increases in one value alone, one a little in all four."""
     slopes = torch.tensor([[0.0] * 4, [2.5, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0]], dtype=torch.float64)
     x0 = torch.full((1, 1, 2, 2), 0.2, dtype=torch.float64)
     behind = torch.tensor([0.0, -1.0, -1.0], dtype=torch.float64)
@@ -182,20 +182,20 @@ def to_plane(p: Array, w: Array, b: float, norm: str) -> Array:
     """The way to the plane inside the box, value by value."""
     missing = b - w @ p
     way = np.sign(w) * (1 if missing > 0 else -1)
-    room = np.where(way > 0, 1 - p, np.where(way < 0, p, 0))
+    slack = np.where(way > 0, 1 - p, np.where(way < 0, p, 0))
     if norm == "l1":
         moved, left = np.zeros_like(p), float(abs(missing))
         for i in sorted(range(len(p)), key=lambda i: -abs(w[i])):
-            moved[i] = min(room[i], left / max(abs(w[i]), 1e-300))
+            moved[i] = min(slack[i], left / max(abs(w[i]), 1e-300))
             left = max(left - float(moved[i] * abs(w[i])), 0.0)
         return way * moved
     pace = np.abs(w) if norm == "l2" else np.ones_like(p)
     low, high = 0.0, 1e6
     for _ in range(200):
         middle = (low + high) / 2
-        short = (np.minimum(middle * pace, room) * np.abs(w)).sum() < abs(missing)
+        short = (np.minimum(middle * pace, slack) * np.abs(w)).sum() < abs(missing)
         low, high = (middle, high) if short else (low, middle)
-    return way * np.minimum(high * pace, room)
+    return way * np.minimum(high * pace, slack)
 
 
 def slow_fab(gap: Callable[[Array], tuple[bool, float, Array]], x0: Array, steps: int, norm: str) -> list[Array]:

@@ -91,7 +91,7 @@ def test_no_shorter_step_reaches_the_plane(norm: str, dtype: torch.dtype) -> Non
 @every_norm
 @every_dtype
 def test_a_point_stays_exactly_inside_the_box(norm: str, dtype: torch.dtype) -> None:
-    """Rounding of point + room may not lead out of [0, 1] by more than its last digit."""
+    """Rounding of point + slack may not leave [0, 1] by more than its last digit."""
     for reachable in (True, False):
         for p, w, b in cases(reachable=reachable):
             point = torch.from_numpy(p).to(dtype)

@@ -55,16 +55,16 @@ def test_every_iterate_is_judged_including_start_and_last(place: int) -> None:
 
 
 def test_success_is_preferred_to_a_higher_objective() -> None:
-    """Three rivals close behind make the cross-entropy higher than one rival just ahead."""
-    close, fallen = [1.0, 0.99, 0.99, 0.99], [1.0, 1.1, -20.0, -20.0]
-    logits = torch.tensor([close, fallen])
+    """Three other classes close behind make the cross-entropy higher than one class just ahead."""
+    close, broken = [1.0, 0.99, 0.99, 0.99], [1.0, 1.1, -20.0, -20.0]
+    logits = torch.tensor([close, broken])
     assert cross_entropy(logits, torch.tensor([0, 0])).diff().item() < 0
-    for order in ([close, fallen], [fallen, close]):
+    for order in ([close, broken], [broken, close]):
         model = along([(0.5, [9.0, 0.0, 0.0, 0.0]), (0.6, order[0]), (0.7, order[1])])
         attack = PGD(steps=2, step_size=0.1, random_start=False)
         result = attack(model, gray(), Untargeted(ZERO), Linf(0.45), seed=0)
         assert result.success.item() is True
-        assert result.x_adv.item() == pytest.approx(0.7 if order[1] is fallen else 0.6)
+        assert result.x_adv.item() == pytest.approx(0.7 if order[1] is broken else 0.6)
 
 
 def test_among_successes_the_highest_objective_is_kept() -> None:

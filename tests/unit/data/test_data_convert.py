@@ -67,19 +67,19 @@ def test_shards_equal_the_archive(
 ) -> None:
     monkeypatch.setattr(MODULE, "_BLOCK", block)
     archive = save(tmp_path / "a.npz", compressed=compressed)
-    told: list[tuple[str, int, int]] = []
+    reports: list[tuple[str, int, int]] = []
     shards = convert(
         [archive],
         tmp_path / "out",
         shard_images=shard_images,
-        notify=lambda what, done, total, numbers: told.append((what, done, total)),
+        notify=lambda what, done, total, numbers: reports.append((what, done, total)),
     )
     with np.load(archive) as content:
         same(shards, content["image"], content["label"])
     same(Shards.read(tmp_path / "out"), pictures(), labels())
     assert (shards.num_classes, shards.image_size) == (10, 8)
-    assert told[-1] == ("converting", 40, 40)
-    assert [done for _, done, _ in told] == sorted({done for _, done, _ in told})
+    assert reports[-1] == ("converting", 40, 40)
+    assert [done for _, done, _ in reports] == sorted({done for _, done, _ in reports})
 
 
 def test_several_archives_are_concatenated(tmp_path: Path) -> None:

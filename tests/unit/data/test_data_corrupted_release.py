@@ -1,4 +1,4 @@
-"""Data sets as their authors released them: found by name, and whatever is wrong with them is said."""
+"""Data sets as their authors released them: found by name, and every defect is reported."""
 
 import hashlib
 from pathlib import Path
@@ -184,9 +184,9 @@ def test_missing_imagenet_images_are_reported_per_class(tmp_path: Path) -> None:
         paint(tmp_path / "val" / wnids()[0] / f"{number}.png")
     paint(tmp_path / "val" / wnids()[1] / "0.png")
     data = load(f"imagenet:{tmp_path}", preprocess=Squash(8))
-    told = missing(data)
-    assert told[:2] == (f"class {wnids()[1]}: 1 of 50 images", f"class {wnids()[2]}: no images")
-    assert len(told) == 999
+    report = missing(data)
+    assert report[:2] == (f"class {wnids()[1]}: 1 of 50 images", f"class {wnids()[2]}: no images")
+    assert len(report) == 999
     assert missing(load(f"imagenet:{tmp_path}[:5]", preprocess=Squash(8))) == ()
     assert missing(load("digits", preprocess=Squash(8))) == ()
 
@@ -199,19 +199,19 @@ def test_missing_images_of_imagenet_variants_are_reported(tmp_path: Path) -> Non
         "199 of 7500 images",
     )
     paint(tmp_path / "cues" / "cat" / "cat1-dog1.png")
-    told = missing(load(f"cue-conflict:{tmp_path / 'cues'}", preprocess=Squash(8)))
-    assert told[0] == "class airplane: no images"
-    assert "class cat: 1 of 80 images" in told
-    assert len(told) == 16
+    report = missing(load(f"cue-conflict:{tmp_path / 'cues'}", preprocess=Squash(8)))
+    assert report[0] == "class airplane: no images"
+    assert "class cat: 1 of 80 images" in report
+    assert len(report) == 16
 
 
-@pytest.mark.parametrize(("count", "told"), [(7500, ()), (7499, ("7499 of 7500 images",)), (7501, ())])
-def test_complete_data_sets_miss_nothing(tmp_path: Path, count: int, told: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(("count", "expected"), [(7500, ()), (7499, ("7499 of 7500 images",)), (7501, ())])
+def test_complete_data_sets_miss_nothing(tmp_path: Path, count: int, expected: tuple[str, ...]) -> None:
     members = torch.tensor([wnids().index(one) for one in part_wnids("imagenet-a")])
     labels = members[torch.arange(count) % len(members)]
     pixels = InMemory(torch.zeros(count, 3, 1, 1, dtype=torch.uint8))
     split = Split("test", tuple(map(str, range(count))), labels, pixels)
-    assert missing(DataSet(f"imagenet-a:{tmp_path}", wnids(), Squash(1), None, None, split)) == told
+    assert missing(DataSet(f"imagenet-a:{tmp_path}", wnids(), Squash(1), None, None, split)) == expected
 
 
 def test_missing_imagenet_c_images_are_reported_per_cell(tmp_path: Path) -> None:
@@ -259,7 +259,7 @@ def test_missing_cifar_c_images_are_reported_per_file(tmp_path: Path) -> None:
     np.save(tmp_path / "labels.npy", np.zeros(50000, np.uint8))
     np.save(tmp_path / "fog.npy", np.zeros((5, 32, 32, 3), np.uint8))
     (tmp_path / "frost.npy").write_bytes(b"no array")
-    told = missing_corrupted("cifar10-c", tmp_path, ["fog", "frost", "snow"])
-    assert told[0] == "fog.npy: uint8 of [5, 32, 32, 3] instead of [50000, 32, 32, 3]"
-    assert told[1].startswith("frost.npy: cannot be read")
-    assert told[2] == "snow.npy: no file"
+    report = missing_corrupted("cifar10-c", tmp_path, ["fog", "frost", "snow"])
+    assert report[0] == "fog.npy: uint8 of [5, 32, 32, 3] instead of [50000, 32, 32, 3]"
+    assert report[1].startswith("frost.npy: cannot be read")
+    assert report[2] == "snow.npy: no file"

@@ -41,10 +41,10 @@ def test_the_holdout_is_a_tenth_of_every_class(pets: Path) -> None:
 
 def test_the_order_does_not_depend_on_the_listing(pets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = load(f"folder:{pets}", preprocess=SIX).describe()
-    walk = os.walk
+    original = os.walk
 
     def backwards(top: Path, onerror: object) -> list[tuple[str, list[str], list[str]]]:
-        return [(place, folders, names[::-1]) for place, folders, names in walk(top)][::-1]
+        return [(place, folders, names[::-1]) for place, folders, names in original(top)][::-1]
 
     monkeypatch.setattr(os, "walk", backwards)
     assert load(f"folder:{pets}", preprocess=SIX).describe() == before

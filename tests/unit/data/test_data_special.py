@@ -95,8 +95,8 @@ def test_an_archive_by_the_name_of_an_array_is_refused(tmp_path: Path) -> None:
     for name in ("labels", "fog"):
         np.savez(tmp_path / f"{name}.npz", a=np.zeros(3))
         (tmp_path / f"{name}.npz").rename(tmp_path / f"{name}.npy")
-    told = missing_corrupted("cifar10-c", tmp_path, ["fog"])
-    assert told == ("labels.npy: an archive of several arrays", "fog.npy: an archive of several arrays")
+    report = missing_corrupted("cifar10-c", tmp_path, ["fog"])
+    assert report == ("labels.npy: an archive of several arrays", "fog.npy: an archive of several arrays")
     digits = load("digits[:4]", preprocess=SIX).test
     cifar = type(digits)("test", tuple(f"test/{n:05d}" for n in range(4)), digits.labels, digits.pixels)
     with pytest.raises(UsageError, match=r"labels\.npy should hold one array, got an archive of several"):

@@ -28,7 +28,7 @@ class Bins(nn.Module):
 
 
 def grays(levels: Sequence[int], labels: Sequence[int] | None = None, *, size: int = 32, classes: int = 10) -> DataSet:
-    """One image per gray level, labeled as `Bins` would unless said otherwise."""
+    """One image per gray level, labeled as `Bins` would by default."""
     gray = torch.tensor(levels)
     pixels = gray.view(-1, 1, 1, 1).expand(-1, 3, size, size).to(torch.uint8).contiguous()
     right = (gray / 255 * classes).long().clamp_max(classes - 1)

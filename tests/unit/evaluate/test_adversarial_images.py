@@ -48,12 +48,12 @@ def test_stored_images_are_inside_the_threat_and_misclassified(
     run = Run.claim(tmp_path / "run", "evaluate", {"seed": 0}, device="cpu")
     (summary,) = evaluate(model, dataset, SUITE, run, threat=threat, keep_images=True)
     rows = run.results(str(summary["name"])).rows()
-    fell = [int(str(row)) for row, to in zip(rows["index"], rows["broken_by"], strict=True) if to]
+    broken = [int(str(row)) for row, to in zip(rows["index"], rows["broken_by"], strict=True) if to]
     found = read_adversarial_images(run.results(str(summary["name"])).folder / "found", dataset.test)
-    assert 0 < len(fell) < 40
-    assert sorted(found) == fell
-    x0, x = dataset.test.images(torch.tensor(fell)), torch.stack([found[row] for row in fell])
-    assert bool((model(x).argmax(1) != dataset.test.labels[torch.tensor(fell)]).all())
+    assert 0 < len(broken) < 40
+    assert sorted(found) == broken
+    x0, x = dataset.test.images(torch.tensor(broken)), torch.stack([found[row] for row in broken])
+    assert bool((model(x).argmax(1) != dataset.test.labels[torch.tensor(broken)]).all())
     assert bool((threat.distance(x, x0) <= threat.eps).all())
     assert float(x.min()) >= 0
     assert float(x.max()) <= 1
@@ -62,16 +62,16 @@ def test_stored_images_are_inside_the_threat_and_misclassified(
 def test_a_larger_radius_includes_images_of_smaller_ones(subject: tuple[Steep, DataSet], tmp_path: Path) -> None:
     model, dataset = subject
     suite, run = replace(SUITE, eps_scales=(0.2, 0.5, 1.0)), Run.claim(tmp_path / "run", "evaluate", {}, device="cpu")
-    fallen = []
+    num_broken = []
     for summary in evaluate(model, dataset, suite, run, threat=Linf(0.1), keep_images=True):
         rows = run.results(str(summary["name"])).rows()
-        fell = [int(str(row)) for row, to in zip(rows["index"], rows["broken_by"], strict=True) if to]
+        broken = [int(str(row)) for row, to in zip(rows["index"], rows["broken_by"], strict=True) if to]
         found = read_adversarial_images(run.results(str(summary["name"])).folder / "found", dataset.test)
-        assert sorted(found) == fell
-        x = torch.stack([found[row] for row in fell])
-        assert bool((model(x).argmax(1) != dataset.test.labels[torch.tensor(fell)]).all())
-        fallen.append(len(fell))
-    assert 0 < fallen[0] < fallen[1] < fallen[2]
+        assert sorted(found) == broken
+        x = torch.stack([found[row] for row in broken])
+        assert bool((model(x).argmax(1) != dataset.test.labels[torch.tensor(broken)]).all())
+        num_broken.append(len(broken))
+    assert 0 < num_broken[0] < num_broken[1] < num_broken[2]
 
 
 def test_an_image_that_rounding_would_correct_is_stored_exactly(tmp_path: Path) -> None:

@@ -141,8 +141,8 @@ def test_an_interrupted_suite_computes_only_missing_rows(relabeled: tuple[Ink, D
         batch=10,
         notify=lambda w, done, t, n: progress.append((w, done)),
     )
-    standing = 60 - sum(to == "fgsm" for to in whole.results("two-linf-0.05").rows()["broken_by"])
-    assert progress == [("two-linf-0.05 pgd", done) for done in range(11, standing + 1)]
+    num_robust = 60 - sum(to == "fgsm" for to in whole.results("two-linf-0.05").rows()["broken_by"])
+    assert progress == [("two-linf-0.05 pgd", done) for done in range(11, num_robust + 1)]
     before, after = (run.results("two-linf-0.05") for run in (whole, broken))
     costs = {"seconds"}
     assert {k: v for k, v in before.rows().items() if k not in costs} == {
@@ -260,16 +260,18 @@ def test_the_gallery_omits_images_without_stored_pixels(relabeled: tuple[Ink, Da
     suite = AttackSuite("steps", "", SUITE.attacks, (1.0, 2.0))
     evaluate(model, dataset, suite, run, threat=Linf(0.05), batch=60)
     small, large = (run.results(f"steps-linf-{eps}") for eps in ("0.05", "0.1"))
-    fell = [row for row, to in enumerate(small.rows()["broken_by"][:8]) if to]
-    (small.folder / "shown" / f"{fell[0]}.safetensors").unlink()
-    (small.folder / "shown" / f"{fell[1]}.safetensors").write_bytes(b"damaged")
+    broken_rows = [row for row, to in enumerate(small.rows()["broken_by"][:8]) if to]
+    (small.folder / "shown" / f"{broken_rows[0]}.safetensors").unlink()
+    (small.folder / "shown" / f"{broken_rows[1]}.safetensors").write_bytes(b"damaged")
     shutil.rmtree(large.folder)
-    with pytest.raises(UsageError, match=rf"shown/{fell[1]}\.safetensors is truncated .* Delete it: the gallery then"):
+    with pytest.raises(
+        UsageError, match=rf"shown/{broken_rows[1]}\.safetensors is truncated .* Delete it: the gallery then"
+    ):
         evaluate(model, dataset, suite, run, threat=Linf(0.05), batch=60)
-    (small.folder / "shown" / f"{fell[1]}.safetensors").unlink()
+    (small.folder / "shown" / f"{broken_rows[1]}.safetensors").unlink()
     evaluate(model, dataset, suite, run, threat=Linf(0.05), batch=60)
     shown = np.load(large.folder / "gallery.npz")
-    kept = [row for row in range(8) if row not in fell[:2]]
+    kept = [row for row in range(8) if row not in broken_rows[:2]]
     assert shown["broken_by"].tolist() == [large.rows()["broken_by"][row] for row in kept]
     assert len(shown["clean"]) == len(shown["adversarial"]) == len(shown["label"]) == 6
 
@@ -280,9 +282,9 @@ def test_the_gallery_shows_attacks_of_smaller_radii(relabeled: tuple[Ink, DataSe
     suite = AttackSuite("steps", "", SUITE.attacks, (1.0, 2.0))
     evaluate(model, dataset, suite, run, threat=Linf(0.05), batch=60)
     small, large = (np.load(run.results(f"steps-linf-{eps}").folder / "gallery.npz") for eps in ("0.05", "0.1"))
-    fell = small["broken_by"] != ""
-    assert fell.any()
-    np.testing.assert_array_equal(small["adversarial"][fell], large["adversarial"][fell])
+    is_broken = small["broken_by"] != ""
+    assert is_broken.any()
+    np.testing.assert_array_equal(small["adversarial"][is_broken], large["adversarial"][is_broken])
     assert (np.abs(large["adversarial"] - large["clean"] / 255).max((1, 2, 3)) > 0.04).all()
 
 
@@ -433,9 +435,9 @@ def test_seconds_include_the_clean_pass(digits: DataSet, tmp_path: Path) -> None
     (summary,) = evaluate(Slow(0.3), digits, SUITES["clean"], claim(tmp_path / "clean"), batch=20)
     assert 0.03 <= float(str(summary["seconds"])) < 10  # three batches
     (summary,) = evaluate(Slow(0.3), digits, SUITE, claim(tmp_path / "two"), threat=Linf(0.05), batch=20)
-    told = summary["attacks"]
-    assert isinstance(told, list)
-    attacks = sum(attack["seconds"] for attack in told)
+    attack_records = summary["attacks"]
+    assert isinstance(attack_records, list)
+    attacks = sum(attack["seconds"] for attack in attack_records)
     assert float(str(summary["seconds"])) >= attacks + 0.03 - 0.002  # each is rounded to a thousandth
 
 

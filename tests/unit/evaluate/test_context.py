@@ -133,7 +133,7 @@ def test_halving_concatenates_the_parts() -> None:
 
 def test_stream_takes_results_in_any_order(store: ResultStore) -> None:
     asked: list[list[int]] = []
-    told: list[tuple[str, int, int, dict[str, float]]] = []
+    reports: list[tuple[str, int, int, dict[str, float]]] = []
 
     def results(missing: list[int]) -> Iterator[tuple[int, Row]]:
         asked.append(missing)
@@ -146,7 +146,7 @@ def test_stream_takes_results_in_any_order(store: ResultStore) -> None:
         for row in rows:
             row["kept"] = -int(str(row["kept"]))
 
-    ctx = context(store, progress=lambda what, done, total, numbers: told.append((what, done, total, dict(numbers))))
+    ctx = context(store, progress=lambda what, done, total, numbers: reports.append((what, done, total, dict(numbers))))
     with pytest.raises(KeyboardInterrupt):
         ctx.stream("squares", results, before_write=before_write)
     assert ctx.table("squares").index == [3, 4, 5, 6]
@@ -156,8 +156,8 @@ def test_stream_takes_results_in_any_order(store: ResultStore) -> None:
     assert asked == [[0, 1, 2, 3, 4, 5, 6]]
     assert ctx.table("squares")["square"] == [0, 1, 4, 9, 16, 25, 36]
     assert ctx.table("squares")["kept"] == [0, 0, 0, -3, -4, -5, -6]
-    assert told[0] == ("test squares", 1, 7, {})
-    assert told[-1] == ("test squares", 7, 7, {"n": 7})
+    assert reports[0] == ("test squares", 1, 7, {})
+    assert reports[-1] == ("test squares", 7, 7, {"n": 7})
 
 
 def test_a_part_is_made_once(store: ResultStore) -> None:

@@ -260,10 +260,10 @@ def test_models_with_more_classes_than_the_data_are_refused(tmp_path: Path) -> N
     digits = data.load("digits[:4]", preprocess=Squash(16))
     run = Run.claim(tmp_path / "run", "evaluate", {"seed": 0}, device="cpu")
     model = models.load("timm:test_vit", num_classes=20, image_size=16, patch_size=4)
-    said = r"answers with 20 classes and digits\[:4\] has 10.* with 10 classes, or"
-    with pytest.raises(UsageError, match=said):
+    message = r"answers with 20 classes and digits\[:4\] has 10.* with 10 classes, or"
+    with pytest.raises(UsageError, match=message):
         evaluate(model, digits, SUITES["clean"], run)
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         evaluate_one(model, digits, GrayLevel(), run)
 
 
@@ -328,12 +328,12 @@ def test_names_that_are_not_utf8_are_refused_before_any_attack(dataset: DataSet,
     refuse_unwritable_names(dataset, "test")
     run = Run.claim(tmp_path / "run", "evaluate", {}, device="cpu")
     model = models.load("timm:test_vit", num_classes=10, image_size=8, patch_size=2)
-    for odd, told in ((images, r"the image 'caf\\udce9/1\.png'"), (classes, r"the class 'caf\\udce9'")):
+    for odd, message in ((images, r"the image 'caf\\udce9/1\.png'"), (classes, r"the class 'caf\\udce9'")):
         for carry_out in (
             lambda data: evaluate(model, data, SUITES["clean"], run),
             lambda data: evaluate_one(model, data, GrayLevel(), run),
             lambda data: refuse_unwritable_names(data, "test"),
         ):
-            with pytest.raises(UsageError, match=rf"{told}.* has a name that is not UTF-8, .* Rename"):
+            with pytest.raises(UsageError, match=rf"{message}.* has a name that is not UTF-8, .* Rename"):
                 carry_out(odd)
     assert not list(run.folder.glob("eval/*"))

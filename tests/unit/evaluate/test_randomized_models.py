@@ -64,7 +64,7 @@ def test_without_possible_attack_the_accuracy_is_that_of_clean_images(share: flo
     assert found.robust.accuracy == pytest.approx(share, abs=5 * spread)
     # the interval is that of 20 answers per image
     assert found.robust.high - found.robust.low == pytest.approx(2 * 1.96 * spread, rel=0.2)
-    # and the noise is no excuse to doubt the gradient
+    # and the noise raises no flag about the gradient
     assert [flag.code for flag in found.flags] == ["randomized"]
 
 

@@ -80,13 +80,13 @@ def test_a_named_suite_matches_an_evaluation(digits: DataSet, tmp_path: Path, su
         assert found.robust.accuracy == summary["robust"]["accuracy"]
         assert 0 < found.robust.correct < 36
     costs = [{k: v for k, v in attack.items() if k != "seconds"} for attack in found.record.to_json()["attacks"]]  # type: ignore[attr-defined]
-    told = summary["attacks"]
-    assert isinstance(told, list)
-    assert costs == [{k: v for k, v in attack.items() if k != "seconds"} for attack in told]
+    attack_records = summary["attacks"]
+    assert isinstance(attack_records, list)
+    assert costs == [{k: v for k, v in attack.items() if k != "seconds"} for attack in attack_records]
 
 
 def check(found: Robustness, model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> None:
-    """What is said of every image is true of the image that came back."""
+    """What is reported of every image is true of the returned image."""
     assert found.x_adv.dtype == torch.float32
     assert found.x_adv.shape == x.shape
     assert float(found.x_adv.min()) >= 0
@@ -130,8 +130,8 @@ def test_attempts_outside_the_ball_are_projected(digits: DataSet, threat: Threat
     assert float(found.x_adv.min()) >= 0
     assert float(found.x_adv.max()) <= 1
     # FAB fooled the model outside and came no nearer: such images end on the edge
-    standing = [row for row, to in enumerate(found.broken_by) if to == ""]
-    assert sum(float(sizes[row]) > 0.999 * threat.eps for row in standing) > 5
+    robust_rows = [row for row, to in enumerate(found.broken_by) if to == ""]
+    assert sum(float(sizes[row]) > 0.999 * threat.eps for row in robust_rows) > 5
 
 
 def test_a_cascade_breaks_what_each_attack_breaks(digits: DataSet) -> None:
@@ -145,10 +145,10 @@ def test_a_cascade_breaks_what_each_attack_breaks(digits: DataSet) -> None:
         else:
             assert felling == []
     assert [attack.name for attack in chain.attacks] == [entry.name for entry in SMALL]
-    fell = [attack.broken for attack in chain.attacks]
+    broken = [attack.broken for attack in chain.attacks]
     tried = [attack.tried for attack in chain.attacks]
-    assert tried == [36 - sum(fell[:i]) for i in range(len(SMALL))]
-    assert chain.robust.correct == 36 - sum(fell)
+    assert tried == [36 - sum(broken[:i]) for i in range(len(SMALL))]
+    assert chain.robust.correct == 36 - sum(broken)
     assert chain.seconds > 0
 
 
@@ -343,10 +343,10 @@ class Wrapped(nn.Module):
 
 def test_logits_inside_other_structures_are_refused() -> None:
     x, y = torch.rand(2, 3, 8, 8), torch.zeros(2, dtype=torch.int64)
-    said = r"should return logits, got a dict\. Wrap it .* `net\(x\)\.logits`"
-    with pytest.raises(UsageError, match=said):
+    message = r"should return logits, got a dict\. Wrap it .* `net\(x\)\.logits`"
+    with pytest.raises(UsageError, match=message):
         robustness(Wrapped(), x, y)
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         PGD()(Wrapped(), x, Untargeted(y), Linf(0.1), seed=0)
 
 

@@ -53,7 +53,7 @@ class Altered(nn.Module):
 
 
 def images(classes: int = 5) -> tuple[Tensor, Tensor]:
-    """Images inside the box with some room, and the labels that the planes give."""
+    """Images inside the box with some margin, and the labels that the planes give."""
     x = 0.25 + 0.5 * torch.rand(IMAGES, 3, 6, 6, generator=torch.Generator().manual_seed(4))
     x = (x * 255).round() / 255
     with torch.no_grad():
@@ -353,12 +353,12 @@ def test_square_is_flagged_as_stronger_where_gradients_mislead() -> None:
     found = robustness(Altered(before=_times(-1.0)), x, y, Linf(eps), entries)
     # uphill is downhill: no image falls to the gradient
     assert costs(found)["pgd"].broken == 0
-    fell = costs(found)["square"].broken
-    assert fell > IMAGES // 4
-    assert [flag.evidence for flag in by_code(found)["square-stronger"]] == [{"images": fell, "of": IMAGES}]
+    broken = costs(found)["square"].broken
+    assert broken > IMAGES // 4
+    assert [flag.evidence for flag in by_code(found)["square-stronger"]] == [{"images": broken, "of": IMAGES}]
     assert set(by_code(found)) == {"gradient-path", "square-stronger"}
-    honest = robustness(Altered(), x, y, Linf(eps), entries)
-    assert list(honest.flags) == []
+    unmasked = robustness(Altered(), x, y, Linf(eps), entries)
+    assert list(unmasked.flags) == []
     alone = robustness(Altered(before=_times(-1.0)), x, y, Linf(eps), entries[::-1])
     assert "square-stronger" not in by_code(alone)  # it came first, so nothing had been left
 
@@ -374,21 +374,23 @@ def test_autoattack_completes_with_few_classes(classes: int, expected: int) -> N
     assert found.robust.correct == 0
     flags = by_code(found)
     assert set(flags) == ({"few-classes"} if expected else set())
-    said = [(flag.sentence.partition(":")[0], flag.evidence) for flag in flags.get("few-classes", [])]
+    raised = [(flag.sentence.partition(":")[0], flag.evidence) for flag in flags.get("few-classes", [])]
     fewer = {"classes": classes, "targets": classes - 1}
-    # APGD-T and FAB-T have fewer targets; with less than four classes APGD-T climbs the lead instead of its ratio
-    told_of = [("apgd-t", {"classes": classes, "needed": 4}), ("apgd-t", fewer), ("fab-t", fewer)]
-    assert [one for one in told_of if one in said] == told_of[3 - expected :]
-    assert len(said) == expected
-    # and with an image that stands, every stage: each rival is a target, and there are no more
+    # APGD-T and FAB-T have fewer targets; below four classes APGD-T maximizes the logit difference, not its ratio
+    expected_flags = [("apgd-t", {"classes": classes, "needed": 4}), ("apgd-t", fewer), ("fab-t", fewer)]
+    assert [one for one in expected_flags if one in raised] == expected_flags[3 - expected :]
+    assert len(raised) == expected
+    # and with a robust image, every stage: each other class is a target, and there are no more
     stages = [NamedAttack("apgd-dlr", APGD(steps=4), dlr), NamedAttack("apgd-t", APGD(steps=4, targets=9))]
     stages += [NamedAttack("fab-t", FAB(steps=4, targets=9)), NamedAttack("fab", FAB(steps=4)), BLIND]
-    stood = costs(robustness(Altered(classes=classes), x[:4], y[:4], Linf(1e-7), stages))
+    robust_costs = costs(robustness(Altered(classes=classes), x[:4], y[:4], Linf(1e-7), stages))
     top_other_classes = min(9, classes - 1)
-    assert {name: (cost.tried, cost.broken) for name, cost in stood.items()} == dict.fromkeys(stood, (4, 0))
-    assert stood["apgd-dlr"].backwards == 4 * 5
-    assert stood["apgd-t"].backwards == stood["fab-t"].backwards == 4 * 5 * top_other_classes
-    assert stood["fab"].backwards == 4 * 5 * (classes - 1)
+    assert {name: (cost.tried, cost.broken) for name, cost in robust_costs.items()} == dict.fromkeys(
+        robust_costs, (4, 0)
+    )
+    assert robust_costs["apgd-dlr"].backwards == 4 * 5
+    assert robust_costs["apgd-t"].backwards == robust_costs["fab-t"].backwards == 4 * 5 * top_other_classes
+    assert robust_costs["fab"].backwards == 4 * 5 * (classes - 1)
 
 
 def test_dlr_with_two_classes_is_the_margin() -> None:
@@ -425,7 +427,7 @@ def same_results(one: Robustness, other: Robustness) -> None:
 def test_logits_beyond_the_range_of_half_precision() -> None:
     steep = Altered(after=lambda z: 1e6 * z)
     plain, half = _two_ways(steep, Engine(precision="fp16"))
-    assert [flag.code for flag in half.flags] == ["search-fell-back"]
+    assert [flag.code for flag in half.flags] == ["search-broken-back"]
     assert "could not run as fp16: logits beyond the range" in str(half.flags[0].sentence)
     assert list(plain.flags) == []
     x, _ = images()
@@ -443,7 +445,7 @@ def test_a_model_that_cannot_be_cast_is_searched_in_float32() -> None:
             return z @ fixed
 
     plain, half = _two_ways(Altered(after=strict), Engine(precision="fp16"))
-    assert [flag.code for flag in half.flags] == ["search-fell-back", "search-fell-back"]
+    assert [flag.code for flag in half.flags] == ["search-broken-back", "search-broken-back"]
     for flag, precision in zip(half.flags, ("fp16", "bf16"), strict=True):
         assert f"could not run as {precision}: expected m" in flag.sentence
     same_results(plain, half)
@@ -457,7 +459,7 @@ def test_overflow_during_the_search_falls_back_to_bf16() -> None:
     entries = (NamedAttack("pgd", PGD(steps=10), margin), NamedAttack("apgd", APGD(steps=5), dlr))
     plain = robustness(Beyond(), x, y, Linf(eps), entries)
     half = robustness(Beyond(), x, y, Linf(eps), entries, engine=Engine(precision="fp16"))
-    assert [flag.code for flag in half.flags] == ["search-fell-back"]
+    assert [flag.code for flag in half.flags] == ["search-broken-back"]
     assert half.flags[0].sentence == "the search met numbers beyond the range of fp16 and went on in bf16"
     near = [abs(float(radius) / eps - 1) < 0.05 for radius in radii(x, y)]
     for one, other, close in zip(plain.broken_by, half.broken_by, near, strict=True):
@@ -486,7 +488,7 @@ def test_flags_are_kept_across_an_interruption(tmp_path: Path) -> None:
         return ctx.flags()
 
     before = flags_of("fp16", entries[:1])
-    assert "search-fell-back" in codes(before)
+    assert "search-broken-back" in codes(before)
     assert flags_of("float32", entries) == before
     assert len(store.read("pgd")["index"]) == IMAGES
 
@@ -500,14 +502,14 @@ def test_a_model_that_cannot_be_compiled_is_searched_uncompiled(monkeypatch: pyt
     assert [flag.sentence for flag in other.flags] == [
         "the search could not run as float32, compiled: no compiler here"
     ]
-    assert other.flags[0].code == "search-fell-back"
+    assert other.flags[0].code == "search-broken-back"
     same_results(plain, other)
     x, y = images()
     half = robustness(Altered(), x, y, Linf(0.01), GRADIENTS[:1], engine=Engine(compile=True, precision="fp16"))
     assert [flag.sentence for flag in half.flags] == ["the search could not run as fp16, compiled: no compiler here"]
     steep = Altered(after=lambda z: 1e6 * z)
-    climb = [NamedAttack("pgd", PGD(steps=2), margin)]
-    both = robustness(steep, x, y, Linf(0.01), climb, engine=Engine(compile=True, precision="fp16"))
+    attacks = [NamedAttack("pgd", PGD(steps=2), margin)]
+    both = robustness(steep, x, y, Linf(0.01), attacks, engine=Engine(compile=True, precision="fp16"))
     assert {flag.sentence.partition(":")[0] for flag in both.flags} == {
         "the search could not run as fp16, compiled",
         "the search could not run as fp16",
@@ -515,10 +517,10 @@ def test_a_model_that_cannot_be_compiled_is_searched_uncompiled(monkeypatch: pyt
 
 
 def test_the_search_queries_the_compiled_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stand-in for the compiler, so that it is known which model searched and which verified."""
+    """A replacement of the compiler, so that it is known which model searched and which verified."""
     asked = []
 
-    def stand_in(model: nn.Module, **kwargs: object) -> Callable[[Tensor], Tensor]:
+    def fake_compile(model: nn.Module, **kwargs: object) -> Callable[[Tensor], Tensor]:
         def run(x: Tensor) -> Tensor:
             asked.append(len(x))
             logits: Tensor = model(x)
@@ -526,7 +528,7 @@ def test_the_search_queries_the_compiled_model(monkeypatch: pytest.MonkeyPatch) 
 
         return run
 
-    monkeypatch.setattr(torch, "compile", stand_in)
+    monkeypatch.setattr(torch, "compile", fake_compile)
     plain, other = _two_ways(Altered(), Engine(compile=True))
     assert list(other.flags) == []
     same_results(plain, other)

@@ -31,12 +31,12 @@ def test_cross_entropy_is_the_default() -> None:
 @every_loss
 def test_the_objective_increases_towards_the_goal(loss: Loss) -> None:
     """From class 0 to class 1 along a line: both goals gain at every step."""
-    clean, fallen = torch.tensor([[3.0, 1.0, -4.0]]), torch.tensor([[1.0, 3.0, -4.0]])
-    way = torch.cat([clean + part * (fallen - clean) for part in torch.linspace(0, 1, 9)])
+    clean, broken = torch.tensor([[3.0, 1.0, -4.0]]), torch.tensor([[1.0, 3.0, -4.0]])
+    way = torch.cat([clean + part * (broken - clean) for part in torch.linspace(0, 1, 9)])
     for goal in (Untargeted(torch.zeros(9, dtype=torch.int64), loss), Targeted(torch.ones(9, dtype=torch.int64), loss)):
         assert bool((goal.objective(way).diff() > 0).all())
         assert goal.success(clean.expand(9, -1)).tolist() == [False] * 9
-        assert goal.success(fallen.expand(9, -1)).tolist() == [True] * 9
+        assert goal.success(broken.expand(9, -1)).tolist() == [True] * 9
 
 
 def test_success_is_judged_by_the_prediction() -> None:
@@ -101,6 +101,6 @@ def test_top_other_classes_are_ranked_without_the_label() -> None:
     assert top_other_classes(Z_BK, LABELS, 1).tolist() == [[1], [3], [1]]
     assert top_other_classes(Z_BK, LABELS, 0).shape == (3, 0)
     torch.testing.assert_close(Z_BK, torch.tensor([[3.0, 1.0, 0.0, -2.0], [0.0, 2.0, 1.0, 5.0], [1.0, 4.0, 3.0, 0.0]]))
-    # for an image that is right, the first rival is the runner-up
+    # for a correct image, the first other class is the runner-up
     right_B = Z_BK.argmax(1)
     assert torch.equal(top_other_classes(Z_BK, right_B, 1).squeeze(1), TARGETS["runner-up"](Z_BK))

@@ -41,7 +41,7 @@ def test_values_do_not_depend_on_the_batch(loss: Loss, dtype: torch.dtype, batch
 
 @every_loss
 def test_losses_increase_as_the_label_is_predicted_worse(loss: Loss) -> None:
-    """Raising a rival or lowering the label can only help the adversary; here it strictly does."""
+    """Raising another logit or lowering the label's can only help the adversary; here it strictly does."""
     z_BK, y_B = torch.tensor([[4.0, 1.0, 0.0, -1.0]]), torch.tensor([0])
     base = loss(z_BK, y_B).item()
     assert loss(z_BK + torch.tensor([[0.0, 0.5, 0.0, 0.0]]), y_B).item() > base
@@ -197,7 +197,7 @@ def test_the_targeted_dlr_is_scale_invariant_and_the_difference_is_not(scale: fl
 
 def test_the_largest_logit_difference_is_the_margin() -> None:
     z_BK, y_B = logits(50), labels(50)
-    every_BK = torch.stack([logit_difference(z_BK, y_B, torch.full((50,), rival)) for rival in range(5)], 1)
+    every_BK = torch.stack([logit_difference(z_BK, y_B, torch.full((50,), other)) for other in range(5)], 1)
     assert torch.equal(every_BK.gather(1, y_B[:, None]), torch.zeros(50, 1, dtype=torch.float64))
     without_B = every_BK.scatter(1, y_B[:, None], float("-inf")).amax(1)
     torch.testing.assert_close(without_B, margin(z_BK, y_B))

@@ -216,11 +216,11 @@ def test_errors_of_torch_are_shortened(state: State, tmp_path: Path) -> None:
     torch.save({**state, "best": np.float64(0.5)}, tmp_path / "w.pth")
     with pytest.raises(UsageError) as raised:
         read(tmp_path / "w.pth")
-    told = str(raised.value)
-    assert "\x1b" not in told
-    assert "\n" not in told
-    assert "weights_only" not in told
-    assert "holds more than weights, and only weights are read (it asks for numpy._core.multiarray.scalar)" in told
+    message = str(raised.value)
+    assert "\x1b" not in message
+    assert "\n" not in message
+    assert "weights_only" not in message
+    assert "holds more than weights, and only weights are read (it asks for numpy._core.multiarray.scalar)" in message
 
 
 @pytest.mark.parametrize("name", ["w.pth", "w.safetensors"])

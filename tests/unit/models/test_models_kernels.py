@@ -1,4 +1,4 @@
-"""The kernels, run number by number by Triton's interpreter, against what they stand for as it is written down."""
+"""The kernels, run by Triton's interpreter, against plain PyTorch implementations."""
 
 import os
 import subprocess

@@ -31,7 +31,7 @@ def test_wrapped_and_bare_networks_agree(tiny: Tiny, x: Tensor, family: str, fus
     asked = {"img_size": spec.image_size, "patch_size": spec.patch_size}
     sizes = {key: asked[key] for key in {"xcit": (), "levit": ("img_size",)}.get(family, asked)}
     bare = timm.create_model(spec.name.removeprefix("timm:"), num_classes=5, **sizes, **spec.options).double().eval()
-    if family == "xcit":  # timm cannot be told; one halving fewer makes 16 into 8
+    if family == "xcit":  # timm has no such setting; one halving fewer makes 16 into 8
         bare.patch_embed.proj[0][0].stride = (1, 1)
     for module in bare.modules():
         if hasattr(module, "fused_attn"):

@@ -279,9 +279,11 @@ def test_names_of_other_sources_are_refused(tmp_path: Path, name: str) -> None:
 )
 def test_sizes_and_numbers_in_a_header_are_bounded(tmp_path: Path, change: dict[str, object], message: str) -> None:
     path = with_header(tmp_path / "m.safetensors", change)
-    with pytest.raises(UsageError, match=f"the model description in the file is damaged .*{message}|{message}") as told:
+    with pytest.raises(
+        UsageError, match=f"the model description in the file is damaged .*{message}|{message}"
+    ) as raised:
         load(path)
-    assert len(str(told.value)) < 400
+    assert len(str(raised.value)) < 400
 
 
 @pytest.mark.parametrize(

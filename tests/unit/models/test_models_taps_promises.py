@@ -232,7 +232,7 @@ def test_dropout_is_the_same_with_and_without_taps(small: Model, x: Tensor) -> N
     with small.taps.read("*") as seen:
         tapped = small(images)
     torch.testing.assert_close(tapped, bare)
-    # probabilities are told before dropout
+    # probabilities are read before dropout
     torch.testing.assert_close(seen["blocks.0.attn.probs"].sum(-1), torch.ones(2, 2, 17))
     with small.taps.scale(1.0):
         assert not torch.allclose(small(images), small(images))
@@ -315,7 +315,7 @@ def test_a_model_compiled_in_place_refuses_taps(small: Model, x: Tensor) -> None
 @pytest.mark.usefixtures("_fresh_compiler")
 @pytest.mark.parametrize("first", [None, "blocks.0.out"])
 def test_a_compiled_model_is_correct_or_refuses(small: Model, x: Tensor, first: str | None) -> None:
-    """The compiler recompiles where it notices a mode; then the taps must do what they do uncompiled."""
+    """The compiler recompiles where it detects a mode; then the taps must do what they do uncompiled."""
     images = x.float()
     compiled = torch.compile(small, backend="eager")
     if first is None:

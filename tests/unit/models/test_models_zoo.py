@@ -21,9 +21,9 @@ def test_the_zoo_stays_small() -> None:
 
 
 def test_the_zoo_is_installed_with_the_package() -> None:
-    told = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["vitadel"]
+    patterns = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["vitadel"]
     package = PROJECT / "src" / "vitadel"
-    installed = {file.name for pattern in told for file in package.glob(pattern)}
+    installed = {file.name for pattern in patterns for file in package.glob(pattern)}
     assert {file.name for file in (PROJECT / "zoo").glob("*.safetensors")} == {file.name for file in FILES}
     assert installed >= {file.name for file in FILES}
 

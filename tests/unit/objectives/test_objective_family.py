@@ -119,8 +119,8 @@ def test_mart_matches_its_formula(model: Counting, batch: tuple[Tensor, Tensor])
     clean, adv = model(x).detach().double(), model(examples.x_adv).detach().double()
     expected = 0.0
     for p, q, label in zip(clean.softmax(1), adv.softmax(1), y, strict=True):
-        rival = max(float(q[k]) for k in range(4) if k != label)
-        boosted = -torch.log(q[label]) - torch.log(torch.tensor(1.0001 - rival))
+        runner_up = max(float(q[k]) for k in range(4) if k != label)
+        boosted = -torch.log(q[label]) - torch.log(torch.tensor(1.0001 - runner_up))
         divergence = sum(float(p[k]) * float(torch.log(p[k] / q[k])) for k in range(4))
         expected += float(boosted) + 5 * divergence * float(1 - p[label])
     assert float(step.loss.detach()) == pytest.approx(expected / 8, rel=1e-4)

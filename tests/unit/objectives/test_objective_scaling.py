@@ -208,8 +208,8 @@ def test_declared_passes() -> None:
 def test_the_search_makes_its_declared_passes(batch: tuple[Tensor, Tensor]) -> None:
     for scaling in (ONE, replace(Scaling(), batches=2, steps=3), Scaling.manual(0.1, 0.01)):
         found = find_factors(fresh(), *batch, replace(scaling, batch_size=8))
-        told = AttentionScaling(ADVERSARIAL, scaling=scaling).at(TrainingTime(10.5, 30.0)).passes
-        assert (found.forwards + found.backwards) / 8 == told
+        declared = AttentionScaling(ADVERSARIAL, scaling=scaling).at(TrainingTime(10.5, 30.0)).passes
+        assert (found.forwards + found.backwards) / 8 == declared
 
 
 @pytest.mark.parametrize(

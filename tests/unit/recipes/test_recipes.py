@@ -70,7 +70,7 @@ def test_every_chosen_value_has_a_source(name: str) -> None:
     assert not [leaf.path for leaf in chosen if leaf.source_path == "objective" != leaf.path]
     assert not [path for path in recipe.sources if path != "*" and not _exists(recipe, path)]
     kinds = ("paper: ", "authors' code", "our choice")
-    assert not [said for said in recipe.sources.values() if not said.startswith(kinds)]
+    assert not [source for source in recipe.sources.values() if not source.startswith(kinds)]
     assert recipe.sources.get("*", "our choice") == "our choice", "what covers everything can only be our own"
 
 
@@ -242,7 +242,7 @@ def test_inconsistent_recipes_create_no_folder(objective: Objective, shard: bool
 
 
 def test_selection_uses_the_hold_out_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from vitadel.recipes import train_recipe as room
+    from vitadel.recipes import train_recipe
 
     seen: list[tuple[str, ...]] = []
 
@@ -255,7 +255,7 @@ def test_selection_uses_the_hold_out_by_default(tmp_path: Path, monkeypatch: pyt
     assert digits.holdout is not None
     for name, split in (("holdout", digits.holdout), ("test", digits.test)):
         settings = ["plan.epochs=1", "plan.warmup_epochs=0", f"selection.split={name}", "selection.images=20"]
-        room(override(RECIPES["digits-standard"](), settings), tmp_path / name, data_spec="digits[:64]")
+        train_recipe(override(RECIPES["digits-standard"](), settings), tmp_path / name, data_spec="digits[:64]")
         assert seen.pop() == split.ids[:20]
     assert RECIPES["digits-standard"]().selection.split == "holdout"
 
@@ -266,8 +266,8 @@ def test_clean_accuracy_can_have_a_weight_in_the_selection(tmp_path: Path, monke
     found = {}
     for share in (0.0, 0.5):
         left = iter(checks)
-        room = sys.modules["vitadel.recipes.runner"]
-        monkeypatch.setattr(room, "validation_scores", lambda *args, left=left, **values: next(left))
+        runner = sys.modules["vitadel.recipes.runner"]
+        monkeypatch.setattr(runner, "validation_scores", lambda *args, left=left, **values: next(left))
         settings = ["plan.epochs=3", "plan.warmup_epochs=0", "plan.check_every_epochs=1", "plan.batch_size=64"]
         recipe = override(RECIPES["digits-standard"](), [*settings, f"selection.clean_share={share}"])
         train_recipe(recipe, tmp_path / str(share), data_spec="digits[:64]")
@@ -298,7 +298,7 @@ def test_a_float_written_as_an_integer_accepts_a_fraction() -> None:
 
 
 def test_values_have_their_declared_type() -> None:
-    """Whatever stands there before, and also where nothing does."""
+    """Whatever the value is before, also if it is None."""
     recipe = override(
         RECIPES["xcit-s12-imagenet"](),
         ["model.patch_size=8", "plan.pil_augment.rand_augment=rand-m9", "plan.optimizer.exempt=*.temperature,*.bias"],
@@ -331,12 +331,12 @@ def test_every_value_can_be_set_as_it_is_printed(name: str) -> None:
 def test_numbered_parts_are_set_by_number() -> None:
     recipe = override(RECIPES["xcit-s12-cifar10"](), ["plan.augment.steps.0.pad=2"])
     assert {one.path: one.value for one in leaves(recipe)}["plan.augment.steps.0.pad"] == "2"
-    for setting, told in (
+    for setting, message in (
         ("plan.augment.steps.9.pad=2", "there are 3 parts, called 0 to 2. Name one"),
         ("plan.augment.steps.0=PadCrop", "stands for a whole PadCrop"),
         ("plan.optimizer.exempt.0=head", "there are no parts"),
     ):
-        with pytest.raises(UsageError, match=told):
+        with pytest.raises(UsageError, match=message):
             override(recipe, [setting])
 
 

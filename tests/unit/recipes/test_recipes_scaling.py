@@ -20,10 +20,10 @@ from vitadel.objectives import (
     TrainingTime,
 )
 from vitadel.recipes import RECIPES, Recipe, override, train_recipe
-from vitadel.recipes import attention_scaling as room
+from vitadel.recipes import attention_scaling
 from vitadel.train import SGD
 
-_PAPER = [name for name, make in RECIPES.items() if make.__module__ == room.__name__]
+_PAPER = [name for name, make in RECIPES.items() if make.__module__ == attention_scaling.__name__]
 _SCALED = [name for name in _PAPER if name.endswith("-aas")]
 
 

@@ -85,10 +85,11 @@ def test_radii_and_phases() -> None:
 def test_published_numbers_agree_with_each_other() -> None:
     by_lambda, low, high = (SWEEPS[name].rows for name in ("tora-table2", "tora-table3-low", "tora-table3-high"))
     for weight, rows in (("0.1", low), ("0.9", high)):
-        told = by_lambda[(weight,)]
-        assert told.clean is not None
-        assert told.robust is not None
-        assert (round(told.clean, 1), round(told.robust, 1)) == (rows[("tora",)].clean, rows[("tora",)].robust)
+        published = by_lambda[(weight,)]
+        assert published.clean is not None
+        assert published.robust is not None
+        rounded = (round(published.clean, 1), round(published.robust, 1))
+        assert rounded == (rows[("tora",)].clean, rows[("tora",)].robust)
     curve = [by_lambda[(weight,)] for weight in ("0.1", "0.3", "0.5", "0.7", "0.9")]
     assert [one.clean for one in curve] == sorted([one.clean for one in curve], reverse=True)  # type: ignore[type-var]
     assert [one.robust for one in curve] == sorted(one.robust for one in curve)  # type: ignore[type-var]

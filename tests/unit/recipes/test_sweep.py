@@ -182,8 +182,8 @@ def test_the_reported_checkpoint_is_the_kept_one(tmp_path: Path) -> None:
     for step, clean, robust in ((1, 0.9, 0.2), (2, 0.5, 0.4), (3, 0.8, 0.4)):
         run.log("holdout", step=step, clean=clean, robust=robust, score=(clean + robust) / 2)
     assert holdout_scores(run) == HoldoutScores(3, 0.8, 0.4)
-    told = "step 7, hold-out {'clean': 0.9, 'robust': 0.3, 'score': 0.6}"
-    models.write_tensors(best, {"w": torch.ones(1)}, {"vitadel.selected": told})
+    selected = "step 7, hold-out {'clean': 0.9, 'robust': 0.3, 'score': 0.6}"
+    models.write_tensors(best, {"w": torch.ones(1)}, {"vitadel.selected": selected})
     assert holdout_scores(run) == HoldoutScores(7, 0.9, 0.3)
 
 
@@ -281,9 +281,9 @@ def test_a_lost_log_changes_no_score_and_a_lost_checkpoint_is_named(tmp_path: Pa
 def test_published_numbers_are_shown_beside_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     axis = Axis("size", (Value("small", ("seed=1",)), Value("own", ("seed=2",))))
     accuracies: dict[tuple[str, ...], PublishedAccuracy] = {("small",): PublishedAccuracy(9, 8)}
-    told = PublishedSweep("a paper", "size", "digits-adversarial", (axis,), "linf:8/255", "PGD", accuracies)
+    published = PublishedSweep("a paper", "size", "digits-adversarial", (axis,), "linf:8/255", "PGD", accuracies)
     monkeypatch.setattr(module, "train_recipe", lambda *arguments, **more: None)
-    table = run_sweep(sweep("seed=0", axes=(axis,), published=told), tmp_path)
+    table = run_sweep(sweep("seed=0", axes=(axis,), published=published), tmp_path)
     assert [row.published for row in table.rows] == [PublishedScores(9, 8), None]
     assert table.published == PublishedTable("a paper", "PGD", "")
     assert table.best is None
@@ -319,12 +319,12 @@ ROWS_THAT_ARE_RECIPES = {
 def test_a_row_with_its_own_recipe_uses_it(row: tuple[str, str], recipe: str) -> None:
     table, label = row
     members = as_sweep(table).combinations()
-    told, own = next(one.recipe for one in members if one.labels == (label,)), RECIPES[recipe]()
+    of_table, own = next(one.recipe for one in members if one.labels == (label,)), RECIPES[recipe]()
     if table == "debenedetti2022-table5" and label == "deit-s":  # how eps grows, where it does not
-        assert isinstance(told.objective, Adversarial)
-        told = replace(told, objective=replace(told.objective, warmup_unit=ScheduleUnit.STEP))
+        assert isinstance(of_table.objective, Adversarial)
+        of_table = replace(of_table, objective=replace(of_table.objective, warmup_unit=ScheduleUnit.STEP))
     for part in ("model", "objective", "plan", "synthetic", "preprocess", "selection", "seed"):
-        assert getattr(told, part) == getattr(own, part), part
+        assert getattr(of_table, part) == getattr(own, part), part
 
 
 def test_single_rows_of_a_table_can_be_trained() -> None:

@@ -25,10 +25,10 @@ def test_other_code_is_not_the_same_run(tmp_path: Path, monkeypatch: pytest.Monk
     train_recipe(short(), tmp_path / "run", data_spec="digits[:32]")
     train_recipe(short(), tmp_path / "run", data_spec="digits[:32]")
 
-    def edited(*rooms: str) -> dict[str, str]:
-        return {**code_hashes(*rooms), "train/loop.py": "0123456789ab"}
+    def edited(*packages: str) -> dict[str, str]:
+        return {**code_hashes(*packages), "train/loop.py": "0123456789ab"}
 
-    # by its place in the table of modules: as an attribute of the room, the name is the function's
+    # from the table of modules: as an attribute of the package, the name is the function's
     monkeypatch.setattr(sys.modules["vitadel.recipes.runner"], "code_hashes", edited)
     with pytest.raises(UsageError, match=r'it differs in parts.code.train/loop.py: "[0-9a-f]{12}" -> "0123456789ab"'):
         train_recipe(short(), tmp_path / "run", data_spec="digits[:32]")

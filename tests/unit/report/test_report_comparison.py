@@ -262,10 +262,10 @@ def test_results_of_the_rescaled_network_are_not_compared(make: Any) -> None:
 
 
 def test_flags_of_attacks_make_a_model_potentially_unreliable(make: Any) -> None:
-    doubt = Flag("square-stronger", "Gradients mislead.", {})
+    unreliable = Flag("square-stronger", "Gradients mislead.", {})
     runs = [make.claim(name, name) for name in "ab"]
-    attacked(make, runs[0], "autoattack", [0], [doubt])
-    make.perturb(runs[1], "corruptions", [1.0], flags=[replace(doubt, code="procedural-frost")])
+    attacked(make, runs[0], "autoattack", [0], [unreliable])
+    make.perturb(runs[1], "corruptions", [1.0], flags=[replace(unreliable, code="procedural-frost")])
     rows = {row.label: row for row in table([run.folder for run in runs]).rows}
     assert [(name, flag.code) for name, flag in rows["a"].flags] == [("autoattack-linf-8_255", "square-stronger")]
     assert rows["a"].unreliable

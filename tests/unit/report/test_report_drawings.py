@@ -94,7 +94,7 @@ def of_axes(axes: Axes) -> dict[str, Any]:
 
 
 def of_ticks(axis: Axis) -> list[Any]:
-    """Where they are fixed: others depend on the room there is."""
+    """Where they are fixed: others depend on the available space."""
     if not isinstance(axis.get_major_locator(), FixedLocator):
         return []
     return [rounded(axis.get_ticklocs()), [[one.get_text(), one.get_rotation()] for one in axis.get_ticklabels()]]

@@ -376,18 +376,18 @@ def test_a_flipped_bit_in_the_gallery_is_detected_or_harmless(make: Any) -> None
     run = make.evaluate("run", "vit", {8: 3})
     make.gallery(run, "linf-8_255", eps=8 / 255)
     path = run / "eval" / "linf-8_255" / "gallery.npz"
-    whole, intact, noticed = path.read_bytes(), Gallery.read(path), 0
+    whole, intact, detected = path.read_bytes(), Gallery.read(path), 0
     for place in range(0, len(whole), 11):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
         try:
             found = Gallery.read(path)
         except UsageError:
-            noticed += 1
+            detected += 1
         else:
             np.testing.assert_array_equal(found.adversarial, intact.adversarial)
             np.testing.assert_array_equal(found.clean, intact.clean)
             assert (found.label, found.broken_by, found.eps) == (intact.label, intact.broken_by, intact.eps)
-    assert noticed > 50
+    assert detected > 50
 
 
 def test_names_that_are_not_utf8_are_escaped(make: Any, tmp_path: Path) -> None:

@@ -136,8 +136,8 @@ def edited(name: str, value: object) -> Callable[[ResultFolder], None]:
     """Change the summary as somebody would who knows about the hash in it."""
 
     def edit(results: ResultFolder) -> None:
-        told = read_json(results.folder / "summary.json")
-        write_json(results.folder / "summary.json", {**told, name: value})
+        stored = read_json(results.folder / "summary.json")
+        write_json(results.folder / "summary.json", {**stored, name: value})
 
     return edit
 
@@ -153,7 +153,7 @@ def of_other_rows(results: ResultFolder) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "told"),
+    ("spoil", "message"),
     [
         (in_an_editor, r"summary\.json is damaged or was edited"),
         (
@@ -185,13 +185,13 @@ def of_other_rows(results: ResultFolder) -> None:
     ],
 )
 def test_a_summary_that_contradicts_its_rows_is_refused(
-    tmp_path: Path, spoil: Callable[[ResultFolder], object], told: str
+    tmp_path: Path, spoil: Callable[[ResultFolder], object], message: str
 ) -> None:
     results = evaluated(tmp_path)
     summary, _ = results.checked()
     assert (summary["n"], "rows_sha256" in summary, "sha256" in summary) == (4, False, False)
     spoil(results)
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises(UsageError, match=message):
         results.checked()
 
 

@@ -31,28 +31,28 @@ def project(threat: Threat, x: Array, x0: Array) -> Array:
 def exact_l2(x: Array, x0: Array, eps: float) -> Array:
     """clip(x0 + s d) for the s that spends the budget, found by visiting the scales at which values meet the box."""
     shift = x - x0
-    length, room = np.abs(shift), np.where(shift > 0, 1 - x0, x0)
-    if np.linalg.norm(np.minimum(length, room)) <= eps:
-        return x0 + np.sign(shift) * np.minimum(length, room)
-    for scale in sorted({*(room[room < length] / length[room < length]), 1.0}):
-        if np.linalg.norm(np.minimum(room, scale * length)) >= eps:
+    length, slack = np.abs(shift), np.where(shift > 0, 1 - x0, x0)
+    if np.linalg.norm(np.minimum(length, slack)) <= eps:
+        return x0 + np.sign(shift) * np.minimum(length, slack)
+    for scale in sorted({*(slack[slack < length] / length[slack < length]), 1.0}):
+        if np.linalg.norm(np.minimum(slack, scale * length)) >= eps:
             break
     # below this scale and above the one before, the values that reach the box are these
-    stuck = room < scale * length * (1 - 1e-15)
-    free = np.sqrt(max(eps**2 - (room[stuck] ** 2).sum(), 0) / max((length[~stuck] ** 2).sum(), 1e-300))
-    return x0 + np.sign(shift) * np.where(stuck, room, np.minimum(room, free * length))
+    stuck = slack < scale * length * (1 - 1e-15)
+    free = np.sqrt(max(eps**2 - (slack[stuck] ** 2).sum(), 0) / max((length[~stuck] ** 2).sum(), 1e-300))
+    return x0 + np.sign(shift) * np.where(stuck, slack, np.minimum(slack, free * length))
 
 
 def exact_l1(x: Array, x0: Array, eps: float) -> Array:
-    """clip(|d| - t, 0, room) for the t that spends the budget: the sum is linear between the sorted kinks."""
+    """clip(|d| - t, 0, slack) for the t that spends the budget: the sum is linear between the sorted kinks."""
     shift = x - x0
-    length, room = np.abs(shift), np.where(shift > 0, 1 - x0, x0)
-    if np.minimum(length, room).sum() <= eps:
-        return x0 + np.sign(shift) * np.minimum(length, room)
-    kinks = np.unique(np.concatenate([[0.0], length, np.maximum(length - room, 0)]))
-    spent = np.array([np.clip(length - kink, 0, room).sum() for kink in kinks])
+    length, slack = np.abs(shift), np.where(shift > 0, 1 - x0, x0)
+    if np.minimum(length, slack).sum() <= eps:
+        return x0 + np.sign(shift) * np.minimum(length, slack)
+    kinks = np.unique(np.concatenate([[0.0], length, np.maximum(length - slack, 0)]))
+    spent = np.array([np.clip(length - kink, 0, slack).sum() for kink in kinks])
     threshold = np.interp(-eps, -spent, kinks)
-    return x0 + np.sign(shift) * np.clip(length - threshold, 0, room)
+    return x0 + np.sign(shift) * np.clip(length - threshold, 0, slack)
 
 
 @bounded
@@ -78,7 +78,7 @@ def test_l1_uses_its_whole_budget_for_distant_points(far: float) -> None:
     """Halving alone would leave an error in proportion to the largest shift."""
     x0 = np.full(6, 0.5)
     x = x0 + np.array([far, 0.3, -0.2, 0.1, 0.0, -0.05])
-    # half goes to the first, whose room ends there; 0.4 is left of 0.6 for three, so each gives up a third of 0.2
+    # half goes to the first, whose slack ends there; 0.4 is left of 0.6 for three, so each gives up a third of 0.2
     known = x0 + np.array([0.5, 0.7 / 3, -0.4 / 3, 0.1 / 3, 0.0, 0.0])
     np.testing.assert_allclose(project(L1(0.9), x, x0), known, rtol=0, atol=1e-12)
 

@@ -57,7 +57,7 @@ def test_l1_step_skips_values_at_the_box() -> None:
 
 
 def test_l1_step_redistributes_what_the_box_blocks() -> None:
-    """0.1 of room for the first, 0.2 for the second, the rest of 0.6 for the third."""
+    """A slack of 0.1 for the first, 0.2 for the second, the rest of 0.6 for the third."""
     x = torch.tensor([[0.9, 0.2, 0.5, 0.5]], dtype=torch.float64)
     grad = torch.tensor([[4.0, -3.0, 2.0, 1.0]], dtype=torch.float64)
     moved = L1(1.0, active=0.25).ascend(x, grad, 0.6)

@@ -72,7 +72,7 @@ KINDS: dict[str, tuple[Objective, TrainingConfig]] = {
 
 
 class Enough(BaseException):
-    """Stands for a kill."""
+    """Simulates an interruption."""
 
 
 def count_exchanges(folder: Path) -> None:

@@ -142,7 +142,7 @@ def assert_one_law(ours: Tensor, theirs: Tensor) -> None:
 
 
 def described(boxes: Tensor, height: int, width: int) -> Tensor:
-    """Where in its room a box lies, its sides, its shape, and whether it is the whole image."""
+    """The relative position of a box, its sides, its shape, and whether it is the whole image."""
     top, left, h, w = boxes.double().unbind(1)
     whole = (h == height) & (w == width)
     down, right = top / (height - h).clamp_min(1) - 0.5, left / (width - w).clamp_min(1) - 0.5

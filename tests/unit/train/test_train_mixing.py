@@ -19,15 +19,15 @@ def batch(count: int = 8, height: int = 10, width: int = 13) -> tuple[Tensor, Te
     return x, torch.arange(count) % 5
 
 
-class Told(Mixup):
+class GivenMixup(Mixup):
     """timm's Mixup with its draws written down instead of made."""
 
     def __init__(self, lam: float, cut: bool) -> None:
         super().__init__(mixup_alpha=1.0, cutmix_alpha=1.0, label_smoothing=0.0, num_classes=5)
-        self.told = lam, cut
+        self.given = lam, cut
 
     def _params_per_batch(self) -> tuple[float, bool]:
-        return self.told
+        return self.given
 
 
 @pytest.mark.parametrize("lam", [0.0, 0.3, 0.75, 1.0])
@@ -35,7 +35,7 @@ def test_mixup_matches_timm(lam: float) -> None:
     x, y = batch()
     shares = F.one_hot(y, 5).float()
     mixed, mixed_shares = MixParameters(lam).apply(x, shares, x.flip(0), shares.flip(0))
-    expected, expected_shares = Told(lam, cut=False)(x.clone(), y)
+    expected, expected_shares = GivenMixup(lam, cut=False)(x.clone(), y)
     torch.testing.assert_close(mixed, expected, rtol=0, atol=1e-6)
     torch.testing.assert_close(mixed_shares, expected_shares, rtol=0, atol=1e-6)
 
@@ -50,7 +50,7 @@ def test_cutmix_matches_timm_with_the_same_center(seed: int, monkeypatch: pytest
     lam = float(rng.beta(1.0, 1.0))
     left = iter(center)
     monkeypatch.setattr(np.random, "randint", lambda low, high, size=None: next(left))
-    expected, expected_shares = Told(lam, cut=True)(x.clone(), y)
+    expected, expected_shares = GivenMixup(lam, cut=True)(x.clone(), y)
     whole = F.one_hot(y, 5).float()
     mixed, shares = mixing.parameters(seed, 10, 13).apply(x, whole, x.flip(0), whole.flip(0))
     assert torch.equal(mixed, expected)

@@ -152,8 +152,8 @@ def test_the_log_has_its_columns(train: Split, tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (run.folder / "log.jsonl").read_text().splitlines()]
     steps = {line["step"]: line for line in lines if line["event"] == "step"}
     assert sorted(steps) == list(range(2, 17, 2))
-    told = {"attention_scale_min", "attention_scale_mean", "attention_distance"}
-    assert {step for step, line in steps.items() if told <= line.keys()} == {10, 12}
+    columns = {"attention_scale_min", "attention_scale_mean", "attention_distance"}
+    assert {step for step, line in steps.items() if columns <= line.keys()} == {10, 12}
     assert {step for step, line in steps.items() if "loss" not in line} == {10}
     # one update of two trained, and its loss is not halved
     assert steps[12]["loss"] > 0.7 * steps[8]["loss"]

@@ -155,11 +155,11 @@ def test_the_checkpoint_has_every_head(train: Split, tmp_path: Path, objective: 
     path = run.checkpoints / "final.safetensors"
     x = train.pixels.read(torch.arange(8)).float() / 255
     with torch.no_grad():
-        told = {head: models.load(f"{path}#{head}")(x) for head in ("acc", "rob", "joint", "kept")}
+        by_head = {head: models.load(f"{path}#{head}")(x) for head in ("acc", "rob", "joint", "kept")}
         assert torch.equal(models.load(path)(x), model(x))
-        assert torch.equal(told["joint"], model(x))
-        torch.testing.assert_close(told["joint"], (told["acc"] + told["rob"]) / 2)
-        assert not torch.allclose(told["acc"], told["rob"])
+        assert torch.equal(by_head["joint"], model(x))
+        torch.testing.assert_close(by_head["joint"], (by_head["acc"] + by_head["rob"]) / 2)
+        assert not torch.allclose(by_head["acc"], by_head["rob"])
 
 
 @pytest.mark.parametrize("first", list(Output))

@@ -13,7 +13,7 @@ from vitadel.runs import Run
 
 
 class Interrupted(BaseException):
-    """Stands for a kill: nothing may catch it."""
+    """Simulates an interruption: nothing may catch it."""
 
 
 def tiny_vit(**options: float) -> Model:
