@@ -11,5 +11,5 @@ import torch
 
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread() -> None:
-    """Sums in the same order on every machine; tiny tensors gain nothing from more threads."""
+    """Sums in the same order on every machine; tiny tensors are no faster with more threads."""
     torch.set_num_threads(1)

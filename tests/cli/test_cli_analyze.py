@@ -95,8 +95,8 @@ def test_two_ranks_match_one_rank_also_after_an_interruption(
     whole, shared = (json.loads((tmp_path / name / "study" / "result.json").read_text()) for name in ("one", "two"))
     assert timeless(shared) == timeless(whole)
     if table:
-        # both processes die at their second portion of a table, one goes on
-        killed = start_two_ranks(*words, tmp_path / "less", dies_at=(f"tables/{table}", 2), lines=4)
+        # both processes are killed at their second part of a table, one resumes
+        killed = start_two_ranks(*words, tmp_path / "less", killed_at=(f"tables/{table}", 2), lines=4)
         assert killed == [-signal.SIGKILL, -signal.SIGKILL]
         assert not (tmp_path / "less" / "study" / "result.json").exists()
         again = start(*words, tmp_path / "less")

@@ -40,7 +40,7 @@ def test_suites_run_and_rows_name_the_attack_that_broke_an_image(
     assert [attack["name"] for attack in attacks_of(summary)] == STAGES[suite]
     assert summary["flags"] == []
     rows = ResultFolder(tmp_path / "eval" / f"{suite}-linf-200_255").rows()
-    wrong = [label != answer for label, answer in zip(rows["label"], rows["clean_prediction"], strict=True)]
+    wrong = [label != prediction for label, prediction in zip(rows["label"], rows["clean_prediction"], strict=True)]
     assert [to == "clean" for to in rows["broken_by"]] == wrong
     assert summary["clean"]["correct"] == 40 - sum(wrong) > 0  # type: ignore[index]
     # no image is robust at such a radius, and each is broken by the last query of one attack
@@ -53,8 +53,8 @@ def test_suites_run_and_rows_name_the_attack_that_broke_an_image(
         assert attack["tried"] == sum(count > 0 for count in spent)
         assert all(count > 0 for count, here in zip(spent, broken, strict=True) if here)
     assert sum(int(str(attack["broken"])) for attack in attacks_of(summary)) == 40 - sum(wrong)
-    for label, answer in zip(rows["label"], rows["prediction"], strict=True):
-        assert label != answer
+    for label, prediction in zip(rows["label"], rows["prediction"], strict=True):
+        assert label != prediction
 
 
 @pytest.mark.slow
@@ -63,12 +63,12 @@ def test_the_suite_for_randomized_models_scores_shares(vitadel: Command, trained
     summary = summary_of(vitadel(*words, "--suite", "autoattack-rand"))
     assert [attack["name"] for attack in attacks_of(summary)] == STAGES["autoattack-rand"]
     rows = ResultFolder(tmp_path / "eval" / "autoattack-rand-linf-200_255").rows()
-    # this model answers the same every time, so an image is always right or never
+    # this model is deterministic, so an image is always correct or never
     assert set(rows["clean_correct"]) == {0.0, 1.0}
     assert set(rows["robust"]) == {0.0}
     tried = sum(share > 0 for share in rows["clean_correct"])
     for attack in attacks_of(summary):
-        # 101 questions with 20 draws each; such a search knows no success before its end
+        # 101 queries with 20 samples each; such a search has no success before its end
         assert (attack["tried"], attack["forwards"], attack["backwards"]) == (tried, 2020 * tried, 2020 * tried)
 
 
@@ -123,7 +123,7 @@ def test_the_precision_of_the_search_changes_no_verdict(vitadel: Command, traine
     for table in tables:
         assert table["clean_prediction"] == tables[0]["clean_prediction"]
         broken = [to == "pgd:steps=10" for to in table["broken_by"]]
-        wrong = [label != answer for label, answer in zip(table["label"], table["prediction"], strict=True)]
+        wrong = [label != prediction for label, prediction in zip(table["label"], table["prediction"], strict=True)]
         clean = [to == "clean" for to in table["broken_by"]]
         assert wrong == [a or b for a, b in zip(broken, clean, strict=True)]
     code, _, err = vitadel(*words, "--run", tmp_path / "x", "--precision", "fp8")

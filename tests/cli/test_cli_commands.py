@@ -1,4 +1,4 @@
-"""Every command does what it says and can say it as JSON."""
+"""Every command does what its help describes and can print JSON."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""What is printed arrives as it is, wherever it goes; where it cannot go, one line says so."""
+"""Output is printed unchanged to any stream; if that fails, the error is one line."""
 
 import io
 import json
@@ -73,7 +73,7 @@ def test_unprintable_progress_interrupts_nothing(
     monkeypatch.setattr(sys, "stderr", closed_pipe)
     with show.progress() as notify:
         notify("training", 8, 8, {"loss": 1.0})
-        notify("an alarm", 0, 0, {})
+        notify("a flag", 0, 0, {})
     show.note("a word")
     monkeypatch.setattr(sys, "stderr", io.StringIO())
 

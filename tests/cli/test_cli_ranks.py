@@ -66,7 +66,7 @@ def test_two_ranks_match_one_rank_also_after_an_interruption(start: Start, train
     same_verdicts(tmp_path / "one", tmp_path / "two")
 
     # one process dies half-way, two go on
-    assert ended(start(*words, tmp_path / "more", dies_at=PAGE, lines=4)) == [-signal.SIGKILL]
+    assert ended(start(*words, tmp_path / "more", killed_at=PAGE, lines=4)) == [-signal.SIGKILL]
     left = ResultFolder(tmp_path / "more" / "eval" / NAME).read("pgd:steps=4")["index"]
     assert len(left) == 4
     port = free_port()
@@ -75,13 +75,13 @@ def test_two_ranks_match_one_rank_also_after_an_interruption(start: Start, train
 
     # a folder that is another run's is refused by both, and neither waits for the other
     port, other = free_port(), ("--seed", "1", "--run", tmp_path / "one")
-    asked = [start(*words[:-1], *other, environment=rank(number, port)) for number in (0, 1)]
-    assert ended(*asked) == [2, 2]
+    refused = [start(*words[:-1], *other, environment=rank(number, port)) for number in (0, 1)]
+    assert ended(*refused) == [2, 2]
 
-    # two processes die half-way, one goes on
+    # two processes are killed half-way, one resumes
     port = free_port()
     dying = [
-        start(*words, tmp_path / "less", dies_at=PAGE, lines=3, environment=rank(number, port)) for number in (0, 1)
+        start(*words, tmp_path / "less", killed_at=PAGE, lines=3, environment=rank(number, port)) for number in (0, 1)
     ]
     assert ended(*dying) == [-signal.SIGKILL, -signal.SIGKILL]
     left = ResultFolder(tmp_path / "less" / "eval" / NAME).read("pgd:steps=4")["index"]

@@ -1,4 +1,4 @@
-"""`--scaling`: how it is spelled, what it shows, what it refuses."""
+"""`--scaling`: its spellings, output and refusals."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What SECURITY.md says of commands: no connection is opened, and no program is started but git."""
+"""Commands as SECURITY.md describes them: they open no connection and start no program but git."""
 
 import socket
 import subprocess
@@ -21,7 +21,7 @@ def test_commands_open_no_connection_and_start_git_alone(
 
     def connect(*args: object) -> None:
         opened.append(args)
-        raise OSError("the network was asked for")
+        raise OSError("the network was used")
 
     def noted(self: object, words: list[str], *args: object, **kwargs: object) -> None:
         started.append(words[0])

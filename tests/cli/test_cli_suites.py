@@ -64,7 +64,7 @@ def test_a_suite_killed_and_resumed_on_two_ranks_gives_the_same_result(
 ) -> None:
     words = ("evaluate", model, "--data", "digits[:31]", "--suite", SUITE, "--skip-unreadable", "--run")
     whole = start(*words, tmp_path / "whole", "--batch", "64")
-    killed = start(*words, tmp_path / "killed", "--batch", "7", dies_at=("tables/fog-5/", 1))
+    killed = start(*words, tmp_path / "killed", "--batch", "7", killed_at=("tables/fog-5/", 1))
     for process in (whole, killed):
         process.join(DEADLINE)
     assert (whole.exitcode, killed.exitcode) == (0, -signal.SIGKILL)

@@ -61,13 +61,13 @@ ATTACKS: dict[str, Attack] = {
 }
 
 
-def _brings_its_own_goal(attack: Attack) -> bool:
-    """Whether the attack wants any wrong class and nothing else."""
+def _supports_untargeted_goals_only(attack: Attack) -> bool:
+    """Whether the attack supports untargeted goals only."""
     return isinstance(attack, FAB | GAMA | AutoAttack) or (isinstance(attack, APGD | PGD) and attack.targets > 0)
 
 
-CHOOSY = {name: attack for name, attack in ATTACKS.items() if _brings_its_own_goal(attack)}
-EASY = {name: attack for name, attack in ATTACKS.items() if name not in CHOOSY}
+UNTARGETED_ONLY = {name: attack for name, attack in ATTACKS.items() if _supports_untargeted_goals_only(attack)}
+ANY_GOAL = {name: attack for name, attack in ATTACKS.items() if name not in UNTARGETED_ONLY}
 CLIMBERS = {name: attack for name, attack in ATTACKS.items() if not isinstance(attack, Square)}
 
 THREATS: dict[str, Threat] = {"linf": Linf(0.1), "l2": L2(0.6), "l1": L1(3.0)}
@@ -78,21 +78,21 @@ def attack(request: pytest.FixtureRequest) -> Attack:
     return request.param
 
 
-@pytest.fixture(params=EASY.values(), ids=list(EASY))
+@pytest.fixture(params=ANY_GOAL.values(), ids=list(ANY_GOAL))
 def easy_attack(request: pytest.FixtureRequest) -> Attack:
     """An attack that takes any goal."""
     return request.param
 
 
-@pytest.fixture(params=CHOOSY.values(), ids=list(CHOOSY))
-def choosy_attack(request: pytest.FixtureRequest) -> Attack:
+@pytest.fixture(params=UNTARGETED_ONLY.values(), ids=list(UNTARGETED_ONLY))
+def untargeted_only_attack(request: pytest.FixtureRequest) -> Attack:
     """An attack that takes only the goal of any wrong class."""
     return request.param
 
 
 @pytest.fixture(params=CLIMBERS.values(), ids=list(CLIMBERS))
 def gradient_attack(request: pytest.FixtureRequest) -> Attack:
-    """An attack that asks for gradients."""
+    """An attack that uses gradients."""
     return request.param
 
 
@@ -123,7 +123,7 @@ def batch(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture
 def pixels() -> Callable[[int, torch.dtype], Tensor]:
-    """Images of which a third of the values lie on the box."""
+    """Images of which a third of the values are 0 or 1."""
 
     def draw(batch: int, dtype: torch.dtype) -> Tensor:
         wide = torch.rand(batch, *SHAPE, dtype=dtype, generator=torch.Generator().manual_seed(batch))
@@ -152,9 +152,9 @@ def net() -> MakeNet:
 
 
 class Ripples(nn.Module):
-    """Logits of six classes that ripple with the pixels, and a lead for class 0.
+    """Logits of six classes that vary with the pixels, and a margin for class 0.
 
-    Where a search sets out and what it aims at decides how far it gets.
+    Start and objective of a search decide its result.
     """
 
     def __init__(self, logit_difference: float) -> None:
@@ -175,7 +175,7 @@ def ripples() -> Callable[[float], nn.Module]:
 
 @pytest.fixture
 def support() -> Support:
-    """The most a linear function can grow inside ball and box: max of slope.(c - x0) over allowed c, in closed form."""
+    """The largest increase of a linear function inside ball and box, in closed form."""
 
     def linf(eps: float, steep: Array, slack: Array) -> Array:
         return np.minimum(slack, eps)
@@ -200,9 +200,9 @@ def support() -> Support:
         first = int(np.argmax(t * steep[order] <= slack[order]))
         return np.minimum(slack, t[first] * steep)
 
-    def best(threat: Threat, slope: Array, x0: Array) -> float:
+    def best(threat: Threat, gradient: Array, x0: Array) -> float:
         solver = {Linf: linf, L1: l1, L2: l2}[type(threat)]
-        steep, slack = np.abs(slope), np.where(slope > 0, 1 - x0, x0)
+        steep, slack = np.abs(gradient), np.where(gradient > 0, 1 - x0, x0)
         return float((steep * solver(threat.eps, steep, slack)).sum())
 
     return best

@@ -41,8 +41,8 @@ class Planes(nn.Module):
         """The distance from gray to the nearest of nine planes, in closed form: the box is out of reach."""
         gray_K = self.bias + 0.5 * self.weight.sum(1)
         dual = {Linf: 1.0, L2: 2.0, L1: float("inf")}[type(threat)]
-        slopes_K = (self.weight[1:] - self.weight[0]).norm(p=dual, dim=1)
-        return float(((gray_K[0] - gray_K[1:]) / slopes_K).min())
+        norms_K = (self.weight[1:] - self.weight[0]).norm(p=dual, dim=1)
+        return float(((gray_K[0] - gray_K[1:]) / norms_K).min())
 
 
 GRAY = torch.full((1, 1, 2, 2), 0.5, dtype=torch.float64)
@@ -97,7 +97,7 @@ def test_each_stage_maximizes_its_published_loss() -> None:
 
 @pytest.mark.slow
 def test_a_robust_image_costs_the_whole_budget() -> None:
-    """APGD: 101 + 909 gradients. FAB: 909, with a query each. Two ranking queries, one query after each stage, a verdict."""
+    """APGD: 101 + 909 gradients. FAB: 909, with a query each. Two ranking queries, one after each stage, a verdict."""
     model = Planes()
     threat = Linf(0.98 * model.radius(Linf(0.1)))
     result = AutoAttack()(model, GRAY, Untargeted(LABEL), threat, seed=0)

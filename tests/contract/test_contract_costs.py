@@ -1,4 +1,4 @@
-"""Every attack says exactly what it cost, and what its gradients gave away about the model.
+"""Every attack counts its passes exactly, and flags zero gradients.
 
 Shape letters: B images.
 """
@@ -17,7 +17,7 @@ Pixels = Callable[[int, torch.dtype], Tensor]
 
 
 class Meter(nn.Module):
-    """A linear model that counts the images sent through it, both ways; its lead says how hard it is to fool."""
+    """A linear model that counts its forward and backward passes; the margin of its logits sets how robust it is."""
 
     def __init__(self, logit_difference: float) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ def test_crafting_for_training_costs_one_pass_per_step(steps: int) -> None:
 
 
 def test_broken_images_are_not_attacked_again() -> None:
-    """Label 1 falls in the first restart, label 0 never."""
+    """Label 1 is broken in the first restart, label 0 never."""
     x0, goal = torch.full((2, 3, 5, 7), 0.5), Untargeted(torch.tensor([0, 1]))
     result = PGD(steps=2, restarts=3)(Meter(logit_difference=5), x0, goal, Linf(0.1), seed=0)
     assert result.success.tolist() == [False, True]
@@ -109,16 +109,16 @@ def test_a_search_ends_when_every_image_is_broken() -> None:
 @pytest.mark.parametrize(
     ("attack", "forwards", "backwards"),
     [
-        # the image that falls: asked about once; the other: 3 times 2 steps and 1 more; a verdict for each
+        # the broken image: queried once; the other: 3 times 2 steps and 1 more; a verdict for each
         (APGD(steps=2, restarts=3), 1 + 3 * 3 + 2, 1 + 3 * 3),
         # once per class, and a query of each image to rank the classes
         (APGD(steps=2, targets=2), 2 + 2 * 3 + 2 + 2, 2 + 2 * 3),
         (PGD(steps=2, targets=2, restarts=3), 2 + 3 * 2 * 3 + 2 + 2, 2 + 3 * 2 * 3),
-        # a step asks about the point and about the boundary
+        # a step queries the point and the boundary
         (FAB(steps=2, targets=2), 2 * (2 + 2 * 3) + 2 + 2, 2 + 2 * 3),
         (FAB(steps=2, restarts=3), 2 * (1 + 3 * 3) + 2, 2 * (1 + 3 * 3)),
         (Square(queries=4, restarts=2), 1 + 2 * 5 + 2, 0),
-        # the answer to the clean image in every restart
+        # the prediction of the clean image in every restart
         (GAMA(steps=2, restarts=3), 1 + 1 + 3 * (1 + 3) + 2, 1 + 3 * 3),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Attack) else None,
@@ -206,7 +206,7 @@ def test_nonzero_gradients_raise_no_flag(attack: Attack, threat: Threat, batch: 
 
 @pytest.mark.parametrize(("dead", "flagged"), [(0, False), (1, False), (2, True), (100, True)])
 def test_the_flag_is_raised_from_one_gradient_in_a_hundred(dead: int, flagged: bool) -> None:
-    """Of 199 images `dead` answer without looking: 1 of 199 is below a hundredth, 2 of 199 above."""
+    """The logits of `dead` of 199 images are constant: 1 of 199 is below a hundredth, 2 of 199 above."""
 
     def model(x: Tensor) -> Tensor:
         seen = (torch.arange(len(x)) >= dead).float().view(-1, 1, 1, 1)

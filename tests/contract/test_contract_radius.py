@@ -86,11 +86,11 @@ BLUNT = {("fgsm", L2), ("fgsm-start", Linf), ("fgsm-start", L2), ("fgsm-start", 
 # how far beyond its radius an image must fall: hardly, except for
 NEAR = 1.02
 FAR: dict[tuple[str, str, type[Threat]], float] = {
-    # the steps move all values of the same slope alike, here the steepest and the four of half its slope:
+    # the steps move all values of the same gradient equally, here the largest and the four of half of it:
     # 0.4 / mean(0.4, 0.2, 0.2, 0.2, 0.2) = 1.67, and the authors' code fells none at 1.5 and all at 1.75. For the
     # wide start, which needs more than 1.7, the factor is fitted and not explained
     **{("open", name, L1): 1.75 for name in ("apgd", "apgd-t", "apgd-draws", "apgd-wide")},
-    # a random search: what it draws are patterns of at least 3 x 3 pixels, and a channel of which it took all mass
+    # a random search: its patterns have at least 3 x 3 pixels, and a channel of which it took all mass
     # away never gets any back, in the authors' code as well; the factors are fitted
     ("open", "square", L1): 3.0,
     ("open", "square", L2): 3.0,
@@ -150,9 +150,9 @@ CASES: dict[str, Callable[[int], Case]] = {"open": in_the_open, "box": at_the_bo
 
 
 def growths(threat: Threat, model: Halfspace, x0: Tensor, support: Support) -> Tensor:
-    """[B] the most each image's lead can fall."""
-    slope = -model.weight.detach().numpy()
-    return torch.tensor([support(threat, slope, image.flatten().numpy()) for image in x0], dtype=torch.float64)
+    """[B] the most each image's margin can decrease."""
+    gradient = -model.weight.detach().numpy()
+    return torch.tensor([support(threat, gradient, image.flatten().numpy()) for image in x0], dtype=torch.float64)
 
 
 def radius(kind: Threat, model: Halfspace, image: Tensor, support: Support) -> float:
@@ -169,7 +169,7 @@ def radius(kind: Threat, model: Halfspace, image: Tensor, support: Support) -> f
 
 
 def shares(threat: Threat, model: Halfspace, x0: Tensor, support: Support) -> Array:
-    """[B] the part of each image's lead that the threat can take away; the image can fall beyond 1."""
+    """[B] the share of each image's margin that the threat can remove; an attack can succeed beyond 1."""
     return (growths(threat, model, x0, support) / model.logit_difference(x0).detach()).numpy()
 
 
@@ -233,7 +233,7 @@ def test_attacks_succeed_exactly_beyond_the_known_radius_at_the_box(
     far = FAR.get(("box", name, type(threat)), NEAR)
     eps = (0.98 if side == "inside" else far) * radius(threat, model, x0[0], support)
     threat = with_eps(threat, eps)
-    # images within 1% of a lead of the answer being the other do not count
+    # images whose margin is within 1% of changing sign do not count
     possible = shares(threat, model, x0, support) > 0.99
     certain = shares(with_eps(threat, eps * NEAR / far), model, x0, support) > 1.01
     assert (possible[0], certain[0]) == (side == "outside",) * 2
@@ -249,10 +249,10 @@ def test_attacks_succeed_exactly_beyond_the_known_radius_at_the_box(
 
 
 @pytest.mark.parametrize("scale", [0.999, 1.001])
-@pytest.mark.parametrize("slope", [-0.5, 0.5])
-def test_squares_of_one_pixel_reach_the_exact_radius(threat: Threat, slope: float, scale: float) -> None:
-    """With one gray pixel there is one direction, and all norms agree: a lead of 0.1 is 0.2 away."""
-    model = Halfspace(torch.tensor([slope], dtype=torch.float64), bias=0.1 - slope / 2)
+@pytest.mark.parametrize("gradient", [-0.5, 0.5])
+def test_squares_of_one_pixel_reach_the_exact_radius(threat: Threat, gradient: float, scale: float) -> None:
+    """With one gray pixel there is one direction, and all norms agree: a margin of 0.1 is 0.2 away."""
+    model = Halfspace(torch.tensor([gradient], dtype=torch.float64), bias=0.1 - gradient / 2)
     x0 = torch.full((5, 1, 1, 1), 0.5, dtype=torch.float64)
     goal = Untargeted(torch.zeros(5, dtype=torch.int64), LOSSES["margin"])
     result = Square(queries=30)(model, x0, goal, with_eps(threat, 0.2 * scale), seed=0)

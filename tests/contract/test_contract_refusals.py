@@ -1,4 +1,4 @@
-"""Every attack refuses what it cannot judge, and says what was wrong, what was got and what to write instead."""
+"""Every attack refuses invalid input, and names what was wrong, what was got and what to write instead."""
 
 from collections.abc import Callable
 
@@ -78,7 +78,9 @@ def test_invalid_targets_are_refused(easy_attack: Attack) -> None:
 @pytest.mark.parametrize(
     "goal", [Targeted(torch.tensor([1, 2])), Diverge(torch.zeros(2, 3))], ids=lambda goal: type(goal).__name__
 )
-def test_attacks_on_any_wrong_class_refuse_other_goals(choosy_attack: Attack, goal: Goal, threat: Threat) -> None:
+def test_attacks_on_any_wrong_class_refuse_other_goals(
+    untargeted_only_attack: Attack, goal: Goal, threat: Threat
+) -> None:
     calls: list[int] = []
 
     def model(x: Tensor) -> Tensor:
@@ -86,7 +88,7 @@ def test_attacks_on_any_wrong_class_refuse_other_goals(choosy_attack: Attack, go
         return three_classes(x)
 
     with pytest.raises(UsageError, match=rf"wants an Untargeted goal, got {type(goal).__name__}\.$"):
-        choosy_attack(model, gray(), goal, threat, seed=0)
+        untargeted_only_attack(model, gray(), goal, threat, seed=0)
     assert calls == []
 
 
@@ -121,7 +123,7 @@ def test_models_that_return_no_logits_are_refused(
         attack(model, gray(), labels(1, 1), Linf(0.1), seed=0)
 
 
-# a search that is watched step by step stops at the first bad answer, the others notice at the verdict
+# a search that is checked at every step stops at the first bad logits, the others at the verdict
 BAD_LOGITS = (
     r"NaN or infinite logits (for 2 of 2 images|or gradients for 2 images under attack). "
     r"Check its weights and precision: a NaN would count as a success"
@@ -152,7 +154,7 @@ def test_images_with_bad_logits_are_counted() -> None:
 
 
 def steep_model(steep: float, label: int) -> Callable[[Tensor], Tensor]:
-    """sqrt at 0: the logits are finite, the slope is not; times 0 it is not even a number."""
+    """sqrt at 0: the logits are finite, the gradient is not; times 0 it is NaN."""
 
     def model(x: Tensor) -> Tensor:
         inner = (x - x.detach()) if steep == torch.inf else 0 * x

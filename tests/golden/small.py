@@ -36,7 +36,7 @@ def images() -> Tensor:
 
 
 def labels(model: Model) -> Tensor:
-    """Mostly what the model answers."""
+    """Mostly the predictions of the model."""
     with torch.no_grad():
         label_B = model(images()).argmax(1)
     label_B[::4] = (label_B[::4] + 1) % CLASSES

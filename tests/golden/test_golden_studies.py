@@ -1,4 +1,4 @@
-"""All that every study says about a small network on a few images: numbers, tables, captions, curves, maps."""
+"""The results of every study of a small network on a few images: numbers, tables, captions, curves, maps."""
 
 from pathlib import Path
 

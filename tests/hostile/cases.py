@@ -30,7 +30,7 @@ class Bug(Exception):
 
 @dataclass
 class Case:
-    """One of the numbered cases of a part; `steps` says what it did, for whoever repeats it."""
+    """One of the numbered cases of a part; `steps` records what it did, to repeat it."""
 
     part: str
     number: int

@@ -135,7 +135,7 @@ class Reference:
 
 @dataclass
 class References:
-    """What the commands find when nothing happens; made when they are first asked for."""
+    """The uninterrupted results of the commands; computed at the first use."""
 
     server: Server
     folder: Path

@@ -1,4 +1,4 @@
-"""Command lines at random: mostly what the tables offer, with values that nobody should write, and with slips."""
+"""Random command lines: mostly valid ones, with invalid values and typing errors."""
 
 import dataclasses
 import enum
@@ -70,7 +70,7 @@ _WITH_SETTINGS = sorted(name for name, suite in SUITES.items() if not isinstance
 
 
 class Grammar:
-    """Draws command lines; `files` are hostile files to name now and then, relative to the case's folder."""
+    """Draws command lines; `files` are invalid files to name occasionally, relative to the case's folder."""
 
     def __init__(self, random: Random) -> None:
         self.random = random

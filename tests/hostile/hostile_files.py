@@ -1,4 +1,4 @@
-"""Files that somebody else wrote, or that were made to do harm: models, manifests, images, lists and archives."""
+"""Foreign, damaged and malicious files: models, manifests, images, lists and archives."""
 
 import json
 import os

@@ -25,14 +25,14 @@ PROVENANCE = TIMINGS | {"versions", "commit", "machine", "device"}
 _RELATIVE, _ABSOLUTE, _PIXEL = 1e-5, 1e-8, 1e-3
 # characters of a refusal, which may quote what was typed
 _LONGEST_LINE = 2000
-# refusals of numbers that only work can meet: the run folder is rightly there
+# refusals of numbers that only occur during the work: the run folder may exist
 _MET_AT_WORK = re.compile(
     r"no longer finite|NaN or infinite|combinations? failed|out of memory|cannot read the image|named pipe"
 )
 
 
 def result_of(folder: Path) -> dict[str, object]:
-    """Everything that a run, or a folder of runs, found out, without what it took."""
+    """All results of a run, or of a folder of runs, without times."""
     found: dict[str, dict[str, object]] = {}
     for path in sorted(folder.rglob("*")):
         found_image = path.parent.name == "found" and path.suffix == ".npz"

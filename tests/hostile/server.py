@@ -1,4 +1,4 @@
-"""Commands that start in milliseconds, and something that goes wrong in them.
+"""Commands that start in milliseconds, with an injected fault.
 
 A fork server imports everything once; a command is a fork of it that calls the command line's `main`. In the fork an
 audit hook counts the file operations below the case's folder: at a given one it sends a signal, raises an OSError or
@@ -43,7 +43,7 @@ _MEMORY = 8 * 2**30
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens at the `moment`-th file operation of these `kinds`, counted from 1.
+    """What happens at the `at`-th file operation of these `kinds`, counted from 1.
 
     `action` is `signal` (number: which), `error` (number: the errno) or `limit` (number: bytes that a file may have).
     A `lasting` error meets all later operations of these kinds, too; a limit always lasts.
@@ -51,16 +51,14 @@ class Fault:
 
     action: str
     number: int
-    moment: int
+    at: int
     kinds: frozenset[str]
     lasting: bool = False
 
     def __str__(self) -> str:
         what = {"signal": _signal_name, "error": errno.errorcode.__getitem__, "limit": "{} bytes".format}
         lasting = " and after" if self.lasting else ""
-        return (
-            f"{self.action} {what[self.action](self.number)} at {'/'.join(sorted(self.kinds))} {self.moment}{lasting}"
-        )
+        return f"{self.action} {what[self.action](self.number)} at {'/'.join(sorted(self.kinds))} {self.at}{lasting}"
 
 
 def _signal_name(number: int) -> str:
@@ -113,8 +111,8 @@ class Server:
         self._starting = threading.Lock()
 
     def start(self, order: Order) -> "Started":
-        """Begin a command; it goes on beside the caller."""
-        with self._starting:  # or a process started at the same moment would keep the ends of these pipes open
+        """Start a command in parallel to the caller."""
+        with self._starting:  # or a process started at the same time would keep the ends of these pipes open
             pipes = [self._context.Pipe(duplex=False) for _ in range(3)]
             writers = [writer for _, writer in pipes]
             process = self._context.Process(target=_child, args=(order, *writers))
@@ -145,7 +143,7 @@ class Started:
     def wait(self, limit: float, *, works: Callable[[], bool] | None = None) -> Ended:
         """Its end, after `limit` seconds at the latest.
 
-        With `works`, it is stopped after HANG_SECONDS of its own, or earlier once that says that it works.
+        With `works`, it is stopped after HANG_SECONDS of its own, or earlier once that returns that it works.
         """
         texts = {reader.fileno(): bytearray() for reader in self.readers[:2]}
         stopped = working = False
@@ -170,7 +168,7 @@ class Started:
         return Ended(code, out, err, time.monotonic() - self.began, working, stopped and not working, operations)
 
     def _is_alive(self, texts: dict[int, bytearray]) -> bool:
-        """Whether it goes on; takes what it has written meanwhile."""
+        """Whether it is still running; collects its output."""
         ready, *_ = select.select([*texts, self.process.sentinel], [], [], 0.1)
         for file in set(ready) & texts.keys():
             texts[file] += os.read(file, 65536)
@@ -232,7 +230,7 @@ def _child(order: Order, out: Connection, err: Connection, counts: Connection) -
 
 
 class Operations:
-    """Counts file operations below a folder and lets the fault happen at its moment."""
+    """Counts file operations below a folder and injects the fault at its position."""
 
     def __init__(self, folder: Path, fault: Fault | None) -> None:
         self.counts: Counter[str] = Counter()
@@ -259,7 +257,7 @@ class Operations:
         if fault is None or kind not in fault.kinds:
             return
         self._met += 1
-        if self._met == fault.moment or (fault.lasting and self._met > fault.moment):
+        if self._met == fault.at or (fault.lasting and self._met > fault.at):
             _happen(fault)
 
     def _is_inside(self, path: object) -> bool:

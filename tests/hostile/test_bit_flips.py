@@ -84,7 +84,7 @@ def _damage(case: Case) -> Damage | None:
     if after is None:
         path.unlink()
         return Damage(path, name, "the file is gone", before)
-    path.unlink()  # a link of it in another folder stays as it was
+    path.unlink()  # a link of it in another folder is unchanged
     path.write_bytes(after)
     first = next((at for at, (a, b) in enumerate(zip(before, after, strict=False)) if a != b), len(after))
     return Damage(path, name, f"{kind} at {first} of {len(before)}", before)
@@ -127,11 +127,11 @@ def _resumed(server: Server, case: Case, long: Long, reference: Reference, damag
         if ended.code == 0:
             _check_same(case, long, reference, damage, None)
             return "refused, the same after the advice"
-    raise Bug(f"{damage.sort} damaged: the advice leads to nothing: {_brief(ended.err)}")
+    raise Bug(f"{damage.sort} damaged: the advice does not help: {_brief(ended.err)}")
 
 
 def _follow(case: Case, ended: Ended, damage: Damage) -> bool:
-    """Delete what a refusal says to delete; whether it says so."""
+    """Delete what a refusal tells the user to delete; whether it does."""
     advice = re.findall(r"[Dd]elete (?!it from)(that file|it|them|[^\s:,]+)", ended.err)
     if not advice:
         return False
@@ -155,7 +155,7 @@ def _check_same(case: Case, long: Long, reference: Reference, damage: Damage, da
         )
     if (difference := difference_in(case, reference, ignored)) is not None:
         case.step(what=difference)
-        raise Bug(f"{damage.sort} damaged: {long.kind} goes on to another result")
+        raise Bug(f"{damage.sort} damaged: {long.kind} resumes with another result")
 
 
 def _reported(server: Server, case: Case, long: Long, reference: Reference, damage: Damage) -> str:
@@ -164,11 +164,11 @@ def _reported(server: Server, case: Case, long: Long, reference: Reference, dama
 
 
 def _used(server: Server, case: Case, long: Long, reference: Reference, damage: Damage) -> str:
-    """A run that was trained as a model, another one as a page: the same answer as without damage, or refused."""
+    """A run that was trained as a model, another one as a page: the same output as without damage, or refused."""
     if long.kind != "train":
         return _reported(server, case, long, reference, damage)
     words = ("evaluate", "run", "--data=digits[:40]", "--suite=clean", "--run=other", "--json")
-    return _compared(server, case, damage, Order(words, case.folder), _answer)
+    return _compared(server, case, damage, Order(words, case.folder), _output)
 
 
 def _compared(server: Server, case: Case, damage: Damage, order: Order, read: Callable[[Case, Ended], object]) -> str:
@@ -184,8 +184,8 @@ def _compared(server: Server, case: Case, damage: Damage, order: Order, read: Ca
         _check_names(ended, damage)
         return "refused"
     if whole.code == 0 and (found == expected or _is_provenance(damage) or _is_a_picture_gone(damage)):
-        return "the same page or answer"
-    raise Bug(f"{damage.sort} damaged: `{order.words[0]}` says something else and does not notice")
+        return "the same page or output"
+    raise Bug(f"{damage.sort} damaged: `{order.words[0]}` has other output and does not detect it")
 
 
 def _mend(case: Case, damage: Damage) -> None:
@@ -200,7 +200,7 @@ def _page(case: Case, ended: Ended) -> object:
     return path.read_bytes() if path.exists() else None
 
 
-def _answer(case: Case, ended: Ended) -> object:
+def _output(case: Case, ended: Ended) -> object:
     return without(json.loads(ended.out), TIMINGS) if ended.code == 0 else None
 
 
@@ -213,7 +213,7 @@ def _run(server: Server, case: Case, order: Order, damage: Damage) -> Ended:
 
 
 def _check_names(ended: Ended, damage: Damage) -> None:
-    """A refusal says which file is to blame."""
+    """A refusal names the damaged file."""
     if damage.path.name not in ended.err + ended.out and not _WITHOUT_NAME.search(ended.err):
         raise Bug(f"{damage.sort} damaged: the line does not name the file: {_brief(ended.err)}")
 

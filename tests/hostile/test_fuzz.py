@@ -1,4 +1,4 @@
-"""Words and files that nobody should write: done, or one line and exit code 2, and no folder is left claimed."""
+"""Random arguments and files: done, or one line and exit code 2, and no folder is left claimed."""
 
 import re
 from collections.abc import Callable

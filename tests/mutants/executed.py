@@ -23,7 +23,7 @@ _MARK = "_ran_"
 
 @dataclass(slots=True)
 class FileRecord:
-    """What one test file does: its passing tests with their seconds and the functions they run, and what it imports."""
+    """What one test file executes: its passing tests, their seconds, the functions they run, and its imports."""
 
     key: str
     seconds: dict[str, float] = field(default_factory=dict)

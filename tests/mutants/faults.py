@@ -1,6 +1,6 @@
 """Every small fault that a source file can be given: a comparison, sign, constant, boolean or minimum changed.
 
-Left out is what no test should notice: docstrings, annotations, assertions, the words of errors, decorators.
+Left out is what no test should detect: docstrings, annotations, assertions, the words of errors, decorators.
 """
 
 import ast
@@ -60,7 +60,7 @@ class Fault:
     end: int
     text: str
     line: int
-    function: str  # the qualified name of what it lies in; empty outside of functions
+    function: str  # the qualified name of the function it is in; empty outside of functions
 
     def applied(self, source: bytes) -> bytes:
         return source[: self.start] + self.text.encode() + source[self.end :]
@@ -145,7 +145,7 @@ class _Finder:
 
 
 def _children(node: ast.AST) -> Iterator[ast.AST]:
-    """What of a node a fault may lie in."""
+    """The parts of a node that a fault may change."""
     match node:
         # the positions of nodes within an f-string are wrong before Python 3.12
         case ast.Assert() | ast.Raise() | ast.JoinedStr():

@@ -1,4 +1,4 @@
-"""How many small faults the tests notice: draws faults over the package, makes one at a time in a copy, runs tests.
+"""How many small faults the tests detect: draws faults over the package, makes one at a time in a copy, runs tests.
 
     python tests/mutants/sample.py --count 80 --seed 1 --jobs 2
 
@@ -71,7 +71,7 @@ class Mutant:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="How many small faults the tests notice.")
+    parser = argparse.ArgumentParser(description="How many small faults the tests detect.")
     parser.add_argument("--count", type=int, default=80, help="how many faults")
     parser.add_argument("--seed", type=int, default=1, help="which faults")
     parser.add_argument("--jobs", type=int, default=1, help="how many at once")
@@ -199,7 +199,7 @@ def forked(work: Callable[[], int | None], out: Path) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The tests that may notice a fault, in the order to run them, and how long all of them and the longest take."""
+    """The tests that may detect a fault, in the order to run them, and how long all of them and the longest take."""
 
     tests: Sequence[str]
     seconds: float = 0.0

@@ -145,7 +145,7 @@ def test_importing_the_packages_changes_nothing_global() -> None:
         + "".join(f"import vitadel.{package}\n" for package in packages)
         + "assert torch.equal(state, torch.random.get_rng_state())\n"
         "assert threads == torch.get_num_threads() and dtype == torch.get_default_dtype()\n"
-        # torch itself names a folder for what it compiles
+        # torch itself uses a folder for compiled code
         "assert {key for key in os.environ if os.environ[key] != env.get(key)} <= {'TORCHINDUCTOR_CACHE_DIR'}\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -100,9 +100,9 @@ def our_points(attack: IterativeAttack, x0: Tensor, goal: Goal, threat: Threat, 
     state = {key: start if key in ("x", "x_old", "best") else value for key, value in state.items()}
     points = []
     for step in range(steps + 1):
-        answer, moved = attack.step(oracle, replace(items, step_B=none_B + step), state)
+        query, moved = attack.step(oracle, replace(items, step_B=none_B + step), state)
         state = {**state, **moved}
-        points.append(answer.x)
+        points.append(query.x)
     return torch.stack(points)
 
 
@@ -110,10 +110,10 @@ def their_apgd(norm: str, eps: float, loss: str, steps: int, start: Tensor, **se
     """The same from pyautoattack."""
     base = pytest.importorskip("pyautoattack.autopgd_base")
     x0, label_B = middling()
-    asked: list[Tensor] = []
+    queries: list[Tensor] = []
 
     def model(x: Tensor) -> Tensor:
-        asked.append(x.detach().clone())
+        queries.append(x.detach().clone())
         return small_net()(x)
 
     kind = base.APGDAttack_targeted if loss == "dlr-targeted" else base.APGDAttack
@@ -127,7 +127,7 @@ def their_apgd(norm: str, eps: float, loss: str, steps: int, start: Tensor, **se
         attack.attack_single_run(x0, label_B, x_init=start)
     finally:
         monkeypatch.undo()
-    return torch.stack(asked)
+    return torch.stack(queries)
 
 
 @pytest.mark.parametrize("loss", ["ce", "dlr", "dlr-targeted"])
@@ -142,11 +142,11 @@ def test_apgd_matches_autoattack(norm: str, threat: Threat, loss: str) -> None:
     start = threat.sample(x0, RandomStreams.of(1, torch.arange(6)))
     theirs = their_apgd(norm, threat.eps, loss, 50, start)
     ours = our_points(APGD(steps=50), x0, goal, threat, 50, start)
-    # the first window has 11 steps; theirs compares its first gain with 0 instead of the start's
-    gains = torch.stack([goal.objective(small_net()(x)) for x in theirs[:12]])
-    rises_B = (gains.diff(dim=0) > 0).sum(0)
-    counted_B = rises_B - (gains[1] > gains[0]).int() + (gains[1] > 0).int()
-    same_B = (rises_B <= 0.75 * 11) == (counted_B <= 0.75 * 11)
+    # the first window has 11 steps; theirs compares its first objective with 0 instead of the start's
+    objectives = torch.stack([goal.objective(small_net()(x)) for x in theirs[:12]])
+    increases_B = (objectives.diff(dim=0) > 0).sum(0)
+    counted_B = increases_B - (objectives[1] > objectives[0]).int() + (objectives[1] > 0).int()
+    same_B = (increases_B <= 0.75 * 11) == (counted_B <= 0.75 * 11)
     assert same_B.sum().item() >= 4
     torch.testing.assert_close(ours[:, same_B], theirs[:, same_B], rtol=0, atol=5e-5)
 
@@ -159,10 +159,10 @@ def test_fab_matches_autoattack(norm: str, threat: Threat, targeted: bool) -> No
     net = small_net(dtype=torch.float32)
     attack = fab_pt.FABAttack_PT(net, norm=norm, n_iter=8, eps=threat.eps, targeted=targeted, device=x0.device)
     attack.target_class = 2
-    judge, asked = attack._get_predicted_label, []
+    judge, queries = attack._get_predicted_label, []
 
     def judged(x: Tensor) -> Tensor:
-        asked.append(x.clone())
+        queries.append(x.clone())
         return judge(x)
 
     attack._get_predicted_label = judged
@@ -171,7 +171,7 @@ def test_fab_matches_autoattack(norm: str, threat: Threat, targeted: bool) -> No
     other_B = top_other_classes(net(x0), label_B, 1).squeeze(1)
     goal: Goal = Toward(label_B, other_B, logit_difference) if targeted else Untargeted(label_B)
     ours = our_points(FAB(steps=8, targets=int(targeted)), x0, goal, threat, 8, x0)
-    torch.testing.assert_close(ours, torch.stack(asked), rtol=0, atol=1e-4)
+    torch.testing.assert_close(ours, torch.stack(queries), rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("size", [8, 32, 224])

@@ -23,7 +23,7 @@ from vitadel.shifts import RotateTranslate
 from vitadel.threats import L1, L2, Linf
 from vitadel.train import SGD, AdamW, Lion, TrainingConfig
 
-# what the program computes or reads itself, by package; nobody sets these numbers
+# what the program computes or reads itself, by package; these numbers are not settings
 RECORDS = {
     "analyze": (
         "AttackCost Attacked BlocksPoint EpsPoint Evidence Measured Measurements Moments PrefixCache Restriction "

@@ -54,7 +54,7 @@ class NamedAttack:
 
     def __post_init__(self) -> None:
         if self.loss is kl_divergence and self.target is not None:
-            raise UsageError("the KL divergence leads away from the clean answer and has no target. Leave one out.")
+            raise UsageError("the KL divergence leads away from the clean prediction and has no target. Leave one out.")
 
     def goal(self, ctx: Context, batch: Batch) -> Goal:
         """What the attack wants of some images."""
@@ -129,7 +129,7 @@ class Search:
             raise
         wider = FALLBACK[precision]
         sentence = f"the search met numbers beyond the range of {precision} and went on in {wider}"
-        self.ctx.add_flags([Flag("search-fell-back", sentence, {})])
+        self.ctx.add_flags([Flag("search-fallback", sentence, {})])
         self.engine = replace(self.engine, precision=wider)
         self.copy = in_precision(self.ctx.model, wider) if wider != "float32" else None
 

@@ -13,7 +13,7 @@ wrote are read here alone: those of fields in their metadata, those of suites in
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,8 @@ SUITE_NAMES = {
     "adversarial-paper-protocol": "autoattack-paper-protocol",
     "grey-level": "gray-level",
 }
+# flags as earlier versions named them
+FLAG_CODES = {"search-fell-back": "search-fallback", "robust-fell": "robust-accuracy-drop"}
 # kinds of measures that are shares, lie in [0, 1] and are read in percent
 SHARES = frozenset({"accuracy", "error", "bias", "share"})
 # keys of a study's file that are not its own numbers
@@ -193,7 +195,9 @@ class SuiteRecord:
         _refuse_other(content, SUITE_SCHEMA, source)
         suite = content.get("suite")
         renamed = {"suite": SUITE_NAMES.get(suite, suite)} if isinstance(suite, str) else {}
-        return from_json(cls, {**content, **renamed}, source, remedy)
+        record = from_json(cls, {**content, **renamed}, source, remedy)
+        flags = tuple(replace(flag, code=FLAG_CODES.get(flag.code, flag.code)) for flag in record.flags)
+        return replace(record, flags=flags)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from subjects import studied_in  # type: ignore[import-not-found]
+from study_models import studied_in  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
 from vitadel.analyze import Convergence, study
@@ -153,7 +153,7 @@ def test_slices_do_not_depend_on_their_position(x: Tensor, y: Tensor) -> None:
     assert fine["exhibits"][-1]["columns"] == quarters
     middle = float(nn.functional.softplus(-10 * (x[0].mean() - 0.5)))
     assert result["slices"][0][2][2] == pytest.approx(middle, rel=1e-5)
-    # along the gradient the lead falls by 10 eps at most
+    # along the gradient the margin decreases by 10 eps at most
     assert result["slices"][0][4][2] == pytest.approx(math.log1p(math.exp(-10 * (0.01 - EPS))), rel=1e-4)
 
 

@@ -1,4 +1,4 @@
-"""The study of representations: maps against slow computation on every family, planted answers, resuming, memory.
+"""The study of representations: maps against slow computation on every family, known results, resuming, memory.
 
 Shape letters: L layers, B images, T tokens, D features.
 """
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from subjects import hooks, stirred, studied_in  # type: ignore[import-not-found]
+from study_models import hooks, stirred, studied_in  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
 from vitadel.analyze import Correlation, run_study, study, tensor_context

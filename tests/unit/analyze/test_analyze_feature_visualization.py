@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from subjects import hooks, studied_in  # type: ignore[import-not-found]
+from study_models import hooks, studied_in  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
 from vitadel.analyze import FeatureVisualization, study
@@ -67,7 +67,7 @@ def test_the_target_is_maximally_bright_and_all_else_dark(model: Model, x: Tenso
     for column, target in enumerate((4, 1)):
         wanted = np.zeros((SIDE, SIDE, 3), np.uint8)
         wanted[target] = 255
-        # rows beyond the last class have no gradient, and stay as they were
+        # rows beyond the last class have no gradient and are unchanged
         np.testing.assert_array_equal(drawn(result, 0, column)[:CLASSES], wanted[:CLASSES])
     name = {Start.CODE: "noise, code", Start.TEXT: "noise, text", Start.IMAGES: "image 0"}[start]
     row = result["rows"][name]

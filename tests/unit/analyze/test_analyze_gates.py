@@ -1,4 +1,4 @@
-"""The gates of TORA models: shares with known answers, a slow recomputation, and nothing left behind.
+"""The gates of TORA models: shares with known values, a slow recomputation, and no side effects.
 
 Shape letters: A adapters, B images, H heads, N tokens, D numbers per token, L blocks.
 """
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from subjects import studied_in  # type: ignore[import-not-found]
+from study_models import studied_in  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
 from vitadel.analyze import TORAGates, run_study, study, tensor_context
@@ -79,7 +79,7 @@ def test_equal_adapters_have_equal_shares(x: Tensor, tuning: Tuning) -> None:
 
 
 def planted(model: Model, push: float) -> list[float]:
-    """Let the gate ask for a direction that only the robustness adapter adds; the lead this gives it in each head."""
+    """Let the gate select a direction that only the robustness adapter adds; the logit difference in each head."""
     direction_D = torch.linspace(0.1, 1, DIM, dtype=torch.float64)
     net = net_of(model)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""The study of lesions: planted answers, draws, statistics, every family, resuming, refusals."""
+"""The study of lesions: known results, random draws, statistics, every family, resuming, refusals."""
 
 import math
 import statistics
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from subjects import stirred, studied_in  # type: ignore[import-not-found]
+from study_models import stirred, studied_in  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
 from vitadel.analyze import Lesion, study
@@ -40,7 +40,7 @@ def x() -> Tensor:
     return torch.rand(10, 3, 32, 32, generator=torch.Generator().manual_seed(7))
 
 
-def answered(model: Model, x: Tensor, *skipped: str) -> Tensor:
+def predictions(model: Model, x: Tensor, *skipped: str) -> Tensor:
     with torch.no_grad():
         if not skipped:
             return model(x).argmax(1)
@@ -58,12 +58,12 @@ def single(result: dict[str, Any], kind: str) -> dict[str, float]:
 
 def test_accuracies_match_models_with_skipped_parts(x: Tensor) -> None:
     model = tiny("vit")
-    y = answered(model, x)
+    y = predictions(model, x)
     result = studied(model, x, y, Lesion(draws=4), batch_size=3)
     assert result["clean"]["accuracy"] == 1
     for kind, ending in (("block", ""), ("attention", ".attn"), ("mlp", ".mlp")):
         known = {
-            f"blocks.{i}": float((answered(model, x, f"blocks.{i}{ending}") == y).double().mean()) for i in range(5)
+            f"blocks.{i}": float((predictions(model, x, f"blocks.{i}{ending}") == y).double().mean()) for i in range(5)
         }
         assert single(result, kind) == known
     assert min(single(result, "block").values()) < 1
@@ -71,7 +71,7 @@ def test_accuracies_match_models_with_skipped_parts(x: Tensor) -> None:
         ending = {"block": "", "attention": ".attn", "mlp": ".mlp"}[one["kind"]]
         for layers, found in zip(one["layers"], one["accuracies"], strict=True):
             skipped = [f"{name}{ending}" for name in layers]
-            assert found == float((answered(model, x, *skipped) == y).double().mean())
+            assert found == float((predictions(model, x, *skipped) == y).double().mean())
 
 
 def test_removing_an_identity_block_changes_nothing(x: Tensor) -> None:
@@ -80,7 +80,7 @@ def test_removing_an_identity_block_changes_nothing(x: Tensor) -> None:
         for layer in (model.net.blocks[2].attn.proj, model.net.blocks[3].mlp.fc2):  # type: ignore[index, union-attr]
             layer.weight.zero_()
             layer.bias.zero_()
-    y = answered(model, x)
+    y = predictions(model, x)
     result = studied(model, x, y)
     assert single(result, "attention")["blocks.2"] == 1
     assert single(result, "mlp")["blocks.3"] == 1
@@ -137,7 +137,7 @@ def test_means_and_standard_errors(x: Tensor) -> None:
 
 def test_the_caption_gives_the_widest_interval_of_the_lesions(x: Tensor) -> None:
     model = tiny("vit")
-    result = studied(model, x, answered(model, x), Lesion(draws=0))
+    result = studied(model, x, predictions(model, x), Lesion(draws=0))
     widths = [(one["high"] - one["low"]) / 2 for one in (result["clean"], *result["single"])]
     assert max(widths) > widths[0] + 0.05  # all are right with nothing removed, and Wilson's interval is narrow there
     assert f"an interval of at most {max(widths):.3f} either way" in result["exhibits"][0]["caption"]

@@ -1,4 +1,4 @@
-"""The study of masking: verdicts on networks whose answer is known, resuming, batches, refusals."""
+"""The study of masking: verdicts on networks whose verdict is known, resuming, batches, refusals."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from subjects import studied_in  # type: ignore[import-not-found]
+from study_models import studied_in  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
 from vitadel import data, models
@@ -41,7 +41,7 @@ def pictures(n: int) -> Tensor:
 
 
 def own_labels(model: nn.Module, x: Tensor) -> Tensor:
-    """The model's own answers, so that it is always right."""
+    """The model's own predictions as labels, so that it is always correct."""
     with torch.no_grad():
         labels: Tensor = model.eval()(x).argmax(1)
     return labels

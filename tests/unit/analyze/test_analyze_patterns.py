@@ -1,4 +1,4 @@
-"""Frequencies and patches of patterns: sinusoids, blocks and noise have known answers.
+"""Frequencies and patches of patterns: sinusoids, blocks and noise have known values.
 
 Shape letters: B images, C channels, H rows, W columns.
 """

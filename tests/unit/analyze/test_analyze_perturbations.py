@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from subjects import studied_in  # type: ignore[import-not-found]
+from study_models import studied_in  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
 from vitadel.analyze import Perturbations, study
@@ -72,7 +72,7 @@ def picture(result: dict[str, Any], row: int, column: str) -> np.ndarray:
 def test_the_perturbation_of_a_linear_model_is_its_pattern(x: Tensor) -> None:
     pattern = pattern_of_blocks()
     model = Planted(pattern)
-    # class 0 leads where the weighed sum is negative, so the attack on label 0 adds eps along the pattern; its steps
+    # class 0 is predicted for a negative weighted sum, so the attack on label 0 adds eps along the pattern; its steps
     # must cross the whole ball, as a random start may begin at its other end
     chosen = Perturbations(patch=4, images=3, steps=10, step_size=EPS / 4)
     result = study(model, x, torch.zeros(5, dtype=torch.int64), chosen, threat=Linf(EPS))

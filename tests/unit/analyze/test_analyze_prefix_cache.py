@@ -1,4 +1,4 @@
-"""Changed models answer as whole forward passes of the same changed model do, bit for bit, at the cost that is counted.
+"""Logits of changed models equal those of whole forward passes bit for bit, at the counted cost.
 
 Shape letters: B images, K classes.
 """
@@ -9,7 +9,7 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from subjects import stirred  # type: ignore[import-not-found]
+from study_models import stirred  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
 from vitadel.analyze import tensor_context

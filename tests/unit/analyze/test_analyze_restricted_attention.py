@@ -1,4 +1,4 @@
-"""Restricted attention: masks with known answers, accuracies against slow attention, refusals, resuming.
+"""Restricted attention: masks with known entries, accuracies against slow attention, refusals, resuming.
 
 Shape letters: N tokens, P patches.
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from subjects import stirred, studied_in  # type: ignore[import-not-found]
+from study_models import stirred, studied_in  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
 from vitadel.analyze import RestrictedAttention, study
@@ -24,7 +24,7 @@ from vitadel.models import Model, Option, load, set_attention_scales, tora, wrap
 from vitadel.runs import ResultFolder
 
 DEPTH, SIDE = 3, 4
-CLASSES = 300  # so many that a small change of the logits changes the answer
+CLASSES = 300  # so many that a small change of the logits changes the prediction
 TINY: dict[str, tuple[str, int | None, dict[str, Option]]] = {
     "vit": ("timm:vit_tiny_patch16_224", 8, {"depth": DEPTH, "embed_dim": 48}),
     "registers": ("timm:vit_tiny_patch16_224", 8, {"depth": DEPTH, "embed_dim": 48, "reg_tokens": 2}),
@@ -74,7 +74,7 @@ def apart(one: int, other: int) -> int:
 
 
 def slowly(model: Model, x: Tensor, allowed: Callable[[int, int, int], bool], prefix: int) -> Tensor:
-    """Answers when block b lets patch i see patch j if `allowed(b, i, j)`: scores that are not get minus infinity.
+    """Predictions when block b lets patch i attend to patch j if `allowed(b, i, j)`: other scores get minus infinity.
 
     CaiT mixes its heads after the softmax, [B, N, N, H]; there they get zero once more.
     """
@@ -158,7 +158,7 @@ def test_accuracy_matches_slow_attention_within_the_distance(family: str, distan
     result = studied(model, x, y, batch_size=5)
     near = {one["distance"]: one["accuracy"] for one in result["near"]}
     assert sorted(near) == [0, 1, 2, 3]
-    assert near[distance] == 1  # the labels are what the slow computation answered
+    assert near[distance] == 1  # the labels are the predictions of the slow computation
     assert result["clean"]["accuracy"] < 1
     # at the largest distance nothing is forbidden
     assert result["near"][-1]["correct"] == result["clean"]["correct"]

@@ -1,4 +1,4 @@
-"""Where models look: maps with known answers, every family, and nothing left behind.
+"""Saliency maps: known values, every family, and no side effects.
 
 Shape letters: B images, H heads, N tokens, P patches, h x w cells.
 """
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from subjects import hooks, studied_in  # type: ignore[import-not-found]
+from study_models import hooks, studied_in  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
 from vitadel.analyze import Saliency, study
@@ -198,7 +198,7 @@ class SomeAttention(nn.Module):
 
 
 class Tokens(nn.Module):
-    """A family that nobody knows: after the embedding there are only tokens, one for the class first."""
+    """An unknown family: after the embedding there are only tokens, the class token first."""
 
     num_prefix_tokens = 1
 
@@ -239,8 +239,8 @@ def test_a_layer_and_an_earlier_attention_are_separate(x: Tensor) -> None:
     model = tiny("vit")
     with pytest.raises(UsageError, match=r"blocks\.0\.attn\.probs is inside an attention.* blocks\.0\.attn\.out"):
         studied(model, x, Saliency(steps=1, layer="blocks.0.attn.probs"))
-    answer = studied(model, x, Saliency(steps=1, layer="blocks.0.attn.out"))
-    assert list(answer["maps"]) == ["eigencam", "attention", "rollout"]
+    result = studied(model, x, Saliency(steps=1, layer="blocks.0.attn.out"))
+    assert list(result["maps"]) == ["eigencam", "attention", "rollout"]
 
 
 def test_adapters_do_not_hide_the_backbone(x: Tensor) -> None:

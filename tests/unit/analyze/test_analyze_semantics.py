@@ -1,4 +1,4 @@
-"""What other models see in perturbations: classifiers whose answers are known, controls, and clear refusals."""
+"""What other models predict from perturbations: classifiers with known predictions, controls, and refusals."""
 
 from pathlib import Path
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from subjects import studied_in  # type: ignore[import-not-found]
+from study_models import studied_in  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
 from vitadel.analyze import PerturbationSemantics, semantics, study
@@ -34,7 +34,7 @@ class Stripes(nn.Module):
 
 
 class Looking(nn.Module):
-    """Names the row that is darkest (or brightest, if turned) of what it sees, and remembers what that was."""
+    """Predicts the row that is darkest (or brightest, if turned) of its input, and records that input."""
 
     def __init__(self, turned: bool = False) -> None:
         super().__init__()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from subjects import studied_in  # type: ignore[import-not-found]
+from study_models import studied_in  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
 from vitadel.analyze import STUDIES, Study, map_chunks, run_study, study, tensor_context
@@ -79,7 +79,7 @@ def test_an_interrupted_study_resumes_at_the_next_image(confidence: Any, x: Tens
 
 
 class Alone(Ranks):
-    """One of several ranks, which waits for nobody: the others have been here, or will come."""
+    """One of several ranks that does not wait for the others."""
 
     def wait(self) -> None:
         pass

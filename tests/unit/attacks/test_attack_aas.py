@@ -56,7 +56,7 @@ def x() -> Tensor:
 
 @pytest.fixture(scope="module")
 def label_B(model: Model, x: Tensor) -> Tensor:
-    """What the model says, so that every image is right before the attack."""
+    """The model's predictions, so that every image is correct before the attack."""
     return model(x).argmax(1)
 
 
@@ -102,7 +102,7 @@ def test_factors_of_one_change_nothing(model: Model, x: Tensor, label_B: Tensor,
 
 
 def test_costs_of_an_attack_and_its_scaled_version(model: Model, x: Tensor, label_B: Tensor) -> None:
-    """Every point is asked about twice: the rescaled model with its gradient, the model itself without."""
+    """Every point is queried twice: the rescaled model with its gradient, the unscaled model without."""
     goal, nearly_nothing = Untargeted(label_B), Linf(1e-6)
     result = rescale_attack(PGD(steps=5), Factors((0.5, 0.5)))(model, x, goal, nearly_nothing, seed=0)
     assert not result.success.any()

@@ -79,7 +79,7 @@ def test_stages_of_the_other_versions(threat: Threat) -> None:
 
 
 def test_costs_of_a_robust_image() -> None:
-    """101 questions for each run of APGD and FAB, and a start and 5000 for Square."""
+    """101 queries for each run of APGD and FAB, and a start and 5000 for Square."""
     threat, costs = Linf(8 / 255), {}
     for stage in AutoAttack().stages(threat):
         assert isinstance(stage.attack, (APGD, FAB, Square))
@@ -117,7 +117,7 @@ def test_the_cascade_equals_its_stages_in_sequence(norm: Threat, monkeypatch: py
 
 
 def test_a_broken_image_is_not_attacked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything falls to the first attack, so a second one that would spoil it is never asked."""
+    """The first attack breaks every image, so a second one that would raise is never run."""
 
     class Spoiler(Attack):
         def search(self, model: Oracle, x0: Tensor, goal: object, threat: Threat, rng: RandomStreams) -> Tensor:

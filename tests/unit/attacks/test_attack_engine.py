@@ -1,4 +1,4 @@
-"""The engine: what it finds for an image depends on that image alone, and on nothing about the batch.
+"""The engine: results of an image depend on that image alone, not on the batch.
 
 Shape letters: B items, K classes.
 """
@@ -130,7 +130,7 @@ def test_some_images_are_broken_and_some_robust() -> None:
 @pytest.mark.parametrize("name", ["apgd", "apgd-l2", "apgd-wide", "apgd-t", "fab-t", "square", "square-l2", "pgd-t"])
 @pytest.mark.parametrize("interval", [3, 4, 7])
 def test_rare_judgments_cost_steps_but_change_no_verdict(name: str, interval: int) -> None:
-    """An image that falls goes on until the next question; the cost is that of the intervals begun."""
+    """A broken image is searched until the next judgment; the cost is that of the intervals begun."""
     attack, threat = SEARCHES[name]
     often, limit = run_engine(attack, threat), attack.num_steps(threat)
     every = even_interval(limit, interval)
@@ -155,7 +155,7 @@ def test_rarely_judged_results_do_not_depend_on_the_batch_size(name: str) -> Non
 
 
 class Creep(IterativeAttack):
-    """Goes up by 0.03, seven times."""
+    """Increases by 0.03, seven times."""
 
     def num_steps(self, threat: Threat) -> int:
         return 7
@@ -168,7 +168,7 @@ class Creep(IterativeAttack):
 
 
 def test_finished_rows_do_not_move() -> None:
-    """Of two intervals of four steps, the last step is one too many: 0.71 would succeed, and is not asked about."""
+    """Of two intervals of four steps, the last step is one too many: 0.71 would succeed, and is not queried."""
     assert even_interval(7, 4) == 4
     for interval in (1, 4):
         (result,) = lonely(1, Creep(), Linf(0.4), upwards, interval=interval)
@@ -229,7 +229,7 @@ def test_a_robust_image_costs_every_step_of_every_restart(name: str) -> None:
 
 
 def bright(threshold: float) -> Model:
-    """Class 1 where the first value exceeds the threshold; the slope leads nowhere."""
+    """Class 1 where the first value exceeds the threshold; the gradient has no information."""
 
     def model(x: Tensor) -> Tensor:
         objective_B = x.flatten(1)[:, 0].detach() - threshold + 0 * x.flatten(1)[:, 0]
@@ -250,7 +250,7 @@ def lonely(count: int, attack: IterativeAttack, threat: Threat, model: Model, in
 
 
 def test_restarts_stop_with_the_first_success_and_draw_new_starts() -> None:
-    """Only the start can succeed, with a chance of a half: about half of the robust images are broken in every restart."""
+    """Only the start can succeed, with a chance of a half: each restart breaks about half of the robust images."""
     count = 400
     found = lonely(count, PGD(steps=2, restarts=4), Linf(0.4), bright(0.5))
     by_cost: dict[int, list[bool]] = {}
@@ -269,14 +269,14 @@ def test_restarts_stop_with_the_first_success_and_draw_new_starts() -> None:
 
 def test_items_of_an_image_have_their_own_random_numbers() -> None:
     """Three targets, three random starts."""
-    asked: list[Tensor] = []
+    queries: list[Tensor] = []
 
     def model(x: Tensor) -> Tensor:
-        asked.append(x.detach().clone())
+        queries.append(x.detach().clone())
         return net()(x)
 
     run_engine(APGD(steps=2, targets=3), Linf(0.008), model=model)
-    starts = asked[0].view(IMAGES, 3, -1)
+    starts = queries[0].view(IMAGES, 3, -1)
     for one, other in ((0, 1), (0, 2), (1, 2)):
         # independent uniform numbers are a third of the width of their range apart on average
         apart = (starts[:, one] - starts[:, other]).abs().mean().item()
@@ -284,7 +284,7 @@ def test_items_of_an_image_have_their_own_random_numbers() -> None:
 
 
 def test_slots_are_refilled_while_images_wait() -> None:
-    """Until the last image is let in, every question to the model has all the rows."""
+    """Until the last image is admitted, every query of the model has all the rows."""
     sizes: list[int] = []
     admitted: list[int] = []
 
@@ -308,7 +308,7 @@ def test_slots_are_refilled_while_images_wait() -> None:
     # 8 rows hold two images of three items
     assert set(sizes[: admitted[-1] + 1]) == {6}
     assert sizes == sorted(sizes, reverse=True)
-    # with a question after every step, nothing idles: what the model saw is what the images paid for
+    # with a judgment after every step, nothing idles: the model's passes are those counted for the images
     assert sum(sizes) == sum(result.forwards for result in found)
 
 
@@ -334,23 +334,23 @@ def test_results_are_returned_as_soon_as_they_are_final() -> None:
 
 
 def stubborn(x: Tensor) -> Tensor:
-    """Says class 0 whatever it is shown."""
+    """Predicts class 0 for every input."""
     return torch.eye(2, dtype=x.dtype)[0].expand(len(x), 2)
 
 
 @dataclass
 class Slow:
-    """A judge that denies its first `times` questions."""
+    """A judge that rejects its first `times` queries."""
 
     times: int
-    asked: int = 0
+    num_queries: int = 0
 
     def __call__(self, x: Tensor) -> Tensor:
-        answers = []
+        logits = []
         for _ in range(len(x)):
-            self.asked += 1
-            answers.append([0.0, 1.0 if self.asked > self.times else -1.0])
-        return torch.tensor(answers, dtype=x.dtype)
+            self.num_queries += 1
+            logits.append([0.0, 1.0 if self.num_queries > self.times else -1.0])
+        return torch.tensor(logits, dtype=x.dtype)
 
 
 def upwards(x: Tensor) -> Tensor:
@@ -383,14 +383,14 @@ def test_a_judge_that_rejects_everything_leaves_all_robust(restarts: int) -> Non
         assert result.rejected == 2
         assert result.x_adv.item() == pytest.approx(0.9)
     assert result.rejected >= 2
-    # the search goes to its end, and each answer of the judge is a forward too
+    # the search runs to its end, and each query of the judge is a forward too
     assert result.forwards == 5 * restarts + result.rejected
     assert result.backwards == 5 * restarts
 
 
 @pytest.mark.parametrize("times", [0, 1, 2, 3])
 def test_a_judge_that_rejects_at_first_is_queried_again(times: int) -> None:
-    """Steps of 0.1 from 0.5: questions 3 to 6 of seven succeed, at 0.8, 0.9, 0.9 and 0.9."""
+    """Steps of 0.1 from 0.5: queries 3 to 6 of seven succeed, at 0.8, 0.9, 0.9 and 0.9."""
     result = one_gray(PGD(steps=6, step_size=0.1, random_start=False), Slow(times))
     assert result.success
     assert result.rejected == times
@@ -412,7 +412,7 @@ def test_all_items_of_an_image_are_judged() -> None:
         judge = Slow(times)
         result = one_gray(attack, judge, model)
         assert result.success
-        assert (result.rejected, judge.asked) == (times, times + 1)
+        assert (result.rejected, judge.num_queries) == (times, times + 1)
         assert result.backwards == 3 * 4
     judge = Slow(3)
     result = one_gray(attack, judge, model)
@@ -422,7 +422,7 @@ def test_all_items_of_an_image_are_judged() -> None:
 
 
 def test_a_strict_judge_gives_the_verdicts_of_the_strict_model() -> None:
-    """Asked by a judge who wants a lead of 0.3, the search goes on until it has one."""
+    """With a judge that needs a margin of 0.3, the search continues until it has one."""
 
     def strict(x: Tensor) -> Tensor:
         return net()(x) + 0.3 * torch.nn.functional.one_hot(images()[1][:1], CLASSES)
@@ -505,7 +505,7 @@ def test_nan_gradients_are_an_error(name: str) -> None:
     def model(x: Tensor) -> Tensor:
         nonlocal calls
         calls += 1
-        # the root of nothing is nothing, with no slope
+        # the root of zero is zero, with no gradient
         return net()(x) + (x - x.detach()).flatten(1).sum(1, keepdim=True).abs().sqrt() * (calls >= 3)
 
     with pytest.raises(UsageError, match="NaN or infinite logits or gradients"):
@@ -531,7 +531,7 @@ def test_targets_need_an_untargeted_goal() -> None:
         )
 
 
-# ------------------------------------------------- nothing asks the device
+# ------------------------------------------------- no synchronization with the device
 
 META = torch.device("meta")
 THREATS: dict[str, Threat] = {"linf": Linf(0.1), "l2": L2(0.5), "l1": L1(2.0)}
@@ -547,7 +547,7 @@ STEPS: dict[str, IterativeAttack] = {
 
 
 def absent(attack: IterativeAttack, goal: Goal | None = None) -> tuple[Oracle, StepContext]:
-    """Images on a device without numbers: whoever asks for one gets an error."""
+    """Images on the meta device: reading a value is an error."""
     x0 = torch.empty(4, 3, 8, 8, device=META)
     label_B = torch.empty(4, dtype=torch.int64, device=META)
     weight = torch.empty(3 * 8 * 8, CLASSES, device=META)
@@ -563,10 +563,10 @@ def test_a_step_does_not_synchronize_with_the_device(name: str, norm: str) -> No
     oracle, items = absent(attack)
     items = replace(items, threat=THREATS[norm])
     state = attack.start(oracle, items)
-    answer, moved = attack.step(oracle, items, state)
-    assert answer.z_BK.device == META
+    query, moved = attack.step(oracle, items, state)
+    assert query.z_BK.device == META
     assert moved["x"].shape == items.x0.shape
-    # the shapes and types of what is remembered stay, or a recorded step could not run again
+    # shapes and types of the state do not change, or a captured step could not be replayed
     for key, rows in moved.items():
         assert (rows.shape, rows.dtype) == (state[key].shape, state[key].dtype), key
 
@@ -605,8 +605,8 @@ def test_a_step_that_synchronizes_is_detected() -> None:
 
     class Nosy(PGD):
         def step(self, model: Oracle, items: StepContext, state: State) -> tuple[Query, State]:
-            answer, moved = PGD.step(self, model, items, state)
-            return (answer, moved) if bool((answer.z_BK > 0).all()) else (answer, state)
+            query, moved = PGD.step(self, model, items, state)
+            return (query, moved) if bool((query.z_BK > 0).all()) else (query, state)
 
     oracle, items = absent(Nosy())
     with pytest.raises((RuntimeError, NotImplementedError)):
@@ -614,7 +614,7 @@ def test_a_step_that_synchronizes_is_detected() -> None:
 
 
 def test_losses_of_the_stages_differ() -> None:
-    """The same attack on another loss goes elsewhere: the goal of the pool is what is climbed."""
+    """The same attack with another loss gives another result: the goal of the queue is maximized."""
     attack, threat = SEARCHES["apgd"]
     x0, label_B = images()
     none = torch.zeros(IMAGES, 0, dtype=torch.int64)

@@ -66,7 +66,7 @@ def run_engine(attack: FAB, model: Model, x0: Tensor, label_B: Tensor, threat: T
 @every_norm
 @pytest.mark.parametrize("targeted", [False, True])
 def test_the_nearest_point_of_a_plane_is_found_from_both_sides(norm: str, targeted: bool) -> None:
-    """With an overshoot of 5% and a tenth of the way back, the best of 30 steps lies within 1% of the distance."""
+    """With an overshoot of 5% and a tenth of the way back, the best of 30 steps is within 1% of the distance."""
     x0, w, b = planes()
     model, threat = halfspace(w, b), THREATS[norm]
     label_B = model(x0).argmax(1)
@@ -112,23 +112,23 @@ def test_only_points_inside_the_threat_count(norm: str) -> None:
 
 
 def test_it_stops_as_soon_as_it_is_inside() -> None:
-    asked = []
+    queries = []
 
     def model(x: Tensor) -> Tensor:
-        asked.append(x.detach().clone())
+        queries.append(x.detach().clone())
         return halfspace(w, b)(x)
 
     x0, w, b = planes()
     label_B = halfspace(w, b)(x0).argmax(1)
     (result,) = run_engine(FAB(steps=50, targets=1), model, x0[:1], label_B[:1], Linf(0.9))
     assert result.success
-    assert len(asked) == result.forwards == 4
+    assert len(queries) == result.forwards == 4
     assert result.backwards == 2
     # the clean image twice, what the first step led to, and that pulled back by a tenth
-    assert torch.equal(asked[0], x0[:1])
-    assert torch.equal(asked[1], x0[:1])
-    assert torch.equal(asked[2][0], result.x_adv)
-    torch.testing.assert_close(asked[3], x0[:1] + 0.9 * (asked[2] - x0[:1]), rtol=0, atol=1e-15)
+    assert torch.equal(queries[0], x0[:1])
+    assert torch.equal(queries[1], x0[:1])
+    assert torch.equal(queries[2][0], result.x_adv)
+    torch.testing.assert_close(queries[3], x0[:1] + 0.9 * (queries[2] - x0[:1]), rtol=0, atol=1e-15)
 
 
 def test_a_misclassified_image_costs_one_step() -> None:
@@ -143,12 +143,12 @@ def test_a_misclassified_image_costs_one_step() -> None:
 @pytest.mark.parametrize(("norm", "nearest"), [("linf", 2), ("l2", 1), ("l1", 1)])
 def test_without_targets_it_moves_to_the_nearest_boundary(norm: str, nearest: int) -> None:
     """Two other classes, each a unit behind: one increases in one value alone, one a little in all four."""
-    slopes = torch.tensor([[0.0] * 4, [2.5, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0]], dtype=torch.float64)
+    gradients = torch.tensor([[0.0] * 4, [2.5, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0]], dtype=torch.float64)
     x0 = torch.full((1, 1, 2, 2), 0.2, dtype=torch.float64)
     behind = torch.tensor([0.0, -1.0, -1.0], dtype=torch.float64)
 
     def model(x: Tensor) -> Tensor:
-        return (x - x0).flatten(1) @ slopes.T + behind
+        return (x - x0).flatten(1) @ gradients.T + behind
 
     none_B = torch.zeros(1, dtype=torch.int64)
     items = StepContext(x0, Untargeted(none_B, margin), THREATS[norm], RandomStreams.of(0, none_B), none_B, none_B)
@@ -203,9 +203,9 @@ def slow_fab(gap: Callable[[Array], tuple[bool, float, Array]], x0: Array, steps
     order = {"linf": np.inf, "l2": 2, "l1": 1}[norm]
     x, points = x0, [x0]
     for _ in range(steps):
-        _, value, slope = gap(x)
-        b = float(slope @ x) - value
-        here, there = to_plane(x, slope, b, norm), to_plane(x0, slope, b, norm)
+        _, value, gradient = gap(x)
+        b = float(gradient @ x) - value
+        here, there = to_plane(x, gradient, b, norm), to_plane(x0, gradient, b, norm)
         near, far = (max(float(np.linalg.norm(way, order)), 1e-8) for way in (here, there))
         alpha = min(near / (near + far), 0.1)
         x = np.clip((1 - alpha) * (x + 1.05 * here) + alpha * (x0 + 1.05 * there), 0, 1)
@@ -233,16 +233,16 @@ def test_iterates_match_the_slow_implementation(norm: str, seed: int) -> None:
         point = torch.from_numpy(x).view(1, 2, 2, 2).requires_grad_()
         z_BK = model(point)
         value = logit_difference(z_BK, label_B, target_B).sum()
-        (slope,) = torch.autograd.grad(value, point)
-        return z_BK.argmax(1).item() != label_B.item(), value.item(), slope.numpy().ravel()
+        (gradient,) = torch.autograd.grad(value, point)
+        return z_BK.argmax(1).item() != label_B.item(), value.item(), gradient.numpy().ravel()
 
     none_B = torch.zeros(1, dtype=torch.int64)
     goal = Toward(label_B, target_B, logit_difference)
     items, oracle = StepContext(x0, goal, THREATS[norm], RandomStreams.of(0, none_B), none_B, none_B), Oracle(model)
     state, points = FAB().start(oracle, items), []
     for step in range(21):
-        answer, state = FAB().step(oracle, replace(items, step_B=none_B + step), state)
-        points.append(answer.x.numpy().ravel())
+        query, state = FAB().step(oracle, replace(items, step_B=none_B + step), state)
+        points.append(query.x.numpy().ravel())
     slow = slow_fab(gap, x0.numpy().ravel(), 20, norm)
     np.testing.assert_allclose(np.stack(points), np.stack(slow), rtol=0, atol=1e-8)
     fooled = [x for x in slow if gap(x)[0]]

@@ -34,17 +34,17 @@ def test_the_objective_is_the_probability_margin_plus_a_decaying_regularizer() -
     items = items_at(list(weights), x0, L2(0.3))
     oracle = Oracle(lambda x: x.flatten(1) @ w)
     state = GAMA(steps=100).start(oracle, items)
-    answer, _ = GAMA(steps=100).step(oracle, items, state)
+    query, _ = GAMA(steps=100).step(oracle, items, state)
     clean_BK = (x0.flatten(1) @ w).softmax(1)
     x = state["x"].clone().requires_grad_()
     p_BK = (x.flatten(1) @ w).softmax(1)
     ahead_B = p_BK[:, 1:].amax(1) - p_BK[:, 0]
     guide_B = torch.tensor(list(weights.values()), dtype=torch.float64) * ((p_BK - clean_BK) ** 2).sum(1)
     (expected,) = torch.autograd.grad((ahead_B + guide_B).sum(), x)
-    assert answer.grad is not None
+    assert query.grad is not None
     # the weights are computed in float32
-    torch.testing.assert_close(answer.grad, expected, rtol=1e-5, atol=1e-7)
-    torch.testing.assert_close(answer.z_BK, state["x"].flatten(1) @ w)
+    torch.testing.assert_close(query.grad, expected, rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(query.z_BK, state["x"].flatten(1) @ w)
 
 
 def test_the_regularizer_weight_is_a_setting() -> None:
@@ -63,7 +63,7 @@ def test_the_regularizer_weight_is_a_setting() -> None:
 
 @pytest.mark.parametrize("steps", [100, 20])
 def test_the_step_size_is_divided_by_ten_at_60_and_85_percent(steps: int) -> None:
-    """From the lower corner of the ball a slope upwards leads as far as the step reaches."""
+    """From the lower corner of the ball a slope upwards margins as far as the step reaches."""
     parts = [0.0, 0.55, 0.6, 0.8, 0.85, 0.95]
     x0 = torch.full((6, 1, 2, 2), 0.5, dtype=torch.float64)
 
@@ -101,16 +101,16 @@ def test_the_best_point_has_the_largest_logit_margin() -> None:
     w, x0 = net(8, 4), torch.rand(5, 2, 2, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     oracle, attack = Oracle(lambda x: (7 * x.flatten(1) @ w).sin()), GAMA(steps=20)
     items = items_at([0] * 5, x0, Linf(0.2))
-    state, points, leads = attack.start(oracle, items), [], []
+    state, points, margins = attack.start(oracle, items), [], []
     for step in range(21):
-        answer, moved = attack.step(oracle, replace(items, step_B=items.step_B + step), state)
+        query, moved = attack.step(oracle, replace(items, step_B=items.step_B + step), state)
         state = {**state, **moved}
-        points.append(answer.x)
-        leads.append(answer.z_BK[:, 1:].amax(1) - answer.z_BK[:, 0])
-    at_B = torch.stack(leads).argmax(0)
+        points.append(query.x)
+        margins.append(query.z_BK[:, 1:].amax(1) - query.z_BK[:, 0])
+    at_B = torch.stack(margins).argmax(0)
     assert len(at_B.unique()) > 1
     torch.testing.assert_close(state["best"], torch.stack(points)[at_B, torch.arange(5)])
-    torch.testing.assert_close(state["best_objective"], torch.stack(leads).amax(0))
+    torch.testing.assert_close(state["best_objective"], torch.stack(margins).amax(0))
 
 
 def test_invalid_settings_are_refused() -> None:

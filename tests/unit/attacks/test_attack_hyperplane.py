@@ -22,7 +22,7 @@ every_dtype = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], i
 
 
 def cases(*, reachable: bool) -> Iterator[tuple[Array, Array, float]]:
-    """Points of the box, some values on its edge, normals with zeros, and planes that meet or miss the box."""
+    """Points of the box, some at its boundary, normals with zeros, and planes inside and outside the box."""
     random = np.random.default_rng(0 if reachable else 1)
     for size in (1, 2, 3, 7, 20):
         for _ in range(8):
@@ -102,7 +102,7 @@ def test_a_point_stays_exactly_inside_the_box(norm: str, dtype: torch.dtype) -> 
 
 @every_norm
 def test_a_plane_outside_the_box_gives_the_nearest_corner(norm: str) -> None:
-    """Values the normal does not see stay where they are."""
+    """Values where the normal is zero do not change."""
     for p, w, b in cases(reachable=False):
         up = w if b > w @ p else -w
         corner = np.where(up > 0, 1.0, np.where(up < 0, 0.0, p))
@@ -165,7 +165,7 @@ def test_points_of_a_batch_are_independent(norm: str) -> None:
 
 @every_norm
 def test_a_fixed_number_of_iterations_suffices_on_images(norm: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A device that is never asked makes its twelve turns; a processor goes on until they settle."""
+    """On a device there are twelve iterations without synchronization; a CPU iterates until convergence."""
     generator = torch.Generator().manual_seed(0)
     point = torch.rand(20, 3 * 32 * 32, generator=generator, dtype=torch.float64)
     point[:, ::5] = point[:, ::5].round()

@@ -24,7 +24,7 @@ def gray(batch: int = 1) -> Tensor:
 
 
 def along(table: list[tuple[float, list[float]]]) -> Callable[[Tensor], Tensor]:
-    """Logits read off a table by the value of the one pixel; their slope always points to brighter pixels."""
+    """Logits read off a table by the value of the one pixel; their gradient always points to brighter pixels."""
 
     def model(x: Tensor) -> Tensor:
         pixel_B = x.flatten(1)[:, 0]
@@ -37,7 +37,7 @@ def along(table: list[tuple[float, list[float]]]) -> Callable[[Tensor], Tensor]:
 
 
 def test_a_better_iterate_is_preferred_to_the_last() -> None:
-    """The gain rises to 0.7 and falls behind it, while the gradient says go on."""
+    """The objective increases to 0.7 and decreases beyond, where the gradient is still positive."""
     model = along([(0.5, [5.0, 0.0]), (0.6, [4.0, 0.0]), (0.7, [2.0, 0.0]), (0.8, [4.0, 0.0]), (0.9, [5.0, 0.0])])
     attack = {"steps": 4, "step_size": 0.1, "random_start": False}
     best = PGD(**attack)(model, gray(), Untargeted(ZERO, margin), Linf(0.45), seed=0)  # type: ignore[arg-type]
@@ -88,7 +88,7 @@ def test_images_keep_their_own_best_iterate() -> None:
 
 
 def test_a_later_restart_replaces_only_what_it_improves() -> None:
-    """Flat logits whose gain is the start itself: the brightest of the starts wins, image by image."""
+    """Constant logits whose objective is the start itself: the brightest of the starts wins, image by image."""
 
     def model(x: Tensor) -> Tensor:
         pixel_B = x.flatten(1)[:, 0].detach() + 0 * x.flatten(1)[:, 0]

@@ -1,4 +1,4 @@
-"""The search for attention factors: distances, slopes, starts, what is kept, and what is refused."""
+"""The search for attention factors: distances, gradients, starts, what is kept, and what is refused."""
 
 import math
 from dataclasses import replace
@@ -134,7 +134,7 @@ def test_a_start_differs_from_the_reference() -> None:
     ones = torch.ones(2, dtype=torch.float64)
     starts = torch.stack([search.start(number, ones) for number in range(200)])
     assert (starts != 1).any(1).all()
-    assert (starts == 1).any()  # about half of the noise lies above
+    assert (starts == 1).any()  # about half of the noise is above
     assert starts.min() == 1e-7
     assert starts.max() == 1
 

@@ -47,15 +47,15 @@ def hilly(x: Tensor) -> Tensor:
 def trace_of(
     threat: Threat, x0: Tensor, queries: int, model: Callable[[Tensor], Tensor] = hilly
 ) -> list[tuple[Query, State]]:
-    """The answers to the start and to every query, and the states they led to."""
+    """The query of the start and of every step, and the states after them."""
     attack, oracle, none_B = Square(queries=queries), Oracle(model), torch.zeros(len(x0), dtype=torch.int64)
     items = StepContext(
         x0, Untargeted(none_B, margin), threat, RandomStreams.of(0, torch.arange(len(x0))), none_B, none_B
     )
     state, trace = attack.start(oracle, items), []
     for step in range(attack.num_steps(threat)):
-        answer, state = attack.step(oracle, replace(items, step_B=none_B + step), state)
-        trace.append((answer, state))
+        query, state = attack.step(oracle, replace(items, step_B=none_B + step), state)
+        trace.append((query, state))
     return trace
 
 
@@ -135,10 +135,10 @@ def test_a_proposal_changes_one_window_to_the_boundary() -> None:
     up, down = (x0 + 0.1).clamp(0, 1), (x0 - 0.1).clamp(0, 1)
     sides = window_sides(0.8, queries, 12, 12, 1, CPU)
     for query in range(queries):
-        best, asked = trace[query][1]["best"], trace[query + 1][0].x
-        assert bool(((asked == up) | (asked == down)).all())
-        changed = (asked != best).any(1)
-        for one, before, after, high, low in zip(changed, best, asked, up, down, strict=True):
+        best, x_query = trace[query][1]["best"], trace[query + 1][0].x
+        assert bool(((x_query == up) | (x_query == down)).all())
+        changed = (x_query != best).any(1)
+        for one, before, after, high, low in zip(changed, best, x_query, up, down, strict=True):
             if not one.any():
                 continue
             rows, columns = one.any(1).nonzero().flatten(), one.any(0).nonzero().flatten()
@@ -157,8 +157,8 @@ def test_a_proposal_fills_its_window() -> None:
     """The first query of 12 x 12 pixels covers 11 x 11 of them; where the start had the other sign, all change."""
     x0 = torch.full((200, 1, 12, 12), 0.5, dtype=torch.float64)
     trace = trace_of(Linf(0.1), x0, 2)
-    start, asked = trace[0][1]["best"], trace[1][0].x
-    tall = (asked != start).any(3).sum(2).unique().tolist()
+    start, x_query = trace[0][1]["best"], trace[1][0].x
+    tall = (x_query != start).any(3).sum(2).unique().tolist()
     assert tall == [11]
 
 
@@ -166,29 +166,29 @@ def test_a_proposal_fills_its_window() -> None:
 def test_the_best_objective_never_decreases(norm: str) -> None:
     x0 = images(5)
     trace = trace_of(THREATS[norm], x0, 60)
-    gains = torch.stack([margin(answer.z_BK, torch.zeros(5, dtype=torch.int64)) for answer, _ in trace])
+    objectives = torch.stack([margin(query.z_BK, torch.zeros(5, dtype=torch.int64)) for query, _ in trace])
     best = torch.stack([state["best_objective"] for _, state in trace])
-    assert torch.equal(best, gains.cummax(0).values)
+    assert torch.equal(best, objectives.cummax(0).values)
     assert bool((best[-1] > best[0]).all())
     for row in range(5):
-        at = int(gains[:, row].argmax())
+        at = int(objectives[:, row].argmax())
         assert torch.equal(trace[-1][1]["best"][row], trace[at][0].x[row])
 
 
 @pytest.mark.parametrize("norm", THREATS)
 def test_proposals_are_inside_the_threat(norm: str) -> None:
     threat, x0 = THREATS[norm], images(5)
-    for answer, _ in trace_of(threat, x0, 60):
-        assert bool((threat.distance(answer.x, x0) <= threat.eps * (1 + 1e-9)).all())
-        assert answer.x.min() >= 0
-        assert answer.x.max() <= 1
+    for query, _ in trace_of(threat, x0, 60):
+        assert bool((threat.distance(query.x, x0) <= threat.eps * (1 + 1e-9)).all())
+        assert query.x.min() >= 0
+        assert query.x.max() <= 1
 
 
 @pytest.mark.parametrize("norm", ["l2", "l1"])
 def test_away_from_the_box_proposals_use_the_whole_radius(norm: str) -> None:
     """In L1 a point inside the ball stays there, so only the start and the box keep it from the edge."""
     threat, x0 = THREATS[norm], torch.full((5, 3, 12, 12), 0.5, dtype=torch.float64)
-    sizes = torch.stack([threat.distance(answer.x, x0) for answer, _ in trace_of(threat, x0, 40)])
+    sizes = torch.stack([threat.distance(query.x, x0) for query, _ in trace_of(threat, x0, 40)])
     torch.testing.assert_close(sizes, torch.full_like(sizes, threat.eps), rtol=1e-6, atol=0)
 
 

@@ -48,17 +48,17 @@ def test_no_indices_give_no_batches(split: Split) -> None:
 
 
 def test_only_a_bounded_number_of_batches_is_prefetched(split: Split) -> None:
-    asked: list[int] = []
+    requested: list[int] = []
 
     def order() -> Iterator[Tensor]:
         for number in range(8):
-            asked.append(number)
+            requested.append(number)
             yield torch.tensor([number])
 
     reader = batches(split, order(), ahead=2)
-    assert asked == []
+    assert requested == []
     next(reader)
-    assert asked == [0, 1, 2]
+    assert requested == [0, 1, 2]
     reader.close()
 
 

@@ -323,14 +323,14 @@ class Stopped(BaseException):
     """Like Ctrl-C: not an Exception."""
 
 
-@pytest.mark.parametrize("moment", [1, 20, 40])
+@pytest.mark.parametrize("at", [1, 20, 40])
 def test_an_interrupted_conversion_leaves_an_empty_folder(
-    tmp_path: Path, moment: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(MODULE, "_BLOCK", 1)
 
     def stop(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
-        if done == moment:
+        if done == at:
             assert list((tmp_path / "out").iterdir())
             with pytest.raises(UsageError, match="out is unfinished. Run the `vitadel data convert` that was to fill"):
                 Shards.read(tmp_path / "out")
@@ -345,19 +345,19 @@ def test_an_interrupted_conversion_leaves_an_empty_folder(
     same(convert([archive], tmp_path / "out"), pictures(), labels())
 
 
-def killed(archive: Path, out: Path, moment: str) -> int:
-    """How a child ends that kills itself when so many images are done, or when a file is to get this name."""
+def killed(archive: Path, out: Path, at: str) -> int:
+    """The exit of a child that kills itself after so many images, or when a file is to get this name."""
     child = os.fork()  # not a new interpreter: importing torch takes seconds
     if child:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     rename = Path.replace
 
     def stop(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
-        if str(done) == moment:
+        if str(done) == at:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def dying(path: Path, target: Path) -> Path:
-        if target.name == moment:
+        if target.name == at:
             os.kill(os.getpid(), signal.SIGKILL)
         return rename(path, target)
 
@@ -368,13 +368,13 @@ def killed(archive: Path, out: Path, moment: str) -> int:
         os._exit(1)
 
 
-@pytest.mark.parametrize("moment", ["20", "shards.json"])
+@pytest.mark.parametrize("at", ["20", "shards.json"])
 def test_a_killed_conversion_does_not_read_as_complete(
-    tmp_path: Path, moment: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, at: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(MODULE, "_BLOCK", 1)
     archive, out = save(tmp_path / "a.npz"), tmp_path / "out"
-    assert killed(archive, out, moment) == -signal.SIGKILL
+    assert killed(archive, out, at) == -signal.SIGKILL
     assert (out / "images-00000.npy").exists()
     with pytest.raises(UsageError, match="out is unfinished. Run the `vitadel data convert` that was to fill it again"):
         Shards.read(out)

@@ -90,17 +90,17 @@ def test_stimuli_are_labeled_by_shape(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "stranger", ["notes.txt", "cat/readme.md", "cat/dog1-cat2.png", "cow/cow1-cat2.png", "cat/x.png"]
+    "unknown", ["notes.txt", "cat/readme.md", "cat/dog1-cat2.png", "cow/cow1-cat2.png", "cat/x.png"]
 )
-def test_extra_files_among_stimuli_are_skipped_only_on_request(tmp_path: Path, stranger: str) -> None:
+def test_extra_files_among_stimuli_are_skipped_only_on_request(tmp_path: Path, unknown: str) -> None:
     paint(tmp_path / "cat/cat1-dog10.png")
-    (tmp_path / stranger).parent.mkdir(exist_ok=True)
-    (tmp_path / stranger).write_text("?")
-    with pytest.raises(UsageError, match=f"1 entries that are no stimuli, the first is {stranger}"):
+    (tmp_path / unknown).parent.mkdir(exist_ok=True)
+    (tmp_path / unknown).write_text("?")
+    with pytest.raises(UsageError, match=f"1 entries that are no stimuli, the first is {unknown}"):
         load(f"cue-conflict:{tmp_path}", preprocess=Squash(8))
     data = load(f"cue-conflict:{tmp_path}", preprocess=Squash(8), skip=True)
     assert data.test.ids == ("cat/cat1-dog10.png",)
-    assert data.test.skipped == (f"{stranger}: no stimulus",)
+    assert data.test.skipped == (f"{unknown}: no stimulus",)
 
 
 def test_a_folder_without_stimuli_is_named(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""An order nobody wrote down: every number once, another order for each pass, no pattern, the same on every machine."""
+"""A pseudorandom permutation: every number once, another order per epoch, no pattern, the same on every machine."""
 
 import itertools
 import re

@@ -1,6 +1,6 @@
 """Files that are none, or whose pixels say nothing: refused in a line, never waited for, never read wrongly.
 
-Opening a named pipe that nobody writes to waits for ever, so these tests have a time limit of their own.
+Opening a named pipe without a writer waits forever, so these tests have a time limit of their own.
 """
 
 import os

@@ -15,7 +15,7 @@ from vitadel.runs import ResultFolder, Run
 
 
 class Bins(nn.Module):
-    """Ten classes: the tenth of [0, 1] in which the mean of all pixels lies. Counts the images it was shown."""
+    """Ten classes: the tenth of [0, 1] of the mean of all pixels. Counts its images."""
 
     def __init__(self, classes: int = 10) -> None:
         super().__init__()

@@ -75,7 +75,7 @@ def test_a_larger_radius_includes_images_of_smaller_ones(subject: tuple[Steep, D
 
 
 def test_an_image_that_rounding_would_correct_is_stored_exactly(tmp_path: Path) -> None:
-    """The threshold lies between the image found and its rounded twin."""
+    """The threshold is between the adversarial example and its rounded copy."""
     digits = data.load("digits[:4]", preprocess=Squash(8))
     x0 = digits.test.images(torch.arange(4))
     x = (x0 + 0.01).clamp(0, 1)
@@ -108,7 +108,7 @@ def test_a_lost_or_damaged_file_of_images_is_named(subject: tuple[Steep, DataSet
     file.unlink()
     with pytest.raises(UsageError, match=r"found has lost \d+ of the adversarial images, .* or delete .*two-linf"):
         evaluate(model, dataset, SUITE, run, threat=Linf(0.05), keep_images=True)
-    shutil.rmtree(folder.parent)  # what the error says
+    shutil.rmtree(folder.parent)  # as the error advises
     assert evaluate(model, dataset, SUITE, run, threat=Linf(0.05), keep_images=True)[0]["robust"] == summary["robust"]
 
 

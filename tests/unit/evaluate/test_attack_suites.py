@@ -121,13 +121,13 @@ def test_an_interrupted_suite_computes_only_missing_rows(relabeled: tuple[Ink, D
     whole = claim(tmp_path / "whole")
     evaluate(model, dataset, SUITE, whole, threat=Linf(0.05), batch=8)
 
-    def kill(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
+    def interrupt(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
         if what.endswith("pgd") and done >= 10:
             raise KeyboardInterrupt
 
     broken = claim(tmp_path / "broken")
     with pytest.raises(KeyboardInterrupt):
-        evaluate(model, dataset, SUITE, broken, threat=Linf(0.05), batch=8, notify=kill)
+        evaluate(model, dataset, SUITE, broken, threat=Linf(0.05), batch=8, notify=interrupt)
     tables = broken.results("two-linf-0.05")
     assert tables.read("clean")["index"] == tables.read("fgsm")["index"] == list(range(60))
     assert len(tables.read("pgd")["index"]) == 10
@@ -300,7 +300,7 @@ def test_quick_scores_agree_with_the_cascade(relabeled: tuple[Ink, DataSet]) -> 
 
 
 def test_one_step_can_succeed_where_more_fail() -> None:
-    """A valley of the margin: the way down leads across it and up the other side. That is what leaked labels look like.
+    """A minimum of the margin: one full step crosses it and ends on the other side, as with leaked labels.
 
     With margin 100 (x - 1/2)^2 - 0.5, x = 0.48 is wrong, and a step of 0.1 uphill in loss ends at 0.58: right.
     """

@@ -132,11 +132,11 @@ def test_halving_concatenates_the_parts() -> None:
 
 
 def test_stream_takes_results_in_any_order(store: ResultStore) -> None:
-    asked: list[list[int]] = []
+    requested: list[list[int]] = []
     reports: list[tuple[str, int, int, dict[str, float]]] = []
 
     def results(missing: list[int]) -> Iterator[tuple[int, Row]]:
-        asked.append(missing)
+        requested.append(missing)
         for index in reversed(missing):
             if index == 2:
                 raise KeyboardInterrupt
@@ -153,7 +153,7 @@ def test_stream_takes_results_in_any_order(store: ResultStore) -> None:
     ctx.stream(
         "squares", lambda missing: ((i, {"square": i**2, "kept": 0}) for i in missing), counts=lambda row: {"n": 1}
     )
-    assert asked == [[0, 1, 2, 3, 4, 5, 6]]
+    assert requested == [[0, 1, 2, 3, 4, 5, 6]]
     assert ctx.table("squares")["square"] == [0, 1, 4, 9, 16, 25, 36]
     assert ctx.table("squares")["kept"] == [0, 0, 0, -3, -4, -5, -6]
     assert reports[0] == ("test squares", 1, 7, {})

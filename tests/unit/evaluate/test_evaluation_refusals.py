@@ -48,7 +48,7 @@ ENTRIES = {
 
 
 class Turning(nn.Module):
-    """A linear model that answers with `wrong` as soon as it gets an image it has not seen clean."""
+    """A linear model that returns `wrong` as soon as it gets an image it has not seen clean."""
 
     def __init__(self, wrong: Callable[[Tensor], Tensor], clean: Tensor) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ def test_a_fault_under_attack_is_named_and_results_are_kept(
     suite = AttackSuite("s", "", (NamedAttack("first", PGD(steps=2), margin), ENTRIES[attack]))
 
     def arm(what: str, done: int, total: int, numbers: object) -> None:
-        # the first attack is over: from now on the model goes wrong
+        # the first attack is done: from now on the model fails
         model.armed = what.endswith("first") and done == IMAGES
 
     run = claim(tmp_path / "run")
@@ -115,7 +115,7 @@ def test_a_fault_under_attack_is_named_and_results_are_kept(
     first = rows.read("first")
     assert rows.read("clean")["index"] == first["index"] == list(range(IMAGES))
     assert 0 < sum(map(bool, first["success"])) < IMAGES
-    # mended, the same call goes on from there
+    # repaired, the same call resumes
     model.armed = False
     (summary,) = evaluate(model, dataset, suite, run, threat=Linf(0.01), batch=16)
     seconds = [costs[0] for costs in rows.rows()["seconds"]]
@@ -201,7 +201,7 @@ def test_a_model_left_in_training_mode_is_evaluated_in_evaluation_mode(dataset: 
 
 
 def test_attacks_that_would_share_a_table_are_refused(dataset: DataSet, tmp_path: Path) -> None:
-    """A table says what was tried, so the second of two attacks of one name would never run."""
+    """A table records what was tried, so the second of two attacks of one name would never run."""
     x = dataset.test.images(torch.arange(IMAGES))
     same = (NamedAttack("pgd", PGD(steps=1)), NamedAttack("pgd", PGD(steps=50), margin))
     inside = (NamedAttack("apgd-ce", APGD(steps=1)), NamedAttack("aa", AutoAttack()))
@@ -248,19 +248,21 @@ def test_results_of_the_first_process_are_shared(monkeypatch: pytest.MonkeyPatch
 
 def test_processes_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """By default torch gives up after half an hour, which a share of ImageNet can be late by."""
-    asked: dict[str, Any] = {}
-    monkeypatch.setattr(torch.distributed, "init_process_group", lambda kind, **settings: asked.update(settings))
+    settings_seen: dict[str, Any] = {}
+    monkeypatch.setattr(
+        torch.distributed, "init_process_group", lambda kind, **settings: settings_seen.update(settings)
+    )
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert Ranks.of_launch() == Ranks(1, 2)
-    assert asked["timeout"] > timedelta(days=7)
+    assert settings_seen["timeout"] > timedelta(days=7)
 
 
 def test_models_with_more_classes_than_the_data_are_refused(tmp_path: Path) -> None:
     digits = data.load("digits[:4]", preprocess=Squash(16))
     run = Run.claim(tmp_path / "run", "evaluate", {"seed": 0}, device="cpu")
     model = models.load("timm:test_vit", num_classes=20, image_size=16, patch_size=4)
-    message = r"answers with 20 classes and digits\[:4\] has 10.* with 10 classes, or"
+    message = r"has 20 classes and digits\[:4\] has 10.* with 10 classes, or"
     with pytest.raises(UsageError, match=message):
         evaluate(model, digits, SUITES["clean"], run)
     with pytest.raises(UsageError, match=message):
@@ -272,12 +274,12 @@ def test_the_kept_head_has_its_own_classes() -> None:
     base = models.load("timm:test_vit", num_classes=20, image_size=16, patch_size=4)
     tuned = models.tora(base, num_classes=10)
     refuse_other_classes(tuned, digits)
-    with pytest.raises(UsageError, match="answers with 20 classes"):
+    with pytest.raises(UsageError, match="has 20 classes"):
         refuse_other_classes(models.with_head(tuned, "kept"), digits)
 
 
 def test_the_kl_divergence_takes_no_target() -> None:
-    with pytest.raises(UsageError, match="leads away from the clean answer and has no target. Leave one out"):
+    with pytest.raises(UsageError, match="leads away from the clean prediction and has no target. Leave one out"):
         NamedAttack("kl", PGD(steps=1), kl_divergence, least_likely)
     assert NamedAttack("kl", PGD(steps=1), kl_divergence).target is None
     assert NamedAttack("ce", PGD(steps=1), target=least_likely).target is least_likely

@@ -1,4 +1,4 @@
-"""Models that answer at random: scored by how often they are right, on draws that chose nothing."""
+"""Randomized models: scored by how often they are correct, on samples not used for selection."""
 
 import math
 
@@ -62,7 +62,7 @@ def test_without_possible_attack_the_accuracy_is_that_of_clean_images(share: flo
     spread = math.sqrt(share * (1 - share) / (IMAGES * DRAWS))
     assert found.clean.accuracy == pytest.approx(share, abs=5 * spread)
     assert found.robust.accuracy == pytest.approx(share, abs=5 * spread)
-    # the interval is that of 20 answers per image
+    # the interval is that of 20 predictions per image
     assert found.robust.high - found.robust.low == pytest.approx(2 * 1.96 * spread, rel=0.2)
     # and the noise raises no flag about the gradient
     assert [flag.code for flag in found.flags] == ["randomized"]
@@ -104,7 +104,7 @@ def test_selection_and_scoring_use_different_samples() -> None:
     assert is_randomized(attacks)
     robust = classify(ctx, attacks)
     clean = ctx.table("clean")
-    # one answer to speak of, then 40 about every part of the images, no two with the same seed
+    # one forward pass, then 40 for every part of the images, no two with the same seed
     assert len(model.seeds) == IMAGES // 100 * (1 + 2 * DRAWS)
     assert len(set(model.seeds)) == 2 * DRAWS
     chosen, scored = (torch.tensor(clean[name]) for name in ("correct_selected", "correct_scored"))

@@ -31,7 +31,7 @@ SMALL = (
 
 
 class Bent(nn.Module):
-    """A small network with a dropout and a norm, both of which answer otherwise in training mode."""
+    """A small network with a dropout and a norm, both of which behave differently in training mode."""
 
     def __init__(self, classes: int = 10) -> None:
         super().__init__()
@@ -94,17 +94,17 @@ def check(found: Robustness, model: nn.Module, x: Tensor, y: Tensor, threat: Thr
     sizes = threat.distance(found.x_adv, x)
     assert float(sizes.max()) <= threat.eps * (1 + 1e-6)
     with torch.no_grad():
-        answers, clean = model(found.x_adv).argmax(1), model(x).argmax(1)
+        predictions, clean = model(found.x_adv).argmax(1), model(x).argmax(1)
     for row, to in enumerate(found.broken_by):
         if to == "clean":
             assert clean[row] != y[row]
             assert found.prediction[row] == clean[row]
             assert torch.equal(found.x_adv[row], x[row])
         elif to == "":
-            assert answers[row] == clean[row] == y[row] == found.prediction[row]
+            assert predictions[row] == clean[row] == y[row] == found.prediction[row]
             assert not torch.equal(found.x_adv[row], x[row])
         else:
-            assert answers[row] == found.prediction[row] != y[row]
+            assert predictions[row] == found.prediction[row] != y[row]
             assert found.distance[row] == pytest.approx(float(sizes[row]), rel=1e-5)
 
 
@@ -189,7 +189,7 @@ def test_state_of_the_caller_is_unchanged(digits: DataSet) -> None:
     assert all(weight.grad is None for weight in model.parameters())
     for name, value in model.state_dict().items():
         assert torch.equal(value, weights[name]), name
-    # and it was judged in evaluation mode: dropout would have changed answers
+    # and it was judged in evaluation mode: dropout would have changed predictions
     still = robustness(Bent().eval(), x, y, "linf:6/255", SMALL, engine=Engine(precision="fp16"))
     assert found.broken_by == still.broken_by
     assert torch.equal(found.x_adv, still.x_adv)
@@ -286,7 +286,7 @@ class Fails(nn.Module):
 
 
 class Watched(nn.Module):
-    """Remembers in which precision it answered, and the most images that it was shown with a gradient."""
+    """Records its precision, and the largest batch that it got with a gradient."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -335,7 +335,7 @@ def test_large_images_have_small_batches_on_a_cpu() -> None:
 
 
 class Wrapped(nn.Module):
-    """Answers as Hugging Face's models do."""
+    """Returns logits as Hugging Face's models do."""
 
     def forward(self, x: Tensor) -> dict[str, Tensor]:
         return {"logits": x.flatten(1)[:, :10]}
@@ -357,12 +357,12 @@ def test_a_model_is_evaluated_in_the_precision_of_its_weights(digits: DataSet, p
     assert {attack.name for attack in found.attacks} == {entry.name for entry in SMALL}
     assert list(found.flags) == []
     with torch.no_grad():
-        clean, answers = model(x.to(precision)).argmax(1), model(found.x_adv.to(precision)).argmax(1)
+        clean, predictions = model(x.to(precision)).argmax(1), model(found.x_adv.to(precision)).argmax(1)
     assert found.clean.correct == int((clean == y).sum())
     assert found.robust.correct == found.broken_by.count("")
     assert {"clean", ""} < set(found.broken_by)
     for row, to in enumerate(found.broken_by):
-        assert (answers[row] == y[row]) == (to == ""), row
+        assert (predictions[row] == y[row]) == (to == ""), row
     own = robustness(model, x.to(precision), y.int(), Linf(6 / 255), SMALL)  # pixels of its own precision, too
     assert own.x_adv.dtype == torch.float32
     assert abs(own.robust.correct - found.robust.correct) <= 2

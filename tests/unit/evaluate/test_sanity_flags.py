@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.autograd import grad as slope_of
+from torch.autograd import grad as gradient_of
 
 from vitadel import robustness
 from vitadel.api.results import Robustness
@@ -125,13 +125,13 @@ def test_a_sound_model_raises_no_flags_and_is_broken_at_its_radius() -> None:
 def test_zero_gradients_are_counted_per_attack(fault: str, interval: int) -> None:
     model = Altered(before=lambda x: (x * 255).round() / 255 if fault == "quantized" else x.detach())
     x, y = images()
-    # items that idle between two questions to the device have gradients too, and they do not count
+    # items that idle between two synchronizations have gradients too, and they do not count
     found = robustness(
         model, x, y, Linf(2 / 255), (*GRADIENTS, BLIND), engine=Engine(batch_size=10, sync_interval=interval)
     )
     flags = by_code(found)
     assert set(flags) <= {"zero-gradients", "square-stronger"}
-    # every gradient of every attack that asks for one, and the square attack asks for none
+    # every gradient of every attack that uses gradients, which the square attack does not
     assert [flag.evidence for flag in flags["zero-gradients"]] == [
         {"zero": costs(found)[entry.name].backwards, "gradients": costs(found)[entry.name].backwards}
         for entry in GRADIENTS
@@ -155,13 +155,13 @@ def test_the_share_of_zero_gradient_images_is_exact() -> None:
 
 
 def test_a_saturated_softmax_breaks_cross_entropy_but_not_dlr() -> None:
-    """exp(-t) is 0 in float32 for t > 104: with logits that far apart, cross-entropy is 0 with slope 0."""
+    """exp(-t) is 0 in float32 for t > 104: with logits that far apart, cross-entropy is 0 with gradient 0."""
     x, y = images()
     scale = 2.0**20  # a power of two changes no digit of any logit
     steep = Altered(after=lambda z: scale * z)
     gap = (steep(x).topk(2, dim=1).values @ torch.tensor([1.0, -1.0])).min()
     assert float(gap.detach()) > 104
-    eps = float(radii(x, y).min()) / 2  # nobody falls and nobody comes near saturation's end
+    eps = float(radii(x, y).min()) / 2  # no image is broken or comes near the end of saturation
     for loss in (cross_entropy, dlr, margin):
         entry = NamedAttack("apgd", APGD(steps=10), loss)
         found, plain = (robustness(model, x, y, Linf(eps), [entry]) for model in (steep, Altered()))
@@ -271,7 +271,7 @@ def _purified(way: str) -> Callable[[Tensor], Tensor]:
                 if way == "torch.autograd.grad":
                     (step,) = torch.autograd.grad(energy, inner)
                 elif way == "renamed":
-                    (step,) = slope_of(energy, inner)
+                    (step,) = gradient_of(energy, inner)
                 else:
                     energy.backward()
                     assert inner.grad is not None
@@ -290,7 +290,7 @@ def test_backward_passes_inside_the_forward_pass_are_counted(way: str) -> None:
     assert flags[0].evidence == {"backward_passes": 2}
     found = robustness(Altered(before=_purified(way)), x, y, Linf(1e-6), GRADIENTS[:1])
     assert [flag.evidence for flag in by_code(found)["gradient-path"]] == [{"backward_passes": 2}]
-    # the door is closed again: nothing of torch stays replaced
+    # nothing of torch is left replaced
     assert torch.autograd._engine_run_backward.__name__ == "_engine_run_backward"  # type: ignore[attr-defined]
 
 
@@ -313,7 +313,7 @@ def _times(factor: float) -> Callable[[Tensor], Tensor]:
 
 @pytest.mark.parametrize(("factor", "error"), [(-1.0, 2.0), (3.0, 2 / 3), (0.5, 1.0), (-0.1, 11.0)])
 def test_a_wrong_backward_pass_is_flagged_with_its_error(factor: float, error: float) -> None:
-    """Along its own direction the slope is sign(f) |w|, and |f| |w| was promised: off by |sign(f) / |f| - 1|."""
+    """Along its own direction the derivative is sign(f) |w|, the backward pass |f| |w|: off by |sign(f) / |f| - 1|."""
     x, _ = images()
     flags = sanity_flags(Altered(before=_times(factor)), x)
     assert codes(flags) == ["gradient-path"]
@@ -327,7 +327,7 @@ def test_a_gradient_error_of_a_third_is_attributed_to_curvature() -> None:
 
 
 def _rippled(x: Tensor) -> Tensor:
-    """True slopes that turn around well within the longest step and hardly at all within the shortest."""
+    """True gradients that change sign well within the longest step and hardly at all within the shortest."""
     pitch = 4 * x[0].numel() ** 0.5 / 0.02
     return x + 5 / pitch * torch.sin(pitch * x)
 
@@ -427,7 +427,7 @@ def same_results(one: Robustness, other: Robustness) -> None:
 def test_logits_beyond_the_range_of_half_precision() -> None:
     steep = Altered(after=lambda z: 1e6 * z)
     plain, half = _two_ways(steep, Engine(precision="fp16"))
-    assert [flag.code for flag in half.flags] == ["search-broken-back"]
+    assert [flag.code for flag in half.flags] == ["search-fallback"]
     assert "could not run as fp16: logits beyond the range" in str(half.flags[0].sentence)
     assert list(plain.flags) == []
     x, _ = images()
@@ -445,21 +445,21 @@ def test_a_model_that_cannot_be_cast_is_searched_in_float32() -> None:
             return z @ fixed
 
     plain, half = _two_ways(Altered(after=strict), Engine(precision="fp16"))
-    assert [flag.code for flag in half.flags] == ["search-broken-back", "search-broken-back"]
+    assert [flag.code for flag in half.flags] == ["search-fallback", "search-fallback"]
     for flag, precision in zip(half.flags, ("fp16", "bf16"), strict=True):
         assert f"could not run as {precision}: expected m" in flag.sentence
     same_results(plain, half)
 
 
 def test_overflow_during_the_search_falls_back_to_bf16() -> None:
-    """Nothing overflows on clean images: the search meets infinity later, and goes on in a wider precision."""
+    """Nothing overflows on clean images: the search overflows later, and continues in a wider precision."""
     x, y = images()
 
     eps = float(radii(x, y).median()) * 1.01
     entries = (NamedAttack("pgd", PGD(steps=10), margin), NamedAttack("apgd", APGD(steps=5), dlr))
     plain = robustness(Beyond(), x, y, Linf(eps), entries)
     half = robustness(Beyond(), x, y, Linf(eps), entries, engine=Engine(precision="fp16"))
-    assert [flag.code for flag in half.flags] == ["search-broken-back"]
+    assert [flag.code for flag in half.flags] == ["search-fallback"]
     assert half.flags[0].sentence == "the search met numbers beyond the range of fp16 and went on in bf16"
     near = [abs(float(radius) / eps - 1) < 0.05 for radius in radii(x, y)]
     for one, other, close in zip(plain.broken_by, half.broken_by, near, strict=True):
@@ -488,7 +488,7 @@ def test_flags_are_kept_across_an_interruption(tmp_path: Path) -> None:
         return ctx.flags()
 
     before = flags_of("fp16", entries[:1])
-    assert "search-broken-back" in codes(before)
+    assert "search-fallback" in codes(before)
     assert flags_of("float32", entries) == before
     assert len(store.read("pgd")["index"]) == IMAGES
 
@@ -502,7 +502,7 @@ def test_a_model_that_cannot_be_compiled_is_searched_uncompiled(monkeypatch: pyt
     assert [flag.sentence for flag in other.flags] == [
         "the search could not run as float32, compiled: no compiler here"
     ]
-    assert other.flags[0].code == "search-broken-back"
+    assert other.flags[0].code == "search-fallback"
     same_results(plain, other)
     x, y = images()
     half = robustness(Altered(), x, y, Linf(0.01), GRADIENTS[:1], engine=Engine(compile=True, precision="fp16"))
@@ -518,11 +518,11 @@ def test_a_model_that_cannot_be_compiled_is_searched_uncompiled(monkeypatch: pyt
 
 def test_the_search_queries_the_compiled_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """A replacement of the compiler, so that it is known which model searched and which verified."""
-    asked = []
+    batch_sizes = []
 
     def fake_compile(model: nn.Module, **kwargs: object) -> Callable[[Tensor], Tensor]:
         def run(x: Tensor) -> Tensor:
-            asked.append(len(x))
+            batch_sizes.append(len(x))
             logits: Tensor = model(x)
             return logits
 
@@ -536,7 +536,7 @@ def test_the_search_queries_the_compiled_model(monkeypatch: pytest.MonkeyPatch) 
     # by the model itself
     forwards = sum(attack.forwards for attack in other.attacks)
     judged = sum(attack.broken + attack.rejected for attack in other.attacks)
-    assert sum(asked) == 2 * (IMAGES + 3) + forwards - judged
+    assert sum(batch_sizes) == 2 * (IMAGES + 3) + forwards - judged
 
 
 def test_updated_batch_statistics_are_flagged_and_restored() -> None:

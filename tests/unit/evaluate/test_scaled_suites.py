@@ -38,7 +38,7 @@ def x() -> Tensor:
 
 @pytest.fixture(scope="module")
 def y(model: Model, x: Tensor) -> Tensor:
-    """What the model says, but for one image that is wrong from the start."""
+    """The model's predictions, except for one image that is misclassified from the start."""
     y = model(x).argmax(1)
     y[3] = (y[3] + 1) % 10
     return y

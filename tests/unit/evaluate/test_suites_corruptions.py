@@ -1,4 +1,4 @@
-"""Corruptions with known answers, in memory and from the files their authors released."""
+"""Corruptions with known results, in memory and from the files their authors released."""
 
 from pathlib import Path
 

@@ -36,7 +36,7 @@ def test_one_gray_level_breaks_images_nearer_than_one_level(tmp_path: Path) -> N
 
 
 class Kink(nn.Module):
-    """The slope at the image points the wrong way after half a level: only a single full step gets across."""
+    """The gradient at the image has the wrong sign after half a level: only a single full step succeeds."""
 
     def forward(self, x: Tensor) -> Tensor:
         up = (x.mean((1, 2, 3)) - 100 / 255) * 255

@@ -82,7 +82,7 @@ def test_released_sets_choose_among_their_200_classes(tmp_path: Path, kind: type
 
 
 def test_custom_images_are_evaluated_among_their_classes(tmp_path: Path) -> None:
-    # Bins answers 0, 1 and 3; among the classes 1 and 3, the first image is nearest to 1
+    # Bins predicts 0, 1 and 3; among the classes 1 and 3, the first image is nearest to 1
     summary = evaluate_one(Bins(), grays([5, 40, 90], [1, 1, 3]), NaturalAdversarial(), claim(tmp_path / "run"))
     assert values(summary) == {"2-way accuracy": 1.0, "10-way accuracy": pytest.approx(2 / 3)}
     assert codes(summary) == []
@@ -95,7 +95,7 @@ def test_custom_images_are_evaluated_among_their_classes(tmp_path: Path) -> None
 
 
 def test_images_are_labeled_with_wrong_predictions_only(tmp_path: Path) -> None:
-    # of ten classes, Bins answers 0, 1 and 3
+    # of ten classes, Bins predicts 0, 1 and 3
     settings = NaturalAdversarial(label_space=LabelSpace.ALL)
     summary = evaluate_one(Bins(), grays([5, 40, 90], [1, 1, 3]), settings, claim(tmp_path / "run"))
     shown = summary["exhibits"][2]["cells"]

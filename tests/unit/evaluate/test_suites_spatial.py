@@ -60,7 +60,7 @@ def correct_on_grid(data: DataSet, settings: Spatial, count: int) -> Tensor:
     return torch.stack(correct)
 
 
-def asked_for_flags(data: DataSet) -> int:
+def passes_of_sanity_checks(data: DataSet) -> int:
     """The forward passes of the sanity checks."""
     model = Corner()
     sanity_flags(model, data.test.images(torch.arange(16)))
@@ -85,7 +85,7 @@ def test_the_result_matches_the_whole_grid(tmp_path: Path, grid_images: int) -> 
     assert 0 < sum(expected) < 24
     assert values(summary)["worst of 45 transformations"] == pytest.approx(sum(expected) / 30)
     forwards = sum(rows["forwards"])
-    assert model.seen == forwards + asked_for_flags(data)  # what it counts is what it took
+    assert model.seen == forwards + passes_of_sanity_checks(data)  # the counted passes are those made
     assert summary["conventions"]["forwards"] == forwards
     assert summary["conventions"]["forwards_of_the_whole_grid"] == 45 * 30
     if grid_images < 30:
@@ -177,7 +177,7 @@ def test_two_ranks_search_in_one_order(tmp_path: Path) -> None:
     assert without_time(summaries[0]) == without_time(summaries[1]) == without_time(whole)
     assert rows_of(tmp_path / "two", "spatial") == rows_of(tmp_path / "one", "spatial")
     forwards = sum(rows_of(tmp_path / "one", "spatial")["forwards"])
-    assert sum(seen) == forwards + asked_for_flags(data)
+    assert sum(seen) == forwards + passes_of_sanity_checks(data)
     assert min(seen) > forwards / 4
 
 

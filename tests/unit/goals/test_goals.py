@@ -1,4 +1,4 @@
-"""Goals: the sign, the moment at which it is enough, and the goal of some of the images."""
+"""Goals: the sign, when they succeed, and indexing."""
 
 import pytest
 import torch
@@ -30,7 +30,7 @@ def test_cross_entropy_is_the_default() -> None:
 
 @every_loss
 def test_the_objective_increases_towards_the_goal(loss: Loss) -> None:
-    """From class 0 to class 1 along a line: both goals gain at every step."""
+    """From class 0 to class 1 along a line: the objectives of both goals increase at every step."""
     clean, broken = torch.tensor([[3.0, 1.0, -4.0]]), torch.tensor([[1.0, 3.0, -4.0]])
     way = torch.cat([clean + part * (broken - clean) for part in torch.linspace(0, 1, 9)])
     for goal in (Untargeted(torch.zeros(9, dtype=torch.int64), loss), Targeted(torch.ones(9, dtype=torch.int64), loss)):

@@ -64,7 +64,7 @@ def x() -> Tensor:
 
 
 def _stir(model: Model) -> None:
-    """Fresh weights leave attention flat and layer scales at nought: a wrong tap would hardly show."""
+    """Initial weights make attention uniform and layer scales zero: a wrong tap would hardly show."""
     rng = torch.Generator().manual_seed(3)
     with torch.no_grad():
         for weight in model.parameters():

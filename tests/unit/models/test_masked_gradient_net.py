@@ -150,7 +150,7 @@ def test_training_is_hard_forward_and_soft_backward(model: Model, x: Tensor) -> 
 def test_every_weight_is_trained(model: Model, x: Tensor) -> None:
     model.train()
     cross_entropy(model(x), torch.arange(4)).sum().backward()
-    # a softmax does not notice what is added to all of its scores, and so no bias of the keys
+    # softmax is invariant to a common offset, and so to a bias of the keys
     still = [name for name, weight in model.net.named_parameters() if weight.grad is None or not weight.grad.any()]
     assert not [name for name in still if not name.endswith("attn.k.bias")]
 

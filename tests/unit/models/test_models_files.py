@@ -280,7 +280,7 @@ def test_a_file_without_a_hash_is_read(tmp_path: Path) -> None:
 
 
 def test_a_failed_write_is_a_usage_error(state: State, tmp_path: Path) -> None:
-    """safetensors has an error of its own for a full disk, which nobody who writes files looks for."""
+    """safetensors has its own error class for a full disk."""
     resource = pytest.importorskip("resource")  # not on Windows
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))

@@ -1,4 +1,4 @@
-"""Weights that contradict the images a network was to take are refused, unless another size was asked for."""
+"""Weights that contradict the image size of a network are refused, unless another size was requested."""
 
 import json
 from collections.abc import Callable
@@ -33,7 +33,7 @@ NAMES = {
 
 @pytest.fixture
 def file(tiny: Tiny, tmp_path: Path) -> Callable[[str], Path]:
-    """The weights of a small model as others would keep them, which says nothing of images."""
+    """The weights of a small model as others would save them, without the image size."""
 
     def make(family: str) -> Path:
         torch.save(tiny(family).float().net.state_dict(), tmp_path / f"{family}.pth")
@@ -68,7 +68,7 @@ def test_requested_sizes_are_resampled(file: Callable[[str], Path], x: Tensor) -
     assert read(image_size=64, patch_size=8)(torch.ones(1, 3, 64, 64)).shape == (1, 5)
     assert read(image_size=32, patch_size=4)(x.float()).shape == (2, 5)
     assert read(patch_size=8)(torch.ones(1, 3, 224, 224)).shape == (1, 5)  # positions from 4 x 4 to 28 x 28
-    # an image size says nothing of patches: those of 16 would be made of those of 8
+    # an image size does not determine the patch size: patches of 8 would be resampled to 16
     with pytest.raises(UsageError, match=r"have patches of 8, .* Write --image-size 32 --patch-size 8 "):
         read(image_size=32)
 
@@ -79,7 +79,7 @@ def test_a_grid_alone_is_a_contradiction(tmp_path: Path) -> None:
     torch.save(model.net.state_dict(), tmp_path / "w.pth")
     with pytest.raises(UsageError, match=r"a grid of 4 x 4 tokens, so they are of images of 64 x 64; .* 160 x 160"):
         load(f"timm:test_vit@{tmp_path / 'w.pth'}", num_classes=5, options=options)
-    load(f"timm:test_vit@{tmp_path / 'w.pth'}", num_classes=5, options=options, image_size=160)  # asked for
+    load(f"timm:test_vit@{tmp_path / 'w.pth'}", num_classes=5, options=options, image_size=160)  # requested
 
 
 def test_weights_of_the_default_size_need_no_sizes(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_headers_that_contradict_their_weights_are_refused(tmp_path: Path) -> No
         with pytest.raises(UsageError, match=r"patches of 4, a grid of 8 x 8 tokens, so they are of images of 32 x 32"):
             load(tmp_path / "m.safetensors")
     save(model, tmp_path / "m.safetensors")
-    assert load(tmp_path / "m.safetensors", image_size=64).spec is not None  # asked for
+    assert load(tmp_path / "m.safetensors", image_size=64).spec is not None  # requested
 
 
 def test_sizes_inside_a_network_with_adapters_are_checked(tmp_path: Path) -> None:

@@ -219,7 +219,7 @@ def test_another_number_of_classes_replaces_only_the_head(tmp_path: Path, name: 
     assert new(torch.rand(2, 3, 32, 32)).shape == (2, 9)
     assert new.spec is not None
     assert new.spec.num_classes == 9
-    # the same number asked for is the same head
+    # requesting the same number keeps the head
     assert weights(load(tmp_path / "old.safetensors", num_classes=5, seed=2)) == weights(old)
 
 

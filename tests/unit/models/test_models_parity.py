@@ -28,8 +28,8 @@ def test_wrapped_and_bare_networks_agree(tiny: Tiny, x: Tensor, family: str, fus
     model = tiny(family, fused=fused)
     spec = model.spec
     assert spec is not None
-    asked = {"img_size": spec.image_size, "patch_size": spec.patch_size}
-    sizes = {key: asked[key] for key in {"xcit": (), "levit": ("img_size",)}.get(family, asked)}
+    given = {"img_size": spec.image_size, "patch_size": spec.patch_size}
+    sizes = {key: given[key] for key in {"xcit": (), "levit": ("img_size",)}.get(family, given)}
     bare = timm.create_model(spec.name.removeprefix("timm:"), num_classes=5, **sizes, **spec.options).double().eval()
     if family == "xcit":  # timm has no such setting; one halving fewer makes 16 into 8
         bare.patch_embed.proj[0][0].stride = (1, 1)

@@ -88,7 +88,7 @@ def test_positions_are_interpolated_on_the_grid(tmp_path: Path) -> None:
         grid[..., 0], grid[..., 1], grid[..., 2] = ramp[:, None], ramp, 3.0  # rows, columns, a constant
     save(old, tmp_path / "old.safetensors")
     new = load(tmp_path / "old.safetensors", image_size=128).net.get_parameter(POSITIONS)[0, 1:].unflatten(0, (16, 16))
-    at = (torch.arange(16) + 0.5) / 2 - 0.5  # where the new tokens lie among the old
+    at = (torch.arange(16) + 0.5) / 2 - 0.5  # the positions of the new tokens among the old
     expected = -1 + 2 * at / 7
     inner = slice(4, 12)
     torch.testing.assert_close(new[inner, inner, 0], expected[inner, None].expand(8, 8), atol=1e-5, rtol=0)
@@ -108,10 +108,10 @@ def test_resampled_kernels_give_equal_outputs_on_resized_patches(old: int, new: 
     assert fitted.shape == (6, 3, new, new)
     small = torch.rand(5, 3, min(old, new), min(old, new), generator=rng)
     large = enlarged(small, max(old, new))
-    answers = {
+    outputs = {
         size: F.conv2d(small if size == small.shape[-1] else large, k) for size, k in ((old, kernel), (new, fitted))
     }
-    torch.testing.assert_close(answers[new], answers[old], rtol=1e-3, atol=1e-3 * answers[old].abs().max().item())
+    torch.testing.assert_close(outputs[new], outputs[old], rtol=1e-3, atol=1e-3 * outputs[old].abs().max().item())
 
 
 def test_downsampling_inverts_upsampling() -> None:
@@ -130,11 +130,11 @@ def test_constant_image_gets_the_same_embedding(tmp_path: Path, family: str, pat
     save(old, tmp_path / "old.safetensors")
     new = load(tmp_path / "old.safetensors", image_size=32, patch_size=patch)
     color = torch.tensor([0.9, 0.4, 0.1]).view(1, 3, 1, 1)
-    answers = [
+    outputs = [
         model.net.get_submodule("patch_embed.proj")(color.expand(1, 3, size, size))[0, :, 0, 0]
         for model, size in ((old, 224), (new, 32))
     ]
-    assert (answers[0] - answers[1]).norm() < 1e-3 * answers[0].norm()
+    assert (outputs[0] - outputs[1]).norm() < 1e-3 * outputs[0].norm()
 
 
 @pytest.mark.parametrize("family", ["timm:test_vit", "timm:deit_tiny_patch16_224", "timm:cait_xxs24_224"])

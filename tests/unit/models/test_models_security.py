@@ -1,4 +1,4 @@
-"""What SECURITY.md says of models: a file can neither run code, nor open the network, nor ask for the whole memory."""
+"""Models as SECURITY.md describes them: a file can neither run code, nor open connections, nor exhaust the memory."""
 
 import json
 import os
@@ -50,17 +50,17 @@ class Canary:
 @pytest.fixture(autouse=True)
 def _closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Nothing here may look for a host or open a connection."""
-    asked = []
+    calls = []
 
     def refuse(*args: object, **kwargs: object) -> None:
-        asked.append(args)
-        raise OSError("the network was asked for")
+        calls.append(args)
+        raise OSError("the network was used")
 
     for name in ("connect", "connect_ex"):
         monkeypatch.setattr(socket.socket, name, refuse)
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
     yield
-    assert not asked
+    assert not calls
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def small(seed: int = 0) -> Model:
 
 
 def with_header(path: Path, change: Mapping[str, object], **adapters: str) -> Path:
-    """A checkpoint of ours whose header says something else."""
+    """A Vitadel checkpoint with a changed header."""
     model = small()
     assert model.spec is not None
     text = json.dumps({**json.loads(model.spec.to_json()), **change})
@@ -92,7 +92,7 @@ def test_the_payload_of_these_tests_would_run(canary: Path) -> None:
 # options
 
 
-HOSTILE = {
+MALICIOUS = {
     "checkpoint_path": "CANARY",
     "pretrained": True,
     "pretrained_cfg": {"file": "CANARY"},
@@ -116,18 +116,18 @@ def placed(value: object, canary: Path) -> object:
     return json.loads(json.dumps(value).replace("CANARY", str(canary)))
 
 
-@pytest.mark.parametrize("option", HOSTILE)
+@pytest.mark.parametrize("option", MALICIOUS)
 def test_a_header_sets_only_what_describes_an_architecture(tmp_path: Path, canary: Path, option: str) -> None:
-    options = {**SMALL, option: placed(HOSTILE[option], canary)}
+    options = {**SMALL, option: placed(MALICIOUS[option], canary)}
     path = with_header(tmp_path / "m.safetensors", {"options": options})
     with pytest.raises(UsageError, match=f"unknown option of timm:test_vit '{option}'"):
         load(path)
     assert not (tmp_path / "executed").exists()
 
 
-@pytest.mark.parametrize("option", HOSTILE)
+@pytest.mark.parametrize("option", MALICIOUS)
 def test_callers_and_settings_are_restricted_too(tmp_path: Path, canary: Path, option: str) -> None:
-    value = placed(HOSTILE[option], canary)
+    value = placed(MALICIOUS[option], canary)
     with pytest.raises(UsageError, match=f"unknown option of timm:test_vit '{option}'"):
         load("timm:test_vit", options={option: value})  # type: ignore[dict-item]
     text = value if isinstance(value, str) else json.dumps(value)
@@ -140,10 +140,10 @@ def test_callers_and_settings_are_restricted_too(tmp_path: Path, canary: Path, o
 
 
 def test_every_network_is_built_without_published_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    create, asked = timm.create_model, []
+    create, calls = timm.create_model, []
 
     def noted(name: str, **options: object) -> nn.Module:
-        asked.append(options["pretrained"])
+        calls.append(options["pretrained"])
         return create(name, **options)
 
     monkeypatch.setattr(timm, "create_model", noted)
@@ -151,8 +151,8 @@ def test_every_network_is_built_without_published_weights(monkeypatch: pytest.Mo
     with torch.device("meta"):
         load("vitadel:resnet50_gelu")
         load("timm:beit_base_patch16_224")
-    assert len(asked) >= 3
-    assert not any(asked)
+    assert len(calls) >= 3
+    assert not any(calls)
 
 
 @pytest.mark.parametrize(

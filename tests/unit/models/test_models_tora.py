@@ -93,10 +93,10 @@ def test_parameter_counts_are_as_published(tuning: Tuning, parameters: int, publ
 def test_initially_every_head_gives_the_frozen_logits(x: Tensor, tuning: Tuning, options: dict[str, object]) -> None:
     net = backbone(**options)
     adapted = adapt(net, tuning, 5).double().eval()
-    answers = adapted.logits_by_head(x)
-    assert set(answers) == {*tuning.names, "kept"}
+    logits_of = adapted.logits_by_head(x)
+    assert set(logits_of) == {*tuning.names, "kept"}
     expected = net(x).detach()
-    for logits in answers.values():
+    for logits in logits_of.values():
         torch.testing.assert_close(logits.detach(), expected, rtol=0, atol=1e-13 * float(expected.abs().max()))
     joint = expected.log_softmax(1) if tuning.prediction == "probabilities" else expected
     torch.testing.assert_close(adapted(x).detach(), joint, rtol=0, atol=1e-13 * float(expected.abs().max()))
@@ -119,10 +119,10 @@ def test_layer_scale_starts_near_the_frozen_network_and_is_trained(x: Tensor) ->
 
 def test_with_the_formula_of_the_slides_heads_ignore_the_image(x: Tensor) -> None:
     """An adapter processes each token alone, so its own token never sees another one."""
-    answers = stirred(adapt(backbone(), Tuning(recursion="literal"), 5)).logits_by_head(x)
+    logits_of = stirred(adapt(backbone(), Tuning(recursion="literal"), 5)).logits_by_head(x)
     for head in ("acc", "rob"):
-        torch.testing.assert_close(answers[head], answers[head][:1].expand(3, -1), rtol=0, atol=0)
-    assert (answers["kept"][0] - answers["kept"][1]).abs().max() > 1e-3
+        torch.testing.assert_close(logits_of[head], logits_of[head][:1].expand(3, -1), rtol=0, atol=0)
+    assert (logits_of["kept"][0] - logits_of["kept"][1]).abs().max() > 1e-3
 
 
 def test_with_recursion_through_the_fusion_the_last_fusion_is_read(x: Tensor) -> None:
@@ -241,15 +241,15 @@ def test_equal_adapters_give_gates_of_one_half_and_a_mean_fusion() -> None:
 
 def test_joint_probabilities_are_the_mean_of_both_heads(x: Tensor) -> None:
     adapted = stirred(adapt(backbone(), Tuning(), 5))
-    answers = adapted.logits_by_head(x)
-    assert not torch.allclose(answers["acc"], answers["rob"])
-    torch.testing.assert_close(adapted(x), (answers["acc"] + answers["rob"]) / 2)
+    logits_of = adapted.logits_by_head(x)
+    assert not torch.allclose(logits_of["acc"], logits_of["rob"])
+    torch.testing.assert_close(adapted(x), (logits_of["acc"] + logits_of["rob"]) / 2)
     adapted.tuning = Tuning(prediction="probabilities")
-    mean = (answers["acc"].softmax(1) + answers["rob"].softmax(1)) / 2
+    mean = (logits_of["acc"].softmax(1) + logits_of["rob"].softmax(1)) / 2
     torch.testing.assert_close(adapted(x), mean.log())
     for name in ("acc", "rob", "kept"):
         adapted.tuning = Tuning(head=name)
-        assert torch.equal(adapted(x), answers[name])
+        assert torch.equal(adapted(x), logits_of[name])
 
 
 @pytest.mark.parametrize("tuning", [*WAYS, *OTHER_STARTS])
@@ -275,8 +275,8 @@ def test_parts_name_every_trained_weight_once() -> None:
 
 def test_the_image_affects_both_heads_in_every_setting(x: Tensor) -> None:
     for tuning in [*WAYS, *OTHER_STARTS]:
-        answers = stirred(adapt(backbone(), tuning, 5)).logits_by_head(x)
-        assert all((logits[0] - logits[1]).abs().max() > 1e-3 for logits in answers.values())
+        logits_of = stirred(adapt(backbone(), tuning, 5)).logits_by_head(x)
+        assert all((logits[0] - logits[1]).abs().max() > 1e-3 for logits in logits_of.values())
 
 
 @pytest.mark.parametrize(

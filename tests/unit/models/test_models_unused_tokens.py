@@ -1,4 +1,4 @@
-"""Leaving out what the head never reads: the same answers and slopes, for less."""
+"""Leaving out tokens the head never reads: the same logits and gradients at a lower cost."""
 
 import copy
 
@@ -25,18 +25,18 @@ def spared(net: nn.Module) -> nn.Module:
     return other
 
 
-def answer_and_slope(net: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+def logits_and_gradient(net: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
     x = x.clone().requires_grad_()
     z = net(x)
-    (slope,) = torch.autograd.grad(z.square().sum(), x)
-    return z.detach(), slope
+    (gradient,) = torch.autograd.grad(z.square().sum(), x)
+    return z.detach(), gradient
 
 
 @pytest.mark.parametrize("options", [{}, {"init_values": 0.1}, {"global_pool": "avg"}, {"reg_tokens": 2}], ids=str)
 def test_logits_and_gradients_are_unchanged(options: dict[str, str | float]) -> None:
     net = vit(**options)
     x = torch.rand(3, 3, 32, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    for one, other in zip(answer_and_slope(net, x), answer_and_slope(spared(net), x), strict=True):
+    for one, other in zip(logits_and_gradient(net, x), logits_and_gradient(spared(net), x), strict=True):
         assert float(one.abs().max()) > 1e-5
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-15)
 

@@ -60,7 +60,7 @@ SOFT = torch.rand(8, 4, generator=torch.Generator().manual_seed(2)).softmax(1)
 
 
 def slow_trades(model: nn.Module, x: Tensor, start: Tensor, threat: Threat, steps: int, step: float) -> Tensor:
-    """The inner maximum as the original code has it: the clean answer is computed again at every step."""
+    """The inner maximum as the original code has it: the clean prediction is computed again at every step."""
     model.eval()
     x_adv = start
     for _ in range(steps):
@@ -84,7 +84,7 @@ def test_trades_matches_the_original_with_fewer_passes(
     x, y = batch
     twin = copy.deepcopy(model)  # every pass in training mode moves the running statistics
     step = TRADES(PGD_10, threat, beta=3.0, smoothing=0.4)(model, x, y, seed=4)
-    # one pass for the clean answer, two per step, two for the loss and four for its gradient: 27
+    # one pass for the clean prediction, two per step, two for the loss and four for its gradient: 27
     assert (model.forwards, model.graded) == (1 + 10 + 2, 10)
     assert TRADES(PGD_10, threat).passes == 27
     start = threat.sample(x, RandomStreams.of(4, torch.arange(8)).fold(0))
@@ -93,7 +93,7 @@ def test_trades_matches_the_original_with_fewer_passes(
     natural = F.cross_entropy(clean, y, label_smoothing=0.4)
     divergence = F.kl_div(F.log_softmax(adv, 1), F.softmax(clean, 1), reduction="batchmean")
     torch.testing.assert_close(step.loss, natural + 3 * divergence, rtol=1e-4, atol=1e-5)
-    # gradients flow through both answers
+    # gradients flow through both predictions
     ours = torch.autograd.grad(step.loss, model.second.weight)[0]
     theirs = torch.autograd.grad(natural + 3 * divergence, twin.second.weight)[0]
     torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5)

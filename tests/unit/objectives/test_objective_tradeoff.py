@@ -25,7 +25,7 @@ def base(depth: int = 3) -> Model:
 
 
 def adapted(tuning: Tuning = TORA) -> Model:
-    """With weights that nobody left at zero, so that every part has a say."""
+    """With no weights at zero, so that every part has an effect."""
     model = tora(base(), tuning).train()
     rng = torch.Generator().manual_seed(2)
     with torch.no_grad():
@@ -196,7 +196,7 @@ def test_the_radius_is_warmed_up_in_both_phases() -> None:
     radii = []
     for number in (0, 3, 5, 7):
         now = update(warmed, number)
-        whole = getattr(now, "whole", now)  # a turn of phase 1 knows what it is a part of
+        whole = getattr(now, "whole", now)  # a step of phase 1 refers to the whole objective
         assert isinstance(whole, TORATraining)
         radii.append(whole.threat.eps)
     assert radii == pytest.approx([0.1 / 8, 0.1 / 2, 0.1 * 6 / 8, 0.1])

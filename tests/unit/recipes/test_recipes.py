@@ -66,7 +66,7 @@ def test_every_chosen_value_has_a_source(name: str) -> None:
     assert {leaf.path for leaf in found} >= {"model.start", "data", "objective", "plan.epochs", "plan.optimizer.lr"}
     chosen = [leaf for leaf in found if not leaf.by_default]
     assert not [leaf.path for leaf in chosen if leaf.source is None]
-    # which objective it is says nothing about the values inside
+    # the class of the objective is not a source for its values
     assert not [leaf.path for leaf in chosen if leaf.source_path == "objective" != leaf.path]
     assert not [path for path in recipe.sources if path != "*" and not _exists(recipe, path)]
     kinds = ("paper: ", "authors' code", "our choice")

@@ -19,8 +19,7 @@ from vitadel.objectives import (
     Scope,
     TrainingTime,
 )
-from vitadel.recipes import RECIPES, Recipe, override, train_recipe
-from vitadel.recipes import attention_scaling
+from vitadel.recipes import RECIPES, Recipe, attention_scaling, override, train_recipe
 from vitadel.train import SGD
 
 _PAPER = [name for name, make in RECIPES.items() if make.__module__ == attention_scaling.__name__]
@@ -32,7 +31,7 @@ def base_of(name: str) -> Recipe:
     return RECIPES[plain if plain in _PAPER else f"{plain}-sgd"]()
 
 
-def hostile(objective: Objective) -> AdversarialObjective:
+def adversarial_of(objective: Objective) -> AdversarialObjective:
     while isinstance(objective, AttentionScaling | AWP):
         objective = objective.inner
     assert isinstance(objective, AdversarialObjective)
@@ -53,7 +52,7 @@ def test_pairs_differ_in_the_scaling_alone(name: str) -> None:
 @pytest.mark.parametrize("name", _PAPER)
 def test_settings_of_all_pairs_match_the_paper(name: str) -> None:
     recipe = RECIPES[name]()
-    attack, threat = hostile(recipe.objective).attack, hostile(recipe.objective).threat
+    attack, threat = adversarial_of(recipe.objective).attack, adversarial_of(recipe.objective).threat
     assert isinstance(attack, PGD)
     assert (attack.steps, threat.eps, attack.step_size) == (10, 8 / 255, 2 / 255)
     assert recipe.plan.epochs == (300 if name.startswith("xcit") else 110)
@@ -79,25 +78,25 @@ def test_settings_of_all_pairs_match_the_paper(name: str) -> None:
 )
 def test_published_numbers(name: str, kind: type[AdversarialObjective], published: str) -> None:
     recipe = RECIPES[name]()
-    assert isinstance(hostile(recipe.objective), kind)
+    assert isinstance(adversarial_of(recipe.objective), kind)
     assert recipe.expect["published"].startswith(published)
 
 
 def test_differences_match_the_text_of_the_paper() -> None:
-    """Section 6.2 says 3.47, 1.7, 2.38, 1.38 (of table 5: 1.28) and 1.29 points; 1.58 in section 6.1."""
-    gains = {}
+    """Section 6.2 gives 3.47, 1.7, 2.38, 1.38 (of table 5: 1.28) and 1.29 points; 1.58 in section 6.1."""
+    differences = {}
     for name in _SCALED:
         numbers = [
             re.findall(r"([\d.]+)% robust", one.expect.get("published", "")) for one in (RECIPES[name](), base_of(name))
         ]
         if all(numbers):
-            gains[name] = round(float(numbers[0][0]) - float(numbers[1][0]), 2)
-    assert gains["vit-b-cifar10-at-aas"] == 3.47
-    assert gains["vit-b-cifar10-trades-awp-aas"] == 1.70
-    assert gains["vit-b-cifar100-trades-awp-aas"] == 2.38
-    assert gains["xcit-s12-cifar10-aas"] == 1.28
-    assert gains["xcit-s12-cifar100-aas"] == 1.29
-    assert gains["vit-b-imagenet100-trades-aas"] == 1.58
+            differences[name] = round(float(numbers[0][0]) - float(numbers[1][0]), 2)
+    assert differences["vit-b-cifar10-at-aas"] == 3.47
+    assert differences["vit-b-cifar10-trades-awp-aas"] == 1.70
+    assert differences["vit-b-cifar100-trades-awp-aas"] == 2.38
+    assert differences["xcit-s12-cifar10-aas"] == 1.28
+    assert differences["xcit-s12-cifar100-aas"] == 1.29
+    assert differences["vit-b-imagenet100-trades-aas"] == 1.58
 
 
 def test_ten_of_110_epochs_are_scaled() -> None:
@@ -112,13 +111,13 @@ def test_ten_of_110_epochs_are_scaled() -> None:
 def passes(recipe: Recipe, updates: int) -> float:
     """What the whole recipe costs, in passes of a batch."""
     epochs = recipe.plan.all_epochs
-    moments = (TrainingTime((step + 1) / updates, epochs, updates) for step in range(epochs * updates))
+    times = (TrainingTime((step + 1) / updates, epochs, updates) for step in range(epochs * updates))
     whole = (
         replace(recipe.objective, inner=_full(recipe.objective.inner))
         if isinstance(recipe.objective, AttentionScaling)
         else _full(recipe.objective)
     )
-    return sum(whole.at(moment).passes for moment in moments)
+    return sum(whole.at(time).passes for time in times)
 
 
 def _full(objective: Objective) -> Objective:
@@ -145,4 +144,4 @@ def test_the_scope_can_be_overridden(tmp_path: Path) -> None:
     recipe = override(RECIPES["digits-aas"](), ["objective.scope=attack", "objective.inner.threat.eps=8/255"])
     assert isinstance(recipe.objective, AttentionScaling)
     assert recipe.objective.scope is Scope.ATTACK
-    assert hostile(recipe.objective).threat.eps == 8 / 255
+    assert adversarial_of(recipe.objective).threat.eps == 8 / 255

@@ -153,7 +153,7 @@ def test_from_a_run_folder_to_adapters(backbone: Path, tmp_path: Path) -> None:
 
 
 def test_every_stage_has_its_own_record(backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that merely calls what it was made of leads to the same weights, if each update calls the right one."""
+    """An objective that delegates to its two parts gives the same weights, if each update calls the right one."""
     recipe = override(RECIPES["digits-tora"](), [*SHORT, f"model.start={backbone}"])
     train_recipe(recipe, tmp_path / "plain", data_spec=DATA)
     captured: list[str] = []

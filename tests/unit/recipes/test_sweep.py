@@ -1,4 +1,4 @@
-"""Sweeps: all combinations in a known order, nothing trained twice, a table that says what the run folders say."""
+"""Sweeps: all combinations in a known order, nothing trained twice, a table that matches the run folders."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -174,7 +174,7 @@ def test_the_reported_checkpoint_is_the_kept_one(tmp_path: Path) -> None:
     assert holdout_scores(run) is None
     best = run.checkpoints / "best.safetensors"
     best.parent.mkdir()
-    models.write_tensors(best, {"w": torch.ones(1)}, {})  # one that does not say itself what it was selected by
+    models.write_tensors(best, {"w": torch.ones(1)}, {})  # one without the record of its selection
     for step, clean, robust in ((1, 0.9, 0.2), (2, 0.5, 0.4), (3, 0.8, 0.4)):
         run.log("holdout", step=step, clean=clean, robust=robust)
     assert holdout_scores(run) == HoldoutScores(2, 0.5, 0.4)
@@ -328,7 +328,7 @@ def test_a_row_with_its_own_recipe_uses_it(row: tuple[str, str], recipe: str) ->
 
 
 def test_single_rows_of_a_table_can_be_trained() -> None:
-    """In this table every value comes with augmentations that its name does not speak of."""
+    """In this table every value comes with augmentations that its name does not mention."""
     some = as_sweep("thesis-table2", ["eps-warmup-epochs=20,7"])  # its name in earlier versions
     every = as_sweep("debenedetti2022-table2")
     kept, new = some.combinations()

@@ -138,7 +138,7 @@ def test_the_wide_resnet_with_sgd() -> None:
     assert ours[0] == pytest.approx(rates[0])
     # theirs falls from epoch 59 on and ends in the last epoch, ours from epoch 60 on and at the end of the last
     assert max(abs(a - b) for a, b in zip(ours[60:], rates[60:], strict=True)) < 0.4 * 2e-3
-    # theirs rises along a cosine
+    # theirs increases along a cosine
     assert max(abs(a - b) for a, b in zip(ours[:60], rates[:60], strict=True)) < 0.4 * 0.12
     assert [ema_decay(plan, step, 4000) for step in (0, 99, 100, 4000)] == pytest.approx([0, 0, 101 / 110, 0.995])
 

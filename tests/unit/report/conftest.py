@@ -1,4 +1,4 @@
-"""Made-up runs whose summaries are counted from their rows, so that every number on a page has a known answer."""
+"""Made-up runs whose summaries are counted from their rows, so that every number on a page is known."""
 
 import hashlib
 import math
@@ -17,7 +17,7 @@ from vitadel.runs import Run, fingerprint
 from vitadel.runs.exhibits import Exhibit
 from vitadel.runs.schema import AttackRecord, Gallery, Measure, StudyRecord, SuiteRecord, ThreatRecord
 
-HOSTILE = "<script>alert(1)</script>"
+MARKUP = "<script>alert(1)</script>"
 N = 40
 ATTACKS = ("apgd-ce", "square")
 DATA = {"spec": "digits", "preprocess": {"size": 8}, "classes": {"n": 2}, "splits": {"test": {"sha256": "feedc0de"}}}
@@ -65,7 +65,7 @@ class Maker:
         return Run.claim(self.root / folder, "evaluate", {"model": model, "data": DATA, "seed": 0}, device="cpu")
 
     def evaluate(self, folder: str, name: str, robust: Mapping[int, int], *, clean_only: bool = False) -> Path:
-        """A run over N images, 4 misclassified before any attack; `robust` says how many are at each eps in 1/255."""
+        """A run over N images, 4 misclassified before any attack; `robust` gives their number at each eps in 1/255."""
         run = self.claim(folder, name)
         for eps, left in robust.items():
             broken = [ATTACKS[i % 3 == 2] for i in range(N - 4 - left)]
@@ -170,7 +170,7 @@ class Maker:
             clean_prediction=[0, 1, 1],
             prediction=[1, 1, 1],
             broken_by=["apgd-ce", "", "clean"],
-            classes=[HOSTILE, "dog"],
+            classes=[MARKUP, "dog"],
             eps=eps,
             norm=norm,
         )

@@ -234,10 +234,10 @@ def test_own_settings_and_costs_do_not_separate_models(make: Any) -> None:
 def test_the_compared_threat_is_given_or_of_autoattack_or_the_middle(make: Any) -> None:
     swept = make.evaluate("swept", "swept", {2: 30, 4: 20, 8: 10, 16: 5, 32: 0})
     assert [column.about for column in table([swept]).columns] == ["", "linf:8/255"]
-    asked = make.claim("asked", "asked")
-    attacked(make, asked, "autoattack", [0])
-    make.attack(asked, "quick-linf-4_255", [""] * 10, 4 / 255, suite="quick")
-    assert [column.about for column in table([asked.folder]).columns] == ["", "linf:8/255", "linf:8/255"]
+    chosen = make.claim("asked", "asked")
+    attacked(make, chosen, "autoattack", [0])
+    make.attack(chosen, "quick-linf-4_255", [""] * 10, 4 / 255, suite="quick")
+    assert [column.about for column in table([chosen.folder]).columns] == ["", "linf:8/255", "linf:8/255"]
     make.change(swept, {"is": "Linf", "eps": 4 / 255}, "threat")
     assert [column.about for column in table([swept]).columns] == ["", "linf:4/255"]
 

@@ -32,8 +32,8 @@ from vitadel.runs.exhibits import (
     Table,
 )
 
-HOSTILE = "<script>alert(1)</script>"
-LINE = Line(HOSTILE, [0, 1], [0.25, 0.5])
+MARKUP = "<script>alert(1)</script>"
+LINE = Line(MARKUP, [0, 1], [0.25, 0.5])
 LINES = Lines(
     "By block: 1/2",
     "How the lines were made.",
@@ -46,7 +46,7 @@ HEAT = Heat("Heat", "Of heat.", [Matrix("m", [[0, 1], [2, None]])], "CKA", cente
 CELL = Picture(np.full((4, 4), 255, np.uint8), np.eye(2, dtype=np.float32), "seen")
 PICTURES = Pictures("Maps", "Of maps.", [[CELL, None]], rows=["r"], scale_label="share")
 BARS = Bars("Bars", "Of bars.", ["g", "h"], [Bar("b", [1, None], [0.5, 0], [2, 0])], "y")
-TABLE = Table("Numbers", "Of numbers.", ["who", "share"], [[HOSTILE, 0.5], ["b", 0.25]])
+TABLE = Table("Numbers", "Of numbers.", ["who", "share"], [[MARKUP, 0.5], ["b", 0.25]])
 HISTOGRAMS = Histograms(
     "Gaps",
     "Of gaps.",
@@ -74,8 +74,8 @@ def test_one_run_shows_every_exhibit_with_its_caption(make: Any) -> None:
     assert "About made-up \u25cf pointer Measured in pointer. By block: 1/2" in shown
     for title, caption in (("Heat", "Of heat."), ("Maps", "Of maps."), ("Bars", "Of bars."), ("Gaps", "Of gaps.")):
         assert f"{title} {caption}" in shown
-    assert f"Numbers who share {HOSTILE} 0.500 b 0.250 Of numbers." in shown
-    assert HOSTILE not in text
+    assert f"Numbers who share {MARKUP} 0.500 b 0.250 Of numbers." in shown
+    assert MARKUP not in text
     assert text.count("<svg") == 5
     assert "studied (seed 0)" in shown
     assert "mathdefault" not in text

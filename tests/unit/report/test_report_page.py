@@ -214,9 +214,12 @@ def test_flags_of_a_training_are_shown_once(make: Any) -> None:
     for _ in range(2):  # raised again after a restart
         run.log("alarm", at=4, code="overfitting", sentence="one step leaves 80% right <b>now</b>", evidence={})
     run.log("alarm", at=4, code="label-leaking", sentence="attacked images are easier", evidence={})
+    run.log("alarm", at=5, code="robust-fell", sentence="as an earlier version names it", evidence={})
     text = page([folder])
     assert text.count("one step leaves 80% right") == 1
     assert "step 4: attacked images are easier" in text
+    assert "<code>robust-accuracy-drop</code>" in text
+    assert "robust-fell" not in text
     assert "<b>now</b>" not in text
 
 
@@ -341,12 +344,12 @@ def test_runs_of_one_name_are_distinguished_by_folder(make: Any) -> None:
     assert [row.model for row in summarize([*runs, runs[0]])] == ["vit (first)", "vit (second)"]
 
 
-@pytest.mark.parametrize("damage", ["none", "stranger", "empty", "summary", "edited", "lost rows", "lost", "gallery"])
+@pytest.mark.parametrize("damage", ["none", "no-run", "empty", "summary", "edited", "lost rows", "lost", "gallery"])
 def test_invalid_runs_are_refused_with_advice(make: Any, tmp_path: Path, damage: str) -> None:
     run = make.evaluate("run", "vit", {8: 3})
     messages = {
         "none": r"at least one run, got none\. Write: vitadel report",
-        "stranger": r"is not a run folder: it has no manifest\.json",
+        "no-run": r"is not a run folder: it has no manifest\.json",
         "empty": "nothing to report: no training log, no finished evaluation, no finished study. Let its",
         "summary": r"summary\.json says nothing of suite, threat, n, .*\. Delete .*summary\.json and run",
         "edited": r"says robust = 99\.0% \(4\.7%-44\.8%\), its rows say 7\.5% \(.*Delete .*summary\.json and run",
@@ -366,7 +369,7 @@ def test_invalid_runs_are_refused_with_advice(make: Any, tmp_path: Path, damage:
         (run / "eval" / "linf-8_255" / "summary.json").unlink()
     if damage == "gallery":
         (run / "eval" / "linf-8_255" / "gallery.npz").write_bytes(b"not a zip")
-    runs = {"none": [], "stranger": [tmp_path / "nowhere"], "empty": [make.evaluate("empty", "vit", {})]}
+    runs = {"none": [], "no-run": [tmp_path / "nowhere"], "empty": [make.evaluate("empty", "vit", {})]}
     with pytest.raises(UsageError, match=messages[damage]):
         write_report(runs.get(damage, [run]), tmp_path / "report.html")
     assert not (tmp_path / "report.html").exists()
@@ -410,9 +413,9 @@ def test_an_invalid_output_path_is_refused(make: Any, tmp_path: Path) -> None:
 
 
 def test_report_does_not_import_torch_and_summaries_do_not_import_matplotlib() -> None:
-    asked = "import sys, vitadel.report; print([m for m in ('torch', 'matplotlib', 'jinja2') if m in sys.modules])"
-    answer = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
-    assert answer.stdout.strip() == "[]"
+    code = "import sys, vitadel.report; print([m for m in ('torch', 'matplotlib', 'jinja2') if m in sys.modules])"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize(("count", "folded"), [(8, False), (9, True)])

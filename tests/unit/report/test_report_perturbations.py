@@ -17,7 +17,7 @@ from vitadel.runs.exhibits import Bar, Bars, Exhibit, Heat, Matrix, Table
 from vitadel.runs.schema import Measure
 from vitadel.runs.typed_json import to_json
 
-HOSTILE = "<script>alert(1)</script>"
+MARKUP = "<script>alert(1)</script>"
 MEASURES = [
     Measure("mean over 75 cells", 0.6125, 0.58, 0.645, 40, main=True),
     Measure("noise", 0.5),
@@ -30,7 +30,7 @@ def exhibits(height: float) -> list[Exhibit]:
     return [
         Heat("Per cell", "Rows are corruptions.", [Matrix("", [[0.0, height]])], "accuracy", rows=["fog"]),
         Bars("Per group", "Means.", ["noise"], [Bar("accuracy", [height])], "accuracy"),
-        Table("In numbers", "As counted.", ["corruption", "accuracy"], [[HOSTILE, height]]),
+        Table("In numbers", "As counted.", ["corruption", "accuracy"], [[MARKUP, height]]),
     ]
 
 
@@ -56,7 +56,7 @@ def page(runs: list[Path]) -> str:
 
 
 def test_a_suite_is_a_section_with_all_its_measures(make: Any) -> None:
-    flag = Flag("unread", f"3 files {HOSTILE} were left out", {"files": 3})
+    flag = Flag("unread", f"3 files {MARKUP} were left out", {"files": 3})
     text = page([evaluated(make, "vit", 0.5, flags=[flag], conventions={"jpeg": 85, "table": "cifar"})])
     shown = words(text.split('<section id="suite-0">')[1])
     assert '<a href="#suite-0">Corruptions</a>' in text
@@ -70,10 +70,10 @@ def test_a_suite_is_a_section_with_all_its_measures(make: Any) -> None:
     assert "Per cell Rows are corruptions. Per group Means. In numbers corruption accuracy" in shown
     assert "Conventions: jpeg: 85; table: cifar." in shown
     assert (
-        f"\N{BLACK FLAG} \u25cf vit 3 files {HOSTILE} were left out unread files = 3".replace("\N{BLACK FLAG}", "⚑")
+        f"\N{BLACK FLAG} \u25cf vit 3 files {MARKUP} were left out unread files = 3".replace("\N{BLACK FLAG}", "⚑")
         in shown
     )
-    assert HOSTILE not in text
+    assert MARKUP not in text
     assert text.count('<tr class="main">') == 1
     assert "measured on digits" in words(text)
     # one model is no comparison, and there are no attacks

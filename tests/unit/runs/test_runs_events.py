@@ -86,7 +86,7 @@ def test_every_process_writes_its_own_file_immediately(tmp_path: Path) -> None:
     assert file.name.endswith(".vitadel")
     first.add(2, {"loss": 1.0, "lr": 0.1})
     assert len(messages(only_file(tmp_path))) == 4  # whole, though nothing was closed
-    file.write_bytes(file.read_bytes()[:-3])  # a kill in the middle of a record
+    file.write_bytes(file.read_bytes()[:-3])  # killed in the middle of a record
     Scalars(tmp_path).add(2, {"loss": 1.0})
     files = sorted(tmp_path.iterdir())
     assert len(files) == 2  # in the same second, of the same process

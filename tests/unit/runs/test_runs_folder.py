@@ -1,4 +1,4 @@
-"""A run folder belongs to one run, and a kill at any moment costs nothing that was written."""
+"""A run folder belongs to one run, and an interruption at any point loses nothing that was written."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""Results come back as they went in, in order, whole or not at all."""
+"""Rows are read as written, in order, whole or not at all."""
 
 import json
 from collections.abc import Callable
@@ -10,7 +10,9 @@ import pytest
 
 from vitadel.core.errors import UsageError
 from vitadel.core.files import read_json, write_json
+from vitadel.core.flags import Flag
 from vitadel.runs import ResultFolder
+from vitadel.runs.schema import SuiteRecord
 from vitadel.runs.tables import Columns
 
 
@@ -119,6 +121,13 @@ def test_rows_of_earlier_versions_are_read_under_their_new_names(tmp_path: Path)
     }
 
 
+def test_flags_of_earlier_versions_are_read_under_their_new_codes(tmp_path: Path) -> None:
+    results = evaluated(tmp_path)
+    flag = {"code": "search-fell-back", "sentence": "a slower path was taken", "evidence": {}}
+    record = SuiteRecord.from_json({**read_json(results.folder / "summary.json"), "flags": [flag]})
+    assert record.flags == (Flag("search-fallback", "a slower path was taken", {}),)
+
+
 def evaluated(folder: Path) -> ResultFolder:
     """Four images: three correct as they are, one of them after the attack."""
     results = ResultFolder(folder)
@@ -133,7 +142,7 @@ def evaluated(folder: Path) -> ResultFolder:
 
 
 def edited(name: str, value: object) -> Callable[[ResultFolder], None]:
-    """Change the summary as somebody would who knows about the hash in it."""
+    """Change the summary together with its hash."""
 
     def edit(results: ResultFolder) -> None:
         stored = read_json(results.folder / "summary.json")

@@ -114,7 +114,7 @@ def test_glass_blur_composes_its_passes() -> None:
     for image in range(2):
         whole = {tuple(pixel) for pixel in (x[image].flatten(1).T * 255).round().int().tolist()}
         assert {tuple(pixel) for pixel in (y[image].flatten(1).T * 255).round().int().tolist()} <= whole
-        assert torch.equal(y[image, :, :3], x[image, :, :3])  # a border of `reach` and one more at the top stays
+        assert torch.equal(y[image, :, :3], x[image, :, :3])  # a border of `reach` and one more at the top is unchanged
         assert torch.equal(y[image, :, -1], x[image, :, -1])
         assert not torch.equal(y[image], x[image])
 

@@ -1,4 +1,4 @@
-"""What every corruption promises, and what it refuses."""
+"""Properties of every corruption, and refusals."""
 
 from pathlib import Path
 

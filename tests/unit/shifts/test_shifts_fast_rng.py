@@ -17,7 +17,7 @@ def rng(*index: int) -> RandomStreams:
 
 
 def z(values: Tensor, mean: float, variance: float) -> float:
-    """How many standard errors the sample mean lies off."""
+    """By how many standard errors the sample mean is off."""
     return float((values.double().mean() - mean) / math.sqrt(variance / values.numel()))
 
 

@@ -23,7 +23,7 @@ from vitadel.shifts.frost import (
 
 
 def photo(path: Path, height: int, width: int, blue: int) -> None:
-    """Red counts rows, green columns: a window of it says where it was cut out."""
+    """Red counts rows, green columns: a window of it shows where it was cut out."""
     rows, cols = np.meshgrid(np.arange(height), np.arange(width), indexing="ij")
     Image.fromarray(np.stack([rows, cols, np.full_like(rows, blue)], 2).astype(np.uint8)).save(path)
 

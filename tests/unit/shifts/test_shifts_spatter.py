@@ -1,4 +1,4 @@
-"""The steps of spatter against slow versions, and the whole on images where the answer is known."""
+"""The steps of spatter against slow versions, and the whole on images with known results."""
 
 import heapq
 import math

@@ -29,7 +29,7 @@ def project(threat: Threat, x: Array, x0: Array) -> Array:
 
 
 def exact_l2(x: Array, x0: Array, eps: float) -> Array:
-    """clip(x0 + s d) for the s that spends the budget, found by visiting the scales at which values meet the box."""
+    """clip(x0 + s d) for the s that spends the budget, found by visiting the scales at which values reach the box."""
     shift = x - x0
     length, slack = np.abs(shift), np.where(shift > 0, 1 - x0, x0)
     if np.linalg.norm(np.minimum(length, slack)) <= eps:

@@ -7,7 +7,7 @@ from torch import Tensor
 from vitadel.threats import L1, L2, Linf, Threat
 
 
-def slopes(*shape: int, seed: int = 0) -> Tensor:
+def gradients(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
@@ -22,7 +22,7 @@ def test_a_zero_gradient_gives_no_step(threat: Threat) -> None:
 
 
 def test_linf_moves_every_value_by_the_step_along_the_sign() -> None:
-    grad = slopes(2, 3, 5, 7)
+    grad = gradients(2, 3, 5, 7)
     moved = Linf(0.1).ascend(torch.full_like(grad, 0.5), grad, 0.03) - 0.5
     torch.testing.assert_close(moved, torch.where(grad > 0, 0.03, -0.03).double())
 
@@ -31,17 +31,17 @@ def test_linf_moves_every_value_by_the_step_along_the_sign() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_l2_step_has_its_length_however_small_the_gradient(scale: float, dtype: torch.dtype) -> None:
     """A saturated softmax leaves gradients of 1e-30; a step shortened with them would look like robustness."""
-    grad = (slopes(2, 3, 5, 7) * scale).to(dtype)
+    grad = (gradients(2, 3, 5, 7) * scale).to(dtype)
     x = torch.zeros_like(grad)
     moved = L2(1.0).ascend(x, grad, 0.3)
     torch.testing.assert_close(moved.flatten(1).norm(dim=1), torch.full((2,), 0.3, dtype=dtype))
-    along = torch.cosine_similarity(moved.double().flatten(1), slopes(2, 105), dim=1)
+    along = torch.cosine_similarity(moved.double().flatten(1), gradients(2, 105), dim=1)
     torch.testing.assert_close(along, torch.ones(2, dtype=torch.float64), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(("active", "count"), [(0.001, 1), (0.01, 1), (0.05, 5), (0.2, 21), (1.0, 105)])
 def test_l1_step_has_its_length_and_moves_the_largest_gradients(active: float, count: int) -> None:
-    grad = slopes(2, 3, 5, 7)
+    grad = gradients(2, 3, 5, 7)
     moved = (L1(3.0, active=active).ascend(torch.full_like(grad, 0.5), grad, 0.3) - 0.5).flatten(1)
     torch.testing.assert_close(moved.abs().sum(1), torch.full((2,), 0.3, dtype=torch.float64))
     steepest = grad.flatten(1).abs().topk(count, dim=1).indices
@@ -65,7 +65,7 @@ def test_l1_step_redistributes_what_the_box_blocks() -> None:
 
 
 def test_l1_step_does_not_move_values_without_gradient() -> None:
-    """Fewer slopes than `active` asks for: they share the whole step as far as their own parts go."""
+    """Fewer nonzero gradients than `active` asks for: they share the whole step as far as the box allows."""
     grad = torch.tensor([[0.0, 2.0, 0.0, -1.0]])
     moved = L1(1.0, active=1.0).ascend(torch.full((1, 4), 0.5), grad, 0.4) - 0.5
     torch.testing.assert_close(moved, torch.tensor([[0.0, 0.2, 0.0, -0.2]]))

@@ -233,7 +233,7 @@ def test_training_does_not_resume_without_the_best_weights(train: Split, whole: 
     (run.checkpoints / "best.safetensors").unlink()
     with pytest.raises(UsageError, match=r"best\.safetensors is missing, .* or delete .*/step-\*\.safetensors and the"):
         Trainer(fresh(), OBJECTIVE, train, PLAN, run, seed=7, validate=score).fit()
-    for state in run.checkpoints.glob("step-*"):  # what the error says
+    for state in run.checkpoints.glob("step-*"):  # as the error advises
         state.unlink()
     Trainer(fresh(), OBJECTIVE, train, PLAN, run, seed=7, validate=score).fit()
     assert same(weights(run, "best"), weights(whole, "best"))

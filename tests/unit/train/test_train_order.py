@@ -1,4 +1,4 @@
-"""Which images come when: each as often as it should, whoever asks, from wherever one starts."""
+"""The order of images: each as often as it should, for any process, from any start."""
 
 from collections import Counter
 from dataclasses import replace

@@ -35,14 +35,14 @@ def test_two_ranks_match_one_rank(tmp_path: Path) -> None:
         torch.testing.assert_close(one[key], two[key], rtol=0, atol=1e-4)
 
 
-COURSE = Path(__file__).with_name("course_of_ranks.py")
+SCRIPT = Path(__file__).with_name("training_on_ranks.py")
 
 
 def course(folder: Path, kind: str, ranks: int, last: int | None = None) -> dict[str, Tensor]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true", "CUDA_VISIBLE_DEVICES": ""}
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
     words = [str(folder), kind, *([] if last is None else [str(last)])]
-    command = [sys.executable, *launcher, str(COURSE), *words]
+    command = [sys.executable, *launcher, str(SCRIPT), *words]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
     assert (done.returncode == 0) == (last is None), done.stderr
     return {} if last is not None else read_tensors(folder / "checkpoints" / "final.safetensors")[0]

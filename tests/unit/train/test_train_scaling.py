@@ -1,4 +1,4 @@
-"""Training with factors on the attention: what stays, what changes, and that a run goes on where it was."""
+"""Training with attention scaling: what changes, what does not, and resuming."""
 
 import json
 import os
@@ -92,7 +92,7 @@ def test_a_scaled_epoch_changes_the_factors_only(
 @pytest.mark.parametrize("killed", [10, 13], ids=["in the epoch of scaling", "after it"])
 @pytest.mark.parametrize("scope", list(Scope))
 def test_an_interrupted_run_resumes(train: Split, tmp_path: Path, scope: Scope, killed: int) -> None:
-    def ask(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
+    def terminate(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
         if done == killed:
             os.kill(os.getpid(), signal.SIGTERM)
 
@@ -100,7 +100,7 @@ def test_an_interrupted_run_resumes(train: Split, tmp_path: Path, scope: Scope, 
     whole, broken = claim(tmp_path / "whole"), claim(tmp_path / "broken")
     one = Trainer(tiny_vit(), objective, train, plan, whole, seed=1).fit()
     with pytest.raises(Stopped):
-        Trainer(tiny_vit(), objective, train, plan, broken, seed=1, notify=ask).fit()
+        Trainer(tiny_vit(), objective, train, plan, broken, seed=1, notify=terminate).fit()
     other = Trainer(tiny_vit(), objective, train, plan, broken, seed=1).fit()
     assert same(weights(whole), weights(broken))
     assert same(one.net.state_dict(), other.net.state_dict())

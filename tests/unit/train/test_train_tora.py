@@ -1,4 +1,4 @@
-"""Training of adapters: what is frozen stays bit for bit, what waits for its turn too, and runs go on."""
+"""Training of adapters: frozen and inactive parts are unchanged bit for bit, and runs resume."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ from vitadel.train.attack_model import AttackModel
 
 ATTACK = PGD(steps=2, step_size=0.05, keep_best=False)
 OBJECTIVE = TORATraining(ATTACK, Linf(0.1))
-# eight updates: rob, acc, rob, acc, and four of the joint answer
+# eight updates: rob, acc, rob, acc, and four of the joint output
 PLAN = TrainingConfig(
     epochs=2,
     batch_size=16,
@@ -71,8 +71,8 @@ def test_frozen_weights_are_unchanged_bit_for_bit(
     assert average is not model
     for state in (model.net.state_dict(), average.net.state_dict(), weights(run)):
         assert same(frozen(state), before)
-    # and what is not frozen has moved, but for a fusion whose result nobody reads, and what all keys share: both
-    # adapters' scores gain as much by it
+    # and all other weights have changed, except for an unused fusion and a common offset of all keys: both
+    # adapters' scores change by as much
     still = {name for name, value in model.net.state_dict().items() if torch.equal(value, start[name])}
     assert {name for name in still if not name.startswith(("backbone.", "fusions.1.", "fusions.0.k.bias"))} == set()
     assert {name for name in start if name.startswith("fusions.1.")} <= still
@@ -125,7 +125,7 @@ def test_inactive_parts_are_neither_updated_nor_decayed(
 
 @pytest.mark.parametrize("killed", [3, 4, 6], ids=["in phase 1", "between", "in phase 2"])
 def test_an_interrupted_run_resumes(train: Split, tmp_path: Path, killed: int) -> None:
-    def ask(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
+    def terminate(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
         if done == killed:
             os.kill(os.getpid(), signal.SIGTERM)
 
@@ -133,7 +133,7 @@ def test_an_interrupted_run_resumes(train: Split, tmp_path: Path, killed: int) -
     whole, broken = claim(tmp_path / "whole"), claim(tmp_path / "broken")
     one = Trainer(fresh(), OBJECTIVE, train, plan, whole, seed=1).fit()
     with pytest.raises(Stopped):
-        Trainer(fresh(), OBJECTIVE, train, plan, broken, seed=1, notify=ask).fit()
+        Trainer(fresh(), OBJECTIVE, train, plan, broken, seed=1, notify=terminate).fit()
     other = Trainer(fresh(), OBJECTIVE, train, plan, broken, seed=1).fit()
     assert same(weights(whole), weights(broken))
     assert same(one.net.state_dict(), other.net.state_dict())

@@ -192,7 +192,7 @@ class ContinuousBatch:
         except RuntimeError as error:
             self.use_cuda_graph = False
             first = str(error).strip().splitlines()[0]
-            self.flags.append(Flag("search-fell-back", f"the steps could not be recorded: {first[:200]}", {}))
+            self.flags.append(Flag("search-fallback", f"the steps could not be recorded: {first[:200]}", {}))
 
     def _worth_capturing(self) -> bool:
         return self.num_steps - int(self.items["step"].min()) >= _WORTH_CAPTURING or bool(self.waiting)

@@ -51,7 +51,7 @@ def search_model(
                 raise
             first = (str(error).strip() or type(error).__name__).splitlines()[0]
             name = f"{tried}, compiled" if compiled else tried
-            flags.append(Flag("search-fell-back", f"the search could not run as {name}: {first[:200]}", {}))
+            flags.append(Flag("search-fallback", f"the search could not run as {name}: {first[:200]}", {}))
         else:
             return candidate, tried, tuple(flags)
     raise UsageError("the model gives no gradient at all")  # pragma: no cover - the last variant raises its own error

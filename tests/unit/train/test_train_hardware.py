@@ -1,4 +1,4 @@
-"""Meters: what a library with known answers leads to, and nothing worse than silence where there is none."""
+"""Meters: readings of a library with known values, and no errors where there is none."""
 
 import ctypes
 import time
@@ -20,14 +20,14 @@ class Card:
     """A management library with one card, whose readings a test sets."""
 
     def __init__(self, *, counts_energy: bool = True) -> None:
-        self.asked: list[bytes] = []
+        self.uuids: list[bytes] = []
         self.millijoules, self.milliwatts, self.counts_energy = 5_000, 300_000, counts_energy
 
     def nvmlInit_v2(self) -> int:
         return 0
 
     def nvmlDeviceGetHandleByUUID(self, uuid: bytes, handle: object) -> int:
-        self.asked.append(uuid)
+        self.uuids.append(uuid)
         handle._obj.value = 42  # type: ignore[attr-defined]
         return 0 if uuid == f"GPU-{UUID}".encode() else NOT_SUPPORTED
 
@@ -77,7 +77,7 @@ def test_the_gpu_is_found_by_its_uuid_with_or_without_prefix() -> None:
     card = Card()
     assert of(card) is not None
     assert of(card, f"GPU-{UUID}") is not None
-    assert card.asked == [f"GPU-{UUID}".encode()] * 2
+    assert card.uuids == [f"GPU-{UUID}".encode()] * 2
     assert of(card, "another") is None
 
 

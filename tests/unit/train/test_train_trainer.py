@@ -52,16 +52,16 @@ def assert_close(one: Mapping[str, Tensor], other: Mapping[str, Tensor], atol: f
 
 
 def test_sigterm_writes_a_checkpoint_and_training_resumes(train: Split, tmp_path: Path) -> None:
-    def ask(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
+    def terminate(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
         if done == 4:  # between two checkpoints
             os.kill(os.getpid(), signal.SIGTERM)
 
     before = signal.getsignal(signal.SIGTERM)
     whole, broken = claim(tmp_path / "whole"), claim(tmp_path / "broken")
-    plan = replace(PLAN, log_every_steps=100)  # one process waits for nobody, least of all for a line of the log
+    plan = replace(PLAN, log_every_steps=100)  # one process does not wait, not even for a line of the log
     Trainer(tiny_vit(), Standard(), train, plan, whole, seed=1).fit()
     with pytest.raises(Stopped, match="stopped at step 4, which is saved"):
-        Trainer(tiny_vit(), Standard(), train, plan, broken, seed=1, notify=ask).fit()
+        Trainer(tiny_vit(), Standard(), train, plan, broken, seed=1, notify=terminate).fit()
     assert signal.getsignal(signal.SIGTERM) is before
     steps: list[int] = []
     Trainer(tiny_vit(), Standard(), train, plan, broken, seed=1, notify=lambda w, done, t, n: steps.append(done)).fit()
@@ -73,19 +73,19 @@ def test_sigterm_writes_a_checkpoint_and_training_resumes(train: Split, tmp_path
 
 
 def test_only_updates_are_computed_in_bf16(train: Split, tmp_path: Path) -> None:
-    """On the hold-out, and given back, the model answers in float32; with averaged weights it always did."""
+    """On the hold-out, and when returned, the model is in float32; with averaged weights it always was."""
     model, plan = tiny_vit(), replace(PLAN, precision=Precision.BF16)
     x, kinds = train.images(torch.arange(8)), list[torch.dtype]()
     head = model.net.get_submodule("head")
-    head.register_forward_hook(lambda module, args, answer: kinds.append(answer.dtype))
+    head.register_forward_hook(lambda module, args, output: kinds.append(output.dtype))
     seen: list[torch.dtype] = []
 
     def check(model: nn.Module) -> Mapping[str, float]:
         assert set(kinds) == {torch.bfloat16}
         kinds.clear()
         with torch.no_grad():
-            answer = model(x)
-        seen.extend((*kinds, answer.dtype))
+            logits = model(x)
+        seen.extend((*kinds, logits.dtype))
         kinds.clear()
         return {"clean": 0.5}
 
@@ -96,15 +96,15 @@ def test_only_updates_are_computed_in_bf16(train: Split, tmp_path: Path) -> None
     assert kinds == [torch.float32]
     assert "forward" not in trained.__dict__
     # and once more, as in fine-tuning
-    answers: list[torch.dtype] = []
+    dtypes: list[torch.dtype] = []
 
     class Watching(Standard):
         def loss(self, model: nn.Module, examples: Examples) -> LossOutput:
-            answers.append(model(examples.x).dtype)
+            dtypes.append(model(examples.x).dtype)
             return Standard.loss(self, model, examples)
 
     Trainer(model, Watching(), train, plan, claim(tmp_path / "again"), seed=1).fit()
-    assert set(answers) == {torch.float32}
+    assert set(dtypes) == {torch.float32}
 
 
 # --------------------------------------------------------------- broken loss
@@ -137,7 +137,7 @@ def test_a_nan_loss_rolls_back_with_other_random_numbers(train: Split, tmp_path:
 
 
 def test_a_rollback_keeps_the_best_weights(train: Split, tmp_path: Path) -> None:
-    """The hold-out is looked at after update 4; update 5 breaks, and the run goes back to 3."""
+    """The hold-out is evaluated after update 4; update 5 gives NaN, and the run rolls back to 3."""
     BrokenOnce.calls = 0
     scores = iter([0.9, 0.5, 0.6])
     run = claim(tmp_path / "run")
@@ -345,7 +345,7 @@ def test_checks_compile_nothing(train: Split, tmp_path: Path) -> None:
     ("scores", "best", "codes"),
     [
         ({"clean": 0.8, "fgsm": 0.5, "robust": 0.45}, 0.44, []),
-        ({"clean": 0.9, "fgsm": 0.8, "robust": 0.05}, 0.4, ["overfitting", "robust-fell"]),
+        ({"clean": 0.9, "fgsm": 0.8, "robust": 0.05}, 0.4, ["overfitting", "robust-accuracy-drop"]),
         ({"clean": 0.811, "fgsm": 0.45, "robust": 0.381}, 0.465, ["robust-overfitting"]),
         ({"clean": 0.808, "fgsm": 0.469, "robust": 0.407}, 0.465, []),
         ({"clean": 0.6, "fgsm": 0.7, "robust": 0.6}, None, ["label-leaking"]),

@@ -296,7 +296,7 @@ def test_the_highest_level_of_posterize_is_black(held: Split) -> None:
     assert posterized(picture, 4).getcolors() == [(4, (192, 96, 48))]
     assert posterized(picture, 8) is picture
     highest = PILAugment(rand_augment="rand-m10-n9-inc1", resized_crop=False)
-    for seed in range(40):  # Pillow 13 refuses what timm asks of it for some of them
+    for seed in range(40):  # Pillow 13 refuses arguments of timm for some of them
         assert highest.image(held, 0, seed=seed).shape == (3, 16, 16)
 
 

@@ -1,4 +1,4 @@
-"""A model inside `frozen` is in evaluation mode without weight gradients; outside it is what it was."""
+"""A model inside `frozen` is in evaluation mode without weight gradients; outside it is unchanged."""
 
 import pytest
 import torch

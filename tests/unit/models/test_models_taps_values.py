@@ -1,4 +1,4 @@
-"""Every tap is the tensor its name says, against attention written out by hand."""
+"""Every tap is the tensor of its name, compared with a plain implementation of attention."""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""Taps leave no trace, and never stay silent."""
+"""Taps have no side effects, and raise if they do not fire."""
 
 import copy
 from collections.abc import Callable, Iterator

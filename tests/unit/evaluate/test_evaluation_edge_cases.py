@@ -1,4 +1,4 @@
-"""Calls from odd places: other gradient modes, names that look alike, labels that are no class numbers."""
+"""Edge cases: other gradient modes, colliding names, invalid labels."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -20,7 +20,7 @@ ENTRIES = [NamedAttack("pgd", PGD(steps=3), margin)]
 
 
 class Plane(nn.Module):
-    """Two classes on either side of a plane, and noise if asked for."""
+    """Two classes on either side of a plane, and noise on request."""
 
     def __init__(self, noise: float = 0.0) -> None:
         super().__init__()

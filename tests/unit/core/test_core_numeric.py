@@ -1,4 +1,4 @@
-"""Numbers as text, and what an error says of a number that is refused."""
+"""Numbers as text, and the errors of refused numbers."""
 
 import math
 import time

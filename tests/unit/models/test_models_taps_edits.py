@@ -336,7 +336,7 @@ def test_an_edited_head_input_determines_the_output(tiny: Tiny, x: Tensor, famil
     model = tiny(family)
     with model.taps.edit("head.in", lambda a: a * 0):
         z = model(x)
-    if family in ("distilled", "levit"):  # its second head goes on by itself
+    if family in ("distilled", "levit"):  # its second head is not affected
         assert not torch.equal(z[0], z[1])
     else:
         assert torch.equal(z, model.net.get_classifier().bias.expand_as(z))  # type: ignore[operator]

@@ -45,7 +45,7 @@ class Fuse(nn.Module):
         return self.net(x)
 
 
-class Restless(nn.Module):
+class RandomBuffers(nn.Module):
     """Draws from Python's and numpy's generators, trains its normalizations, counts its calls; fails at the last."""
 
     calls: Tensor
@@ -128,7 +128,7 @@ def test_errors_leave_model_and_caller_unchanged(attack: Attack, threat: Threat,
 def test_attacks_leave_buffers_and_generators_of_a_random_model_unchanged(
     attack: Attack, threat: Threat, pixels: Pixels, net: MakeNet, fails_at: int
 ) -> None:
-    model, x0 = Restless(mixed(net(torch.float32)), fails_at), pixels(2, torch.float32)
+    model, x0 = RandomBuffers(mixed(net(torch.float32)), fails_at), pixels(2, torch.float32)
     state, of_torch = state_of(model), torch.get_rng_state()
     of_python, of_numpy = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index]
     for _ in range(2):
@@ -143,7 +143,7 @@ def test_attacks_leave_buffers_and_generators_of_a_random_model_unchanged(
 
 
 def test_crafting_leaves_buffers_of_a_random_model_unchanged(attack: Attack, pixels: Pixels, net: MakeNet) -> None:
-    model = Restless(mixed(net(torch.float32)))
+    model = RandomBuffers(mixed(net(torch.float32)))
     state = state_of(model)
     attack.craft(model, pixels(2, torch.float32), Untargeted(labels(2)), Linf(0.1), seed=5)
     assert model.drawn
@@ -170,15 +170,15 @@ def test_buffers_can_be_restored_while_a_graph_needs_them(net: MakeNet, pixels: 
 def test_models_of_any_precision_can_be_attacked(
     attack: Attack, threat: Threat, pixels: Pixels, net: MakeNet, precision: torch.dtype, own_pixels: bool
 ) -> None:
-    """Pixels stay in float32 or float64; the verdict is the model's own, on pixels rounded to its precision."""
+    """Pixels stay in float32 or float64; the verdict is of the unmodified model, on pixels rounded to its precision."""
     model, x0 = net(precision).eval(), pixels(2, torch.float32).to(precision if own_pixels else torch.float32)
     result = attack(model, x0, Untargeted(labels(2)), threat, seed=3)
     assert result.x_adv.dtype == (torch.float64 if x0.dtype == torch.float64 else torch.float32)
     assert bool((threat.distance(result.x_adv, x0.to(result.x_adv.dtype)) <= threat.eps * (1 + 1e-5)).all())
     with torch.no_grad():
-        answer_B = model(result.x_adv.to(precision)).argmax(1)
-    assert torch.equal(result.prediction, answer_B)
-    assert torch.equal(result.success, answer_B != labels(2))
+        prediction_B = model(result.x_adv.to(precision)).argmax(1)
+    assert torch.equal(result.prediction, prediction_B)
+    assert torch.equal(result.success, prediction_B != labels(2))
 
 
 def test_invalid_batches_are_refused_in_one_line(net: MakeNet, pixels: Pixels) -> None:
@@ -266,8 +266,8 @@ def test_attacks_under_no_grad_give_the_same_pixels(
 
 
 @pytest.mark.parametrize("caller", [torch.no_grad, torch.inference_mode], ids=["no_grad", "inference_mode"])
-def test_special_attacks_under_no_grad_give_the_same_pixels(
-    choosy_attack: Attack,
+def test_untargeted_only_attacks_under_no_grad_give_the_same_pixels(
+    untargeted_only_attack: Attack,
     threat: Threat,
     caller: Callable[[], AbstractContextManager[None]],
     pixels: Pixels,
@@ -278,7 +278,7 @@ def test_special_attacks_under_no_grad_give_the_same_pixels(
 
     def run() -> Tensor:
         x0 = pixels(2, torch.float64)
-        return choosy_attack(model, x0, Untargeted(model(x0).argmax(1)), threat, seed=1).x_adv
+        return untargeted_only_attack(model, x0, Untargeted(model(x0).argmax(1)), threat, seed=1).x_adv
 
     expected = run()
     with caller():
@@ -350,10 +350,10 @@ def test_results_do_not_depend_on_the_batch_size(attack: Attack, threat: Threat,
         return
     model, x0, threat = net(torch.float64).eval(), pixels(7, torch.float64), with_eps(threat, threat.eps / 8)
     with torch.no_grad():
-        answer_B = model(x0).argmax(1)
+        prediction_B = model(x0).argmax(1)
     # some are misclassified at the start, the others need many steps
     goal, rng = (
-        Untargeted(torch.where(torch.arange(7) % 3 == 0, labels(7), answer_B)),
+        Untargeted(torch.where(torch.arange(7) % 3 == 0, labels(7), prediction_B)),
         RandomStreams.of(2, torch.arange(7)),
     )
     rows = 2 * attack.num_branches(4) + 1

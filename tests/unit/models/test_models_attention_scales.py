@@ -1,4 +1,4 @@
-"""Factors that a network keeps: used in every answer, carried by every copy and file, never lost on the way."""
+"""Stored scale factors of attention: used in every forward pass, kept in every copy and file."""
 
 import copy
 from collections.abc import Callable
@@ -93,7 +93,7 @@ def _through_file(model: Model, path: Path) -> Model:
 
 
 def _through_pickle(model: Model, path: Path) -> Model:
-    """As a distributed run of somebody else would have saved it."""
+    """As a distributed run of other code would have saved it."""
     torch.save({"state_dict": {f"module.{key}": value for key, value in model.net.state_dict().items()}}, path)
     assert model.spec is not None
     return models.load(
@@ -159,7 +159,7 @@ def test_a_compiled_model_uses_the_factors(x: Tensor, first: str) -> None:
 
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
 def test_a_compiled_search_uses_the_factors(x: Tensor, monkeypatch: pytest.MonkeyPatch, precision: str) -> None:
-    """Logits and slopes of what an engine searches on are those of the model that is defended."""
+    """Logits and gradients of the model that an engine searches on are those of the attacked model."""
     build = torch.compile
     monkeypatch.setattr(torch, "compile", lambda model, **options: build(model, **options, backend="eager"))
     model = scaled()
@@ -167,9 +167,9 @@ def test_a_compiled_search_uses_the_factors(x: Tensor, monkeypatch: pytest.Monke
     plain, *_ = search_model(model, x, precision)
     assert not flags
     pixels = x.clone().requires_grad_()
-    slopes = [torch.autograd.grad(one(pixels)[:, 0].sum(), pixels)[0] for one in (fast, plain)]
+    gradients = [torch.autograd.grad(one(pixels)[:, 0].sum(), pixels)[0] for one in (fast, plain)]
     torch.testing.assert_close(fast(x), plain(x))
-    torch.testing.assert_close(*slopes)
+    torch.testing.assert_close(*gradients)
     assert not torch.allclose(fast(x).float(), fresh()(x), atol=1e-2)
 
 

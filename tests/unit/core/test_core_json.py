@@ -1,4 +1,4 @@
-"""JSON that somebody made to break its reader is refused with one short line; ours is read as `json` reads it."""
+"""Malicious JSON is refused with one short line; other JSON is read as by the json module."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""One training, to be started by a launcher: python course_of_ranks.py FOLDER KIND [LAST_STEP]."""
+"""One training, to be started by a launcher: python training_on_ranks.py FOLDER KIND [LAST_STEP]."""
 
 import sys
 from dataclasses import replace
@@ -104,14 +104,14 @@ def main() -> None:
     if kind.startswith(("tradeoff", "tora")):
         model = models.tora(model)
 
-    def kill(what: str, done: int, total: int, numbers: object) -> None:
+    def interrupt(what: str, done: int, total: int, numbers: object) -> None:
         if last and done == int(last[0]):
             raise Enough
 
     count_exchanges(Path(folder).parent)
     run = Run.claim(Path(folder), "train", {"seed": 0}, device="cpu", ranks=launch_ranks())
     try:
-        Trainer(model, objective, split, plan, run, seed=5, validate=lambda net: {"clean": 0.0}, notify=kill).fit()
+        Trainer(model, objective, split, plan, run, seed=5, validate=lambda net: {"clean": 0.0}, notify=interrupt).fit()
     except Enough:
         sys.exit(9)
 

@@ -108,11 +108,11 @@ def test_a_model_for_other_classes_is_refused(vitadel: Command, tmp_path: Path) 
     models.save(model, tmp_path / "three.safetensors")
     words = ("evaluate", tmp_path / "three.safetensors", "--data", "digits[:8]", "--run", tmp_path / "run")
     error = mistake(vitadel(*words))
-    assert "the model answers with 3 classes and digits[:8] has 10" in error
+    assert "the model has 3 classes and digits[:8] has 10" in error
     assert "Is it the model for this data set?" in error
     for command in (("evaluate",), ("attack", "--attack", "pgd"), ("analyze", "correlation")):
         words = (*command, "timm:test_vit", "--data", "digits[:8]", "--run", tmp_path / "run")
-        assert "the model answers with 1000 classes and digits[:8] has 10" in mistake(vitadel(*words))
+        assert "the model has 1000 classes and digits[:8] has 10" in mistake(vitadel(*words))
     assert not (tmp_path / "run").exists()
 
 

@@ -233,3 +233,12 @@ def test_signs_are_balanced(dtype: torch.dtype) -> None:
     assert drawn.mean().item() == pytest.approx(0, abs=5 * 1e5**-0.5)
     assert (drawn[:, :, 1:] * drawn[:, :, :-1]).mean().item() == pytest.approx(0, abs=5 * 1e5**-0.5)
     assert (drawn[1:] * drawn[:-1]).mean().item() == pytest.approx(0, abs=5 * 1e5**-0.5)
+
+
+def test_random_numbers_of_an_image_are_pinned() -> None:
+    """Recorded: results depend on them, on every machine and in every version."""
+    rng = RandomStreams.of(3, torch.tensor([5, 6]))
+    normal = torch.tensor([[-0.037048, -1.945699], [1.212173, -0.41305]], dtype=torch.float64)
+    assert torch.allclose(rng.normal(2, dtype=torch.float64), normal, atol=1e-5)
+    assert rng.below(1000, 2).tolist() == [[190, 855], [308, 36]]
+    assert rng.signs(3).tolist() == [[-1.0, 1.0, 1.0], [-1.0, -1.0, 1.0]]

@@ -116,3 +116,8 @@ def test_two_processes_claim_a_folder_once(launcher: str, tmp_path: Path) -> Non
 def test_images_are_partitioned() -> None:
     shares = [Ranks(rank, 3).share(list(range(8))) for rank in range(3)]
     assert shares == [[0, 3, 6], [1, 4, 7], [2, 5]]
+
+
+def test_neighbors_go_to_different_processes() -> None:
+    assert [Ranks(rank, 3).share([0, 1, 2, 4, 5, 6]) for rank in range(3)] == [[0, 6], [1, 4], [2, 5]]
+    assert Ranks().share([3, 1]) == [3, 1]
