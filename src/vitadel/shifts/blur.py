@@ -141,11 +141,12 @@ def smear(x: Tensor, degrees: Tensor, radius: int, sigma: float) -> Tensor:
     turn = torch.deg2rad(degrees.double())[:, None]
     down, right = ((steps * part - 0.5).ceil().long() for part in (turn.sin(), turn.cos()))
     if x.is_cpu:
-        return _smear_by_slices(x, down.tolist(), right.tolist(), weights.tolist())
-    return _smear_by_index(x, down, right, weights.to(x.dtype))
+        return smear_by_slices(x, down.tolist(), right.tolist(), weights.tolist())
+    return smear_by_index(x, down, right, weights.to(x.dtype))
 
 
-def _smear_by_slices(x: Tensor, down: list[list[int]], right: list[list[int]], weights: Sequence[float]) -> Tensor:
+def smear_by_slices(x: Tensor, down: list[list[int]], right: list[list[int]], weights: Sequence[float]) -> Tensor:
+    """Each image is the weighted sum of its own shifts, by slices of padded images."""
     reach, (height, width) = len(weights) - 1, x.shape[-2:]
     wide = pad(x, (reach, reach, reach, reach), mode="replicate")
     out = torch.zeros_like(x)
@@ -156,7 +157,7 @@ def _smear_by_slices(x: Tensor, down: list[list[int]], right: list[list[int]], w
     return out
 
 
-def _smear_by_index(x: Tensor, down: Tensor, right: Tensor, weights: Tensor) -> Tensor:
+def smear_by_index(x: Tensor, down: Tensor, right: Tensor, weights: Tensor) -> Tensor:
     """The same without copies between CPU and GPU, for hundreds of images at once."""
     height, width = x.shape[-2:]
     rows = torch.arange(height, device=x.device)[:, None]

@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from vitadel.core.rng import RandomStreams, _mix, _mix_int, fold_seed
+from vitadel.core.rng import RandomStreams, fold_seed, splitmix64, splitmix64_int
 
 WORD = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15
@@ -29,7 +29,7 @@ def mixed(word: int) -> int:
     return word ^ (word >> 31)
 
 
-def splitmix64(seed: int, count: int) -> list[int]:
+def published_sequence(seed: int, count: int) -> list[int]:
     return [mixed((seed + number * GOLDEN) & WORD) for number in range(1, count + 1)]
 
 
@@ -46,7 +46,7 @@ def correlation(one: Tensor, other: Tensor) -> float:
 
 
 def test_the_reference_is_the_published_sequence() -> None:
-    assert splitmix64(1234567, 5) == REFERENCE
+    assert published_sequence(1234567, 5) == REFERENCE
 
 
 def test_words_of_a_stream_match_the_published_sequence() -> None:
@@ -59,9 +59,9 @@ def test_words_of_a_stream_match_the_published_sequence() -> None:
 @pytest.mark.parametrize("seed", [0, 1, WORD, 1 << 63, 0xDEADBEEF << 24])
 def test_mixing_matches_unbounded_integers(seed: int) -> None:
     states = [(seed + number * GOLDEN) & WORD for number in range(100)]
-    found = _mix(torch.tensor([signed(state) for state in states]))
+    found = splitmix64(torch.tensor([signed(state) for state in states]))
     assert found.tolist() == [signed(mixed(state)) for state in states]
-    assert [_mix_int(state) for state in states] == [mixed((state + GOLDEN) & WORD) for state in states]
+    assert [splitmix64_int(state) for state in states] == [mixed((state + GOLDEN) & WORD) for state in states]
 
 
 def test_stream_of_an_image_is_a_function_of_seed_and_index() -> None:

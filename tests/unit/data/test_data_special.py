@@ -19,10 +19,10 @@ from vitadel.core.files import refuse_special
 from vitadel.data import CenterCrop, Shards, Squash, check, convert, load
 from vitadel.data.integrity import missing_corrupted
 from vitadel.data.preprocess import rgb
-from vitadel.data.readers.corrupted_release import _array, open_released
+from vitadel.data.readers.corrupted_release import open_released, read_array
 from vitadel.data.shards.writer import write_shards
 from vitadel.data.spec import read_list
-from vitadel.evaluate.suites.shape_bias import _read as read_mapping
+from vitadel.evaluate.suites.shape_bias import read_mapping
 from vitadel.shifts import Corruption
 
 SIX = Squash(6)
@@ -78,7 +78,7 @@ def test_no_reader_waits_for_a_named_pipe(tmp_path: Path, pets: Path) -> None:
         lambda: read_mapping(pipe),
         lambda: convert([pipe], tmp_path / "out"),
         lambda: Corruption("frost", 1, frost=folder),
-        lambda: _array(pipe, (None,)),
+        lambda: read_array(pipe, (None,)),
         of_shards("labels-00000.npy"),
         of_shards("images-00000.npy"),
         of_shards("shards.json"),

@@ -8,7 +8,7 @@ import pytest
 
 from vitadel.core.errors import UsageError
 from vitadel.runs import Scalars
-from vitadel.runs.tensorboard import _varint, crc32c
+from vitadel.runs.tensorboard import crc32c, varint
 
 
 def only_file(folder: Path) -> Path:
@@ -52,7 +52,7 @@ def test_checksums_match_crc32c(data: bytes, checksum: int) -> None:
     ],
 )
 def test_integers_are_varints(number: int, written: str) -> None:
-    assert _varint(number) == bytes.fromhex(written)
+    assert varint(number) == bytes.fromhex(written)
 
 
 def test_the_bytes_of_an_event_file(tmp_path: Path) -> None:

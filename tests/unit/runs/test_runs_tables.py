@@ -124,7 +124,7 @@ def test_rows_of_earlier_versions_are_read_under_their_new_names(tmp_path: Path)
 def test_flags_of_earlier_versions_are_read_under_their_new_codes(tmp_path: Path) -> None:
     results = evaluated(tmp_path)
     flag = {"code": "search-fell-back", "sentence": "a slower path was taken", "evidence": {}}
-    record = SuiteRecord.from_json({**read_json(results.folder / "summary.json"), "flags": [flag]})
+    record = SuiteRecord.from_json({**read_json(results.folder / "summary.json"), "seconds": 1.0, "flags": [flag]})
     assert record.flags == (Flag("search-fallback", "a slower path was taken", {}),)
 
 

@@ -12,7 +12,6 @@ from vitadel.core.rng import RandomStreams
 from vitadel.shifts import CORRUPTIONS, SEVERITIES
 from vitadel.shifts import filters as filters
 from vitadel.shifts.blur import (
-    _smear_by_index,
     copied,
     defocus_blur,
     disk,
@@ -21,6 +20,7 @@ from vitadel.shifts.blur import (
     motion_blur,
     offsets,
     smear,
+    smear_by_index,
     zoom_blur,
     zoom_factors,
 )
@@ -152,7 +152,7 @@ def test_smearing_by_index_matches_slices() -> None:
             rows = (torch.arange(21) + down[image, tap]).clamp(0, 20)
             cols = (torch.arange(16) + right[image, tap]).clamp(0, 15)
             slow[image] += weights[tap] * x[image][:, rows][:, :, cols]
-    torch.testing.assert_close(_smear_by_index(x, down, right, weights), slow, rtol=0, atol=1e-6)
+    torch.testing.assert_close(smear_by_index(x, down, right, weights), slow, rtol=0, atol=1e-6)
 
 
 def test_motion_blur_angles_are_within_45_degrees() -> None:

@@ -12,13 +12,13 @@ from vitadel.core.rng import RandomStreams
 from vitadel.shifts import Corruption
 from vitadel.shifts.frost import (
     ORIGINAL,
-    _photo,
-    _windows_by_index,
-    _windows_by_slices,
     from_photographs,
     frost,
     photos_in,
     procedural,
+    read_photo,
+    windows_by_index,
+    windows_by_slices,
 )
 
 
@@ -68,9 +68,9 @@ def test_a_small_photograph_is_enlarged(folder: Path) -> None:
 def test_an_enlarged_photograph_is_larger_than_the_image_and_keeps_its_shape(tmp_path: Path, stride: int) -> None:
     photo(tmp_path / "a.png", 41 * stride, 60 * stride, 10)
     # 41 rows must become 51, and 60 columns in proportion 74.6
-    assert _photo(tmp_path / "a.png", stride, 50, 50).shape == (3, 51, 75)
-    assert _photo(tmp_path / "a.png", stride, 30, 80).shape == (3, 56, 81)
-    assert _photo(tmp_path / "a.png", stride, 40, 59).shape == (3, 41, 60)
+    assert read_photo(tmp_path / "a.png", stride, 50, 50).shape == (3, 51, 75)
+    assert read_photo(tmp_path / "a.png", stride, 30, 80).shape == (3, 56, 81)
+    assert read_photo(tmp_path / "a.png", stride, 40, 59).shape == (3, 41, 60)
 
 
 def test_the_last_of_the_original_six_is_never_drawn(tmp_path: Path) -> None:
@@ -83,8 +83,8 @@ def test_the_last_of_the_original_six_is_never_drawn(tmp_path: Path) -> None:
 def test_windows_by_index_match_slices() -> None:
     pixels = torch.rand(3, 40 * 50 + 30 * 35)  # two photographs, 50 and 35 wide
     corner, row = torch.tensor([0, 3 * 50 + 7, 40 * 50 + 2 * 35 + 1]), torch.tensor([50, 50, 35])
-    ours = _windows_by_slices(pixels, corner, row, 20, 16)
-    assert torch.equal(ours, _windows_by_index(pixels, corner, row, 20, 16))
+    ours = windows_by_slices(pixels, corner, row, 20, 16)
+    assert torch.equal(ours, windows_by_index(pixels, corner, row, 20, 16))
     assert torch.equal(ours[2], pixels[:, 2000:].view(3, 30, 35)[:, 2:22, 1:17])
 
 

@@ -10,12 +10,12 @@ from torch import Tensor
 from vitadel.core.rng import RandomStreams
 from vitadel.shifts import CORRUPTIONS
 from vitadel.shifts.noise import (
-    _alias_tables,
-    _poisson_up_to,
+    alias_tables,
     gaussian_noise,
     impulse_noise,
     shot_noise,
     speckle_noise,
+    truncated_poisson,
 )
 
 DRAWS = RandomStreams.of(0, torch.arange(4))
@@ -60,7 +60,7 @@ def test_impulse_noise_is_half_salt_half_pepper(amount: float) -> None:
 @pytest.mark.parametrize("count", rungs("shot_noise"))
 def test_alias_tables_give_the_exact_poisson_distribution(count: float) -> None:
     most = int(count)
-    own, alias = (table.view(256, most + 1).double() for table in _alias_tables(most, torch.device("cpu")))
+    own, alias = (table.view(256, most + 1).double() for table in alias_tables(most, torch.device("cpu")))
     columns = torch.zeros(256, most + 1, dtype=torch.float64)
     columns.scatter_add_(1, alias.long(), 1 - own)
     columns = (columns + own) / (most + 1)
@@ -68,14 +68,14 @@ def test_alias_tables_give_the_exact_poisson_distribution(count: float) -> None:
         exact = stats.poisson.pmf(range(most + 1), level / 255 * count)
         exact[-1] = stats.poisson.sf(most - 1, level / 255 * count)
         assert float((columns[level] - torch.from_numpy(exact)).abs().max()) < 1e-7
-    assert torch.allclose(_poisson_up_to(torch.tensor([0.0]), 3)[0], torch.tensor([1.0, 0, 0, 0]).double())
+    assert torch.allclose(truncated_poisson(torch.tensor([0.0]), 3)[0], torch.tensor([1.0, 0, 0, 0]).double())
 
 
 @pytest.mark.parametrize("count", rungs("shot_noise"))
 def test_shot_noise_has_the_mean_and_variance_of_poisson(count: float) -> None:
     rate = 85 / 255 * count  # far enough below white for the cut there to be known exactly
     counts = torch.arange(int(count) + 1, dtype=torch.float64)
-    chances = _poisson_up_to(torch.tensor([rate], dtype=torch.float64), int(count))[0]
+    chances = truncated_poisson(torch.tensor([rate], dtype=torch.float64), int(count))[0]
     mean = float((chances * counts).sum())
     variance = float((chances * (counts - mean).square()).sum())
     fourth = float((chances * (counts - mean) ** 4).sum())
@@ -90,7 +90,7 @@ def test_each_pixel_is_drawn_from_its_own_level() -> None:
     x[:, :, ::2] = 1.0
     y = shot_noise(x, DRAWS, 3)
     assert not y[:, :, 1::2].any()
-    chances = _poisson_up_to(torch.tensor([3.0], dtype=torch.float64), 3)[0]
+    chances = truncated_poisson(torch.tensor([3.0], dtype=torch.float64), 3)[0]
     mean = float((chances * torch.arange(4)).sum()) / 3
     variance = float((chances * (torch.arange(4) / 3 - mean).square()).sum())
     assert abs(z(y[:, :, ::2], mean, variance)) < 4
