@@ -1,8 +1,8 @@
-"""What every test shares."""
+"""Settings of all tests."""
 
 import os
 
-# some virtual machines announce AMX and then refuse it; oneDNN would die of an illegal instruction in bfloat16
+# some virtual machines announce AMX and then refuse it; oneDNN would crash with an illegal instruction in bfloat16
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE")
 
 import pytest

@@ -1,4 +1,4 @@
-"""`vitadel analyze` and `vitadel studies`: results, figures, resuming, mistakes."""
+"""`vitadel analyze` and `vitadel studies`: results, figures, resuming, errors."""
 
 import enum
 import json

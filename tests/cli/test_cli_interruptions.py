@@ -143,7 +143,7 @@ def test_evaluation_killed_at_any_point_resumes_with_another_batch_size(
             lines = rows.read(table)
             if count >= 0:
                 assert len(lines.get("index", [])) == count, (ending, table)
-            # nothing that was written is searched for again: every line of before is there, with its old time
+            # nothing that was written is computed again: every earlier line is there, with its time
             before = known.get(table, {})
             kept = [lines["index"].index(row) for row in before.get("index", [])]
             for column, values in before.items():
@@ -165,7 +165,7 @@ def test_evaluation_killed_at_any_point_resumes_with_another_batch_size(
     assert sorted(images_killed) == [row for row, to in enumerate(expected["broken_by"]) if to not in ("", "clean")]
     assert images_killed.keys() == images_whole.keys()
     assert all(torch.equal(x, images_whole[row]) for row, x in images_killed.items())
-    # what the first killed processes found is in the rows with the time it took then
+    # results of the first killed processes are in the rows with their times
     assert not (rows.folder / "tables").exists()
     place = {row: at for at, row in enumerate(known["pgd-ce"]["index"])}
     for row, seconds in zip(found["index"], found["seconds"], strict=True):

@@ -1,4 +1,4 @@
-"""Models compared from the command line: evaluated, put beside each other, and written down as tables."""
+"""Models compared from the command line: evaluated, compared, and exported as tables."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""Suites with settings from the command line: interrupted for real, two processes, bad images, mistakes."""
+"""Suites with settings from the command line: interrupted, two processes, bad images, errors."""
 
 import json
 import signal

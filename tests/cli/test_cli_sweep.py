@@ -1,4 +1,4 @@
-"""`vitadel sweep` and `vitadel sweeps`: what is printed, what is refused, and which code it ends with."""
+"""`vitadel sweep` and `vitadel sweeps`: output, refusals and exit codes."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What every attack and every threat is held against: one row per attack, one per threat, and an exact solver.
+"""The tables of the contract tests: one row per attack, one per threat, and an exact solver.
 
 A new attack or threat is one line in the tables below; `test_contract_tables.py` fails until it is there.
 """

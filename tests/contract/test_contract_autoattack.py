@@ -1,4 +1,4 @@
-"""AutoAttack with its published budgets: what they are, what they cost, and that they see an exact radius.
+"""AutoAttack with its published budgets: their settings, their costs, and their success at an exact radius.
 
 Shape letters: B images, K classes.
 """
@@ -50,7 +50,7 @@ LABEL = torch.tensor([0])
 
 
 def evaluations(stage: Stage, threat: Threat, classes: int) -> int:
-    """How many points a stage looks at in an image that never falls."""
+    """How many points a stage evaluates for a robust image."""
     assert isinstance(stage.attack, IterativeAttack)
     return stage.attack.restarts * stage.attack.num_branches(classes) * stage.attack.num_steps(threat)
 
@@ -152,7 +152,7 @@ class ThreeStages(AutoAttack):
 
 
 def test_a_cascade_breaks_what_its_stages_break_alone(threat: Threat, ripples: Callable[[float], nn.Module]) -> None:
-    """Every stage has its own random numbers, whoever is left for it."""
+    """Every stage has its own random numbers, whichever images are left for it."""
     cascade, small = ThreeStages(), with_eps(threat, 0.3 * threat.eps)
     x0 = torch.rand(24, 3, 5, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     label_B, rng, more = torch.zeros(24, dtype=torch.int64), RandomStreams.of(8, torch.arange(24)), 0

@@ -35,7 +35,7 @@ class Meter(nn.Module):
 
 
 def search_costs(attack: Attack, threat: Threat, classes: int) -> tuple[int, int]:
-    """Forwards and backwards per image that never falls, without the verdict at the end."""
+    """Forwards and backwards per robust image, without the verdict at the end."""
     if isinstance(attack, FGSM):
         return 1, 1
     if isinstance(attack, AutoAttack):
@@ -124,7 +124,7 @@ def test_a_search_ends_when_every_image_is_broken() -> None:
     ids=lambda value: type(value).__name__ if isinstance(value, Attack) else None,
 )
 def test_broken_images_take_no_more_steps(attack: Attack, forwards: int, backwards: int, threat: Threat) -> None:
-    """Label 1 is wrong before the first step, label 0 never."""
+    """Label 1 is misclassified before the first step, label 0 never."""
     model, x0, goal = Meter(logit_difference=5), torch.full((2, 3, 5, 7), 0.5), Untargeted(torch.tensor([0, 1]))
     result = attack(model, x0, goal, threat, seed=0)
     assert result.success.tolist() == [False, True]
@@ -133,7 +133,7 @@ def test_broken_images_take_no_more_steps(attack: Attack, forwards: int, backwar
 
 
 def test_a_cascade_queries_no_broken_image(attacks: dict[str, Attack], threat: Threat) -> None:
-    """One evaluation, a look and the verdict for the image that is wrong from the start."""
+    """One evaluation, a query and the verdict for the image that is misclassified from the start."""
     x0, cascade = torch.full((2, 3, 5, 7), 0.5), attacks["autoattack"]
     both = cascade(Meter(logit_difference=5), x0, Untargeted(torch.tensor([0, 1])), threat, seed=0)
     alone = cascade(Meter(logit_difference=5), x0[:1], Untargeted(torch.tensor([0])), threat, seed=0)
@@ -185,7 +185,7 @@ def test_zero_gradients_raise_a_flag(gradient_attack: Attack, threat: Threat, ma
 def test_a_search_without_gradients_raises_no_flag_and_can_still_succeed() -> None:
     """Of pixels at 0.55 a step of 0.1 rounds those to 0 that it takes down: half of them fool this model.
 
-    A gradient attack starts from noise that rounds a quarter of them down, and gets no further.
+    A gradient attack starts from noise that rounds a quarter of them down, and makes no progress.
     """
 
     def model(x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What every attack promises its caller: nothing of the caller's changes, and the same seed gives the same pixels.
+"""Invariants of every attack: state of the caller is unchanged, and the same seed gives the same pixels.
 
 Shape letters: B images.
 """
@@ -46,7 +46,7 @@ class Fuse(nn.Module):
 
 
 class RandomBuffers(nn.Module):
-    """Draws from Python's and numpy's generators, trains its normalizations, counts its calls; fails at the last."""
+    """Draws from Python's and numpy's generators, updates its normalizations, counts its calls; fails at the last."""
 
     calls: Tensor
     mean: Tensor
@@ -139,7 +139,7 @@ def test_attacks_leave_buffers_and_generators_of_a_random_model_unchanged(
     assert random.getstate() == of_python
     assert np.random.get_state()[1].tolist() == of_numpy  # type: ignore[index]
     half = len(model.drawn) // 2
-    assert model.drawn[:half] == model.drawn[half:]  # the seed decides what the model draws
+    assert model.drawn[:half] == model.drawn[half:]  # the seed determines the random numbers of the model
 
 
 def test_crafting_leaves_buffers_of_a_random_model_unchanged(attack: Attack, pixels: Pixels, net: MakeNet) -> None:
@@ -316,7 +316,7 @@ def test_same_seed_same_pixels_whatever_the_global_random_state(
 def test_the_seed_matters_exactly_for_randomized_attacks(attack: Attack, pixels: Pixels, net: MakeNet) -> None:
     model, x0 = net(torch.float64), pixels(2, torch.float64)
     one, other = (attack(model, x0, Untargeted(labels(2)), L2(0.6), seed=seed).x_adv for seed in (0, 1))
-    # FAB sets out from the image itself, and a second time, if it has to, from a random one
+    # FAB starts at the image itself, and the second time, if needed, at a random one
     draws = attack.random_start if isinstance(attack, FGSM | PGD) else not isinstance(attack, FAB)
     assert torch.equal(one, other) is not draws
 
@@ -345,7 +345,7 @@ def test_results_do_not_depend_on_the_batch(attack: Attack, threat: Threat, pixe
 
 
 def test_results_do_not_depend_on_the_batch_size(attack: Attack, threat: Threat, pixels: Pixels, net: MakeNet) -> None:
-    """With rows for two images of seven, the others wait, and take a place while the neighbor is in the middle."""
+    """With rows for two images of seven, the others wait, and are admitted while the other row is busy."""
     if not isinstance(attack, IterativeAttack):
         return
     model, x0, threat = net(torch.float64).eval(), pixels(7, torch.float64), with_eps(threat, threat.eps / 8)

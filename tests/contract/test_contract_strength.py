@@ -1,4 +1,4 @@
-"""Trying harder is never weaker, and half precision never decides.
+"""A larger budget is never weaker, and half precision never decides.
 
 Shape letters: B images, K classes.
 """

@@ -1,6 +1,6 @@
 """Results on record: what a computation gave once, compared number by number.
 
-After a change that is meant, delete the record and run the test twice: the first run records anew and fails.
+After an intended change, delete the record and run the test twice: the first run records anew and fails.
 """
 
 import base64

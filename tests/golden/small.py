@@ -1,4 +1,4 @@
-"""The small network, and the few images, that results on record are of."""
+"""The small network and the few images of the recorded results."""
 
 import torch
 from torch import Tensor

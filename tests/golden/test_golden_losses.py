@@ -1,6 +1,6 @@
-"""Thirty recorded losses: a refactor that changes them changes the computation, and has to say so.
+"""Thirty recorded losses: a refactoring must not change them.
 
-Record anew with `python tests/golden/test_golden_losses.py` after a change that is meant.
+Record anew with `python tests/golden/test_golden_losses.py` after an intended change.
 """
 
 import json

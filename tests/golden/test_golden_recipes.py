@@ -1,6 +1,6 @@
 """Every value that a recipe or a row of a published table chooses: one that changes changes what is trained.
 
-Record anew with `python tests/golden/test_golden_recipes.py` after a change that is meant.
+Record anew with `python tests/golden/test_golden_recipes.py` after an intended change.
 """
 
 import json

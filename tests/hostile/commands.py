@@ -1,4 +1,4 @@
-"""The commands that take long, made short: what they need, and their words."""
+"""Short versions of the long commands: their models and arguments."""
 
 import threading
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from cases import Bug, Case
 from results import complaint, first_difference, result_of
 from server import CHANGES, Order, Server
 
-# models that commands attack and study, seen from the folder that a command runs in
+# models that commands attack and study, relative to the folder that a command runs in
 _SHARED = "../shared"
 TRAINED, LARGE, FROZEN, ADAPTED = (f"{_SHARED}/{name}" for name in ("trained", "large", "frozen", "adapted"))
 
@@ -37,7 +37,7 @@ _BASES: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Long:
-    """A command that is worth interrupting, without its --run, and what is changed in it to make it short."""
+    """A command to interrupt, without its --run, and the changes that make it short."""
 
     words: tuple[str, ...]
     prepare: tuple[str, ...] = ()
@@ -47,7 +47,7 @@ class Long:
         return self.words[0]
 
     def order(self, folder: Path, batch: int | None = None) -> Order:
-        """To carry it out into `folder`/run; no result depends on the `batch`."""
+        """Its arguments to run it into `folder`/run; no result depends on the `batch`."""
         where = "--out=run" if self.kind == "demo" else "--run=run"
         more = (f"--batch={batch}",) if batch and self.kind in ("evaluate", "attack", "analyze") else ()
         return Order((*self.words, where, *more, "--json"), folder, prepare=self.prepare)

@@ -301,7 +301,7 @@ class Grammar:
         return self.random.random() < 0.2
 
     def _slipped(self, words: Words) -> Words:
-        """The words with one mistake of the hand in them; the run folder keeps its name."""
+        """The words with one typing error; the run folder keeps its name."""
         at = self.random.choice([at for at, word in enumerate(words) if word != "--run=run"])
         word, place = words[at], self.random.randrange(len(words[at]) + 1)
         junk = self.random.choice((*_JUNK, *_ODD))

@@ -1,4 +1,4 @@
-"""What a run found out, how two runs are compared, and what is wrong with how a command ended."""
+"""Results of a run, their comparison, and checks of how a command ended."""
 
 import hashlib
 import json

@@ -34,7 +34,7 @@ _PRELOADED = (
     *("scipy.stats", "matplotlib.pyplot", "matplotlib.backends.backend_pdf", "jinja2", "PIL.Image", "torchvision"),
     *("torch._dynamo", "torch.utils.flop_counter"),
 )
-# a command that waits or computes for so long without having begun to work is taken to hang
+# a command that waits or computes for so long without having begun its work counts as hanging
 HANG_SECONDS = 20.0
 # seconds of one CPU that a command is watched for once it works
 _WATCHED = 4.0
@@ -153,7 +153,7 @@ class Started:
             idle = seconds > HANG_SECONDS and cpu < seconds / 50
             if seconds > limit or working or (works is not None and (cpu > HANG_SECONDS or idle)):
                 stopped = True
-                self.send(signal.SIGUSR1)  # faulthandler tells where it is
+                self.send(signal.SIGUSR1)  # faulthandler prints where it is
                 time.sleep(0.5)
                 self.process.kill()
                 self.send(signal.SIGKILL)
@@ -236,7 +236,7 @@ class Operations:
         self.counts: Counter[str] = Counter()
         self._folder, self._fault = f"{folder}{os.sep}", fault
         self._met, self._on = 0, True
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write beyond the limit is then an error, EFBIG
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write beyond the limit is then the error EFBIG
         original = os.fsync
 
         def fsync(file: int) -> None:
@@ -298,7 +298,7 @@ def _kind(event: str, arguments: tuple[object, ...]) -> str | None:
 
 
 def small_tables() -> None:
-    """Evaluations write down what they know after a few images, not after hundreds or 20 seconds."""
+    """Evaluations write their rows after a few images, not after hundreds or 20 seconds."""
     from vitadel.evaluate import store
 
     vars(store)["_ROWS"] = 6

@@ -120,7 +120,7 @@ def _resumed(server: Server, case: Case, long: Long, reference: Reference, damag
         _check_same(case, long, reference, damage, damaged)
         return "resumed to the same result"
     _check_names(ended, damage)
-    for _ in range(_ADVICES):  # the advice must be of use
+    for _ in range(_ADVICES):  # the advice must help
         if not _follow(case, ended, damage):
             return "refused"
         ended = _run(server, case, long.order(case.folder), damage)
@@ -172,7 +172,7 @@ def _used(server: Server, case: Case, long: Long, reference: Reference, damage: 
 
 
 def _compared(server: Server, case: Case, damage: Damage, order: Order, read: Callable[[Case, Ended], object]) -> str:
-    """A command on the damaged run and on the mended one."""
+    """A command on the damaged run and on the repaired one."""
     ended = _run(server, case, order, damage)
     found = read(case, ended)
     _mend(case, damage)
@@ -224,7 +224,7 @@ def _is_a_picture_gone(damage: Damage) -> bool:
 
 
 def _is_provenance(damage: Damage) -> bool:
-    """Whether only entries were damaged that tell where and when, and that no number depends on."""
+    """Whether only entries about time and place were damaged, which no number depends on."""
     try:
         pairs = [[_entries(text) for text in (damage.before.decode(), damage.path.read_text())]]
     except (OSError, UnicodeDecodeError, json.JSONDecodeError):

@@ -1,4 +1,4 @@
-"""Every long command, interrupted at random moments and resumed until it is done: the uninterrupted result."""
+"""Every long command, interrupted at random times and resumed until it is done: the uninterrupted result."""
 
 import signal
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Which tests run which functions of the package, and how long each takes; one process per test file, kept on disk."""
+"""Which tests run which functions of the package, and how long each takes; one process per test file, stored."""
 
 import ast
 import builtins

@@ -1,6 +1,6 @@
 """Every small fault that a source file can be given: a comparison, sign, constant, boolean or minimum changed.
 
-Left out is what no test should detect: docstrings, annotations, assertions, the words of errors, decorators.
+Left out is what no test should detect: docstrings, annotations, assertions, the texts of errors, decorators.
 """
 
 import ast

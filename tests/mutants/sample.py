@@ -3,7 +3,7 @@
     python tests/mutants/sample.py --count 80 --seed 1 --jobs 2
 
 A fault is tried on the tests of its own package, on those that name its module, and on the contract and golden tests,
-as far as these run the function that it lies in, until one fails; on others only if none of these runs it. A test that
+as far as these run its function, until one fails; on others only if none of these runs it. A test that
 does not end counts as one that fails. Which tests run which function is recorded the first time, and again for a test
 file that has changed, `--jobs` files at once; delete build/mutants to record everything anew.
 """
@@ -110,7 +110,7 @@ def at_lines(places: dict[Path, list[list[Fault]]], lines: Sequence[str]) -> lis
 
 
 def prepare() -> None:
-    """Import what is heavy, and leave no trace in the working tree."""
+    """Import slow packages, and leave the working tree unchanged."""
     os.environ["OMP_NUM_THREADS"] = "1"
     os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE"  # as tests/conftest.py, which is too late here
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
@@ -207,7 +207,7 @@ class Selection:
 
 
 def selected(mutant: Mutant, records: Mapping[Path, FileRecord]) -> Selection:
-    """The tests that run the fewest functions come first: they look at this one the closest."""
+    """The tests that run the fewest functions come first: they are the most specific."""
     folders = [TESTS / "unit" / mutant.package, TESTS / mutant.package, *(TESTS / name for name in EVERYWHERE)]
     named = re.compile(rf"\b{re.escape(mutant.module)}\b")
     near = {
@@ -219,7 +219,7 @@ def selected(mutant: Mutant, records: Mapping[Path, FileRecord]) -> Selection:
         chosen = {file: tests for file, record in records.items() if (tests := record.runs(function))}
     if not chosen:  # outside of functions, or in a function younger than the record
         chosen = {file: list(record.ran) for file, record in near.items() if mutant.module in record.modules}
-    if not any(chosen.values()):  # of a module that is only imported by processes that tests start
+    if not any(chosen.values()):  # of a module that is only imported by subprocesses of tests
         chosen = {file: list(record.ran) for file, record in near.items() if "subprocess" in file.read_text()}
     chosen = {file: tests for file, tests in chosen.items() if tests}
     for file, tests in chosen.items():
@@ -266,7 +266,7 @@ class Slot:
     def __init__(self, compiled: Path, folder: Path) -> None:
         self.folder = folder
         self.copy = folder / "src"
-        shutil.copytree(compiled, self.copy)  # times of change go along, so what is compiled stays valid
+        shutil.copytree(compiled, self.copy)  # modification times are copied too, so compiled files stay valid
 
     def start(self, mutant: Mutant, selection: Selection) -> None:
         self.mutant, self.selection, self.began = mutant, selection, time.perf_counter()
@@ -318,7 +318,7 @@ class Slot:
 
 
 class _First:
-    """Writes down the first test that fails."""
+    """Records the first test that fails."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -249,7 +249,7 @@ def test_a_model_that_synchronizes_runs_without_capture_and_is_flagged() -> None
     result = robustness(net, x, y, Linf(1e-4), (NamedAttack("apgd", APGD(steps=60)),))
     assert [flag.code for flag in result.flags] == ["search-fallback"]
     assert "could not be recorded" in result.flags[0].sentence
-    # the failed recording leaves the device's random generator as it was
+    # the failed capture leaves the device's random generator unchanged
     torch.cuda.manual_seed(3)
     first = torch.rand(4, device="cuda")
     torch.cuda.manual_seed(3)

@@ -77,7 +77,7 @@ def test_autoattack_runs_on_our_model(model: models.Model, batch: tuple[Tensor, 
 
 
 def small_net(classes: int = 5, dtype: torch.dtype = torch.float64) -> Callable[[Tensor], Tensor]:
-    """Smooth, and hilly enough for steps to be halved."""
+    """Smooth, with enough local maxima for steps to be halved."""
     generator = torch.Generator().manual_seed(7)
     inner = torch.randn(48, 24, dtype=torch.float64, generator=generator).to(dtype)
     outer = torch.randn(24, classes, dtype=torch.float64, generator=generator).to(dtype)

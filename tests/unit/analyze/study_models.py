@@ -1,4 +1,4 @@
-"""Models that studies are tried on, studies that are interrupted, and what a study might leave behind on a model."""
+"""Models and interrupted runs for the tests of studies, and the hooks of a model."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -67,7 +67,7 @@ def test_the_curve_of_a_linear_model(x: Tensor, y: Tensor) -> None:
     clean = float(nn.functional.softplus(-10 * logit_difference).mean())
     assert found[0]["loss"] == pytest.approx(clean, rel=1e-5)
     assert found[0]["accuracy"] == 1
-    # one step of 2.5 eps crosses the ball from anywhere, and so do twenty: all images within eps fall
+    # one step of 2.5 eps crosses the ball from anywhere, and so do twenty: all images within eps are broken
     worst = float(nn.functional.softplus(-10 * (logit_difference - EPS)).mean())
     for steps in (1, 20):
         assert found[steps]["loss"] == pytest.approx(worst, rel=1e-4)

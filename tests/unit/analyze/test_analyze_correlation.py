@@ -67,7 +67,7 @@ def values(result: dict[str, Any], name: str, whose: str = "own") -> Tensor:
 
 
 def read(model: Model, x: Tensor) -> dict[str, Tensor]:
-    """What every block gives, by the taps."""
+    """The outputs of every block, by the taps."""
     with torch.no_grad(), model.taps.read("*blocks.*.out") as seen:
         model(x)
     return {name: value for name, value in seen.items() if re.fullmatch(r"(class_)?blocks\.\d+\.out", name)}

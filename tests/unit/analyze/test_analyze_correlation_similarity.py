@@ -19,7 +19,7 @@ from vitadel.runs import ResultFolder
 
 
 def outputs(seed: int = 0, offset: float = 0.0) -> list[Tensor]:
-    """Four layers [B, T, D] that have something to do with each other."""
+    """Four correlated layers [B, T, D]."""
     rng = torch.Generator().manual_seed(seed)
     draw = functools.partial(torch.randn, 7, 3, 5, generator=rng, dtype=torch.float64)
     first = draw()

@@ -82,7 +82,7 @@ def test_two_equal_eigenvalues_converge_to_one_of_their_vectors() -> None:
     a[0].fill_diagonal_(1.0)
     found = eigencam(a)[0]
     assert float(found.norm()) == pytest.approx(1, abs=1e-9)
-    # and close ones, on which the iteration takes its time
+    # and close ones, on which the iteration converges slowly
     close = torch.diag_embed(1 - 1e-9 * torch.arange(40, dtype=torch.float64))[None]
     assert float(eigencam(close)[0].norm()) == pytest.approx(1, abs=1e-6)
 
@@ -99,7 +99,7 @@ def test_matches_the_reference_up_to_the_sign() -> None:
     spec = importlib.util.find_spec("pytorch_grad_cam")
     if spec is None or spec.origin is None:
         pytest.skip("grad-cam is not installed")
-    path = Path(spec.origin).parent / "utils" / "svd_on_activations.py"  # the package itself imports half a world
+    path = Path(spec.origin).parent / "utils" / "svd_on_activations.py"  # the package itself imports many others
     alone = importlib.util.spec_from_file_location("svd_on_activations", path)
     assert alone is not None
     assert alone.loader is not None

@@ -1,4 +1,4 @@
-"""What gradients draw: models whose picture is known, both kinds of noise, coordinates, every family."""
+"""Feature visualization: models whose optimum is known, both kinds of noise, coordinates, every family."""
 
 import base64
 from pathlib import Path

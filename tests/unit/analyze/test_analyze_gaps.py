@@ -19,7 +19,7 @@ OPTIONS = {"depth": 2, "embed_dim": 24, "num_heads": 3}
 @pytest.fixture(scope="module")
 def model() -> Model:
     found = load("timm:test_vit", num_classes=10, image_size=8, patch_size=2, options=OPTIONS, seed=0).eval()
-    with torch.no_grad():  # fresh weights have gaps of nearly nothing
+    with torch.no_grad():  # initial weights have gaps of nearly zero
         for name, weight in found.named_parameters():
             weight.mul_(40 if "qkv.weight" in name else 1)
     return found
@@ -52,7 +52,7 @@ def exact(model: Model, images: TensorImages, factors: list[float] | None = None
 @pytest.mark.parametrize("factors", [None, [0.01, 3.0]])
 def test_counts_match_float64(model: Model, images: TensorImages, factors: list[float] | None) -> None:
     known = exact(model, images, factors)
-    assert max(gap.max() for gap in known.values()) > 9.7  # else the lines go untested
+    assert max(gap.max() for gap in known.values()) > 9.7  # else the reference lines are not tested
     for one in measured(model, images, factors):
         gap = known[one["name"]]
         for head, counted in enumerate(one["heads"]):

@@ -111,7 +111,7 @@ def test_softmax_over_tokens_depends_on_differences_between_tokens(x: Tensor) ->
     planted(model, 0.7)
     result = studied(model, x)
     assert result["shares"]["rob"]["mean"][0] == pytest.approx(0.5, abs=1e-9)
-    # from the second block on, the robust token has gained twice what the patches have, and takes it from them
+    # from the second block on, the robust token has twice the sum of the patches, whose shares shrink
     assert result["shares"]["rob"]["mean"][1] < 0.49
 
 

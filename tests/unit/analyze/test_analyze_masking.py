@@ -168,7 +168,7 @@ def test_an_interrupted_study_resumes_at_the_next_image(
     assert 0 < len(ResultFolder(tmp_path).read("pgd-4")["index"]) < 30
     resumed = studied_in(tmp_path, pointer, x, y, settings, **known)
     assert timeless(resumed) == timeless(whole)
-    assert len(set(searched)) == len(searched)  # nothing twice
+    assert len(set(searched)) == len(searched)  # nothing is computed twice
     assert read_json(tmp_path / "result.json") == resumed
     count = len(searched)
     assert studied_in(tmp_path, pointer, x, y, settings, **known) == resumed

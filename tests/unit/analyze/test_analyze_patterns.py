@@ -146,7 +146,7 @@ def test_noise_is_aligned_at_chance_level() -> None:
     found = alignment(noise(600, 3, 16, 16), 4)
     assert float(found.true_B.mean()) == pytest.approx(0, abs=0.01)
     assert float(found.rank_B.mean()) == pytest.approx(8.5 / 16, abs=0.03)  # the mean of 1, 2, ... 16
-    for share in (0.1, 0.25, 0.5):  # as a chance should: no more often below a share than that
+    for share in (0.1, 0.25, 0.5):  # like a p-value: below a share in no more than that share of cases
         assert float((found.rank_B <= share).double().mean()) == pytest.approx(int(share * 16) / 16, abs=0.05)
 
 

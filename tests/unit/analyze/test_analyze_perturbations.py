@@ -1,4 +1,4 @@
-"""Perturbations as pictures and numbers: linear models have known ones, and nothing depends on the batch."""
+"""Perturbations as images and numbers: linear models have known ones, and results do not depend on the batch."""
 
 import base64
 import copy
@@ -40,7 +40,7 @@ TINY: dict[str, tuple[str, int | None, dict[str, Option]]] = {
 
 
 class Planted(nn.Module):
-    """Two classes, whose difference is the sum of the pixels weighed with a pattern."""
+    """Two classes, whose difference is the sum of the pixels weighted with a pattern."""
 
     def __init__(self, pattern: Tensor) -> None:
         super().__init__()

@@ -50,7 +50,7 @@ def tiny(family: str) -> Model:
 
 
 def unbiased(model: Model) -> Model:
-    """A favorite class would hide changes."""
+    """Without a bias towards one class, which would hide changes."""
     for weight in stirred(model, 0.3).parameters():
         if weight.shape == (CLASSES,):
             nn.init.zeros_(weight)
@@ -218,7 +218,7 @@ def test_a_query_without_allowed_keys_attends_to_itself(x: Tensor) -> None:
     assert [one["kind"] for one in result["exhibits"]] == ["lines", "table"]
     rows = studied(model, x, y, RestrictedAttention(shuffle=Shuffle.ROWS))
     assert all(one["opened"] == 0 for one in rows["random"])
-    # with a class token there is always something to see
+    # with a class token there is always a key
     assert all(one["opened"] == 0 for one in studied(tiny("vit"), x, y)["random"])
 
 

@@ -124,7 +124,7 @@ def test_predictions_under_images_are_of_the_first_classifier(x: Tensor, y: Tens
     assert [row[1]["note"] for row in pictures["cells"]] == [f"predicted {label}, right" for label in range(3)]
     bars = result["exhibits"][0]
     assert bars["groups"] == ["reads", "t"]
-    assert bars["title"] == "Perturbations classified, top-1"  # five of eight would say little
+    assert bars["title"] == "Perturbations classified, top-1"  # five of eight would mean little
     assert "reads finds the image's class in 100.0%" in result["summary"]
 
 

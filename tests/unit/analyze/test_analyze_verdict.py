@@ -1,4 +1,4 @@
-"""Every branch of the verdict, on made-up evidence."""
+"""Every branch of the verdict, on constructed evidence."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def test_unsuspicious_tests_mean_not_masked() -> None:
 
 
 @pytest.mark.parametrize(
-    "loud",
+    "decisive",
     [
         verdict.square(3, 80, 5000),
         verdict.scaling(10, 1, 4, 80),
@@ -37,15 +37,15 @@ def test_unsuspicious_tests_mean_not_masked() -> None:
     ],
     ids=lambda one: one.code,
 )
-def test_any_decisive_test_suffices(loud: Evidence) -> None:
-    found = weighed(loud)
-    assert (loud.points, found.answer) == (MASKED, MASKED)
-    assert found.because.endswith(loud.code)
-    assert weighed(loud, correct=40, n=45).answer == MASKED  # a loud test needs no hundred images
+def test_any_decisive_test_suffices(decisive: Evidence) -> None:
+    found = weighed(decisive)
+    assert (decisive.points, found.answer) == (MASKED, MASKED)
+    assert found.because.endswith(decisive.code)
+    assert weighed(decisive, correct=40, n=45).answer == MASKED  # a decisive test needs no hundred images
 
 
 @pytest.mark.parametrize(
-    "quiet",
+    "inconclusive",
     [
         verdict.square(2, 80, 5000),  # fewer than three
         verdict.square(3, 1500, 5000),  # no more than 0.2%
@@ -58,9 +58,9 @@ def test_any_decisive_test_suffices(loud: Evidence) -> None:
     ],
     ids=lambda one: one.sentence[:30],
 )
-def test_differences_at_chance_level_do_not_suffice(quiet: Evidence) -> None:
-    assert quiet.points == NOT_MASKED
-    assert weighed(quiet).answer == NOT_MASKED
+def test_differences_at_chance_level_do_not_suffice(inconclusive: Evidence) -> None:
+    assert inconclusive.points == NOT_MASKED
+    assert weighed(inconclusive).answer == NOT_MASKED
 
 
 def test_the_level_is_divided_among_comparisons() -> None:

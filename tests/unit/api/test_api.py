@@ -1,4 +1,4 @@
-"""`import vitadel as vd`: ten lines do everything, and habits from other libraries work or name the line to write."""
+"""`import vitadel as vd`: the API of the README; calls of other libraries work or name the line to write."""
 
 import json
 import subprocess
@@ -184,7 +184,7 @@ def test_importing_is_fast() -> None:
 
 
 def test_help_is_fast() -> None:
-    """Half a second on a free machine; the processor's time is measured, because others may be at work here."""
+    """Half a second on a free machine; the processor's time is measured, because other processes may be running."""
     lines = ("import sys", "sys.argv = ['vitadel', '--help']", "from vitadel.cli import main", "try: main()")
     code = "\n".join([*lines, "except SystemExit: pass"])
     assert _seconds(f"exec({code!r})") < 0.5

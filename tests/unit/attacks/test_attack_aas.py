@@ -120,7 +120,7 @@ def test_gradients_are_of_the_rescaled_model(model: Model, x: Tensor, label_B: T
 
 
 def test_every_iterate_is_judged_by_the_unscaled_model(model: Model, x: Tensor, label_B: Tensor) -> None:
-    """The first of its points that fools the model counts, whatever the rescaled model thinks of it."""
+    """The first of its points that fools the model counts, whatever the rescaled model predicts."""
     factors, goal, threat = Factors((0.05, 0.05)), Untargeted(label_B), Linf(12 / 255)
     rng, inner = RandomStreams.of(0, torch.arange(len(x))), PGD(steps=12)
     seen: list[Tensor] = []
@@ -131,7 +131,7 @@ def test_every_iterate_is_judged_by_the_unscaled_model(model: Model, x: Tensor, 
 
     endless = Linf(threat.eps)
     with torch.no_grad():
-        for row in range(8):  # alone and to its end, on a rescaled model that never gives in
+        for row in range(8):  # alone and to its end, on a rescaled model that is never fooled
             seen.clear()
             one = rng.at(torch.tensor([row]))
             items = StepContext(

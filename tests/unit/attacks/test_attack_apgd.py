@@ -160,7 +160,7 @@ def test_a_new_best_in_every_window_keeps_the_step_size() -> None:
 
 
 def test_the_best_objective_at_the_last_checkpoint_must_be_exceeded() -> None:
-    """A new best in the second window alone: the third has none and pays, the fourth is excused, the fifth pays."""
+    """A new best in the second window alone: the third halves, the fourth does not, the fifth halves."""
     objectives = [1000.0]
     for before, after in zip([0, *CHECKS_100], CHECKS_100, strict=False):
         objectives += [float(increase) for increase in range(after - before - 1)] + [2000.0 if after == 41 else 900.0]
@@ -280,7 +280,7 @@ def nearest(x: Array, x0: Array, eps: float, norm: str) -> Array:
 def slow_apgd(  # type: ignore[no-untyped-def]
     objective: Callable[[Array], tuple[float, Array]], x0: Array, x: Array, eps: float, steps: int, norm: str
 ):
-    """Algorithm 1 of the paper for one image, as a list of everything it points about and the step sizes it used."""
+    """Algorithm 1 of the paper for one image, as the list of its queries and its step sizes."""
     checks = []
     last_share, share = 0, 22
     while share <= 100:
@@ -316,7 +316,7 @@ def slow_apgd(  # type: ignore[no-untyped-def]
 
 
 def wavy(values: int, seed: int, frequency: float) -> Model:
-    """Three smooth classes with many hills."""
+    """Three smooth classes with many local maxima."""
     generator = torch.Generator().manual_seed(seed)
     inner = frequency * torch.randn(12, values, dtype=torch.float64, generator=generator)
     outer = torch.randn(3, 12, dtype=torch.float64, generator=generator)
@@ -370,7 +370,7 @@ def test_iterates_match_the_slow_implementation(norm: str, seed: int, frequency:
 def slow_sparse_apgd(  # type: ignore[no-untyped-def]
     objective: Callable[[Array], tuple[float, Array]], x0: Array, x: Array, eps: float, steps: int
 ):
-    """The L1 attack with one phase for one image: everything it points about."""
+    """The L1 attack with one phase for one image: its queries."""
     count, eta, share, changed = len(x0), eps, 0.2, float(len(x0))
     every = max(int(0.04 * steps), 1)
     value, gradient = objective(x)
@@ -438,7 +438,7 @@ def test_every_phase_makes_one_more_query_than_steps() -> None:
 
 
 def test_the_balls_of_a_wide_start_shrink_from_three_radii_to_one() -> None:
-    """On a gradient the attack sits on the edge of the ball of its phase; each phase opens with the last one's best."""
+    """On a linear function the attack is at the boundary of the ball of its phase; phases start at the last best."""
     x0 = torch.full((1, 1, 6, 6), 0.5, dtype=torch.float64)
     gradient = torch.linspace(-1, 1, 36, dtype=torch.float64)
 
@@ -465,7 +465,7 @@ def test_the_balls_of_a_wide_start_shrink_from_three_radii_to_one() -> None:
 
 
 def test_gradients_of_a_randomized_model_are_averaged() -> None:
-    """Two samples per step: the gradients cancel in the first value and add up in the second."""
+    """Two EOT samples per step: the gradients cancel in the first value and add up in the second."""
     objectives, gradients = [1.0, 3.0, 0.0, 0.0], [[1.0, 1.0], [-1.0, 3.0], [1.0, 0.0], [1.0, 0.0]]
     trace = trace_of(APGD(steps=1, eot_samples=2), scripted(objectives, gradients), first(gray(values=2), L2(0.1)), 1)
     query, state = trace[0]

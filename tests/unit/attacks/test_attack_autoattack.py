@@ -107,7 +107,7 @@ def test_the_cascade_equals_its_stages_in_sequence(norm: Threat, monkeypatch: py
             if broken:
                 robust.remove(image)
                 broken_in[image] = stage.name
-    # else only the first stage would have been looked at
+    # else only the first stage would have been tested
     assert 0 < len(robust) < 6
     assert broken_in
     judged = AutoAttack("brief")(lambda x: oracle(x), x0, Untargeted(label_B), norm, seed=3)
@@ -137,7 +137,7 @@ def test_models_with_few_classes_can_be_attacked(classes: int, threat: Threat, m
     oracle, x0, label_B = net(classes)
     result = AutoAttack("brief")(lambda x: oracle(x), x0, Untargeted(label_B), threat, seed=0)
     assert torch.equal(result.success, oracle(result.x_adv).argmax(1) != label_B)
-    # some image has to survive the first stages for the later ones to run
+    # some image has to be robust to the first stages for the later ones to run
     assert not bool(result.success.all())
     flags = {
         stage.name: [flag.evidence for flag in stage.attack.find_flags(Untargeted(label_B, stage.loss), classes)]  # type: ignore[attr-defined]

@@ -117,7 +117,7 @@ def test_results_do_not_depend_on_order_or_batch(name: str) -> None:
 
 
 def test_some_images_are_broken_and_some_robust() -> None:
-    """Else the invariances above would say little."""
+    """Otherwise the invariances above would mean little."""
     verdicts = {name: [result.success for result in run_engine(*SEARCHES[name]).values()] for name in SEARCHES}
     assert sum(any(broken) and not all(broken) for broken in verdicts.values()) >= len(SEARCHES) - 2
     costs = {
@@ -209,7 +209,7 @@ def test_a_single_batch_gives_the_results_of_the_queue() -> None:
 
 @every_search
 def test_a_robust_image_costs_every_step_of_every_restart(name: str) -> None:
-    """A model that never gives in: forwards and backwards in closed form."""
+    """A model that is never fooled: forwards and backwards in closed form."""
     attack, threat = SEARCHES[name]
 
     def model(x: Tensor) -> Tensor:
@@ -401,7 +401,7 @@ def test_a_judge_that_rejects_at_first_is_queried_again(times: int) -> None:
 
 
 def test_all_items_of_an_image_are_judged() -> None:
-    """Three targets that all are class 1 succeed together; the judge hears all three in the same step."""
+    """Three targets that all are class 1 succeed together; all three are judged in the same step."""
 
     def model(x: Tensor) -> Tensor:
         objective_B = x.flatten(1)[:, 0] - 0.7
@@ -601,7 +601,7 @@ def test_the_step_of_the_engine_does_not_synchronize(name: str) -> None:
 
 
 def test_a_step_that_synchronizes_is_detected() -> None:
-    """What the tests above rely on."""
+    """The assumption of the tests above."""
 
     class Nosy(PGD):
         def step(self, model: Oracle, items: StepContext, state: State) -> tuple[Query, State]:

@@ -89,7 +89,7 @@ def test_the_nearest_point_of_a_plane_is_found_from_both_sides(norm: str, target
 
 @every_norm
 def test_only_points_inside_the_threat_count(norm: str) -> None:
-    """Just outside, all steps are made for nothing; 2% more takes a while, 6% is reached by the first step."""
+    """Just outside, no step succeeds; 2% more takes several, 6% is reached by the first step."""
     x0, w, b = planes()
     model = halfspace(w, b)
     label_B = model(x0).argmax(1)
@@ -179,7 +179,7 @@ def test_later_restarts_start_at_half_the_radius(norm: str) -> None:
 
 
 def to_plane(p: Array, w: Array, b: float, norm: str) -> Array:
-    """The way to the plane inside the box, value by value."""
+    """The step to the plane inside the box, value by value."""
     missing = b - w @ p
     way = np.sign(w) * (1 if missing > 0 else -1)
     slack = np.where(way > 0, 1 - p, np.where(way < 0, p, 0))

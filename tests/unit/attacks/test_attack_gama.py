@@ -1,4 +1,4 @@
-"""GAMA-PGD: the guided margin, its fading weight and its three step sizes.
+"""GAMA-PGD: the guided margin, its decaying weight and its three step sizes.
 
 Shape letters: B items, K classes.
 """
@@ -28,7 +28,7 @@ def items_at(steps: list[int], x0: Tensor, threat: Threat, label: int = 0) -> St
 
 
 def test_the_objective_is_the_probability_margin_plus_a_decaying_regularizer() -> None:
-    """The guide's weight is 50 at first, 48 after one step of 100, 2 after 24 and nothing from 25 on."""
+    """The weight of the regularizer is 50 at first, 48 after one step of 100, 2 after 24 and nothing from 25 on."""
     weights = {0: 50.0, 1: 48.0, 12: 26.0, 24: 2.0, 25: 0.0, 26: 0.0, 99: 0.0}
     w, x0 = net(), torch.rand(7, 1, 2, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     items = items_at(list(weights), x0, L2(0.3))
@@ -39,8 +39,8 @@ def test_the_objective_is_the_probability_margin_plus_a_decaying_regularizer() -
     x = state["x"].clone().requires_grad_()
     p_BK = (x.flatten(1) @ w).softmax(1)
     ahead_B = p_BK[:, 1:].amax(1) - p_BK[:, 0]
-    guide_B = torch.tensor(list(weights.values()), dtype=torch.float64) * ((p_BK - clean_BK) ** 2).sum(1)
-    (expected,) = torch.autograd.grad((ahead_B + guide_B).sum(), x)
+    regularizer_B = torch.tensor(list(weights.values()), dtype=torch.float64) * ((p_BK - clean_BK) ** 2).sum(1)
+    (expected,) = torch.autograd.grad((ahead_B + regularizer_B).sum(), x)
     assert query.grad is not None
     # the weights are computed in float32
     torch.testing.assert_close(query.grad, expected, rtol=1e-5, atol=1e-7)
@@ -63,7 +63,7 @@ def test_the_regularizer_weight_is_a_setting() -> None:
 
 @pytest.mark.parametrize("steps", [100, 20])
 def test_the_step_size_is_divided_by_ten_at_60_and_85_percent(steps: int) -> None:
-    """From the lower corner of the ball a slope upwards margins as far as the step reaches."""
+    """From the lower corner of the ball a positive gradient moves by the whole step."""
     parts = [0.0, 0.55, 0.6, 0.8, 0.85, 0.95]
     x0 = torch.full((6, 1, 2, 2), 0.5, dtype=torch.float64)
 

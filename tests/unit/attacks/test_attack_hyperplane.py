@@ -44,7 +44,7 @@ def length(v: Array, norm: str) -> float:
 
 
 def exact_length(p: Array, w: Array, b: float, norm: str) -> float:
-    """The length of the shortest way, from a linear program, or in L2 a quadratic one solved by its multiplier."""
+    """The length of the shortest step, from a linear program, or in L2 a quadratic one solved by its multiplier."""
     size = len(p)
     if norm == "l2":
         low, high = -1e4, 1e4
@@ -83,7 +83,7 @@ def test_no_shorter_step_reaches_the_plane(norm: str, dtype: torch.dtype) -> Non
         assert w @ (p + moved) == pytest.approx(b, abs=close * (1 + np.abs(w).sum()))
         assert (p + moved).min() >= -close
         assert (p + moved).max() <= 1 + close
-        # in float32 the plane itself is only known to rounding, and far along a flat normal that is a long way
+        # in float32 the plane itself is only known to rounding, and along a small normal that is a large distance
         flat = 1 + 1 / max(np.abs(w).max(), 1e-9)
         assert length(moved, norm) == pytest.approx(exact_length(p, w, b, norm), abs=close * flat)
 
@@ -144,7 +144,7 @@ def test_known_projections() -> None:
     assert project(p, w, 2.1, "linf") == pytest.approx([0.2, 0.2, 0])
     assert project(p, w, 2.1, "l2") == pytest.approx([0.12, 0.24, 0])
     assert project(p, w, 2.1, "l1") == pytest.approx([0, 0.3, 0])
-    # 1.3 is missing: the second value meets the box after 0.5 and leaves 0.3 to the first
+    # 1.3 is missing: the second value reaches the box after 0.5 and leaves 0.3 to the first
     assert project(p, w, 2.8, "linf") == pytest.approx([13 / 30, 13 / 30, 0])
     assert project(p, w, 2.8, "l2") == pytest.approx([0.3, 0.5, 0])
     assert project(p, w, 2.8, "l1") == pytest.approx([0.3, 0.5, 0])

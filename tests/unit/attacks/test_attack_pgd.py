@@ -1,4 +1,4 @@
-"""PGD keeps the best iterate, follows its schedule and refuses settings that make no sense.
+"""PGD keeps the best iterate, follows its schedule and refuses invalid settings.
 
 Shape letters: B images.
 """
@@ -104,7 +104,7 @@ def test_a_later_restart_replaces_only_what_it_improves() -> None:
 
 
 def test_a_later_restart_runs_for_robust_images() -> None:
-    """Flat logits: an image falls in the restart whose start is bright, so the restarts see fewer and fewer images."""
+    """Constant logits: a restart breaks images with a bright start, so restarts have fewer and fewer images."""
 
     def model(x: Tensor) -> Tensor:
         pixel_B = x.flatten(1)[:, 0].detach() + 0 * x.flatten(1)[:, 0]
@@ -143,7 +143,7 @@ def test_the_default_step_is_two_and_a_half_radii_over_the_steps() -> None:
     def model(x: Tensor) -> Tensor:
         return torch.stack([1 - x.flatten(1)[:, 0], x.flatten(1)[:, 0]], 1)
 
-    # two steps of an eighth of the way each stay inside, and so show their length
+    # two steps of an eighth of the diameter each stay inside, and so show their length
     one = PGD(steps=20, random_start=False, keep_best=False, schedule=lambda step, steps: float(step < 2))
     assert one.craft(model, gray(), Untargeted(ZERO), Linf(0.4), seed=0).item() == pytest.approx(0.5 + 2 * 0.05)
 

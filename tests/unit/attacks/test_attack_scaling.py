@@ -30,7 +30,7 @@ def network(name: str = "vit") -> Model:
     arch, patch, options = FAMILIES[name]
     model = load(arch, num_classes=5, image_size=32, patch_size=patch, options=options)  # type: ignore[arg-type]
     rng = torch.Generator().manual_seed(3)
-    with torch.no_grad():  # fresh networks attend almost evenly, and layer scale all but shuts their branches
+    with torch.no_grad():  # initial networks attend almost uniformly, and layer scale nearly disables their branches
         for weight in model.parameters():
             weight.add_(0.2 * torch.randn(weight.shape, generator=rng))
     return model.eval()
@@ -90,7 +90,7 @@ def test_gradients_agree_with_finite_differences(name: str, space: str) -> None:
     reference = search.reference(torch.ones(count, dtype=torch.float64), x.double())
     u_M = torch.linspace(-1.0, -0.2, count).double() if space == "log" else torch.linspace(0.2, 0.8, count).double()
     grad_M = search.gradient(u_M, batch, reference)
-    # where there is only one token to look at, factors change nothing
+    # with only one token to attend to, factors change nothing
     moved = (grad_M.abs() > 1e-6).nonzero().flatten().tolist()
     assert len(moved) >= 2
     for i in {*moved[:2], moved[-1], count - 1}:
@@ -213,7 +213,7 @@ def test_passes_are_counted() -> None:
 def test_passes_of_trials_are_counted() -> None:
     model, (x, _) = network(), images()
     scaling = replace(Scaling.manual(0.5, 0.1), trial_attack=PGD(steps=3))
-    found = find_attack_factors(model, x, model(x).argmax(1), Linf(1e-6), scaling)  # where nothing falls
+    found = find_attack_factors(model, x, model(x).argmax(1), Linf(1e-6), scaling)  # where no image is broken
     measured = 2 * (6 + 6)  # per candidate a reference and a value
     tried = 2 * 6 * (2 * 4 + 1)  # four points, each shown to both models, and the judgment
     assert (found.forwards, found.backwards) == (measured + tried + 6, 2 * 6 * 4)
@@ -222,13 +222,13 @@ def test_passes_of_trials_are_counted() -> None:
 def test_candidates_of_a_threat_search_are_tried_on_the_unscaled_model() -> None:
     model, (x, _) = network(), images()
     y = model(x).argmax(1)
-    y[0] = (y[0] + 1) % 5  # wrong before any attack, so no attack breaks it
+    y[0] = (y[0] + 1) % 5  # misclassified before any attack, so no attack breaks it
     found = find_attack_factors(model, x, y, Linf(8 / 255), Scaling.manual(0.5, 1e-3))
     assert all(one.num_images == 5 and one.broken is not None and 0 <= one.broken <= 5 for one in found.tried)
 
 
 def test_a_model_in_training_mode_is_searched_in_evaluation_mode() -> None:
-    """LeViT's BatchNorm would remember the images, and refuse a single one."""
+    """LeViT's BatchNorm would update its statistics, and refuse a single image."""
     model, (x, y) = network("levit").train(), images(1)
     state = {name: value.clone() for name, value in model.state_dict().items()}
     find_attack_factors(

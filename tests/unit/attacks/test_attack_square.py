@@ -1,4 +1,4 @@
-"""The square attack: sizes and places of its windows, what a proposal may change, and how mass moves.
+"""The square attack: sizes and positions of its windows, the pixels a proposal may change, and how mass moves.
 
 Shape letters: B items, C channels, H rows and W columns of pixels.
 """
@@ -38,7 +38,7 @@ def images(batch: int, height: int = 12, width: int = 12) -> Tensor:
 
 
 def hilly(x: Tensor) -> Tensor:
-    """Two classes; where the margin of class 1 is high is hard to guess."""
+    """Two classes with an irregular margin."""
     ramp = torch.arange(x[0].numel(), dtype=x.dtype)
     objective_B = (x.flatten(1) * ((7 * ramp).sin() + (x.flatten(1) * 5).cos())).sum(1) - 1000
     return torch.stack([torch.zeros_like(objective_B), objective_B], 1)
@@ -145,7 +145,7 @@ def test_a_proposal_changes_one_window_to_the_boundary() -> None:
             side = int(sides[query])
             assert int(rows[-1] - rows[0]) < side
             assert int(columns[-1] - columns[0]) < side
-            # a channel moves one way, everywhere in the window
+            # a channel moves in one direction, everywhere in the window
             for channel in range(3):
                 moved = after[channel] != before[channel]
                 assert bool((after[channel] == high[channel])[moved].all()) or bool(

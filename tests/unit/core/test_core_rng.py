@@ -1,4 +1,4 @@
-"""Random numbers that belong to an image: the algorithm word for word, the distributions, the same in every batch.
+"""Random numbers that belong to an image: the algorithm bit for bit, the distributions, the same in every batch.
 
 Shape letters: B images.
 """
@@ -179,12 +179,12 @@ def test_an_empty_shape_gives_one_number_per_image() -> None:
     ],
 )
 def test_folded_seeds_are_pinned(numbers: tuple[int, ...], expected: int) -> None:
-    """A change of these is a change of every recorded run."""
+    """A change of these changes every recorded run."""
     assert fold_seed(*numbers) == expected
 
 
 def test_seed_and_fold_are_not_interchangeable() -> None:
-    """Else the second epoch of seed 0 would be the first epoch of seed 1, and epoch 5 of seed 5 that of all seeds."""
+    """Otherwise epoch 1 of seed 0 would be epoch 0 of seed 1, and epoch 5 of seed 5 that of all seeds."""
     grid = [fold_seed(seed, part) for seed in range(30) for part in range(30)]
     assert len(set(grid)) == 900
 

@@ -1,4 +1,4 @@
-"""CIFAR archives: a small imitation of the real layout, and files that are not what they say."""
+"""CIFAR archives: a small imitation of the real layout, and invalid files."""
 
 import os
 import pickle

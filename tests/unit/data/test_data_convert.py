@@ -1,4 +1,4 @@
-"""Archives of generated images into shards: the same numbers, little memory, and every way an archive can be wrong."""
+"""Archives of generated images into shards: the same numbers, little memory, and every kind of invalid archive."""
 
 import importlib
 import io
@@ -39,7 +39,7 @@ def labels(count: int = COUNT, seed: int = 0) -> NDArray[np.int64]:
 
 
 def save(path: Path, *, image: object = None, label: object = None, compressed: bool = False) -> Path:
-    """An archive that is right in everything but what is given."""
+    """An archive that is valid except for the given arrays."""
     write: Callable[..., None] = np.savez_compressed if compressed else np.savez
     write(path, image=pictures() if image is None else image, label=labels() if label is None else label)
     return path

@@ -58,7 +58,7 @@ def test_a_position_can_be_computed_alone() -> None:
     ],
 )
 def test_orders_are_pinned(count: int, seed: int, first: int, expected: list[int]) -> None:
-    """A change of these is a change of every recorded run."""
+    """A change of these changes every recorded run."""
     assert Permutation(count, seed).at(torch.arange(first, first + 10)).tolist() == expected
 
 
@@ -87,7 +87,7 @@ def test_neighbors_in_a_long_order_are_uncorrelated(step: int) -> None:
 def test_a_million_positions_take_little_time() -> None:
     started = time.perf_counter()
     Permutation(50_000_000, 0).at(torch.arange(1_000_000))
-    assert time.perf_counter() - started < 6  # measured: 0.7 s; the rest is for a machine that is busy
+    assert time.perf_counter() - started < 6  # measured: 0.7 s; the rest is for a busy machine
 
 
 def test_invalid_arguments_are_named() -> None:

@@ -1,4 +1,4 @@
-"""A folder of shards: any rows in any order, memory that does not grow, and folders that are not what they say."""
+"""A folder of shards: any rows in any order, constant memory, and invalid folders."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Files that are none, or whose pixels say nothing: refused in a line, never waited for, never read wrongly.
+"""Special files and unusual pixel types: refused in one line, never waited for, never read wrongly.
 
 Opening a named pipe without a writer waits forever, so these tests have a time limit of their own.
 """

@@ -166,7 +166,7 @@ def test_large_images_are_decoded_the_same_by_several_threads(tmp_path: Path, pa
 
 
 def test_small_images_are_decoded_by_one_thread() -> None:
-    """Several would wait for the interpreter, and for each other."""
+    """Several threads would wait for the interpreter lock, and for each other."""
     assert threads(32 * 32) == 1
     assert threads(500 * 375) == min(16, os.cpu_count() or 1, 11)
 

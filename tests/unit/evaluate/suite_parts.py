@@ -1,4 +1,4 @@
-"""What the tests of suites share: images of one gray, a model that reads it, a folder to write to, and two ranks."""
+"""Shared by the tests of suites: images of one gray, a model that reads it, a folder to write to, and two ranks."""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The cascade: known verdicts on a model whose radii are known, nothing attacked twice, nothing done twice."""
+"""The cascade: known verdicts on a model whose radii are known, nothing attacked twice, nothing computed twice."""
 
 import shutil
 import time
@@ -63,7 +63,7 @@ def digits() -> DataSet:
 
 @pytest.fixture
 def relabeled(digits: DataSet) -> tuple[Ink, DataSet]:
-    """The digits with the labels that the ink model gives, so that every image is right before an attack."""
+    """The digits with the labels that the ink model gives, so that every image is correct before an attack."""
     from dataclasses import replace
 
     model = Ink(0.31)
@@ -214,7 +214,7 @@ def test_the_gallery_shows_the_first_images_also_robust_ones(relabeled: tuple[In
 def test_a_stored_image_does_not_hold_its_batch(
     relabeled: tuple[Ink, DataSet], tmp_path: Path, entry: NamedAttack
 ) -> None:
-    """A view of one image is saved with all the memory it looks into."""
+    """A view of one image is saved with the whole memory behind it."""
     model, digits = relabeled
     run = Run.claim(tmp_path / "run", "evaluate", {}, device="cpu")
     suite = AttackSuite("one", "", (entry,), eps_scales=(0.5, 1.0))
@@ -300,9 +300,9 @@ def test_quick_scores_agree_with_the_cascade(relabeled: tuple[Ink, DataSet]) -> 
 
 
 def test_one_step_can_succeed_where_more_fail() -> None:
-    """A minimum of the margin: one full step crosses it and ends on the other side, as with leaked labels.
+    """A minimum of the margin, which one full step crosses, as with leaked labels.
 
-    With margin 100 (x - 1/2)^2 - 0.5, x = 0.48 is wrong, and a step of 0.1 uphill in loss ends at 0.58: right.
+    With margin 100 (x - 1/2)^2 - 0.5, x = 0.48 is misclassified, and a step of 0.1 in loss ends at 0.58: correct.
     """
 
     class Valley(nn.Module):
@@ -315,7 +315,7 @@ def test_one_step_can_succeed_where_more_fail() -> None:
             return torch.stack([margin, torch.zeros_like(margin)], 1)
 
     pixels = torch.full((6, 3, 2, 2), 122, dtype=torch.uint8)  # 122 / 255 = 0.478
-    pixels[:2] = 102  # 0.4: right, and after the step at 0.5 no more
+    pixels[:2] = 102  # 0.4: correct, and after the step to 0.5 not
     split = Split("test", tuple("abcdef"), torch.zeros(6, dtype=torch.long), InMemory(pixels))
     model = Valley().train()
     scores = validation_scores(model, split, FGSM(), Linf(0.1), seed=0, batch=4)

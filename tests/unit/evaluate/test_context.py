@@ -1,4 +1,4 @@
-"""The context that suites and studies run in: every image once, whatever happens in between."""
+"""The context of suites and studies: every image once, also after interruptions."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -35,7 +35,7 @@ def context(store: ResultStore, **changes: object) -> Context:
 
 
 class Counted:
-    """Work that remembers the batches it was given."""
+    """Work that records its batches."""
 
     def __init__(self, fails_at: int = -1) -> None:
         self.batches: list[list[int]] = []

@@ -1,4 +1,4 @@
-"""Models that go wrong half-way are refused in one sentence, and what was found before is kept."""
+"""Models that fail half-way are refused in one sentence, and earlier results are kept."""
 
 from collections.abc import Callable
 from dataclasses import replace

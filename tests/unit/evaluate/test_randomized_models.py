@@ -25,7 +25,7 @@ def chance(z: float) -> float:
 class Coin(nn.Module):
     """Class 1 where the mean pixel exceeds one half by more than normal noise, else class 0, of three classes.
 
-    It is right about a picture of mean m with label 1 with chance P((m - 1/2) / noise).
+    It is correct on an image of mean m with label 1 with probability P((m - 1/2) / noise).
     """
 
     def __init__(self, noise: float) -> None:
@@ -40,12 +40,12 @@ class Coin(nn.Module):
 
 
 def pictures(mean: float) -> tuple[Tensor, Tensor]:
-    """Flat pictures, all of label 1."""
+    """Constant images, all of label 1."""
     return torch.full((IMAGES, 3, 2, 2), mean), torch.ones(IMAGES, dtype=torch.int64)
 
 
 def rand(steps: int, draws: int = 4) -> tuple[NamedAttack, ...]:
-    """AutoAttack's two attacks for random models, cut short."""
+    """AutoAttack's two attacks for randomized models, with fewer steps."""
     return (
         NamedAttack("apgd-ce", APGD(steps=steps, eot_samples=draws), cross_entropy),
         NamedAttack("apgd-dlr", APGD(steps=steps, eot_samples=draws), dlr),
@@ -54,7 +54,7 @@ def rand(steps: int, draws: int = 4) -> tuple[NamedAttack, ...]:
 
 @pytest.mark.parametrize("share", [0.6, 0.8, 0.95])
 def test_without_possible_attack_the_accuracy_is_that_of_clean_images(share: float) -> None:
-    """A point drawn wrongly once is no success: counting it as one would leave share**draws of the images."""
+    """A single wrong prediction is no success: counting it as one would leave share**samples of the images."""
     logit_difference = torch.distributions.Normal(0.0, 1.0).icdf(torch.tensor(share))
     x, y = pictures(0.5 + 0.1 * float(logit_difference))
     found = robustness(Coin(0.1), x, y, Linf(1e-6), rand(3))
@@ -72,7 +72,7 @@ def test_a_large_radius_breaks_everything() -> None:
     x, y = pictures(0.6)
     found = robustness(Coin(0.05), x, y, Linf(0.4), rand(10))
     assert found.clean.accuracy == pytest.approx(chance(2), abs=0.02)
-    # the worst point has mean 0.2: right with a chance of P(-6)
+    # the worst point has mean 0.2: correct with probability P(-6)
     assert found.robust.accuracy == 0
     assert set(found.broken_by) == {"apgd-ce", "apgd-dlr"} or set(found.broken_by) == {"apgd-ce"}
 
@@ -80,7 +80,7 @@ def test_a_large_radius_breaks_everything() -> None:
 def test_an_intermediate_radius_gives_the_probability_at_the_boundary() -> None:
     x, y = pictures(0.6)
     found = robustness(Coin(0.1), x, y, Linf(0.15), rand(10))
-    # mean 0.45 at the worst: right with a chance of P(-1/2)
+    # mean 0.45 at the worst: correct with probability P(-1/2)
     share = chance(-0.5)
     assert found.robust.accuracy == pytest.approx(share, abs=5 * math.sqrt(share * (1 - share) / (IMAGES * DRAWS)))
     assert found.clean.accuracy == pytest.approx(chance(1), abs=0.02)
@@ -126,7 +126,7 @@ def test_selection_and_scoring_use_different_samples() -> None:
         options = [(float(chosen[row]), clean["correct_scored"][row])]
         options += [(table["correct_selected"][row], table["correct_scored"][row]) for table in tables]
         least = min(options, key=lambda option: option[0])[0]
-        # the point was chosen by the first draws, and its score is that of the others
+        # the point was selected by the first samples, and its score is that of the others
         assert right == next(score for choice, score in options if choice == least)
     assert any(right not in (0.0, 1.0) for right in rows["robust"])
     # choosing the least of three by the scores themselves would be lower by far more than chance explains

@@ -1,4 +1,4 @@
-"""One call on images in hand: the verdicts of an evaluation, images that hold, nothing of the caller's touched."""
+"""One call on tensors: the verdicts of an evaluation, valid adversarial examples, state of the caller unchanged."""
 
 import json
 from dataclasses import replace
@@ -112,7 +112,7 @@ def check(found: Robustness, model: nn.Module, x: Tensor, y: Tensor, threat: Thr
 @pytest.mark.parametrize("precision", ["float32", "fp16"])
 def test_returned_images_match_the_reported_results(digits: DataSet, threat: Threat, precision: str) -> None:
     model, (x, y) = Bent().eval(), in_hand(digits)
-    # FGSM and PGD are weak here, so that the others have something to find
+    # FGSM and PGD are weak here, so that the others break more
     own = (NamedAttack("fgsm", FGSM(step_size=threat.eps / 3)), *SMALL[2:])
     found = robustness(model, x, y, threat, own, engine=Engine(precision=precision))
     check(found, model, x, y, threat)
@@ -129,7 +129,7 @@ def test_attempts_outside_the_ball_are_projected(digits: DataSet, threat: Threat
     assert float(sizes.max()) <= threat.eps * (1 + 1e-6)
     assert float(found.x_adv.min()) >= 0
     assert float(found.x_adv.max()) <= 1
-    # FAB fooled the model outside and came no nearer: such images end on the edge
+    # FAB fooled the model outside only: such images end at the boundary
     robust_rows = [row for row, to in enumerate(found.broken_by) if to == ""]
     assert sum(float(sizes[row]) > 0.999 * threat.eps for row in robust_rows) > 5
 
@@ -313,7 +313,7 @@ def test_autocast_around_the_call_changes_no_result(digits: DataSet) -> None:
 
 
 def test_batches_never_exceed_the_batch_size(digits: DataSet) -> None:
-    """Of a CPU that runs out of memory nothing is left to halve the batch."""
+    """A CPU process that runs out of memory is killed and cannot halve the batch."""
     x, y = in_hand(digits)
     model = Watched(Bent().eval())
     robustness(

@@ -1,4 +1,4 @@
-"""Faults planted in a model, each with the flag it must raise and the numbers that go with it."""
+"""Models with known faults, each with the flag it must raise and its evidence."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -36,7 +36,7 @@ class Planes(nn.Module):
 
 
 class Altered(nn.Module):
-    """Planes with something done to the pixels before and to the logits after."""
+    """Planes with a change of the pixels before and of the logits after."""
 
     def __init__(
         self,
@@ -203,7 +203,7 @@ def test_the_share_of_detached_gradients_is_exact(attack: Attack) -> None:
 
 
 def test_a_loss_that_is_flat_after_success_raises_no_flag() -> None:
-    """DLR is 1 wherever the label comes third: attacks on random models go on there and get no gradient."""
+    """DLR is 1 wherever the label comes third: attacks on randomized models continue there and get no gradient."""
     x, y = images()
 
     def noisy(z: Tensor) -> Tensor:
@@ -261,7 +261,7 @@ def test_noise_far_below_the_logits_raises_no_flag() -> None:
 
 
 def _purified(way: str) -> Callable[[Tensor], Tensor]:
-    """Two small steps on the pixels at test time, each with a backward pass got hold of in another way."""
+    """Two small steps on the pixels at test time, each with a backward pass obtained in another way."""
 
     def purify(x: Tensor) -> Tensor:
         with torch.enable_grad():
@@ -351,7 +351,7 @@ def test_square_is_flagged_as_stronger_where_gradients_mislead() -> None:
         NamedAttack("square", Square(queries=200), margin),
     )
     found = robustness(Altered(before=_times(-1.0)), x, y, Linf(eps), entries)
-    # uphill is downhill: no image falls to the gradient
+    # the gradient has the wrong sign: it breaks no image
     assert costs(found)["pgd"].broken == 0
     broken = costs(found)["square"].broken
     assert broken > IMAGES // 4

@@ -1,4 +1,4 @@
-"""Scaled attacks in a cascade: factors found once, plain attacks first, the paper's protocol beside."""
+"""Scaled attacks in a cascade: factors searched once, plain attacks first, and the paper's protocol."""
 
 import json
 from dataclasses import asdict, replace

@@ -1,4 +1,4 @@
-"""A suite can be interrupted, shared by processes and cut into any batches without a change in its results."""
+"""Interruptions, several processes and any batch size do not change the results of a suite."""
 
 from pathlib import Path
 

@@ -21,7 +21,7 @@ class Edge(nn.Module):
 
 
 def test_one_gray_level_breaks_images_nearer_than_one_level(tmp_path: Path) -> None:
-    # 127.5 is the edge: 127 and 128 are broken by one level, 126 and 129 are not; the last is wrong without an attack
+    # 127.5 is the edge: 127 and 128 are broken by one level, 126 and 129 are not; the last is misclassified
     data = grays([127, 128, 126, 129, 40, 250], [0, 1, 0, 1, 0, 0], classes=2, size=8)
     summary = evaluate_one(Edge(), data, GrayLevel(), claim(tmp_path / "run"), batch=4)
     rows = rows_of(tmp_path / "run", "gray-level")

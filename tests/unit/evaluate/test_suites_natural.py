@@ -1,4 +1,4 @@
-"""Hard images as they are: among some classes and among all, and whether shape or texture decides."""
+"""Natural hard images: among some classes and among all, and shape bias."""
 
 from pathlib import Path
 
@@ -34,7 +34,7 @@ def codes(summary: dict[str, object]) -> list[str]:
 
 
 class Scripted(nn.Module):
-    """Logits that a test wrote down: image number n has n/255 in its first pixel."""
+    """Given logits: image number n has n/255 in its first pixel."""
 
     def __init__(self, z: Tensor) -> None:
         super().__init__()

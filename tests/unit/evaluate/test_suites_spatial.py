@@ -23,7 +23,7 @@ IDENTITY = 22
 
 
 class Corner(nn.Module):
-    """Reads two pixels: class 1 if the upper one is brighter. Is interrupted after so many images, time and again."""
+    """Reads two pixels: class 1 if the upper one is brighter. Is interrupted after so many images, repeatedly."""
 
     def __init__(self, interrupted_after: int = 0) -> None:
         super().__init__()
@@ -124,7 +124,7 @@ def test_a_single_transformation_is_found_anywhere_in_the_order(tmp_path: Path, 
     data.test.pixels.pixels[2] = noise[0]  # type: ignore[attr-defined]
     seen = rotated_translated(data.test.images(torch.tensor([2])).expand(45, -1, -1, -1), grid)[:, 0]
     others = seen[torch.arange(45) != only].amax(0)
-    gap = seen[only] - others  # where this transformation makes a pixel brighter than any other does
+    gap = seen[only] - others  # where this transformation makes a pixel brighter than any other
     row, column = divmod(int(gap.argmax()), 16)
     assert float(gap.max()) > 0.01
     level = float(others[row, column] + gap.max() / 2)

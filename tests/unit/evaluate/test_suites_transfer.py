@@ -1,4 +1,4 @@
-"""Images crafted on one model and shown to others."""
+"""Images crafted on one model and evaluated on others."""
 
 from dataclasses import replace
 from pathlib import Path

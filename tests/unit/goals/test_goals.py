@@ -88,7 +88,7 @@ def test_towards_maximizes_the_logit_difference_of_its_class() -> None:
 
 
 def test_towards_succeeds_with_any_wrong_class() -> None:
-    """Image 1 falls to class 3 though class 0 was sought; class 2 of image 2 falls to class 1."""
+    """Image 1 is predicted as class 3 though class 0 was the target; image 2 of class 2 as class 1."""
     assert Toward(LABELS, torch.tensor([1, 0, 3]), logit_difference).success(Z_BK).tolist() == [False, True, True]
 
 

@@ -1,4 +1,4 @@
-"""Pointer: a softmax that is exactly one-hot, a gradient that is exactly zero, and how to get it back."""
+"""Masked gradients: a softmax that is exactly one-hot, a gradient that is exactly zero, and how scaling restores it."""
 
 import copy
 from collections.abc import Callable
@@ -137,7 +137,7 @@ def test_training_is_hard_forward_and_soft_backward(model: Model, x: Tensor) -> 
     evaluated = sharp(x)
     assert torch.equal(sharp.train()(x), evaluated)
     assert pixel_gradient(sharp, x, cross_entropy).flatten(1).any(1).all()
-    # what follows a lone attention is linear here, so the two gradients are the same
+    # after a single attention the network is linear here, so the two gradients are the same
     queries, places = torch.randn(4, 4, 32).double(), torch.randn(64, 32).double()
     weight, grads = torch.randn(4, 4, 32).double(), []
     for attention in (sharp.net.get_submodule("blocks.0.attn"), soft.get_submodule("blocks.0.attn")):

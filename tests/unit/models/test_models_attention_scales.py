@@ -20,7 +20,7 @@ FACTORS = (0.05, 3.0)
 def fresh() -> Model:
     options: dict[str, Option] = {"depth": 2, "embed_dim": 32, "num_heads": 2, "global_pool": "avg"}
     model = models.load("timm:test_vit", num_classes=10, image_size=8, patch_size=2, options=options)
-    with torch.no_grad():  # or every score is next to nothing, and factors change next to nothing
+    with torch.no_grad():  # or every score is nearly zero, and factors change nearly nothing
         for name, weight in model.named_parameters():
             if "qkv" in name:
                 weight.mul_(20)
@@ -144,7 +144,7 @@ def test_a_network_without_attention_is_refused() -> None:
 
 @pytest.mark.parametrize("first", ["plain", "scaled"])
 def test_a_compiled_model_uses_the_factors(x: Tensor, first: str) -> None:
-    """Whatever the compiler saw before: a model without factors that gets some, or one with them."""
+    """Whatever was compiled before: a model without factors that gets some, or one with them."""
     model = scaled() if first == "scaled" else fresh()
     fast = torch.compile(model, backend="eager", dynamic=True)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Other people's weights: found in any container, checked key by key, never executed."""
+"""Foreign weights: found in any container, checked key by key, never executed."""
 
 import argparse
 import io
@@ -128,7 +128,7 @@ def test_code_in_a_pickle_is_refused_and_never_run(state: State, tmp_path: Path,
     with pytest.raises(UsageError, match="holds more than weights, and only weights are read"):
         read(path)
     assert not mark.exists()
-    torch.load(path, weights_only=False)  # the bomb is live
+    torch.load(path, weights_only=False)  # the payload runs
     assert mark.exists()
 
 

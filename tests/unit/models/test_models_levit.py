@@ -1,4 +1,4 @@
-"""What is LeViT's alone: blocks between stages, position biases and timm's cache of them, patches made by a stem."""
+"""Specific to LeViT: blocks between stages, position biases and timm's cache of them, patches made by a stem."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -29,7 +29,7 @@ PATHS = [
 
 @pytest.fixture
 def model(stirred: Callable[[Model, int], Model]) -> Model:
-    """Built by hand for 64 pixels, where the last stage has four tokens to choose between."""
+    """Built by hand for 64 pixels, where the last stage has four tokens."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         net = Levit(

@@ -1,4 +1,4 @@
-"""One way in: architectures, checkpoints, run folders, the zoo; what is kept and what is fresh."""
+"""Loading: architectures, checkpoints, run folders, the zoo; weights that are kept and new."""
 
 import json
 import re
@@ -183,7 +183,7 @@ def test_a_checkpoint_gives_the_same_output_bit_for_bit(tiny: Tiny, x: Tensor, t
 
 def test_checkpoint_of_a_convolutional_network(x: Tensor, tmp_path: Path) -> None:
     model = load("timm:test_resnet", num_classes=5, image_size=32)
-    model.train()(x.float())  # BatchNorm has seen something
+    model.train()(x.float())  # BatchNorm has statistics
     save(model.eval(), tmp_path / "model.safetensors")
     assert torch.equal(load(tmp_path / "model.safetensors")(x.float()), model(x.float()))
 

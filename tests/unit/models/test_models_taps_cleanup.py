@@ -43,7 +43,7 @@ def hooks(model: Model) -> int:
 
 @pytest.fixture
 def untouched(tiny: Tiny, x: Tensor) -> Iterator[Model]:
-    """A model that the test must give back as it was: no hooks, no modes, the same output to the last bit."""
+    """A model that the test must leave unchanged: hooks, modes, and the output bit for bit."""
     model = tiny("vit", fused=True)
     # a hook of the caller's own has to survive
     model.net.get_submodule("blocks.0.attn").register_forward_hook(lambda module, args, out: None)
@@ -338,7 +338,7 @@ def test_a_compiled_model_is_correct_or_refuses(small: Model, x: Tensor, first: 
 
 @pytest.mark.parametrize("family", ["vit", "cait", "xcit", "swin", "levit"])
 def test_gradient_checkpointing_is_refused(tiny: Tiny, x: Tensor, family: str) -> None:
-    """The backward pass runs the blocks once more, after the `with` block: its gradients would be another model's."""
+    """The backward pass runs the blocks once more, after the `with` block: its gradients would be wrong."""
     model = tiny(family)
     model.net.set_grad_checkpointing(True)  # type: ignore[operator]
     with pytest.raises(UsageError, match=r"model\.net\.set_grad_checkpointing\(False\)"), model.taps.scale(0.5):

@@ -1,4 +1,4 @@
-"""TORA: the published sizes, the frozen network at the start, gates that sum to one, and who learns what.
+"""TORA: the published sizes, the frozen network at the start, gates that sum to one, and which weights are trained.
 
 Shape letters: A adapters, B images, H heads, N tokens.
 """
@@ -51,7 +51,7 @@ def backbone(**options: object) -> VisionTransformer:
     torch.manual_seed(0)
     net = timm.create_model("vit_tiny_patch16_224", **settings).eval()
     assert isinstance(net, VisionTransformer)
-    for weight in net.parameters():  # timm starts its head and its class token at almost nothing
+    for weight in net.parameters():  # timm initializes its head and its class token near zero
         nn.init.normal_(weight, std=0.2)
     return net.double()
 

@@ -1,4 +1,4 @@
-"""The objective that CONTRIBUTING.md writes: its closed form, and a training with it."""
+"""The objective of CONTRIBUTING.md: its closed form, and a training with it."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""AAS-AT: when factors are searched for, which are kept, who works with them."""
+"""AAS-AT: when factors are searched, which are kept, and which passes use them."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""TORA's objective: whose turn it is, what learns in it, and the losses by hand."""
+"""TORA's objective: the order of its phases, the trained parts, and the losses in closed form."""
 
 from dataclasses import replace
 
@@ -166,7 +166,7 @@ def test_at_the_ends_of_lambda_it_trains_one_output(
     handle = model.register_forward_hook(lambda module, args, out: passes.append(args[0].requires_grad))
     step = replace(OBJECTIVE, weight=weight)(model, *batch, seed=3)
     step.undo()
-    # the half that does not count costs nothing
+    # the half without weight costs nothing
     assert passes == ([False] if weight == 0 else [True, True, False])
     handle.remove()
     own = with_head(model, "acc" if weight == 0 else "rob")

@@ -1,4 +1,4 @@
-"""Objectives: the loss by hand, the cost by count, the model left as it was."""
+"""Objectives: closed forms of losses, exact costs, the model left unchanged."""
 
 import pytest
 import torch

@@ -30,7 +30,7 @@ _OWN = ("digits-standard", "digits-adversarial", "digits-pointer", "digits-aas",
 
 
 def architecture(recipe: Recipe) -> tuple[str, Mapping[str, Option]]:
-    """What the recipe's model is, apart from its weights: a run folder is named after the recipe that fills it."""
+    """The recipe's model, apart from its weights: a run folder is named after the recipe that fills it."""
     start = recipe.model.start
     if start.startswith("runs/"):
         return architecture(RECIPES[Path(start).name]())
@@ -150,7 +150,7 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def shrunk(recipe: Recipe, generated: Path) -> Recipe:
-    """The same objective, optimizer, averaging and augmentation on a model and images that take no time."""
+    """The same objective, optimizer, averaging and augmentation on a tiny model and few images."""
     arch = architecture(recipe)[0].partition(":")[2]
     start, patch_size, options = next(small for key, small in _SMALL.items() if arch.startswith(key))
     if recipe.model.tuning is not None:  # what a fusion makes is for the next block
@@ -261,7 +261,7 @@ def test_selection_uses_the_hold_out_by_default(tmp_path: Path, monkeypatch: pyt
 
 
 def test_clean_accuracy_can_have_a_weight_in_the_selection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Robust accuracy peaks at the second check, half of each at the third; the alarm still compares robust ones."""
+    """Robust accuracy peaks at the second check, half of each at the third; the flag still compares robust ones."""
     checks = [{"clean": 0.5, "robust": 0.4}, {"clean": 0.7, "robust": 0.5}, {"clean": 0.9, "robust": 0.42}]
     found = {}
     for share in (0.0, 0.5):

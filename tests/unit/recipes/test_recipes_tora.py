@@ -35,7 +35,7 @@ def test_settings_of_all_recipes_match(name: str) -> None:
     assert objective(recipe).independent == (0.0 if single else 0.5)
     attack, eps = objective(recipe).attack, objective(recipe).threat.eps
     assert (getattr(attack, "steps", 0), getattr(attack, "step_size", 0)) == (3, pytest.approx(2 * eps / 3))
-    # a choice among weights of both phases by robustness would prefer those that know no lambda
+    # selection by robustness among weights of both phases would prefer those before lambda applies
     assert recipe.plan.check_every_epochs == recipe.plan.all_epochs
     assert recipe.plan.ema is None
 
@@ -202,7 +202,7 @@ def test_a_curve_over_lambda(backbone: Path, tmp_path: Path) -> None:
     rows = table.rows
     assert [(row.name, row.state) for row in rows] == [("lambda=0.1", "done"), ("lambda=0.9", "done")]
     one, other = (read_tensors(tmp_path / "sweep" / row.name / "checkpoints/final.safetensors")[0] for row in rows)
-    # lambda has its say in phase 2 alone, which trains the fusion
+    # lambda applies in phase 2 alone, which trains the fusion
     assert {name.split(".")[0] for name in one if not torch.equal(one[name], other[name])} == {"fusions"}
 
 

@@ -1,4 +1,4 @@
-"""From a recipe to a run folder: what a run is made of, and what may not change under it."""
+"""From a recipe to a run folder: the parts that identify a run, and changes that are refused."""
 
 import sys
 from dataclasses import replace

@@ -58,7 +58,7 @@ class Maker:
         write_json(folder / "manifest.json", {**manifest, "hashes": hashes})
 
     def claim(self, folder: str, name: str, parameters: int | None = None, spec: str = "vit") -> Run:
-        """A run of nothing yet on a model whose weights go by its name."""
+        """An empty run of a model whose weights depend on its name."""
         size = {} if parameters is None else {"parameters": parameters}
         sha256 = hashlib.sha256(name.encode()).hexdigest()
         model = {"name": name, "spec": {"is": "Timm", "name": spec}, **size, "sha256": sha256}
@@ -83,7 +83,7 @@ class Maker:
         flags: Sequence[Flag] = (),
         suite: str = "curve",
     ) -> None:
-        """A suite of attacks that breaks the images so."""
+        """A suite of attacks with these broken images."""
         n, distance = len(broken_by), eps or 0.0
         columns = {
             "label": [0] * n,
@@ -193,7 +193,7 @@ def make(tmp_path: Path) -> Maker:
 
 @pytest.fixture
 def two_runs(make: Maker) -> list[Path]:
-    """A model that collapses and its robust twin."""
+    """A model that is not robust and one that is."""
     return [
         make.evaluate("plain-eval", "plain", {1: 20, 4: 6, 8: 0}, clean_only=True),
         make.evaluate("twin-eval", "twin", {1: 33, 4: 28, 8: 19}),

@@ -1,4 +1,4 @@
-"""Which numbers may share a column, who is first, and how far everyone is from the baseline."""
+"""Which numbers share a column, the ranks, and the differences from the baseline."""
 
 import hashlib
 from collections.abc import Sequence
@@ -105,7 +105,7 @@ def test_differences_to_the_baseline_are_paired_by_image(three: list[Path]) -> N
     assert (score.paired.first_better, score.paired.second_better, score.paired.n) == (3, 0, 10)
     assert score.paired.p == pytest.approx(binomtest(3, 3).pvalue)
     assert score.paired.exact
-    # c is robust on 1 and 8, a on 0 and 1: one each way, although both have two
+    # c is robust on 1 and 8, a on 0 and 1: one discordant image each, although both have two
     other = rows["c"].scores[2]
     assert other is not None
     assert other.paired is not None

@@ -1,6 +1,6 @@
 """What figures show, item by item: sizes, data, colors, labels and scales are those on record.
 
-After a change that is meant, delete `drawings.json` and run this file twice: the first run records anew and fails.
+After an intended change, delete `drawings.json` and run this file twice: the first run records anew and fails.
 """
 
 import html

@@ -56,7 +56,7 @@ def test_curves_of_one_model_have_different_line_styles(make: Any) -> None:
 def test_training_belongs_to_the_evaluated_model() -> None:
     models = identities([of("vit", "vit", ""), of("vit (one)", "vit", "1"), of("vit (two)", "vit", "1")])
     assert set(models.values()) == {("vit", "1")}
-    # of two of one name it could be either's
+    # with two of one name it is ambiguous
     models = identities([of("vit", "vit", ""), of("vit (one)", "vit", "1"), of("vit (two)", "vit", "2")])
     assert models["vit"] == ("vit", "")
 

@@ -156,7 +156,7 @@ def test_everything_together_has_every_section_in_order(make: Any, two_runs: lis
     make.gallery(two_runs[0], "linf-8_255", eps=8 / 255)
     text = page([*two_runs, make.train("plain", "plain")])
     assert sections(text) == list(SECTIONS)
-    assert "plain (plain" not in text  # one trained it, one measured it: no need to tell them apart
+    assert "plain (plain" not in text  # one trained it, one measured it: no need to distinguish them
 
 
 def test_a_single_eps_draws_no_curve(make: Any) -> None:
@@ -195,7 +195,7 @@ def at_8_255(run: Path, n: int, **fields: Any) -> SuiteRecord:
 
 
 def test_every_attack_shows_robust_and_rejected_counts(make: Any) -> None:
-    # of ten images one was wrong, two broken within a smaller radius, three by pgd, one by square; three are robust
+    # of ten images one misclassified, two broken within a smaller radius, three by pgd, one by square; three are robust
     broken_by = ["clean", "pgd", "square", "pgd", "pgd", "pgd", "square", "", "", ""]
     forwards = [[0, 0]] * 3 + [[5, 0]] * 3 + [[5, 9]] * 4
     attacks = [AttackRecord("pgd", 7, 4, 35, 28, 1.25, rejected=6), AttackRecord("square", 4, 2, 3600, 0, 2.0)]

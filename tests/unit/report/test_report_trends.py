@@ -22,7 +22,7 @@ SHIFTED = (4, 12, 18, 40)
 def models(
     make: Any, sizes: tuple[int | None, ...], specs: tuple[str, ...] = ("vit",) * 4, **more: object
 ) -> list[Path]:
-    """Four models on 40 images, each with so many right before and after."""
+    """Four models on 40 images, each with so many correct before and after."""
     runs = []
     for place, (size, spec) in enumerate(zip(sizes, specs, strict=False)):
         run = make.claim(f"run-{place}", f"model-{place}", size, spec)
@@ -44,7 +44,7 @@ def logit(p: np.ndarray) -> np.ndarray:
 
 def test_the_line_is_fitted_through_logits_and_models_are_measured_from_it(make: Any) -> None:
     ((trend,), _) = both(models(make, (None,) * 4))
-    # all 40 right after the shift count as half an image from there
+    # all 40 correct after the shift count as half an image less
     x, y = logit(np.array(CLEAN) / 40), logit(np.clip(np.array(SHIFTED) / 40, 0.5 / 40, 1 - 0.5 / 40))
     slope, intercept = np.polyfit(x, y, 1)
     assert trend.line is not None
@@ -99,7 +99,7 @@ def test_error_against_size_is_a_power_law_per_family(make: Any) -> None:
     np.testing.assert_allclose((fit.exponent, fit.factor), (exponent, np.exp(factor)))
     law = f"{np.exp(factor):.3g} (parameters / 10\N{SUPERSCRIPT SIX})^\N{MINUS SIGN}{-exponent:.3g}"
     assert clean.formulas == [f"vit: error = {law}, 3 models"]
-    # half an image of 40 is wrong at least
+    # at least half an image of 40 is misclassified
     assert sorted(at.error for at in shifted.points)[0] == pytest.approx(0.5 / 40)
 
 

@@ -79,7 +79,7 @@ def test_checksums_are_masked(tmp_path: Path) -> None:
 def test_every_process_writes_its_own_file_immediately(tmp_path: Path) -> None:
     first = Scalars(tmp_path)
     first.add(1, {})
-    assert list(tmp_path.iterdir()) == []  # nothing to say, no file
+    assert list(tmp_path.iterdir()) == []  # no numbers, no file
     first.add(1, {"loss": 2.0})
     file = only_file(tmp_path)
     assert file.name.startswith("events.out.tfevents.")

@@ -1,4 +1,4 @@
-"""Exhibits: what is written is what is read again, and what cannot be shown is refused."""
+"""Exhibits: reading returns what was written, and invalid ones are refused."""
 
 import math
 from collections.abc import Callable, Sequence

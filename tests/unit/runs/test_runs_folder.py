@@ -150,7 +150,7 @@ def test_a_refused_claim_leaves_nothing_and_releases_the_lock(tmp_path: Path, mo
         patch.setattr("vitadel.runs.run.write_json", full)
         with pytest.raises(UsageError, match="cannot write") as refused:
             claim(tmp_path / "run")
-    assert refused.tb is not None  # whoever holds the error holds no lock
+    assert refused.tb is not None  # holding the error does not hold the lock
     assert not claim(tmp_path / "run").resumed
 
 
@@ -384,7 +384,7 @@ def test_a_malicious_manifest_is_shown_on_one_line(tmp_path: Path, text: str, re
 
 def test_json_is_read_from_regular_files_only(tmp_path: Path) -> None:
     (tmp_path / "folder.json").mkdir()
-    os.mkfifo(tmp_path / "pipe.json")  # to read it would wait for ever
+    os.mkfifo(tmp_path / "pipe.json")  # reading it would wait forever
     with pytest.raises(UsageError, match="cannot read .*folder.json: Is a directory"):
         read_json(tmp_path / "folder.json")
     with pytest.raises(UsageError, match="pipe.json is not readable JSON .it is no regular file"):

@@ -163,7 +163,7 @@ def test_motion_blur_angles_are_within_45_degrees() -> None:
     assert y[:, :, 16, 16].unique().item() * 255 == pytest.approx((peak[0] / peak.sum() * 255).round().item())
     hit = y[:, 0] > 0
     rows, cols = hit.any(2), hit.any(1)
-    assert not cols[:, 17:].any()  # a pixel takes from those to its right, so a point leaves its mark to the left
+    assert not cols[:, 17:].any()  # a pixel takes from those to its right, so a point is smeared to the left
     assert rows[:, :16].any()
     assert rows[:, 17:].any()
     assert (rows.sum(1) <= cols.sum(1)).all()

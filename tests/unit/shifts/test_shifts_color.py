@@ -1,4 +1,4 @@
-"""Color in closed form against the way through hue, saturation and value, pixel by pixel in float64."""
+"""Color in closed form against the conversion to hue, saturation and value, pixel by pixel in float64."""
 
 import colorsys
 from itertools import pairwise

@@ -132,7 +132,7 @@ def test_the_table_follows_the_size_and_is_recorded() -> None:
 @pytest.mark.parametrize("table", TABLES)
 @pytest.mark.parametrize("name", [name for name in CORRUPTIONS if name != "spatter"])
 def test_corruptions_do_not_synchronize_with_the_device(name: str, table: str) -> None:
-    """A tensor without data has nothing to tell: asking it for a number raises."""
+    """A meta tensor has no data: reading a value raises."""
     index = torch.empty(3, dtype=torch.long, device="meta")
     for severity in SEVERITIES:
         y = Corruption(name, severity, table).apply(

@@ -42,7 +42,7 @@ def test_the_affine_map_inverts_the_moved_points() -> None:
     for image in range(2):
         moved = (still + jitter[image]).double()
         design = torch.cat([moved, torch.ones(3, 1)], 1).double()
-        matrix = torch.linalg.solve(design, still.double())  # (x, y, 1) of a moved point -> where it lay
+        matrix = torch.linalg.solve(design, still.double())  # (x, y, 1) of a moved point -> its original position
         y, x = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
         expected = torch.stack([x, y, torch.ones_like(x)], 2).double() @ matrix
         # to 32nds, of a sum whose parts are rounded to 1024ths

@@ -1,4 +1,4 @@
-"""Frost from photographs and made up."""
+"""Frost from photographs and procedural frost."""
 
 from pathlib import Path
 

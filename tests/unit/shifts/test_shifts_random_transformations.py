@@ -1,4 +1,4 @@
-"""What `RotateTranslate.sample` draws, read off ramps: what a pixel shows is where it came from."""
+"""The distribution of `RotateTranslate.sample`, read off ramps: a pixel's value is its original position."""
 
 import torch
 from torch import Tensor

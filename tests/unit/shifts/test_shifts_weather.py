@@ -76,7 +76,7 @@ def test_snow_over_a_constant_image() -> None:
 def test_snow_has_the_share_of_flakes_of_its_threshold() -> None:
     rng = RandomStreams.of(0, torch.arange(40))
     x = torch.zeros(40, 3, 64, 64)
-    rung = (0.1, 0.3, 1, 0.5, 0, 1, 1.0)  # no zoom, no motion, no paling: the map itself, twice
+    rung = (0.1, 0.3, 1, 0.5, 0, 1, 1.0)  # no zoom, no motion, no fading: the map itself, twice
     y = snow(x, rng, *rung)[:, 0]
     values = normal(rng.fold(0), 64, 64) * 0.3 + 0.1
     flakes = floor_levels(values.masked_fill(values < 0.5, 0))

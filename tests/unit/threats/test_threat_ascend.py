@@ -1,4 +1,4 @@
-"""One step of each threat: its direction, its exact length, and what the box does to it."""
+"""One step of each threat: its direction, its exact length, and the effect of the box."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The size of a move, and threats with another radius."""
+"""The distance of a perturbation, and threats with another radius."""
 
 import math
 

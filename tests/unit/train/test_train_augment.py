@@ -1,4 +1,4 @@
-"""Augmentation on the device: the laws of torchvision and timm, drawn per image."""
+"""Augmentation on the device: the distributions of torchvision and timm, per image."""
 
 import math
 import random
@@ -199,7 +199,7 @@ def test_crops_are_flipped_half_the_time() -> None:
 
 
 def adjusted(image: Tensor, order: Sequence[int], factors: Sequence[float], turn: float) -> Tensor:
-    """What torchvision makes of an image."""
+    """The result of torchvision for an image."""
     for change in order:
         if change == 3:
             image = peer.adjust_hue(image, turn)
@@ -323,7 +323,7 @@ def test_a_box_of_any_shape_has_a_pixel_on_each_side(ratio: tuple[float, float])
     assert ResizedCrop(ratio=ratio)(images(4), draws(4)).isfinite().all()
 
 
-# Mistakes
+# Invalid settings
 
 
 @pytest.mark.parametrize(

@@ -146,7 +146,7 @@ def test_a_meter_reads_the_use_since_the_last_reading() -> None:
     read = meter.read()
     assert (read["seconds"], read["energy_joules"]) == (1.0, 0.0)
     clock.now, card.millijoules = 200.0, 99_000
-    meter.start()  # what a check on the hold-out took is not training's
+    meter.start()  # the validation on the hold-out does not count as training
     clock.now = 201.0
     assert meter.read()["seconds"] == 1.0
 
@@ -159,7 +159,7 @@ def test_hours_are_summed_over_devices(monkeypatch: pytest.MonkeyPatch) -> None:
         {"segment_pool_id": (0, 0), "total_size": 64 * 2**20, "allocated_size": 2**20},  # torch's own: counted above
         {"segment_pool_id": (0, 3), "total_size": 8 * 2**20, "allocated_size": 3 * 2**20},  # of a recording
         {"segment_pool_id": (1, 0), "total_size": 2 * 2**20, "allocated_size": 2**20},  # of another one
-        {"total_size": 32 * 2**20, "allocated_size": 2**20},  # of no pool that torch tells of
+        {"total_size": 32 * 2**20, "allocated_size": 2**20},  # of a pool unknown to torch
     ]
     monkeypatch.setattr(torch.cuda, "memory_snapshot", lambda: segments)
     clock, gpu = Clock(), torch.device("cuda", 0)

@@ -227,7 +227,7 @@ def test_a_flipped_bit_in_a_checkpoint_is_detected(train: Split, whole: Run, tmp
 
 
 def test_training_does_not_resume_without_the_best_weights(train: Split, whole: Run, tmp_path: Path) -> None:
-    """The best score came before the newest checkpoint, so what is to come would not write the file again."""
+    """The best score came before the newest checkpoint, so resuming would not write the file again."""
     run = Run.claim(tmp_path / "run", "train", {"seed": 0}, device="cpu")
     shutil.copytree(whole.checkpoints, run.checkpoints)
     (run.checkpoints / "best.safetensors").unlink()

@@ -1,4 +1,4 @@
-"""MixUp and CutMix: timm's law, one draw per batch, pixels and labels mixed alike."""
+"""MixUp and CutMix: the distribution of timm, one draw per batch, the same for pixels and labels."""
 
 import math
 import pickle
@@ -20,7 +20,7 @@ def batch(count: int = 8, height: int = 10, width: int = 13) -> tuple[Tensor, Te
 
 
 class GivenMixup(Mixup):
-    """timm's Mixup with its draws written down instead of made."""
+    """timm's Mixup with given parameters instead of random ones."""
 
     def __init__(self, lam: float, cut: bool) -> None:
         super().__init__(mixup_alpha=1.0, cutmix_alpha=1.0, label_smoothing=0.0, num_classes=5)

@@ -1,4 +1,4 @@
-"""Augmentation on the host: pictures at their own size, the same whoever makes them."""
+"""Augmentation with PIL: images at their own size, the same in any process."""
 
 import multiprocessing
 import pickle
@@ -257,7 +257,7 @@ def test_each_set_runs(held: Split, chosen: AugmentationSet) -> None:
     assert torch.equal(mixed, x) is not bool(chosen.mixup or chosen.cutmix)
 
 
-# Mistakes
+# Invalid settings
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Repeated augmentation: the same image, several times, each its own."""
+"""Repeated augmentation: the same image several times, augmented independently."""
 
 import pytest
 import torch

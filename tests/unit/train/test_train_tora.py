@@ -90,7 +90,7 @@ class Course:
             self.states.setdefault(int(path.stem.removeprefix("step-")), read_tensors(path)[0])
 
     def moved(self, step: int, kind: str) -> set[str]:
-        """What update `step`, counted from 1, changed or made."""
+        """The state that update `step`, counted from 1, changed."""
         old, new = self.states[step - 1], self.states[step]
         own = {name: value for name, value in new.items() if name.startswith(f"{kind}.")}
         return {name for name, value in own.items() if name not in old or not torch.equal(value, old[name])}
@@ -188,7 +188,7 @@ def test_attacks_use_a_copy_with_the_output_of_the_phase(
 def test_compiled_training_gives_the_same_weights(
     train: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A graph for the attack and for each head's turn; without the last stage of the compiler, which takes minutes."""
+    """A graph for the attack and for each head's steps; without the last stage of the compiler, which takes minutes."""
     monkeypatch.setattr(Compile, "apply", lambda self, net: net.compile(backend="aot_eager") if self.value else None)
     torch._dynamo.reset()
     plan = replace(PLAN, optimizer=SGD(lr=0.05))
@@ -225,7 +225,7 @@ def test_a_model_without_adapters_is_refused(train: Split, tmp_path: Path) -> No
 def test_equal_blocks_are_compiled_once_per_stage(
     train: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The attack's copy, the turn of each head, and phase 2; what is frozen or never learned, fewer times."""
+    """The attack's copy, the steps of each head, and phase 2; frozen parts fewer times."""
     made: list[int] = []
 
     def count(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., object]:

@@ -1,4 +1,4 @@
-"""What may happen on the way: a polite end, a broken loss, a full disk, a batch in parts, images mixed in."""
+"""Events of a training: SIGTERM, a NaN loss, a full disk, gradient accumulation, synthetic images."""
 
 import json
 import os
@@ -111,7 +111,7 @@ def test_only_updates_are_computed_in_bf16(train: Split, tmp_path: Path) -> None
 
 
 class BrokenOnce(Standard):
-    """No number at one call, as a bad batch would have it."""
+    """NaN at one call, as with a bad batch."""
 
     calls = 0
 
@@ -130,7 +130,7 @@ def test_a_nan_loss_rolls_back_with_other_random_numbers(train: Split, tmp_path:
     assert "the loss is no longer finite at step 6: back to step 3" in str(alarm["sentence"])
     assert any(what.startswith("alarm at step 3: the loss is no longer finite") for what in seen)
     assert all(bool(value.isfinite().all()) for value in weights(run).values())
-    # not the weights of a run without the accident: other images came after it
+    # not the weights of a run without the NaN: other random numbers came after it
     calm = claim(tmp_path / "calm")
     Trainer(tiny_vit(), Standard(), train, PLAN, calm, seed=1).fit()
     assert not same(weights(run), weights(calm))
@@ -166,7 +166,7 @@ def test_a_nan_loss_at_the_start_rolls_back_to_the_initial_weights(train: Split,
 
 
 class Steep(Standard):
-    """A gradient that is no number under a loss that is one, at one call: the root of nothing."""
+    """A NaN gradient with a finite loss, at one call: the root of zero."""
 
     calls = 0
 

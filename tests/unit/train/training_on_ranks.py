@@ -28,7 +28,7 @@ from vitadel.train import SGD, Mixing, PadCrop, Trainer, TrainingConfig, launch_
 
 
 class BrokenOnce(Standard):
-    """No number at the fifth call, in the last process alone."""
+    """NaN at the fifth call, in the last process alone."""
 
     calls = 0
 
@@ -76,7 +76,7 @@ class Enough(BaseException):
 
 
 def count_exchanges(folder: Path) -> None:
-    """Write down, after every exchange of gradients between processes, how many there have been."""
+    """Record the number of gradient reductions after each."""
     build, exchanges = DistributedDataParallel.__init__, 0
 
     def hook(state: object, bucket: distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:  # type: ignore[name-defined]

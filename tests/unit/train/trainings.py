@@ -1,4 +1,4 @@
-"""What tests of training share: a tiny model, runs, interruptions, and comparisons of weights."""
+"""Shared by tests of training: a tiny model, runs, interruptions, and comparisons of weights."""
 
 from collections.abc import Mapping
 from pathlib import Path
