@@ -20,9 +20,9 @@ STAGES = {
 def summary_of(result: tuple[int, str, str]) -> dict[str, object]:
     code, out, err = result
     assert code == 0, err
-    (found,) = json.loads(out)["evaluations"]
-    assert isinstance(found, dict)
-    return found
+    (actual,) = json.loads(out)["evaluations"]
+    assert isinstance(actual, dict)
+    return actual
 
 
 def attacks_of(summary: dict[str, object]) -> list[dict[str, object]]:
@@ -101,12 +101,12 @@ def test_attacks_cost_their_declared_passes(
 ) -> None:
     words = ("attack", trained, "--data", "digits[:20]", "--threat", "linf:0.00001", "--run", tmp_path, "--json")
     summary = summary_of(vitadel(*words, "--attack", attack))
-    (found,) = attacks_of(summary)
-    assert found["name"] == attack
-    assert found["broken"] == 0
-    assert found["tried"] == summary["clean"]["correct"]  # type: ignore[index]
-    assert found["forwards"] == forwards * int(str(found["tried"]))
-    assert found["backwards"] == backwards * int(str(found["tried"]))
+    (result,) = attacks_of(summary)
+    assert result["name"] == attack
+    assert result["broken"] == 0
+    assert result["tried"] == summary["clean"]["correct"]  # type: ignore[index]
+    assert result["forwards"] == forwards * int(str(result["tried"]))
+    assert result["backwards"] == backwards * int(str(result["tried"]))
     codes = [flag["code"] for flag in summary["flags"]]  # type: ignore[attr-defined]
     assert codes == (["few-classes"] if "targets=20" in attack else [])
     assert "broken_by" in ResultFolder(tmp_path / "eval" / str(summary["name"])).rows()

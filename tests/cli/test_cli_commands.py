@@ -50,8 +50,8 @@ def test_attack_takes_settings(vitadel: Command, trained: Path, tmp_path: Path) 
     words = ("attack", trained, "--data", "digits[:16]", "--threat", "l2:1.5", "--run", tmp_path / "run", "--json")
     code, out, _ = vitadel(*words, "--attack", "pgd:steps=3,step_size=1/2,loss=margin,schedule=cosine,restarts=2")
     assert code == 0
-    (found,) = json.loads(out)["evaluations"]
-    assert found["threat"] == {"norm": "l2", "eps": 1.5, "text": "l2:1.5"}
+    (result,) = json.loads(out)["evaluations"]
+    assert result["threat"] == {"norm": "l2", "eps": 1.5, "text": "l2:1.5"}
     manifest = Run.open(tmp_path / "run").manifest
     entry = manifest.parts["suite"][0]["attacks"][0]
     assert entry["attack"] == {
@@ -79,8 +79,8 @@ def test_kl_divergence_from_the_clean_prediction(vitadel: Command, trained: Path
     words = ("attack", trained, "--data", "digits[:16]", "--threat", "linf:0.3", "--run", tmp_path / "run", "--json")
     code, out, _ = vitadel(*words, "--attack", "pgd:steps=5,loss=kl")
     assert code == 0
-    (found,) = json.loads(out)["evaluations"]
-    assert found["robust"]["correct"] < found["clean"]["correct"]
+    (result,) = json.loads(out)["evaluations"]
+    assert result["robust"]["correct"] < result["clean"]["correct"]
 
 
 def test_the_same_command_resumes_and_another_is_refused(vitadel: Command, trained: Path, tmp_path: Path) -> None:

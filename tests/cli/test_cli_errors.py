@@ -238,7 +238,7 @@ def test_commands_have_exactly_these_options() -> None:
     from vitadel.cli import app
 
     command = get_command(app)
-    found = {
+    result = {
         name: sorted(option for parameter in sub.params for option in parameter.opts if option.startswith("--"))
         for name, sub in command.commands.items()  # type: ignore[attr-defined]
         if name != "data"
@@ -256,7 +256,7 @@ def test_commands_have_exactly_these_options() -> None:
         "--seed",
     ]
     judge += ["--keep-images", "--split", "--threat", "--image-size", "--patch-size", "--mean", "--std"]
-    assert {name: [o for o in options if o != "--help"] for name, options in found.items()} == {
+    assert {name: [o for o in options if o != "--help"] for name, options in result.items()} == {
         "demo": ["--json", "--out"],
         "train": ["--data", "--json", "--run", "--set"],
         "sweep": ["--axis", "--data", "--json", "--run", "--set", "--suite", "--threat"],

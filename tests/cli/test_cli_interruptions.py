@@ -153,11 +153,11 @@ def test_evaluation_killed_at_any_point_resumes_with_another_batch_size(
     for process in (whole, resumed):
         process.join(DEADLINE)
         assert process.exitcode == 0
-    expected, found = ResultFolder(tmp_path / "whole" / "eval" / name).rows(), rows.rows()
+    expected, result = ResultFolder(tmp_path / "whole" / "eval" / name).rows(), rows.rows()
     assert expected["index"] == list(range(300))
     assert set(expected["broken_by"]) == {"clean", "fgsm", "pgd-ce", "pgd-margin", ""}
     for column in VERDICT:
-        assert found[column] == expected[column], column
+        assert result[column] == expected[column], column
     split = data.load("digits[:300]", preprocess=Squash(8)).test
     images_whole, images_killed = (
         read_adversarial_images(tmp_path / run / "eval" / name / "found", split) for run in ("whole", "killed")
@@ -168,7 +168,7 @@ def test_evaluation_killed_at_any_point_resumes_with_another_batch_size(
     # results of the first killed processes are in the rows with their times
     assert not (rows.folder / "tables").exists()
     place = {row: at for at, row in enumerate(known["pgd-ce"]["index"])}
-    for row, seconds in zip(found["index"], found["seconds"], strict=True):
+    for row, seconds in zip(result["index"], result["seconds"], strict=True):
         assert isinstance(seconds, list)
         if row in place:
             assert seconds[1] == known["pgd-ce"]["seconds"][place[row]]

@@ -80,7 +80,7 @@ def test_unprintable_progress_interrupts_nothing(
 
 def test_characters_missing_from_an_encoding_are_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
     raw = io.BytesIO()
-    monkeypatch.setattr("vitadel.cli.show.items", lambda found: show.line("caf\u00e9 \udce9"))
+    monkeypatch.setattr("vitadel.cli.show.items", lambda result: show.line("caf\u00e9 \udce9"))
     assert ended(monkeypatch, io.TextIOWrapper(raw, encoding="ascii"), "recipes") == 0
     assert raw.getvalue() == b"caf\\xe9 \\udce9\n"
 

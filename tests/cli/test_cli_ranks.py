@@ -44,11 +44,11 @@ def ended(*processes: ForkServerProcess) -> list[int | None]:
 
 
 def same_verdicts(one: Path, other: Path) -> None:
-    expected, found = (ResultFolder(folder / "eval" / NAME).rows() for folder in (one, other))
+    expected, result = (ResultFolder(folder / "eval" / NAME).rows() for folder in (one, other))
     assert expected["index"] == list(range(131))
     assert set(expected["broken_by"]) == {"", "clean", "pgd:steps=4"}
     for column in VERDICT:
-        assert found[column] == expected[column], column
+        assert result[column] == expected[column], column
     summaries = [ResultFolder(folder / "eval" / NAME).checked()[0] for folder in (one, other)]
     for summary in summaries:
         summary.pop("seconds")

@@ -82,9 +82,9 @@ def test_a_suite_killed_and_resumed_on_two_ranks_gives_the_same_result(
     for process in pair:
         process.join(DEADLINE)
     assert [process.exitcode for process in pair] == [0, 0]
-    expected, found = (ResultFolder(tmp_path / run / "eval" / "corruptions") for run in ("whole", "killed"))
-    assert found.rows() == expected.rows()
-    assert without_time(found.checked()[0]) == without_time(expected.checked()[0])
+    expected, result = (ResultFolder(tmp_path / run / "eval" / "corruptions") for run in ("whole", "killed"))
+    assert result.rows() == expected.rows()
+    assert without_time(result.checked()[0]) == without_time(expected.checked()[0])
 
 
 def test_a_damaged_image_is_named_and_skipped_only_on_request(vitadel: Command, tmp_path: Path) -> None:

@@ -79,13 +79,13 @@ def evaluations(stage: Stage, threat: Threat, classes: int) -> int:
     ids=["standard-linf", "standard-l2", "standard-l1", "plus", "rand"],
 )
 def test_published_budgets(attack: AutoAttack, threat: Threat, expected: dict[str, int]) -> None:
-    found = {stage.name: evaluations(stage, threat, classes=10) for stage in attack.stages(threat)}
-    assert list(found.items()) == list(expected.items())
+    result = {stage.name: evaluations(stage, threat, classes=10) for stage in attack.stages(threat)}
+    assert list(result.items()) == list(expected.items())
 
 
 def test_fewer_classes_leave_fewer_targets() -> None:
-    found = {stage.name: evaluations(stage, Linf(0.1), classes=4) for stage in AutoAttack().stages(Linf(0.1))}
-    assert found == {"apgd-ce": 101, "apgd-t": 3 * 101, "fab-t": 3 * 101, "square": 5001}
+    result = {stage.name: evaluations(stage, Linf(0.1), classes=4) for stage in AutoAttack().stages(Linf(0.1))}
+    assert result == {"apgd-ce": 101, "apgd-t": 3 * 101, "fab-t": 3 * 101, "square": 5001}
 
 
 def test_each_stage_maximizes_its_published_loss() -> None:

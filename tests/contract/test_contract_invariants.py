@@ -261,8 +261,8 @@ def test_attacks_under_no_grad_give_the_same_pixels(
 
     expected = run()
     with caller():
-        found = run()
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+        result = run()
+    torch.testing.assert_close(result, expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("caller", [torch.no_grad, torch.inference_mode], ids=["no_grad", "inference_mode"])
@@ -282,8 +282,8 @@ def test_untargeted_only_attacks_under_no_grad_give_the_same_pixels(
 
     expected = run()
     with caller():
-        found = run()
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+        result = run()
+    torch.testing.assert_close(result, expected, rtol=0, atol=1e-12)
 
 
 def test_a_plain_function_can_be_attacked(attack: Attack, threat: Threat, pixels: Pixels, net: MakeNet) -> None:

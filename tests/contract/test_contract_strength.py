@@ -41,18 +41,18 @@ def test_more_steps_of_the_same_length_are_never_weaker(
     """The iterates of the longer search begin with those of the shorter one."""
     model, x0, threat = net(torch.float64), pixels(7, torch.float64), with_eps(threat, threat.eps / 8)
     goal = Untargeted(model.eval()(x0).argmax(1), loss)
-    found = [outcome(PGD(steps=n, step_size=threat.eps / 2), model, x0, goal, threat) for n in (1, 2, 4, 8)]
-    assert all(never_weaker(weak, strong) for weak, strong in pairwise(found))
-    assert found[-1] != found[0]
+    result = [outcome(PGD(steps=n, step_size=threat.eps / 2), model, x0, goal, threat) for n in (1, 2, 4, 8)]
+    assert all(never_weaker(weak, strong) for weak, strong in pairwise(result))
+    assert result[-1] != result[0]
 
 
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
 def test_more_restarts_are_never_weaker(threat: Threat, loss: Loss, pixels: Pixels, net: MakeNet) -> None:
     model, x0, threat = net(torch.float64), pixels(7, torch.float64), with_eps(threat, threat.eps / 8)
     goal = Untargeted(model.eval()(x0).argmax(1), loss)
-    found = [outcome(PGD(steps=1, step_size=threat.eps / 10, restarts=n), model, x0, goal, threat) for n in (1, 2, 4)]
-    assert all(never_weaker(weak, strong) for weak, strong in pairwise(found))
-    assert found[-1] != found[0]
+    result = [outcome(PGD(steps=1, step_size=threat.eps / 10, restarts=n), model, x0, goal, threat) for n in (1, 2, 4)]
+    assert all(never_weaker(weak, strong) for weak, strong in pairwise(result))
+    assert result[-1] != result[0]
 
 
 # attacks by how often, towards how many classes or how long they search

@@ -51,7 +51,7 @@ def test_the_solver_at_the_box_matches_a_general_optimizer(threat: Threat, suppo
         L2: lambda v: np.asarray(threat.eps**2 - ((v[:5] - v[5:]) ** 2).sum()),
         L1: lambda v: np.asarray(threat.eps - v.sum()),
     }
-    found = minimize(
+    result = minimize(
         lambda v: -(gradient @ (v[:5] - v[5:])),
         np.full(10, 0.01),
         jac=lambda v: np.concatenate([-gradient, gradient]),
@@ -60,4 +60,4 @@ def test_the_solver_at_the_box_matches_a_general_optimizer(threat: Threat, suppo
         constraints={"type": "ineq", "fun": budget[type(threat)]},
         options={"maxiter": 500, "ftol": 1e-12},
     )
-    assert support(threat, gradient, x0) == pytest.approx(-found.fun, rel=1e-5)
+    assert support(threat, gradient, x0) == pytest.approx(-result.fun, rel=1e-5)

@@ -176,8 +176,8 @@ def resume(server: Server, case: Case, long: Long, reference: Reference) -> None
 
 def difference_in(case: Case, reference: Reference, ignored: str = "") -> str | None:
     """Where the result of the case's run differs from the uninterrupted one; the file `ignored` is not compared."""
-    expected, found = (
+    expected, actual = (
         {name: value for name, value in result.items() if not ignored or not ignored.startswith(name)}
         for result in (reference.result, result_of(case.folder / "run"))
     )
-    return first_difference(expected, found)
+    return first_difference(expected, actual)

@@ -174,7 +174,7 @@ def _used(server: Server, case: Case, long: Long, reference: Reference, damage: 
 def _compared(server: Server, case: Case, damage: Damage, order: Order, read: Callable[[Case, Ended], object]) -> str:
     """A command on the damaged run and on the repaired one."""
     ended = _run(server, case, order, damage)
-    found = read(case, ended)
+    result = read(case, ended)
     _mend(case, damage)
     whole = server.run(order)
     expected = read(case, whole)
@@ -183,7 +183,7 @@ def _compared(server: Server, case: Case, damage: Damage, order: Order, read: Ca
     if ended.code == 2:
         _check_names(ended, damage)
         return "refused"
-    if whole.code == 0 and (found == expected or _is_provenance(damage) or _is_a_picture_gone(damage)):
+    if whole.code == 0 and (result == expected or _is_provenance(damage) or _is_a_picture_gone(damage)):
         return "the same page or output"
     raise Bug(f"{damage.sort} damaged: `{order.words[0]}` has other output and does not detect it")
 
@@ -207,8 +207,8 @@ def _output(case: Case, ended: Ended) -> object:
 def _run(server: Server, case: Case, order: Order, damage: Damage) -> Ended:
     case.step(*order.words)
     ended = server.run(order)
-    if found := complaint(ended):
-        raise Bug(f"{damage.sort} damaged: {order.words[0]}: {found}")
+    if result := complaint(ended):
+        raise Bug(f"{damage.sort} damaged: {order.words[0]}: {result}")
     return ended
 
 

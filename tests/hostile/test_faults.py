@@ -59,8 +59,8 @@ def _judged(server: Server, case: Case, long: Long, reference: Reference, fault:
     order = replace(long.order(case.folder), fault=fault)
     case.step(*order.words, what=str(fault or ""))
     ended = server.run(order)
-    if found := complaint(ended):
-        raise Bug(f"{long.kind}: {found}")
+    if result := complaint(ended):
+        raise Bug(f"{long.kind}: {result}")
     mend()
     resume(server, case, long, reference)
     return "refused, then the same" if ended.code else "not hindered"

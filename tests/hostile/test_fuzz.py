@@ -46,8 +46,8 @@ def _begun(folder: Path, before: bool) -> Callable[[], bool]:
 
 
 def _judge(case: Case, ended: Ended, *, claimed: bool) -> None:
-    if found := complaint(ended):
-        raise Bug(_without_what_was_typed(found))
+    if result := complaint(ended):
+        raise Bug(_without_what_was_typed(result))
     if (case.folder / CANARY).exists():
         raise Bug("code in a file was run")
     if ended.code == 2 and claimed and not was_met_at_work(ended):

@@ -57,6 +57,6 @@ def _interrupted(server: Server, case: Case, long: Long, reference: Reference) -
         started.process.join(delay)
         started.send(number)
         ended = started.wait(300)
-    if found := complaint(ended, _ENDS[number]):
-        raise Bug(f"{long.kind}, {number.name}: {found}")
+    if result := complaint(ended, _ENDS[number]):
+        raise Bug(f"{long.kind}, {number.name}: {result}")
     return ended.code

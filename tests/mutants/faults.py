@@ -132,10 +132,10 @@ class _Finder:
     ) -> Iterator[tuple[int, int, tuple[str, ...]]]:
         start = self._end(left)
         gap = self.source[start : self._start(right)].decode()
-        found = re.search(pattern, gap)
-        if found is not None and "#" not in gap:
-            first = start + len(gap[: found.start()].encode())
-            yield first, first + len(found[0].encode()), texts
+        result = re.search(pattern, gap)
+        if result is not None and "#" not in gap:
+            first = start + len(gap[: result.start()].encode())
+            yield first, first + len(result[0].encode()), texts
 
     def _start(self, node: ast.AST) -> int:
         return self.starts[node.lineno - 1] + node.col_offset  # type: ignore[attr-defined]

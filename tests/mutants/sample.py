@@ -95,7 +95,7 @@ def main() -> int:
 def drawn(places: dict[Path, list[list[Fault]]], count: int, seed: int) -> list[Mutant]:
     """Places drawn evenly, and one fault of each."""
     rng = random.Random(seed)  # noqa: S311
-    everywhere = [(file, faults) for file, found in places.items() for faults in found]
+    everywhere = [(file, faults) for file, result in places.items() for faults in result]
     chosen = rng.sample(everywhere, min(count, len(everywhere)))
     return [Mutant(file, rng.choice(faults)) for file, faults in chosen]
 
@@ -141,11 +141,11 @@ def read_records(files: Sequence[Path], jobs: int) -> dict[Path, FileRecord]:
     records = {file: read_record(file, ROOT, KEPT) for file in files}
     make_records([file for file, record in records.items() if record is None], jobs)
     read = {file: record or read_record(file, ROOT, KEPT) for file, record in records.items()}
-    found = {file: record for file, record in read.items() if record is not None}
-    broken = [test for record in found.values() for test in record.failed]
+    result = {file: record for file, record in read.items() if record is not None}
+    broken = [test for record in result.values() for test in record.failed]
     if broken:
         print(f"{len(broken)} tests fail without a fault and are left out: {', '.join(broken)}", flush=True)
-    return found
+    return result
 
 
 def make_records(files: Sequence[Path], jobs: int) -> None:

@@ -44,10 +44,10 @@ def test_short_commands_run(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    found = commands(page)
-    if any(command.startswith(LONG) for command in found):
+    result = commands(page)
+    if any(command.startswith(LONG) for command in result):
         pytest.skip("the page trains first; the slow suite runs it whole")
-    for command in found:
+    for command in result:
         run(command, monkeypatch, capsys)
 
 

@@ -53,15 +53,15 @@ def test_pgd_matches_foolbox(model: models.Model, batch: tuple[Tensor, Tensor]) 
     x, y = batch
     theirs = foolbox.PyTorchModel(model, bounds=(0, 1))
     attack = foolbox.attacks.LinfPGD(abs_stepsize=2 / 255, steps=7, random_start=False)
-    _, found, _ = attack(theirs, x, y, epsilons=8 / 255)
+    _, result, _ = attack(theirs, x, y, epsilons=8 / 255)
     ours = PGD(steps=7, step_size=2 / 255, random_start=False, keep_best=False)
-    torch.testing.assert_close(ours(model, x, Untargeted(y), Linf(8 / 255), seed=0).x_adv, found, rtol=0, atol=1e-9)
+    torch.testing.assert_close(ours(model, x, Untargeted(y), Linf(8 / 255), seed=0).x_adv, result, rtol=0, atol=1e-9)
     # in L2 both take the same steps until the ball is left; there they rescale and clip, we project exactly
     attack = foolbox.attacks.L2PGD(abs_stepsize=0.05, steps=7, random_start=False)
-    _, found, _ = attack(theirs, x * 0.5 + 0.25, y, epsilons=0.5)
+    _, result, _ = attack(theirs, x * 0.5 + 0.25, y, epsilons=0.5)
     ours = PGD(steps=7, step_size=0.05, random_start=False, keep_best=False)
     inside = ours(model, x * 0.5 + 0.25, Untargeted(y), L2(0.5), seed=0).x_adv
-    torch.testing.assert_close(inside, found, rtol=0, atol=1e-6)
+    torch.testing.assert_close(inside, result, rtol=0, atol=1e-6)
 
 
 def test_autoattack_runs_on_our_model(model: models.Model, batch: tuple[Tensor, Tensor]) -> None:
@@ -69,8 +69,8 @@ def test_autoattack_runs_on_our_model(model: models.Model, batch: tuple[Tensor, 
     x, y = batch
     with torch.random.fork_rng(devices=[]):  # it reseeds the global generator
         judge = pyautoattack.AutoAttack(model.float(), version="custom", attacks=["apgd-ce"], eps=16 / 255, seed=0)
-        found, *_ = judge.run_standard_evaluation(x.float(), y, batch_size=6)
-    assert (found - x.float()).abs().max() <= 16 / 255 + 1e-6
+        result, *_ = judge.run_standard_evaluation(x.float(), y, batch_size=6)
+    assert (result - x.float()).abs().max() <= 16 / 255 + 1e-6
 
 
 # ------------------------------------------- AutoAttack's parts, step by step

@@ -75,14 +75,14 @@ GIVEN: dict[str, dict[str, Any]] = {
 
 def _dataclasses() -> Iterator[tuple[str, type]]:
     """Every public dataclass of the package, but for those of reports and run folders."""
-    for found in pkgutil.walk_packages(vitadel.__path__, "vitadel."):
-        if found.name.startswith(("vitadel.report", "vitadel.runs", "vitadel.cli", "vitadel.__main__")):
+    for result in pkgutil.walk_packages(vitadel.__path__, "vitadel."):
+        if result.name.startswith(("vitadel.report", "vitadel.runs", "vitadel.cli", "vitadel.__main__")):
             continue
-        for name, kind in vars(importlib.import_module(found.name)).items():
-            if not isinstance(kind, type) or kind.__module__ != found.name or name.startswith("_"):
+        for name, kind in vars(importlib.import_module(result.name)).items():
+            if not isinstance(kind, type) or kind.__module__ != result.name or name.startswith("_"):
                 continue
             if dataclasses.is_dataclass(kind):
-                yield f"{found.name}.{name}".removeprefix("vitadel."), kind
+                yield f"{result.name}.{name}".removeprefix("vitadel."), kind
 
 
 def _types(kind: type) -> dict[str, Any]:

@@ -125,10 +125,10 @@ def test_identity_blocks_form_one_group(x: Tensor) -> None:
         for layer in (model.net.blocks[1].attn.proj, model.net.blocks[1].mlp.fc2):  # type: ignore[index, union-attr]
             layer.weight.zero_()
             layer.bias.zero_()
-    found = values(studied(model, x), "all")
-    assert float(found[0, 1]) == pytest.approx(1, abs=1e-12)
-    assert float(found[0, 2]) < 0.999
-    assert float(found[0, 2]) == pytest.approx(float(found[1, 2]), abs=1e-12)
+    result = values(studied(model, x), "all")
+    assert float(result[0, 1]) == pytest.approx(1, abs=1e-12)
+    assert float(result[0, 2]) < 0.999
+    assert float(result[0, 2]) == pytest.approx(float(result[1, 2]), abs=1e-12)
 
 
 def given_by(model: Model, names: list[str], x: Tensor) -> list[Tensor]:
@@ -171,9 +171,9 @@ def test_layers_of_different_shapes_are_compared_by_cka(x: Tensor, biased: bool,
 @pytest.mark.parametrize("family", SHAPES)
 def test_every_family_has_a_map(family: str, x: Tensor) -> None:
     result = studied(tiny(family), x)
-    found = values(result, "whole")
-    assert found.shape == (SHAPES[family], SHAPES[family])
-    torch.testing.assert_close(found.diagonal(), torch.ones(SHAPES[family], dtype=torch.float64))
+    actual = values(result, "whole")
+    assert actual.shape == (SHAPES[family], SHAPES[family])
+    torch.testing.assert_close(actual.diagonal(), torch.ones(SHAPES[family], dtype=torch.float64))
     assert "class" not in result["maps"]["own"]
     assert [one["kind"] for one in result["exhibits"]] == ["heat", "lines", "table"]
 
@@ -323,10 +323,10 @@ def test_the_exhibits_show_the_maps(x: Tensor) -> None:
     assert [one["name"] for one in heat["matrices"]] == ["all tokens", "class token"]
     assert heat["matrices"][0]["values"] == result["maps"]["own"]["all"]["values"]
     assert heat["rows"] == ["0", "1", "2"]
-    found = values(result, "all")
+    actual = values(result, "all")
     assert lines["lines"][0]["x"] == [1, 2]
-    assert lines["lines"][0]["y"] == [float(found[0, 1]), float(found[1, 2])]
-    assert table["rows"][0] == ["blocks.1", float(found[0, 1]), float(values(result, "class")[0, 1])]
+    assert lines["lines"][0]["y"] == [float(actual[0, 1]), float(actual[1, 2])]
+    assert table["rows"][0] == ["blocks.1", float(actual[0, 1]), float(values(result, "class")[0, 1])]
     late = studied(tiny("cait"), x)["exhibits"]
     assert [one["title"] for one in late[:2]] == [
         "Correlation of representations: all tokens",

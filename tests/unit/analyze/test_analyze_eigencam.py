@@ -45,16 +45,16 @@ def test_maps_match_a_full_decomposition(cells: int, channels: int, center: bool
 def test_single_precision_is_accurate_to_a_few_digits_less(center: bool) -> None:
     a = features(8, 100, 80, torch.float32)
     known = upright(by_svd(a, center))
-    found = eigencam(a, center=center)
-    assert found.dtype == torch.float32
-    assert float(((found - known).abs().amax(1) / known.abs().amax(1)).max()) < 2e-4
+    result = eigencam(a, center=center)
+    assert result.dtype == torch.float32
+    assert float(((result - known).abs().amax(1) / known.abs().amax(1)).max()) < 2e-4
 
 
 def test_the_strongest_value_is_positive_whatever_the_sign_of_the_features() -> None:
     a = features(5, 36, 20)
     for one in (a, -a):
-        found = eigencam(one)
-        assert bool((found.amax(1) >= -found.amin(1)).all())
+        result = eigencam(one)
+        assert bool((result.amax(1) >= -result.amin(1)).all())
     torch.testing.assert_close(eigencam(-a), eigencam(a), atol=1e-9, rtol=1e-9)
 
 
@@ -80,8 +80,8 @@ def test_a_map_does_not_depend_on_the_batch() -> None:
 def test_two_equal_eigenvalues_converge_to_one_of_their_vectors() -> None:
     a = torch.zeros(1, 40, 40, dtype=torch.float64)
     a[0].fill_diagonal_(1.0)
-    found = eigencam(a)[0]
-    assert float(found.norm()) == pytest.approx(1, abs=1e-9)
+    result = eigencam(a)[0]
+    assert float(result.norm()) == pytest.approx(1, abs=1e-9)
     # and close ones, on which the iteration converges slowly
     close = torch.diag_embed(1 - 1e-9 * torch.arange(40, dtype=torch.float64))[None]
     assert float(eigencam(close)[0].norm()) == pytest.approx(1, abs=1e-6)
@@ -90,9 +90,9 @@ def test_two_equal_eigenvalues_converge_to_one_of_their_vectors() -> None:
 @pytest.mark.parametrize("size", [0.0, 1e-30, 1e25])
 def test_features_of_any_size(size: float) -> None:
     a = features(2, 30, 20, torch.float32) * size
-    found = eigencam(a)
-    assert bool(found.isfinite().all())
-    torch.testing.assert_close(found, size * eigencam(features(2, 30, 20, torch.float32)), atol=0, rtol=1e-4)
+    result = eigencam(a)
+    assert bool(result.isfinite().all())
+    torch.testing.assert_close(result, size * eigencam(features(2, 30, 20, torch.float32)), atol=0, rtol=1e-4)
 
 
 def test_matches_the_reference_up_to_the_sign() -> None:

@@ -108,11 +108,11 @@ def test_the_radius_is_respected(model: Model, x: Tensor) -> None:
         size = float(moved.abs().max() if norm is Norm.LINF else moved.norm())
         assert size == pytest.approx(eps, abs=0.03)
     noisy = FeatureVisualization(classes=(2,), starts=(Start.CODE, Start.TEXT), eps=0.2, steps=1, step_size=1e-9)
-    found = studied(model, x, noisy)
-    code, text = found["rows"]["noise, code"], found["rows"]["noise, text"]
+    result = studied(model, x, noisy)
+    code, text = result["rows"]["noise, code"], result["rows"]["noise, text"]
     assert code["fine"] != text["fine"]  # within the radius the code begins somewhere else than the text
     # and around noise of its own: shared, no pixel would differ by more than the radius
-    assert int(np.abs(drawn(found, 0, 0).astype(int) - drawn(found, 1, 0).astype(int)).max()) > 0.5 * 255
+    assert int(np.abs(drawn(result, 0, 0).astype(int) - drawn(result, 1, 0).astype(int)).max()) > 0.5 * 255
 
 
 def test_targets_are_drawn_from_the_seed(model: Model, x: Tensor) -> None:

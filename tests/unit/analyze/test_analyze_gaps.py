@@ -18,11 +18,11 @@ OPTIONS = {"depth": 2, "embed_dim": 24, "num_heads": 3}
 
 @pytest.fixture(scope="module")
 def model() -> Model:
-    found = load("timm:test_vit", num_classes=10, image_size=8, patch_size=2, options=OPTIONS, seed=0).eval()
+    result = load("timm:test_vit", num_classes=10, image_size=8, patch_size=2, options=OPTIONS, seed=0).eval()
     with torch.no_grad():  # initial weights have gaps of nearly zero
-        for name, weight in found.named_parameters():
+        for name, weight in result.named_parameters():
             weight.mul_(40 if "qkv.weight" in name else 1)
-    return found
+    return result
 
 
 @pytest.fixture(scope="module")
@@ -42,11 +42,11 @@ def exact(model: Model, images: TensorImages, factors: list[float] | None = None
     double.load_state_dict({name: weight.double() for name, weight in model.state_dict().items()})
     with double.taps.scale(factors or 1.0), double.taps.read("blocks.*.attn.logits") as seen:
         double(images.images(torch.arange(len(images))).double())
-    found = {}
+    result = {}
     for name, scores in seen.items():
         ordered = np.sort(scores.numpy(), -1)
-        found[name.removesuffix(".logits")] = (ordered[..., -1] - ordered[..., -2]).swapaxes(0, 1).reshape(3, -1)
-    return found
+        result[name.removesuffix(".logits")] = (ordered[..., -1] - ordered[..., -2]).swapaxes(0, 1).reshape(3, -1)
+    return result
 
 
 @pytest.mark.parametrize("factors", [None, [0.01, 3.0]])
@@ -100,8 +100,8 @@ def test_reference_lines_are_the_limits_of_the_formats() -> None:
 
 def test_shares_beyond_the_reference_lines() -> None:
     values = [line * side for line in LINES.values() for side in (1 - 1e-9, 1 + 1e-9)]
-    found = count_gaps(planted(values))
-    assert found.beyond_HL.tolist() == [[7, 5, 3, 1]]
+    result = count_gaps(planted(values))
+    assert result.beyond_HL.tolist() == [[7, 5, 3, 1]]
 
 
 def test_ties_masks_and_single_scores() -> None:
@@ -117,6 +117,6 @@ def test_ties_masks_and_single_scores() -> None:
 
 
 def test_the_outer_bins_hold_values_outside_the_range() -> None:
-    found = count_gaps(planted([1e-9, 1e9]))
-    assert found.bins_HC[0, [0, -1]].tolist() == [1, 1]
+    result = count_gaps(planted([1e-9, 1e9]))
+    assert result.bins_HC[0, [0, -1]].tolist() == [1, 1]
     assert binned_median([0] * (len(EDGES)) + [3], 4e9) == 4e9

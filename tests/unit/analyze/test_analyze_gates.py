@@ -123,7 +123,7 @@ def recomputed(model: Model, x: Tensor, prefix: int) -> Tensor:
         model(x)
     for handle in handles:
         handle.remove()
-    width, found = DIM // HEADS, torch.zeros(len(x), DEPTH, 4, 4, dtype=torch.float64)
+    width, result = DIM // HEADS, torch.zeros(len(x), DEPTH, 4, 4, dtype=torch.float64)
     for block, (z_BND, found_ABND) in enumerate(entered):
         weights = {key: value.numpy() for key, value in net.fusions[block].state_dict().items()}
         for image in range(len(x)):
@@ -137,8 +137,8 @@ def recomputed(model: Model, x: Tensor, prefix: int) -> Tensor:
                 share_N = (tokens[1] / tokens.sum(0)).mean(0)
                 for row in range(4):
                     for column in range(4):
-                        found[image, block, row, column] += share_N[prefix + 4 * row + column] / HEADS
-    return found
+                        result[image, block, row, column] += share_N[prefix + 4 * row + column] / HEADS
+    return result
 
 
 def _weights(s_ANN: np.ndarray, tuning: Tuning) -> np.ndarray:
@@ -157,13 +157,13 @@ def test_shares_match_the_weights(x: Tensor, tuning: Tuning, registers: int) -> 
     assert slow.std() > 0.01  # so that a wrong order of patches is seen
     torch.testing.assert_close(maps(result, 1).double(), slow, atol=1e-6, rtol=0)
     torch.testing.assert_close(maps(result, 0).double(), 1 - slow, atol=1e-6, rtol=0)
-    found, image_means = result["shares"]["rob"], slow.mean((2, 3))
-    assert found["mean"] == pytest.approx(image_means.mean(0).tolist(), abs=1e-12)
-    assert found["deviation"] == pytest.approx(image_means.std(0, correction=0).tolist(), abs=1e-12)
-    assert found["least"] == pytest.approx(image_means.amin(0).tolist(), abs=1e-12)
-    assert found["greatest"] == pytest.approx(image_means.amax(0).tolist(), abs=1e-12)
+    actual, image_means = result["shares"]["rob"], slow.mean((2, 3))
+    assert actual["mean"] == pytest.approx(image_means.mean(0).tolist(), abs=1e-12)
+    assert actual["deviation"] == pytest.approx(image_means.std(0, correction=0).tolist(), abs=1e-12)
+    assert actual["least"] == pytest.approx(image_means.amin(0).tolist(), abs=1e-12)
+    assert actual["greatest"] == pytest.approx(image_means.amax(0).tolist(), abs=1e-12)
     spread = slow.flatten(2).std(-1, correction=0).mean(0)
-    assert found["over_patches"] == pytest.approx(spread.tolist(), abs=1e-12)
+    assert actual["over_patches"] == pytest.approx(spread.tolist(), abs=1e-12)
 
 
 def test_results_do_not_depend_on_the_batch(x: Tensor) -> None:

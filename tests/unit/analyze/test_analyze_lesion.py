@@ -69,9 +69,9 @@ def test_accuracies_match_models_with_skipped_parts(x: Tensor) -> None:
     assert min(single(result, "block").values()) < 1
     for one in result["random"]:
         ending = {"block": "", "attention": ".attn", "mlp": ".mlp"}[one["kind"]]
-        for layers, found in zip(one["layers"], one["accuracies"], strict=True):
+        for layers, actual in zip(one["layers"], one["accuracies"], strict=True):
             skipped = [f"{name}{ending}" for name in layers]
-            assert found == float((predictions(model, x, *skipped) == y).double().mean())
+            assert actual == float((predictions(model, x, *skipped) == y).double().mean())
 
 
 def test_removing_an_identity_block_changes_nothing(x: Tensor) -> None:
@@ -118,10 +118,10 @@ def test_every_block_is_drawn_as_often_as_any_other(x: Tensor) -> None:
 def test_means_and_standard_errors(x: Tensor) -> None:
     result = studied(tiny("vit"), x, torch.arange(10) % 5, Lesion(draws=7))
     for one in result["random"]:
-        found = one["accuracies"]
-        assert one["mean"] == pytest.approx(statistics.mean(found))
-        assert one["standard_error"] == pytest.approx(statistics.stdev(found) / math.sqrt(7))
-        assert (one["least"], one["greatest"]) == (min(found), max(found))
+        actual = one["accuracies"]
+        assert one["mean"] == pytest.approx(statistics.mean(actual))
+        assert one["standard_error"] == pytest.approx(statistics.stdev(actual) / math.sqrt(7))
+        assert (one["least"], one["greatest"]) == (min(actual), max(actual))
     curve = result["exhibits"][2]["lines"][0]
     blocks = [one for one in result["random"] if one["kind"] == "block"]
     assert curve["y"] == [one["mean"] for one in blocks]

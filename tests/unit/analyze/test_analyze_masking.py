@@ -84,12 +84,12 @@ def hidden(pointer: Model) -> dict[str, object]:
 
 def test_a_network_with_masked_gradients_is_detected(hidden: dict[str, object]) -> None:
     assert answer(hidden) == "masked"
-    found = evidence(hidden)
+    result = evidence(hidden)
     gradients = hidden["gradients"]
     assert isinstance(gradients, dict)
     assert min(share["accuracy"] for share in gradients.values()) > 0.9
-    assert found["zero-gradients"]["points"] == found["gaps"]["points"] == "masked"
-    assert found["square"]["points"] == found["far"]["points"] == "masked"
+    assert result["zero-gradients"]["points"] == result["gaps"]["points"] == "masked"
+    assert result["square"]["points"] == result["far"]["points"] == "masked"
 
 
 def test_the_numbers_are_consistent(hidden: dict[str, object]) -> None:

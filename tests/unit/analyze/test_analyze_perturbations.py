@@ -135,9 +135,9 @@ def test_numbers_match_the_attack(x: Tensor) -> None:
 
 
 def test_the_mean_has_the_normal_interval() -> None:
-    found = mean_interval([1.0, 2.0, 3.0, float("nan")])
-    assert found["mean"] == 2
-    assert found["high"] - found["mean"] == pytest.approx(1.959964 / 3**0.5)
+    result = mean_interval([1.0, 2.0, 3.0, float("nan")])
+    assert result["mean"] == 2
+    assert result["high"] - result["mean"] == pytest.approx(1.959964 / 3**0.5)
     assert mean_interval([4.0])["mean"] == 4
     assert np.isnan(mean_interval([4.0])["low"])
     assert np.isnan(mean_interval([])["mean"])
@@ -210,10 +210,10 @@ def test_large_images_are_shown_with_a_detail() -> None:
 def test_an_image_ranks_first_only_above_all_shifted_grids() -> None:
     # ranks of a grid of 4 among its 16 places: first, second of two equals, second, last
     columns = {"change_rank": [1 / 16, 1.5 / 16, 2 / 16, 1.0], "change_aligned": [2.0, 1.0, 1.0, 0.5]}
-    found = mean_alignment(TableRows({"index": [0, 1, 2, 3], **columns}), "change", 4)
-    assert found["first"] == 1
-    assert found["mean_rank"] == pytest.approx((1 + 1.5 + 2 + 16) / 64)
-    assert found["mean"] == pytest.approx(1.125)
+    result = mean_alignment(TableRows({"index": [0, 1, 2, 3], **columns}), "change", 4)
+    assert result["first"] == 1
+    assert result["mean_rank"] == pytest.approx((1 + 1.5 + 2 + 16) / 64)
+    assert result["mean"] == pytest.approx(1.125)
 
 
 def test_invalid_settings_are_refused(x: Tensor) -> None:

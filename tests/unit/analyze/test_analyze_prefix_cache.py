@@ -74,8 +74,8 @@ def by_taps(model: Model, x: Tensor, one: Variant) -> Tensor:
 
 
 def logits(model: Model, x: Tensor, variants: list[Variant]) -> dict[Variant, Tensor]:
-    found, layers = layers_of(model)
-    cache = PrefixCache(found, layers, [])
+    result, layers = layers_of(model)
+    cache = PrefixCache(result, layers, [])
     with torch.no_grad():
         return {one: cache.logits(x, one) for one in sorted({variant(layers), *variants})}
 
@@ -120,11 +120,11 @@ def test_skipped_convolution_units_match_a_network_without_them(x: Tensor) -> No
 
 def test_attention_masks_begin_at_the_planned_block(x: Tensor) -> None:
     model = tiny("vit")
-    found, layers = layers_of(model)
+    result, layers = layers_of(model)
     keep = torch.rand(17, 17, generator=torch.Generator().manual_seed(2)) < 0.4
     keep.fill_diagonal_(True)
     near = torch.eye(17, dtype=torch.bool)
-    cache = PrefixCache(found, layers, [keep, near])
+    cache = PrefixCache(result, layers, [keep, near])
     variants = [(0, 0, 0, 0), (0, 0, 4, 5), (0, 0, 5, 0), (0, 1, 0, 4), (4, 4, 4, 4), (5, 0, 2, 0)]
     for one in sorted(variants):
         with torch.no_grad():

@@ -177,9 +177,9 @@ def test_accuracy_matches_slow_attention_to_random_patches(shuffle: Shuffle, x: 
     assert result["near"][0]["accuracy"] < 1
     assert result["random"][0]["accuracy"] < 1
     line = result["exhibits"][0]["lines"][1]
-    found = [one["accuracy"] for one in result["random"]]
-    assert line["y"] == [pytest.approx(sum(found) / 2)]
-    assert (line["low"], line["high"]) == ([min(found)], [max(found)])
+    actual = [one["accuracy"] for one in result["random"]]
+    assert line["y"] == [pytest.approx(sum(actual) / 2)]
+    assert (line["low"], line["high"]) == ([min(actual)], [max(actual)])
 
 
 @pytest.mark.parametrize("family", ["vit", "registers", "distilled"])
@@ -192,10 +192,10 @@ def test_accuracy_matches_slow_attention_to_the_class_token(
     blocks = range(count) if end == "first" else range(DEPTH - count, DEPTH)
     y = slowly(model, x, lambda block, i, j: block not in blocks or (itself and i == j), PREFIX[family])
     result = studied(model, x, y, RestrictedAttention(itself=itself, draws=0, distances=(3,)))
-    found = {(one["end"], one["blocks"]): one["accuracy"] for one in result["class_only"]}
-    assert found[end, count] == 1
-    assert sorted(found) == [(where, k) for where in ("first", "last") for k in (1, 2, 3)]
-    assert found["first", 3] == found["last", 3]
+    actual = {(one["end"], one["blocks"]): one["accuracy"] for one in result["class_only"]}
+    assert actual[end, count] == 1
+    assert sorted(actual) == [(where, k) for where in ("first", "last") for k in (1, 2, 3)]
+    assert actual["first", 3] == actual["last", 3]
     assert result["random"] == []
 
 

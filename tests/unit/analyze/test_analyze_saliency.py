@@ -309,8 +309,8 @@ def test_statistics_and_exhibits_match_the_maps(x: Tensor) -> None:
 def test_results_do_not_depend_on_batches_or_interruptions(x: Tensor, tmp_path: Path) -> None:
     model = tiny("vit").double()
     whole, single = studied(model, x, Saliency(steps=2)), studied(model, x, Saliency(steps=2), batch_size=1)
-    for method, found in whole["maps"].items():
-        for key, value in found.items():
+    for method, result in whole["maps"].items():
+        for key, value in result.items():
             assert single["maps"][method][key]["mean"] == pytest.approx(value["mean"], abs=1e-6)
 
     many = x.repeat(5, 1, 1, 1)

@@ -86,8 +86,8 @@ def test_the_control_shuffles_all_labels_once(x: Tensor, y: Tensor) -> None:
     again: dict[str, Any] = semantics(Stripes(), x, y, {"reads": Looking()}, Linf(EPS), FULL, seed=3, batch_size=7)
     other: dict[str, Any] = semantics(Stripes(), x, y, {"reads": Looking()}, Linf(EPS), FULL, seed=4)
     assert again["scores"] == result["scores"]
-    found = [scores(one, "reads", "shuffled") for one in (result, other)]
-    assert found[0] != found[1] or result["scores"]["reads"]["shuffled"] != other["scores"]["reads"]["shuffled"]
+    actual = [scores(one, "reads", "shuffled") for one in (result, other)]
+    assert actual[0] != actual[1] or result["scores"]["reads"]["shuffled"] != other["scores"]["reads"]["shuffled"]
 
 
 def test_classifiers_get_stretched_eight_bit_images(x: Tensor, y: Tensor) -> None:

@@ -21,10 +21,10 @@ def weighed(*loud: Evidence, correct: int = 120, n: int = 130, classes: int = 10
 
 
 def test_unsuspicious_tests_mean_not_masked() -> None:
-    found = weighed()
-    assert found.answer == NOT_MASKED
-    assert {one.points for one in found.evidence if one.is_decisive} == {NOT_MASKED}
-    assert {one.points for one in found.evidence if not one.is_decisive} == {NOTHING}
+    result = weighed()
+    assert result.answer == NOT_MASKED
+    assert {one.points for one in result.evidence if one.is_decisive} == {NOT_MASKED}
+    assert {one.points for one in result.evidence if not one.is_decisive} == {NOTHING}
 
 
 @pytest.mark.parametrize(
@@ -38,9 +38,9 @@ def test_unsuspicious_tests_mean_not_masked() -> None:
     ids=lambda one: one.code,
 )
 def test_any_decisive_test_suffices(decisive: Evidence) -> None:
-    found = weighed(decisive)
-    assert (decisive.points, found.answer) == (MASKED, MASKED)
-    assert found.because.endswith(decisive.code)
+    result = weighed(decisive)
+    assert (decisive.points, result.answer) == (MASKED, MASKED)
+    assert result.because.endswith(decisive.code)
     assert weighed(decisive, correct=40, n=45).answer == MASKED  # a decisive test needs no hundred images
 
 
@@ -71,30 +71,30 @@ def test_the_level_is_divided_among_comparisons() -> None:
 
 def test_too_few_correct_images_give_no_verdict() -> None:
     assert weighed(correct=100).answer == NOT_MASKED
-    found = weighed(correct=99)
-    assert found.answer == CANNOT_TELL
-    assert "only 99 images are classified correctly, and 100 are needed" in found.because
+    result = weighed(correct=99)
+    assert result.answer == CANNOT_TELL
+    assert "only 99 images are classified correctly, and 100 are needed" in result.because
 
 
 def test_accuracy_at_chance_gives_no_verdict() -> None:
     constant = verdict.far(13, 13, 13, "linf:100/255")  # a constant prediction is robust everywhere
-    found = weighed(constant, correct=13, n=130)
-    assert found.answer == CANNOT_TELL
-    assert "chance" in found.because
+    result = weighed(constant, correct=13, n=130)
+    assert result.answer == CANNOT_TELL
+    assert "chance" in result.because
 
 
 @pytest.mark.parametrize("code", verdict.DECISIVE)
 def test_a_missing_test_is_reported(code: str) -> None:
-    found = weighed(without=code)
-    assert found.answer == CANNOT_TELL
-    assert f"{code} is missing" in found.because
+    result = weighed(without=code)
+    assert result.answer == CANNOT_TELL
+    assert f"{code} is missing" in result.because
 
 
 def test_zero_gradients_alone_are_not_decisive() -> None:
     some = verdict.zero_gradients({"cross-entropy, images": 0, "margin, random points": 2}, 130)
     assert some.points == MASKED
-    found = weighed(some)
-    assert (found.answer, found.because) == (
+    result = weighed(some)
+    assert (result.answer, result.because) == (
         CANNOT_TELL,
         "gradients are exactly zero, yet no attack does better without them",
     )

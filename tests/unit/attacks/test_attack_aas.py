@@ -95,10 +95,10 @@ def test_factors_of_one_change_nothing(model: Model, x: Tensor, label_B: Tensor,
         rescale_attack(inner, Factors((1.0, 1.0))),
     )
     if isinstance(inner, IterativeAttack) and isinstance(same, RescaledIterativeAttack):
-        found = [Engine().search(attack, Oracle(model), x, goal, EPS, rng) for attack in (inner, same)]
+        result = [Engine().search(attack, Oracle(model), x, goal, EPS, rng) for attack in (inner, same)]
     else:
-        found = [attack.search(Oracle(model), x, goal, EPS, rng) for attack in (inner, same)]
-    assert torch.equal(*found)
+        result = [attack.search(Oracle(model), x, goal, EPS, rng) for attack in (inner, same)]
+    assert torch.equal(*result)
 
 
 def test_costs_of_an_attack_and_its_scaled_version(model: Model, x: Tensor, label_B: Tensor) -> None:
@@ -112,11 +112,11 @@ def test_costs_of_an_attack_and_its_scaled_version(model: Model, x: Tensor, labe
 
 def test_gradients_are_of_the_rescaled_model(model: Model, x: Tensor, label_B: Tensor) -> None:
     factors = Factors((0.2, 3.0))
-    found = rescale_attack(FGSM(), factors)(model, x, Untargeted(label_B), EPS, seed=0)
+    result = rescale_attack(FGSM(), factors)(model, x, Untargeted(label_B), EPS, seed=0)
     by_hand = FGSM()(RescaledModel(model, factors.attentions), x, Untargeted(label_B), EPS, seed=0)
-    assert torch.equal(found.x_adv, by_hand.x_adv)
-    assert torch.equal(found.success, model(by_hand.x_adv).argmax(1) != label_B)
-    assert not torch.equal(found.x_adv, FGSM()(model, x, Untargeted(label_B), EPS, seed=0).x_adv)
+    assert torch.equal(result.x_adv, by_hand.x_adv)
+    assert torch.equal(result.success, model(by_hand.x_adv).argmax(1) != label_B)
+    assert not torch.equal(result.x_adv, FGSM()(model, x, Untargeted(label_B), EPS, seed=0).x_adv)
 
 
 def test_every_iterate_is_judged_by_the_unscaled_model(model: Model, x: Tensor, label_B: Tensor) -> None:
@@ -145,7 +145,7 @@ def test_every_iterate_is_judged_by_the_unscaled_model(model: Model, x: Tensor, 
             for step in range(inner.num_steps(threat)):
                 _, state = inner.step(Oracle(watched), replace(items, step_B=torch.tensor([step])), state)
             fools = [bool(goal.at(torch.tensor([row])).success(model(point))) for point in seen]
-            found = Engine().search(
+            result = Engine().search(
                 RescaledIterativeAttack(inner, factors),
                 Oracle(model),
                 x[row : row + 1],
@@ -154,9 +154,9 @@ def test_every_iterate_is_judged_by_the_unscaled_model(model: Model, x: Tensor, 
                 one,
             )
             if any(fools):
-                torch.testing.assert_close(found, threat.project(seen[fools.index(True)], x[row : row + 1]))
+                torch.testing.assert_close(result, threat.project(seen[fools.index(True)], x[row : row + 1]))
             else:
-                assert not goal.at(torch.tensor([row])).success(model(found))
+                assert not goal.at(torch.tensor([row])).success(model(result))
 
 
 def test_verdicts_do_not_depend_on_the_batch(model: Model, x: Tensor, label_B: Tensor) -> None:
@@ -196,9 +196,9 @@ def test_a_goal_without_labels_needs_given_factors(model: Model, x: Tensor, labe
 
 
 def test_prepared_searches_factors_once(model: Model, x: Tensor, label_B: Tensor) -> None:
-    ready, found = AAS(PGD(steps=3), Scaling(batches=2, batch_size=8, trial_images=8)).prepared(model, x, label_B, EPS)
-    assert ready.factors == found.best
-    assert len(found.best.attentions) == 2
+    ready, result = AAS(PGD(steps=3), Scaling(batches=2, batch_size=8, trial_images=8)).prepared(model, x, label_B, EPS)
+    assert ready.factors == result.best
+    assert len(result.best.attentions) == 2
 
 
 def test_the_engine_runs_scaled_attacks_like_others(model: Model, x: Tensor, label_B: Tensor) -> None:

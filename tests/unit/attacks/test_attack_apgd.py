@@ -417,10 +417,10 @@ def test_a_sparse_step_moves_the_largest_gradient_entries_equally() -> None:
         expected = torch.zeros(1, 10, dtype=torch.float64)
         for place, sign in moved.items():
             expected[0, place] = sign * 0.6 / len(moved)
-        found = L1(1.0).sparse_step(
+        result = L1(1.0).sparse_step(
             torch.zeros_like(grad), grad, torch.tensor([0.6]), torch.tensor([share], dtype=torch.float64)
         )
-        torch.testing.assert_close(found, expected, rtol=0, atol=1e-7)
+        torch.testing.assert_close(result, expected, rtol=0, atol=1e-7)
 
 
 def test_a_wide_start_spends_its_steps_in_three_balls() -> None:

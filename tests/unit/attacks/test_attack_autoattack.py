@@ -93,7 +93,7 @@ def test_the_cascade_equals_its_stages_in_sequence(norm: Threat, monkeypatch: py
     oracle, x0, label_B = net(6)
     x0, label_B = x0[:6], label_B[:6]
     rng = RandomStreams.of(3, torch.arange(6))
-    found = AutoAttack("brief").search(oracle, x0, Untargeted(label_B), norm, rng)
+    result = AutoAttack("brief").search(oracle, x0, Untargeted(label_B), norm, rng)
     robust, broken_in = list(range(6)), {}
     for number, stage in enumerate(briefly(norm)):
         for image in list(robust):
@@ -103,7 +103,7 @@ def test_the_cascade_equals_its_stages_in_sequence(norm: Threat, monkeypatch: py
             last = number + 1 == len(briefly(norm))
             broken = oracle(x).argmax(1).item() != label_B[image].item()
             if broken or last:
-                torch.testing.assert_close(found[image], x[0], rtol=0, atol=1e-9)
+                torch.testing.assert_close(result[image], x[0], rtol=0, atol=1e-9)
             if broken:
                 robust.remove(image)
                 broken_in[image] = stage.name
@@ -111,7 +111,7 @@ def test_the_cascade_equals_its_stages_in_sequence(norm: Threat, monkeypatch: py
     assert 0 < len(robust) < 6
     assert broken_in
     judged = AutoAttack("brief")(lambda x: oracle(x), x0, Untargeted(label_B), norm, seed=3)
-    torch.testing.assert_close(judged.x_adv, found, rtol=0, atol=1e-9)
+    torch.testing.assert_close(judged.x_adv, result, rtol=0, atol=1e-9)
     assert judged.success.tolist() == [image not in robust for image in range(6)]
     assert judged.distance.max().item() <= norm.eps * (1 + 1e-9)
 

@@ -81,9 +81,9 @@ def run_engine(
     """Every image's result, by the image's number."""
     oracle, judging = Oracle(model or net()), None if judge is None else Oracle(judge)
     stream = (engine or Engine()).run(attack, oracle, pool_of(numbers, attack), threat, judging)
-    found = [result for results in stream for result in results]
-    assert sorted(result.index for result in found) == list(range(len(numbers)))
-    return {numbers[result.index]: result for result in found}
+    actual = [result for results in stream for result in results]
+    assert sorted(result.index for result in actual) == list(range(len(numbers)))
+    return {numbers[result.index]: result for result in actual}
 
 
 def assert_same(one: dict[int, ImageResult], other: dict[int, ImageResult]) -> None:
@@ -243,18 +243,18 @@ def lonely(count: int, attack: IterativeAttack, threat: Threat, model: Model, in
     goal = Untargeted(torch.zeros(count, dtype=torch.int64), margin)
     x0, none = torch.full((count, 1, 1, 1), 0.5, dtype=torch.float64), torch.zeros(count, 0, dtype=torch.int64)
     pool = WorkQueue(RandomStreams.of(0, torch.arange(count)), 2, lambda at: (x0[at], goal.at(at), none[at]))
-    found = [
+    actual = [
         one for results in Engine(sync_interval=interval).run(attack, Oracle(model), pool, threat) for one in results
     ]
-    return sorted(found, key=lambda result: result.index)
+    return sorted(actual, key=lambda result: result.index)
 
 
 def test_restarts_stop_with_the_first_success_and_draw_new_starts() -> None:
     """Only the start can succeed, with a chance of a half: each restart breaks about half of the robust images."""
     count = 400
-    found = lonely(count, PGD(steps=2, restarts=4), Linf(0.4), bright(0.5))
+    actual = lonely(count, PGD(steps=2, restarts=4), Linf(0.4), bright(0.5))
     by_cost: dict[int, list[bool]] = {}
-    for result in found:
+    for result in actual:
         by_cost.setdefault(int(result.forwards), []).append(result.success)
     # a success at the first query of restart w has cost w whole restarts of three queries and one more
     assert set(by_cost) == {1, 4, 7, 10, 12}
@@ -299,7 +299,7 @@ def test_slots_are_refilled_while_images_wait() -> None:
         admitted.append(len(sizes))
         return pool.fetch(at)
 
-    found = [
+    actual = [
         one
         for some in Engine(batch_size=8).run(attack, Oracle(model), replace(pool, fetch=fetch), threat)
         for one in some
@@ -309,7 +309,7 @@ def test_slots_are_refilled_while_images_wait() -> None:
     assert set(sizes[: admitted[-1] + 1]) == {6}
     assert sizes == sorted(sizes, reverse=True)
     # with a judgment after every step, nothing idles: the model's passes are those counted for the images
-    assert sum(sizes) == sum(result.forwards for result in found)
+    assert sum(sizes) == sum(result.forwards for result in actual)
 
 
 def test_results_are_returned_as_soon_as_they_are_final() -> None:
@@ -430,12 +430,12 @@ def test_a_strict_judge_gives_the_verdicts_of_the_strict_model() -> None:
     same = [number for number in range(IMAGES) if images()[1][number] == images()[1][0]]
     attack, threat = PGD(steps=20), Linf(0.01)
     free = run_engine(attack, threat, numbers=same, judge=net())
-    found = run_engine(attack, threat, numbers=same, judge=strict)
-    for number, result in found.items():
+    actual = run_engine(attack, threat, numbers=same, judge=strict)
+    for number, result in actual.items():
         if result.success:
             assert strict(result.x_adv[None]).argmax(1).item() == result.prediction != images()[1][number].item()
         assert result.rejected == 0 or result.forwards > free[number].forwards
-    assert any(result.rejected and result.success for result in found.values())
+    assert any(result.rejected and result.success for result in actual.values())
     # a judge that rejects nothing is the model of the search itself
     assert all(result.rejected == 0 for result in free.values())
 
@@ -465,9 +465,9 @@ class Small:
 def test_out_of_memory_halves_the_batch_and_changes_nothing(name: str, from_call: int) -> None:
     attack, threat = SEARCHES[name]
     model = Small(attack.num_branches(CLASSES), from_call)
-    found = run_engine(attack, threat, Engine(batch_size=64), model=model)
+    result = run_engine(attack, threat, Engine(batch_size=64), model=model)
     assert model.refused >= 1
-    assert_same(found, run_engine(attack, threat))
+    assert_same(result, run_engine(attack, threat))
 
 
 def test_an_image_that_does_not_fit_is_an_error() -> None:
@@ -517,9 +517,9 @@ def test_zero_gradients_are_counted_per_image() -> None:
         return net()(x.detach()) + 0 * x.flatten(1)[:, :1]
 
     attack, threat = SEARCHES["apgd-t"]
-    found = run_engine(attack, threat, model=model)
-    assert found
-    for result in found.values():
+    actual = run_engine(attack, threat, model=model)
+    assert actual
+    for result in actual.values():
         assert result.zero_gradients == result.backwards > 0
 
 
@@ -618,7 +618,7 @@ def test_losses_of_the_stages_differ() -> None:
     attack, threat = SEARCHES["apgd"]
     x0, label_B = images()
     none = torch.zeros(IMAGES, 0, dtype=torch.int64)
-    found = []
+    result = []
     for loss in (margin, cross_entropy):
         goal = Untargeted(label_B, loss)
 
@@ -627,8 +627,8 @@ def test_losses_of_the_stages_differ() -> None:
 
         pool = WorkQueue(RandomStreams.of(0, torch.arange(IMAGES)), CLASSES, fetch)
         stream = Engine().run(attack, Oracle(net()), pool, threat)
-        found.append(torch.stack([one.x_adv for some in stream for one in sorted(some, key=lambda one: one.index)]))
-    assert not torch.allclose(found[0], found[1])
+        result.append(torch.stack([one.x_adv for some in stream for one in sorted(some, key=lambda one: one.index)]))
+    assert not torch.allclose(result[0], result[1])
 
 
 def test_a_judge_out_of_memory_is_queried_in_halves() -> None:

@@ -59,8 +59,8 @@ def distance(x0: Tensor, w: Tensor, b: float, threat: Threat) -> Tensor:
 def run_engine(attack: FAB, model: Model, x0: Tensor, label_B: Tensor, threat: Threat) -> list[ImageResult]:
     goal, others_BT = Untargeted(label_B, margin), 1 - label_B[:, None]
     pool = WorkQueue(RandomStreams.of(0, torch.arange(len(x0))), 2, lambda at: (x0[at], goal.at(at), others_BT[at]))
-    found = [result for results in Engine().run(attack, Oracle(model), pool, threat) for result in results]
-    return sorted(found, key=lambda result: result.index)
+    actual = [result for results in Engine().run(attack, Oracle(model), pool, threat) for result in results]
+    return sorted(actual, key=lambda result: result.index)
 
 
 @every_norm

@@ -54,7 +54,7 @@ def exact_length(p: Array, w: Array, b: float, norm: str) -> float:
         return float(np.linalg.norm(np.clip(p + high * w, 0, 1) - p))
     slacks = 1 if norm == "linf" else size
     shared = np.ones((size, 1)) if norm == "linf" else np.eye(size)
-    found = linprog(
+    result = linprog(
         c=np.concatenate([np.zeros(size), np.ones(slacks)]),
         A_ub=np.block([[np.eye(size), -shared], [-np.eye(size), -shared]]),
         b_ub=np.concatenate([p, -p]),
@@ -63,8 +63,8 @@ def exact_length(p: Array, w: Array, b: float, norm: str) -> float:
         bounds=[(0, 1)] * size + [(0, None)] * slacks,
         options={"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10},
     )
-    assert found.status == 0
-    return float(found.fun)
+    assert result.status == 0
+    return float(result.fun)
 
 
 def project(p: Array, w: Array, b: float, norm: str, dtype: torch.dtype = torch.float64) -> Array:
@@ -114,7 +114,7 @@ def test_the_euclidean_projection_matches_a_general_solver() -> None:
         if number % 4:
             continue
         inside = np.full(len(p), 0.5)
-        found = minimize(
+        result = minimize(
             lambda v, p=p: ((v - p) ** 2).sum(),
             inside,
             jac=lambda v, p=p: 2 * (v - p),
@@ -123,7 +123,7 @@ def test_the_euclidean_projection_matches_a_general_solver() -> None:
             method="SLSQP",
             options={"ftol": 1e-14, "maxiter": 500},
         )
-        np.testing.assert_allclose(p + project(p, w, b, "l2"), found.x, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(p + project(p, w, b, "l2"), result.x, rtol=0, atol=1e-5)
 
 
 @every_norm

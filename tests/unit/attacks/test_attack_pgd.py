@@ -95,12 +95,12 @@ def test_a_later_restart_replaces_only_what_it_improves() -> None:
         return torch.stack([torch.full_like(pixel_B, 9), pixel_B], 1)
 
     goal, threat = Untargeted(torch.zeros(7, dtype=torch.int64), margin), Linf(0.3)
-    found = [PGD(steps=1, restarts=n)(model, gray(7), goal, threat, seed=3).x_adv.flatten() for n in range(1, 6)]
-    brightest = torch.stack(found)
+    result = [PGD(steps=1, restarts=n)(model, gray(7), goal, threat, seed=3).x_adv.flatten() for n in range(1, 6)]
+    brightest = torch.stack(result)
     assert bool((brightest.diff(dim=0) >= 0).all())
     assert bool((brightest[-1] > brightest[0]).any())
     # restarts 2 to 5 change different images, so more than one restart took part
-    assert len({tuple((later > earlier).tolist()) for earlier, later in pairwise(found)}) > 1
+    assert len({tuple((later > earlier).tolist()) for earlier, later in pairwise(result)}) > 1
 
 
 def test_a_later_restart_runs_for_robust_images() -> None:

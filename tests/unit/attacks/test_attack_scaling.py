@@ -62,8 +62,8 @@ def literal_distance(model: Model, x: Tensor, factors: list[float]) -> Tensor:
 def test_distances_match_the_formula(distance: str, by_hand: object) -> None:
     model, (x, y) = network().double(), images()
     scaling = replace(Scaling.manual(0.3, 2.0), distance=distance)
-    found = find_factors(model, x.double(), y, scaling)
-    for one, factor in zip(found.tried, (0.3, 2.0), strict=True):
+    result = find_factors(model, x.double(), y, scaling)
+    for one, factor in zip(result.tried, (0.3, 2.0), strict=True):
         assert one.attentions == (factor, factor)
         assert one.objective == pytest.approx(float(by_hand(model, x.double(), [factor] * 2).detach()), rel=1e-9)  # type: ignore[operator]
 
@@ -104,8 +104,8 @@ def test_gradients_agree_with_finite_differences(name: str, space: str) -> None:
 
 def test_steps_increase_the_objective_and_stay_in_range() -> None:
     model, (x, y) = network(), images()
-    found = find_factors(model, x, y, replace(Scaling.paper(), batches=4, batch_size=6, steps=20, step_size=0.05))
-    assert all(1e-7 <= factor <= 1 for one in found.tried for factor in one.attentions)
+    result = find_factors(model, x, y, replace(Scaling.paper(), batches=4, batch_size=6, steps=20, step_size=0.05))
+    assert all(1e-7 <= factor <= 1 for one in result.tried for factor in one.attentions)
     search = FactorSearch(require_taps(model), replace(Scaling(), steps=20, step_size=0.05, batch_size=6), x, y, seed=0)
     decade, start, end = search.maximize(0, torch.ones(2, dtype=torch.float64))
     assert end.objective is not None
@@ -157,36 +157,36 @@ def test_the_kept_candidate(keep: str, expected: int) -> None:
     def trial(factors: Factors) -> tuple[int, int]:
         return worth[factors.attentions[0]], 6
 
-    found = find_factors(model, x, y, replace(Scaling.manual(*worth), keep=keep), trial=trial)
-    assert [one.broken for one in found.tried] == [5, 1, 3]
-    assert found.best == found.tried[expected]
-    assert found.best.num_images == 6
+    result = find_factors(model, x, y, replace(Scaling.manual(*worth), keep=keep), trial=trial)
+    assert [one.broken for one in result.tried] == [5, 1, 3]
+    assert result.best == result.tried[expected]
+    assert result.best.num_images == 6
 
 
 def test_of_two_equally_successful_the_smaller_is_kept() -> None:
     model, (x, y) = network(), images()
-    found = find_factors(model, x, y, Scaling.manual(1e-3, 0.9, 0.5), trial=lambda factors: (4, 6))
-    assert found.best.attentions == (0.9, 0.9)
+    result = find_factors(model, x, y, Scaling.manual(1e-3, 0.9, 0.5), trial=lambda factors: (4, 6))
+    assert result.best.attentions == (0.9, 0.9)
 
 
 def test_without_a_trial_the_distance_decides() -> None:
     model, (x, y) = network(), images()
-    found = find_factors(model, x, y, Scaling.manual(0.9, 1e-3, 0.5))
-    assert found.best == found.tried[1]
+    result = find_factors(model, x, y, Scaling.manual(0.9, 1e-3, 0.5))
+    assert result.best == result.tried[1]
 
 
 def test_only_the_first_blocks_are_scaled() -> None:
     model, (x, y) = network(), images()
-    found = find_factors(model, x, y, Scaling(blocks=1, batches=2, batch_size=3, steps=2))
-    assert all(one.attentions[0] < 1 and one.attentions[1] == 1 for one in found.tried)
+    result = find_factors(model, x, y, Scaling(blocks=1, batches=2, batch_size=3, steps=2))
+    assert all(one.attentions[0] < 1 and one.attentions[1] == 1 for one in result.tried)
     more = find_factors(model, x, y, Scaling(blocks=9, batches=1, batch_size=3, steps=2))
     assert all(len(one.attentions) == 2 for one in more.tried)
 
 
 def test_the_extra_factor_multiplies_the_logits() -> None:
     model, (x, y) = network(), images()
-    found = find_factors(model, x, y, replace(Scaling.literal(), batches=3, batch_size=2))
-    assert all(one.logits != 1 or one.attentions != (1, 1) for one in found.tried)
+    result = find_factors(model, x, y, replace(Scaling.literal(), batches=3, batch_size=2))
+    assert all(one.logits != 1 or one.attentions != (1, 1) for one in result.tried)
     with model.taps.scale((0.5, 0.25)):
         expected = 3 * model(x)
     torch.testing.assert_close(RescaledModel(model, (0.5, 0.25), 3.0)(x), expected)
@@ -205,26 +205,26 @@ def test_the_same_seed_gives_the_same_factors() -> None:
 
 def test_passes_are_counted() -> None:
     model, (x, y) = network(), images()
-    found = find_factors(model, x, y, Scaling(batches=2, batch_size=3, steps=4))
+    result = find_factors(model, x, y, Scaling(batches=2, batch_size=3, steps=4))
     # per batch: the reference, the decade, the start and the end, and the steps
-    assert (found.forwards, found.backwards) == (2 * 3 * (4 + 4), 2 * 3 * 4)
+    assert (result.forwards, result.backwards) == (2 * 3 * (4 + 4), 2 * 3 * 4)
 
 
 def test_passes_of_trials_are_counted() -> None:
     model, (x, _) = network(), images()
     scaling = replace(Scaling.manual(0.5, 0.1), trial_attack=PGD(steps=3))
-    found = find_attack_factors(model, x, model(x).argmax(1), Linf(1e-6), scaling)  # where no image is broken
+    result = find_attack_factors(model, x, model(x).argmax(1), Linf(1e-6), scaling)  # where no image is broken
     measured = 2 * (6 + 6)  # per candidate a reference and a value
     tried = 2 * 6 * (2 * 4 + 1)  # four points, each shown to both models, and the judgment
-    assert (found.forwards, found.backwards) == (measured + tried + 6, 2 * 6 * 4)
+    assert (result.forwards, result.backwards) == (measured + tried + 6, 2 * 6 * 4)
 
 
 def test_candidates_of_a_threat_search_are_tried_on_the_unscaled_model() -> None:
     model, (x, _) = network(), images()
     y = model(x).argmax(1)
     y[0] = (y[0] + 1) % 5  # misclassified before any attack, so no attack breaks it
-    found = find_attack_factors(model, x, y, Linf(8 / 255), Scaling.manual(0.5, 1e-3))
-    assert all(one.num_images == 5 and one.broken is not None and 0 <= one.broken <= 5 for one in found.tried)
+    result = find_attack_factors(model, x, y, Linf(8 / 255), Scaling.manual(0.5, 1e-3))
+    assert all(one.num_images == 5 and one.broken is not None and 0 <= one.broken <= 5 for one in result.tried)
 
 
 def test_a_model_in_training_mode_is_searched_in_evaluation_mode() -> None:

@@ -230,14 +230,14 @@ def test_the_first_pattern_consists_of_tiles() -> None:
     seen = set()
     for row, column in ((1, 1), (3, 1), (9, 9), (1, 9)):
         for image in range(30):
-            found = []
+            result = []
             for channel in range(3):
                 tile = tiles[image, channel, row : row + 2, column : column + 2]
                 kind = [number for number, one in enumerate(kinds) if torch.equal(tile, one)]
                 assert kind
-                found.append(kind[0])
-            assert len({kind % 2 for kind in found}) == 1  # lies on its side in all channels or in none
-            seen.update(found)
+                result.append(kind[0])
+            assert len({kind % 2 for kind in result}) == 1  # lies on its side in all channels or in none
+            seen.update(result)
     assert seen == {0, 1, 2, 3}
 
 

@@ -17,8 +17,8 @@ Z_BK = torch.tensor([[0.0, 3.0, 9.0, 1.0, 2.0], [5.0, 4.0, 3.0, 2.0, 1.0], [9.0,
 def test_targets_are_ordered_by_logit() -> None:
     goals = PGD(targets=3).branch_goals(Untargeted(LABELS), top_other_classes(Z_BK, LABELS, 3), 5)
     assert all(isinstance(goal, Toward) for goal in goals)
-    found = [(goal.label_B.tolist(), goal.target_B.tolist()) for goal in goals if isinstance(goal, Toward)]
-    assert found == [([2, 0, 1], [1, 1, 0]), ([2, 0, 1], [4, 2, 4]), ([2, 0, 1], [3, 3, 2])]
+    result = [(goal.label_B.tolist(), goal.target_B.tolist()) for goal in goals if isinstance(goal, Toward)]
+    assert result == [([2, 0, 1], [1, 1, 0]), ([2, 0, 1], [4, 2, 4]), ([2, 0, 1], [3, 3, 2])]
     objectives = [goal.objective(Z_BK).tolist() for goal in goals]
     assert objectives == [[-6, -1, 9], [-7, -2, 8], [-8, -3, 7]]
 

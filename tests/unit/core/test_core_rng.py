@@ -50,8 +50,8 @@ def test_the_reference_is_the_published_sequence() -> None:
 
 
 def test_words_of_a_stream_match_the_published_sequence() -> None:
-    found = RandomStreams(torch.tensor([1234567])).uniform(5, dtype=torch.float64)[0]
-    assert found.tolist() == [(word >> 11) * 2.0**-53 for word in REFERENCE]
+    result = RandomStreams(torch.tensor([1234567])).uniform(5, dtype=torch.float64)[0]
+    assert result.tolist() == [(word >> 11) * 2.0**-53 for word in REFERENCE]
     narrow = RandomStreams(torch.tensor([1234567])).uniform(5)[0]
     assert narrow.tolist() == [(word >> 40) * 2.0**-24 for word in REFERENCE]
 
@@ -59,8 +59,8 @@ def test_words_of_a_stream_match_the_published_sequence() -> None:
 @pytest.mark.parametrize("seed", [0, 1, WORD, 1 << 63, 0xDEADBEEF << 24])
 def test_mixing_matches_unbounded_integers(seed: int) -> None:
     states = [(seed + number * GOLDEN) & WORD for number in range(100)]
-    found = splitmix64(torch.tensor([signed(state) for state in states]))
-    assert found.tolist() == [signed(mixed(state)) for state in states]
+    result = splitmix64(torch.tensor([signed(state) for state in states]))
+    assert result.tolist() == [signed(mixed(state)) for state in states]
     assert [splitmix64_int(state) for state in states] == [mixed((state + GOLDEN) & WORD) for state in states]
 
 

@@ -33,18 +33,18 @@ from vitadel.core.stats import (
     ("correct", "n"), [(0, 1), (1, 1), (1, 2), (3, 10), (0, 40), (40, 40), (812, 1000), (999, 1000)]
 )
 def test_wilson_interval_matches_scipy(correct: int, n: int) -> None:
-    found, known = accuracy(correct, n), binomtest(correct, n).proportion_ci(method="wilson")
-    assert (found.correct, found.n, found.accuracy) == (correct, n, correct / n)
-    assert (found.low, found.high) == pytest.approx((known.low, known.high), abs=1e-12)
-    assert (found.low == 0) == (correct == 0)
-    assert (found.high == 1) == (correct == n)
+    result, known = accuracy(correct, n), binomtest(correct, n).proportion_ci(method="wilson")
+    assert (result.correct, result.n, result.accuracy) == (correct, n, correct / n)
+    assert (result.low, result.high) == pytest.approx((known.low, known.high), abs=1e-12)
+    assert (result.low == 0) == (correct == 0)
+    assert (result.high == 1) == (correct == n)
 
 
 @pytest.mark.parametrize(("correct", "n"), [(1, 10), (5, 10), (263, 1000), (999, 1000)])
 def test_wilson_bounds_solve_the_score_equation(correct: int, n: int) -> None:
-    found, z = accuracy(correct, n), norm.ppf(0.975)
-    for end in (found.low, found.high):
-        assert abs(found.accuracy - end) == pytest.approx(z * math.sqrt(end * (1 - end) / n), rel=1e-9)
+    result, z = accuracy(correct, n), norm.ppf(0.975)
+    for end in (result.low, result.high):
+        assert abs(result.accuracy - end) == pytest.approx(z * math.sqrt(end * (1 - end) / n), rel=1e-9)
 
 
 def test_wilson_interval_has_published_values() -> None:
@@ -56,8 +56,8 @@ def test_wilson_interval_has_published_values() -> None:
         (1, 29): (0.0061, 0.1718),
     }
     for (correct, n), (low, high) in known.items():
-        found = accuracy(correct, n)
-        assert (round(found.low, 4), round(found.high, 4)) == (low, high)
+        result = accuracy(correct, n)
+        assert (round(result.low, 4), round(result.high, 4)) == (low, high)
 
 
 def test_zero_images_have_no_accuracy() -> None:
@@ -67,12 +67,12 @@ def test_zero_images_have_no_accuracy() -> None:
 
 @pytest.mark.parametrize("shares", [[0.2, 0.5, 0.9, 0.4], [0.0, 1.0, 1.0], [0.7, 0.7], [0.3]])
 def test_the_accuracy_of_a_randomized_model_has_the_interval_of_a_mean(shares: list[float]) -> None:
-    found, mean = expected_accuracy(shares), sum(shares) / len(shares)
+    result, mean = expected_accuracy(shares), sum(shares) / len(shares)
     error = sem(shares) if len(set(shares)) > 1 else 0.0
-    assert (found.correct, found.n) == (round(sum(shares)), len(shares))
-    assert found.accuracy == pytest.approx(mean)
+    assert (result.correct, result.n) == (round(sum(shares)), len(shares))
+    assert result.accuracy == pytest.approx(mean)
     low, high = mean + error * norm.ppf([0.025, 0.975])
-    assert (found.low, found.high) == pytest.approx((max(0, low), min(1, high)))
+    assert (result.low, result.high) == pytest.approx((max(0, low), min(1, high)))
 
 
 def test_scores_of_0_and_1_have_wilson_interval_and_shares_that_of_a_mean() -> None:
@@ -126,11 +126,11 @@ def test_equal_models_are_seldom_significant() -> None:
 def test_scores_are_paired_by_image_id_and_not_by_order() -> None:
     first = {"a": 1.0, "b": 1.0, "c": 1.0, "d": 0.0, "only-here": 1.0}
     second = {"e": 0.0, "d": 1.0, "c": 0.0, "b": 0.0, "a": 1.0}
-    found = paired_test(first, second)
-    assert found is not None
-    assert (found.n, found.first_better, found.second_better, found.exact) == (4, 2, 1, True)
-    assert found.p == 1.0
-    assert found.name == "McNemar, exact"
+    result = paired_test(first, second)
+    assert result is not None
+    assert (result.n, result.first_better, result.second_better, result.exact) == (4, 2, 1, True)
+    assert result.p == 1.0
+    assert result.name == "McNemar, exact"
     assert paired_test({"a": 1.0}, {"b": 1.0}) is None
     assert paired_test({"a": math.nan}, {"a": 1.0}) is None
 
@@ -138,31 +138,31 @@ def test_scores_are_paired_by_image_id_and_not_by_order() -> None:
 @pytest.mark.parametrize(("first", "second"), [(3, 1), (1600, 900), (1200, 1250)])
 def test_scores_of_0_and_1_are_compared_by_mcnemar(first: int, second: int) -> None:
     scores = [1.0] * first + [0.0] * second, [0.0] * first + [1.0] * second
-    found = paired_test(*({str(index): score for index, score in enumerate(one)} for one in scores))
-    assert found is not None
-    assert found.exact
-    assert found.p == pytest.approx(float(2 * tail(max(first, second), min(first, second))))
+    result = paired_test(*({str(index): score for index, score in enumerate(one)} for one in scores))
+    assert result is not None
+    assert result.exact
+    assert result.p == pytest.approx(float(2 * tail(max(first, second), min(first, second))))
 
 
 def test_shares_are_compared_by_their_differences() -> None:
     rng = np.random.default_rng(0)
     first, second = rng.random(50), rng.random(50)
     by_id = [{str(i): float(v) for i, v in enumerate(values)} for values in (first, second)]
-    found, same = paired_test(*by_id), paired_test(by_id[0], by_id[0])
+    result, same = paired_test(*by_id), paired_test(by_id[0], by_id[0])
     away = first - second
-    assert found is not None
+    assert result is not None
     assert same is not None
-    assert not found.exact
-    assert found.p == pytest.approx(math.erfc(abs(away.sum()) / math.sqrt(2 * (away**2).sum())))
+    assert not result.exact
+    assert result.p == pytest.approx(math.erfc(abs(away.sum()) / math.sqrt(2 * (away**2).sum())))
     assert same.p == 1.0
 
 
 def test_p_values_of_distant_shares_are_above_zero() -> None:
     first = {str(index): 0.9 for index in range(3000)}
-    found = paired_test(first, dict.fromkeys(first, 0.1))
-    assert found is not None
+    result = paired_test(first, dict.fromkeys(first, 0.1))
+    assert result is not None
     assert math.erfc(math.sqrt(3000 / 2)) == 0
-    assert found.p == SMALLEST_P
+    assert result.p == SMALLEST_P
 
 
 # ------------------------------------------------------ corruption errors
@@ -222,10 +222,10 @@ def test_a_power_law_is_recovered_and_matches_numpy() -> None:
     assert law.points == 4
     assert law.at(16) == pytest.approx(0.25)
     errors = [0.4, 0.31, 0.33, 0.2]
-    found = fit_power_law(sizes, errors)
-    assert found is not None
+    result = fit_power_law(sizes, errors)
+    assert result is not None
     exponent, factor = np.polyfit(np.log(sizes), np.log(errors), 1)
-    np.testing.assert_allclose((found.exponent, found.factor), (exponent, np.exp(factor)), rtol=1e-9)
+    np.testing.assert_allclose((result.exponent, result.factor), (exponent, np.exp(factor)), rtol=1e-9)
 
 
 def test_three_models_of_two_sizes_make_no_power_law() -> None:

@@ -175,8 +175,8 @@ def test_imagenet_labels_follow_the_wnids(tmp_path: Path, paint: Paint) -> None:
         paint(tmp_path / "val" / name / "a.JPEG")
     data = load(f"imagenet:{tmp_path}", preprocess=SIX)
     assert data.num_classes == 1000
-    found = dict(zip(data.test.ids, data.test.labels.tolist(), strict=True))
-    assert found == {"val/n15075141/a.JPEG": 999, "val/n02123045/a.JPEG": 281}
+    result = dict(zip(data.test.ids, data.test.labels.tolist(), strict=True))
+    assert result == {"val/n15075141/a.JPEG": 999, "val/n02123045/a.JPEG": 281}
     assert (data.mean, data.std) == ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
@@ -186,8 +186,8 @@ def test_imagenet_subset_is_renumbered_in_the_order_of_the_list(tmp_path: Path, 
     names = tmp_path / "two.txt"
     names.write_text("n15075141\nn02123045\n")
     data = load(f"imagenet:{tmp_path}@{names}", preprocess=SIX)
-    found = dict(zip(data.test.ids, data.test.labels.tolist(), strict=True))
-    assert found == {"val/n15075141/a.JPEG": 0, "val/n02123045/a.JPEG": 1}
+    result = dict(zip(data.test.ids, data.test.labels.tolist(), strict=True))
+    assert result == {"val/n15075141/a.JPEG": 0, "val/n02123045/a.JPEG": 1}
 
 
 def test_a_subset_keeps_its_labels_for_a_model_of_all_classes(tmp_path: Path, paint: Paint) -> None:

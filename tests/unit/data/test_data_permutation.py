@@ -17,9 +17,9 @@ COUNTS = [1, 2, 3, 4, 5, 15, 16, 17, 255, 256, 257, 1000, 1023, 1024, 1025, 99_9
 @pytest.mark.parametrize("seed", [0, 1, -7, 2**63 - 1])
 @pytest.mark.parametrize("count", COUNTS)
 def test_every_epoch_holds_every_number_once(count: int, seed: int) -> None:
-    found = Permutation(count, seed).at(torch.arange(3 * count)).view(3, count)
-    assert found.dtype == torch.int64
-    assert torch.equal(found.sort(1).values, torch.arange(count).expand(3, -1))
+    result = Permutation(count, seed).at(torch.arange(3 * count)).view(3, count)
+    assert result.dtype == torch.int64
+    assert torch.equal(result.sort(1).values, torch.arange(count).expand(3, -1))
 
 
 def test_epochs_and_seeds_differ() -> None:
@@ -77,11 +77,11 @@ def test_pairs_of_a_short_order_are_uniform(count: int) -> None:
 @pytest.mark.parametrize("step", [1, 2, 64, 1000])
 def test_neighbors_in_a_long_order_are_uncorrelated(step: int) -> None:
     count, cells = 1_000_003, 16
-    found = Permutation(count, 5).at(torch.arange(200_000))
-    cell = found * cells // count
+    result = Permutation(count, 5).at(torch.arange(200_000))
+    cell = result * cells // count
     counts = torch.bincount(cell[:-step] * cells + cell[step:], minlength=cells**2)
     assert 0.001 < stats.chisquare(counts.numpy()).pvalue < 0.999
-    assert abs(torch.corrcoef(torch.stack([found[:-step], found[step:]]).double())[0, 1].item()) < 5 * 200_000**-0.5
+    assert abs(torch.corrcoef(torch.stack([result[:-step], result[step:]]).double())[0, 1].item()) < 5 * 200_000**-0.5
 
 
 def test_a_million_positions_take_little_time() -> None:

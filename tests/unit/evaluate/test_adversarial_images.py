@@ -49,10 +49,10 @@ def test_stored_images_are_inside_the_threat_and_misclassified(
     (summary,) = evaluate(model, dataset, SUITE, run, threat=threat, keep_images=True)
     rows = run.results(str(summary["name"])).rows()
     broken = [int(str(row)) for row, to in zip(rows["index"], rows["broken_by"], strict=True) if to]
-    found = read_adversarial_images(run.results(str(summary["name"])).folder / "found", dataset.test)
+    result = read_adversarial_images(run.results(str(summary["name"])).folder / "found", dataset.test)
     assert 0 < len(broken) < 40
-    assert sorted(found) == broken
-    x0, x = dataset.test.images(torch.tensor(broken)), torch.stack([found[row] for row in broken])
+    assert sorted(result) == broken
+    x0, x = dataset.test.images(torch.tensor(broken)), torch.stack([result[row] for row in broken])
     assert bool((model(x).argmax(1) != dataset.test.labels[torch.tensor(broken)]).all())
     assert bool((threat.distance(x, x0) <= threat.eps).all())
     assert float(x.min()) >= 0
@@ -66,9 +66,9 @@ def test_a_larger_radius_includes_images_of_smaller_ones(subject: tuple[Steep, D
     for summary in evaluate(model, dataset, suite, run, threat=Linf(0.1), keep_images=True):
         rows = run.results(str(summary["name"])).rows()
         broken = [int(str(row)) for row, to in zip(rows["index"], rows["broken_by"], strict=True) if to]
-        found = read_adversarial_images(run.results(str(summary["name"])).folder / "found", dataset.test)
-        assert sorted(found) == broken
-        x = torch.stack([found[row] for row in broken])
+        result = read_adversarial_images(run.results(str(summary["name"])).folder / "found", dataset.test)
+        assert sorted(result) == broken
+        x = torch.stack([result[row] for row in broken])
         assert bool((model(x).argmax(1) != dataset.test.labels[torch.tensor(broken)]).all())
         num_broken.append(len(broken))
     assert 0 < num_broken[0] < num_broken[1] < num_broken[2]
@@ -97,14 +97,14 @@ def test_a_lost_or_damaged_file_of_images_is_named(subject: tuple[Steep, DataSet
     for place in range(0, len(content), 29):
         file.write_bytes(content[:place] + bytes([content[place] ^ 1 << place % 8]) + content[place + 1 :])
         try:
-            found = read_adversarial_images(folder, dataset.test)
+            result = read_adversarial_images(folder, dataset.test)
         except UsageError as error:
             assert_named(error, file)
         else:
             file.write_bytes(content)
             intact = read_adversarial_images(folder, dataset.test)
-            assert found.keys() == intact.keys()
-            assert all(torch.equal(found[row], intact[row]) for row in intact)
+            assert result.keys() == intact.keys()
+            assert all(torch.equal(result[row], intact[row]) for row in intact)
     file.unlink()
     with pytest.raises(UsageError, match=r"found has lost \d+ of the adversarial images, .* or delete .*two-linf"):
         evaluate(model, dataset, SUITE, run, threat=Linf(0.05), keep_images=True)

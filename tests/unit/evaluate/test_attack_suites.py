@@ -373,13 +373,13 @@ def test_flags_do_not_depend_on_the_batch(relabeled: tuple[Ink, DataSet], tmp_pa
             logits: Tensor = model(torch.where(faint, (x * 255).round() / 255, x))
             return logits
 
-    found = []
+    result = []
     for batch in (1, 7, 60):
         run = claim(tmp_path / str(batch))
         (summary,) = evaluate(PartlyStepped(), dataset, SUITE, run, threat=Linf(0.01), batch=batch)
-        found.append(summary["flags"])
-    assert found[0] == found[1] == found[2]
-    flags = found[0]
+        result.append(summary["flags"])
+    assert result[0] == result[1] == result[2]
+    flags = result[0]
     assert isinstance(flags, list)
     # all sixty images count, not only those of batches in which a gradient was missing
     assert flags[0]["evidence"]["gradients"] == 60

@@ -57,44 +57,44 @@ def test_without_possible_attack_the_accuracy_is_that_of_clean_images(share: flo
     """A single wrong prediction is no success: counting it as one would leave share**samples of the images."""
     logit_difference = torch.distributions.Normal(0.0, 1.0).icdf(torch.tensor(share))
     x, y = pictures(0.5 + 0.1 * float(logit_difference))
-    found = robustness(Coin(0.1), x, y, Linf(1e-6), rand(3))
+    result = robustness(Coin(0.1), x, y, Linf(1e-6), rand(3))
     # the mean of 300 x 20 fresh draws: five standard deviations
     spread = math.sqrt(share * (1 - share) / (IMAGES * DRAWS))
-    assert found.clean.accuracy == pytest.approx(share, abs=5 * spread)
-    assert found.robust.accuracy == pytest.approx(share, abs=5 * spread)
+    assert result.clean.accuracy == pytest.approx(share, abs=5 * spread)
+    assert result.robust.accuracy == pytest.approx(share, abs=5 * spread)
     # the interval is that of 20 predictions per image
-    assert found.robust.high - found.robust.low == pytest.approx(2 * 1.96 * spread, rel=0.2)
+    assert result.robust.high - result.robust.low == pytest.approx(2 * 1.96 * spread, rel=0.2)
     # and the noise raises no flag about the gradient
-    assert [flag.code for flag in found.flags] == ["randomized"]
+    assert [flag.code for flag in result.flags] == ["randomized"]
 
 
 def test_a_large_radius_breaks_everything() -> None:
     x, y = pictures(0.6)
-    found = robustness(Coin(0.05), x, y, Linf(0.4), rand(10))
-    assert found.clean.accuracy == pytest.approx(chance(2), abs=0.02)
+    result = robustness(Coin(0.05), x, y, Linf(0.4), rand(10))
+    assert result.clean.accuracy == pytest.approx(chance(2), abs=0.02)
     # the worst point has mean 0.2: correct with probability P(-6)
-    assert found.robust.accuracy == 0
-    assert set(found.broken_by) == {"apgd-ce", "apgd-dlr"} or set(found.broken_by) == {"apgd-ce"}
+    assert result.robust.accuracy == 0
+    assert set(result.broken_by) == {"apgd-ce", "apgd-dlr"} or set(result.broken_by) == {"apgd-ce"}
 
 
 def test_an_intermediate_radius_gives_the_probability_at_the_boundary() -> None:
     x, y = pictures(0.6)
-    found = robustness(Coin(0.1), x, y, Linf(0.15), rand(10))
+    result = robustness(Coin(0.1), x, y, Linf(0.15), rand(10))
     # mean 0.45 at the worst: correct with probability P(-1/2)
     share = chance(-0.5)
-    assert found.robust.accuracy == pytest.approx(share, abs=5 * math.sqrt(share * (1 - share) / (IMAGES * DRAWS)))
-    assert found.clean.accuracy == pytest.approx(chance(1), abs=0.02)
+    assert result.robust.accuracy == pytest.approx(share, abs=5 * math.sqrt(share * (1 - share) / (IMAGES * DRAWS)))
+    assert result.clean.accuracy == pytest.approx(chance(1), abs=0.02)
 
 
 def test_a_deterministic_model_gets_the_usual_accuracy() -> None:
     x, y = pictures(0.6)
     x[::3] = 0.52
-    found = robustness(Coin(0.0), x, y, Linf(0.05), rand(5))
-    assert list(found.flags) == []
-    assert found.robust.correct == 200
-    assert found.robust.accuracy == pytest.approx(2 / 3)
-    assert found.clean.correct == IMAGES
-    assert [to != "" for to in found.broken_by] == [row % 3 == 0 for row in range(IMAGES)]
+    result = robustness(Coin(0.0), x, y, Linf(0.05), rand(5))
+    assert list(result.flags) == []
+    assert result.robust.correct == 200
+    assert result.robust.accuracy == pytest.approx(2 / 3)
+    assert result.clean.correct == IMAGES
+    assert [to != "" for to in result.broken_by] == [row % 3 == 0 for row in range(IMAGES)]
 
 
 def test_selection_and_scoring_use_different_samples() -> None:
@@ -139,8 +139,8 @@ def test_selection_and_scoring_use_different_samples() -> None:
 
 def test_every_step_averages_its_samples_and_no_success_ends_the_search() -> None:
     x, y = pictures(0.6)
-    found = robustness(Coin(0.1), x[:10], y[:10], Linf(0.3), rand(5, draws=7))
-    for attack in found.attacks:
+    result = robustness(Coin(0.1), x[:10], y[:10], Linf(0.3), rand(5, draws=7))
+    for attack in result.attacks:
         assert (attack.tried, attack.forwards, attack.backwards) == (10, 10 * 6 * 7, 10 * 6 * 7)
 
 
@@ -155,9 +155,9 @@ def test_every_step_averages_its_samples_and_no_success_ends_the_search() -> Non
     ],
 )
 def test_expected_accuracy_is_the_mean_with_the_normal_interval(shares: list[float], mean: float, reach: float) -> None:
-    found = expected_accuracy(shares)
-    assert found.accuracy == pytest.approx(mean, abs=1e-12)
-    assert found.low == pytest.approx(mean - reach, abs=1e-12)
-    assert found.high == pytest.approx(min(1.0, mean + reach), abs=1e-12)
-    assert (found.n, found.correct) == (len(shares), round(sum(shares)))
-    assert 0 <= found.low <= found.high <= 1
+    result = expected_accuracy(shares)
+    assert result.accuracy == pytest.approx(mean, abs=1e-12)
+    assert result.low == pytest.approx(mean - reach, abs=1e-12)
+    assert result.high == pytest.approx(min(1.0, mean + reach), abs=1e-12)
+    assert (result.n, result.correct) == (len(shares), round(sum(shares)))
+    assert 0 <= result.low <= result.high <= 1

@@ -73,16 +73,16 @@ def codes(flags: "list[Flag] | tuple[Flag, ...]") -> list[str]:
     return [flag.code for flag in flags]
 
 
-def by_code(found: Robustness) -> dict[str, list[Flag]]:
+def by_code(result: Robustness) -> dict[str, list[Flag]]:
     """The flags of an evaluation by their code."""
     flags: dict[str, list[Flag]] = {}
-    for flag in found.flags:
+    for flag in result.flags:
         flags.setdefault(flag.code, []).append(flag)
     return flags
 
 
-def costs(found: Robustness) -> dict[str, AttackRecord]:
-    return {attack.name: attack for attack in found.attacks}
+def costs(result: Robustness) -> dict[str, AttackRecord]:
+    return {attack.name: attack for attack in result.attacks}
 
 
 def choose(model: nn.Module, engine: Engine) -> Search:
@@ -106,13 +106,13 @@ BLIND = NamedAttack("square", Square(queries=40), margin)
 def test_a_sound_model_raises_no_flags_and_is_broken_at_its_radius() -> None:
     x, y = images()
     eps = float(radii(x, y).median())
-    found = robustness(Planes(), x, y, Linf(eps), (NamedAttack("pgd", PGD(steps=20), margin), *GRADIENTS[2:], BLIND))
-    assert list(found.flags) == []
+    result = robustness(Planes(), x, y, Linf(eps), (NamedAttack("pgd", PGD(steps=20), margin), *GRADIENTS[2:], BLIND))
+    assert list(result.flags) == []
     # a linear model is done after one step along the sign
     near = [float(radius) < eps * 0.999 for radius in radii(x, y)]
     sure = [abs(float(radius) / eps - 1) > 1e-3 for radius in radii(x, y)]
     assert sum(sure) >= IMAGES - 2
-    assert [to != "" for to, known in zip(found.broken_by, sure, strict=True) if known] == [
+    assert [to != "" for to, known in zip(result.broken_by, sure, strict=True) if known] == [
         one for one, known in zip(near, sure, strict=True) if known
     ]
 
@@ -126,18 +126,18 @@ def test_zero_gradients_are_counted_per_attack(fault: str, interval: int) -> Non
     model = Altered(before=lambda x: (x * 255).round() / 255 if fault == "quantized" else x.detach())
     x, y = images()
     # items that idle between two synchronizations have gradients too, and they do not count
-    found = robustness(
+    result = robustness(
         model, x, y, Linf(2 / 255), (*GRADIENTS, BLIND), engine=Engine(batch_size=10, sync_interval=interval)
     )
-    flags = by_code(found)
+    flags = by_code(result)
     assert set(flags) <= {"zero-gradients", "square-stronger"}
     # every gradient of every attack that uses gradients, which the square attack does not
     assert [flag.evidence for flag in flags["zero-gradients"]] == [
-        {"zero": costs(found)[entry.name].backwards, "gradients": costs(found)[entry.name].backwards}
+        {"zero": costs(result)[entry.name].backwards, "gradients": costs(result)[entry.name].backwards}
         for entry in GRADIENTS
     ]
     assert [flag.sentence.partition(":")[0] for flag in flags["zero-gradients"]] == [e.name for e in GRADIENTS]
-    assert costs(found)["fgsm"].backwards == IMAGES
+    assert costs(result)["fgsm"].backwards == IMAGES
 
 
 def test_the_share_of_zero_gradient_images_is_exact() -> None:
@@ -149,9 +149,9 @@ def test_the_share_of_zero_gradient_images_is_exact() -> None:
         marked = (x[:, 0, 0, 0, None] == marks).any(1)[:, None, None, None]
         return torch.where(marked, x.detach(), x)
 
-    found = robustness(Altered(before=some), x, y, Linf(1e-7), GRADIENTS[:1])
-    assert found.robust.correct == IMAGES
-    assert [flag.evidence for flag in by_code(found)["zero-gradients"]] == [{"zero": len(eighth), "gradients": IMAGES}]
+    result = robustness(Altered(before=some), x, y, Linf(1e-7), GRADIENTS[:1])
+    assert result.robust.correct == IMAGES
+    assert [flag.evidence for flag in by_code(result)["zero-gradients"]] == [{"zero": len(eighth), "gradients": IMAGES}]
 
 
 def test_a_saturated_softmax_breaks_cross_entropy_but_not_dlr() -> None:
@@ -164,17 +164,17 @@ def test_a_saturated_softmax_breaks_cross_entropy_but_not_dlr() -> None:
     eps = float(radii(x, y).min()) / 2  # no image is broken or comes near the end of saturation
     for loss in (cross_entropy, dlr, margin):
         entry = NamedAttack("apgd", APGD(steps=10), loss)
-        found, plain = (robustness(model, x, y, Linf(eps), [entry]) for model in (steep, Altered()))
-        assert found.robust.correct == IMAGES
+        result, plain = (robustness(model, x, y, Linf(eps), [entry]) for model in (steep, Altered()))
+        assert result.robust.correct == IMAGES
         assert list(plain.flags) == []
-        backwards = costs(found)["apgd"].backwards
+        backwards = costs(result)["apgd"].backwards
         assert backwards == IMAGES * 11
         if loss is cross_entropy:
-            evidence = [flag.evidence for flag in by_code(found)["zero-gradients"]]
+            evidence = [flag.evidence for flag in by_code(result)["zero-gradients"]]
             assert evidence == [{"zero": backwards, "gradients": backwards}]
         else:
-            assert list(found.flags) == []
-            assert torch.equal(found.x_adv, plain.x_adv)
+            assert list(result.flags) == []
+            assert torch.equal(result.x_adv, plain.x_adv)
     # at twice the radius of the nearest image DLR finds it, cross-entropy only what its random start meets
     eps = float(radii(x, y).median()) * 1.01
     felled = [
@@ -196,9 +196,9 @@ def test_the_share_of_detached_gradients_is_exact(attack: Attack) -> None:
     x[:, 0, 0, 0], x[::4, 0, 0, 0] = 0.0, 1.0
     y = Planes()(x).argmax(1)
     cut = Altered(before=lambda x: torch.where(x[:, :1, :1, :1] > 0.5, x.detach(), x))
-    found = robustness(cut, x, y, Linf(1e-5), [NamedAttack("one", attack, margin)])
-    assert found.robust.correct == IMAGES
-    cost = costs(found)["one"]
+    result = robustness(cut, x, y, Linf(1e-5), [NamedAttack("one", attack, margin)])
+    assert result.robust.correct == IMAGES
+    cost = costs(result)["one"]
     assert cost.zero_gradients * 4 == cost.backwards
 
 
@@ -210,9 +210,9 @@ def test_a_loss_that_is_flat_after_success_raises_no_flag() -> None:
         return z + 0.01 * torch.randn_like(z)
 
     entries = [NamedAttack("apgd", APGD(steps=20, eot_samples=5), dlr)]
-    found = robustness(Altered(after=noisy), x, y, Linf(4 * float(radii(x, y).max())), entries)
-    assert found.robust.correct == 0
-    assert set(by_code(found)) == {"randomized"}
+    result = robustness(Altered(after=noisy), x, y, Linf(4 * float(radii(x, y).max())), entries)
+    assert result.robust.correct == 0
+    assert set(by_code(result)) == {"randomized"}
 
 
 # ------------------------------------------------------------- probabilities
@@ -248,8 +248,8 @@ def test_a_randomized_model_is_flagged_and_evaluated(engine: Engine) -> None:
     deterministic = choose(Altered(), Engine(precision="fp16"))
     assert deterministic.ctx.flags() == []
     assert deterministic.copy is not None
-    found = robustness(model, x, y, Linf(1e-6), GRADIENTS[:2], engine=engine)
-    assert [flag.code for flag in found.flags] == ["randomized"]
+    result = robustness(model, x, y, Linf(1e-6), GRADIENTS[:2], engine=engine)
+    assert [flag.code for flag in result.flags] == ["randomized"]
 
 
 def test_noise_far_below_the_logits_raises_no_flag() -> None:
@@ -288,8 +288,8 @@ def test_backward_passes_inside_the_forward_pass_are_counted(way: str) -> None:
     flags = sanity_flags(Altered(before=_purified(way)), x)
     assert codes(flags) == ["gradient-path"]
     assert flags[0].evidence == {"backward_passes": 2}
-    found = robustness(Altered(before=_purified(way)), x, y, Linf(1e-6), GRADIENTS[:1])
-    assert [flag.evidence for flag in by_code(found)["gradient-path"]] == [{"backward_passes": 2}]
+    result = robustness(Altered(before=_purified(way)), x, y, Linf(1e-6), GRADIENTS[:1])
+    assert [flag.evidence for flag in by_code(result)["gradient-path"]] == [{"backward_passes": 2}]
     # nothing of torch is left replaced
     assert torch.autograd._engine_run_backward.__name__ == "_engine_run_backward"  # type: ignore[attr-defined]
 
@@ -350,13 +350,13 @@ def test_square_is_flagged_as_stronger_where_gradients_mislead() -> None:
         NamedAttack("pgd", PGD(steps=10, random_start=False)),
         NamedAttack("square", Square(queries=200), margin),
     )
-    found = robustness(Altered(before=_times(-1.0)), x, y, Linf(eps), entries)
+    result = robustness(Altered(before=_times(-1.0)), x, y, Linf(eps), entries)
     # the gradient has the wrong sign: it breaks no image
-    assert costs(found)["pgd"].broken == 0
-    broken = costs(found)["square"].broken
+    assert costs(result)["pgd"].broken == 0
+    broken = costs(result)["square"].broken
     assert broken > IMAGES // 4
-    assert [flag.evidence for flag in by_code(found)["square-stronger"]] == [{"images": broken, "of": IMAGES}]
-    assert set(by_code(found)) == {"gradient-path", "square-stronger"}
+    assert [flag.evidence for flag in by_code(result)["square-stronger"]] == [{"images": broken, "of": IMAGES}]
+    assert set(by_code(result)) == {"gradient-path", "square-stronger"}
     unmasked = robustness(Altered(), x, y, Linf(eps), entries)
     assert list(unmasked.flags) == []
     alone = robustness(Altered(before=_times(-1.0)), x, y, Linf(eps), entries[::-1])
@@ -370,9 +370,9 @@ def test_square_is_flagged_as_stronger_where_gradients_mislead() -> None:
 def test_autoattack_completes_with_few_classes(classes: int, expected: int) -> None:
     x, y = images(classes)
     eps = float(radii(x, y, classes).max()) * 1.05
-    found = robustness(Altered(classes=classes), x[:4], y[:4], Linf(eps), [NamedAttack("aa", AutoAttack())])
-    assert found.robust.correct == 0
-    flags = by_code(found)
+    result = robustness(Altered(classes=classes), x[:4], y[:4], Linf(eps), [NamedAttack("aa", AutoAttack())])
+    assert result.robust.correct == 0
+    flags = by_code(result)
     assert set(flags) == ({"few-classes"} if expected else set())
     raised = [(flag.sentence.partition(":")[0], flag.evidence) for flag in flags.get("few-classes", [])]
     fewer = {"classes": classes, "targets": classes - 1}
@@ -431,9 +431,9 @@ def test_logits_beyond_the_range_of_half_precision() -> None:
     assert "could not run as fp16: logits beyond the range" in str(half.flags[0].sentence)
     assert list(plain.flags) == []
     x, _ = images()
-    found, precision, _ = search_model(steep, x, "fp16")
+    result, precision, _ = search_model(steep, x, "fp16")
     assert precision == "bf16"  # which has the range
-    assert found(x).dtype == torch.bfloat16
+    assert result(x).dtype == torch.bfloat16
     assert choose(steep, Engine(precision="fp16")).precision == "bf16"
 
 
@@ -553,8 +553,8 @@ def test_updated_batch_statistics_are_flagged_and_restored() -> None:
     model = TORAFamily().eval()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     assert [flag.code for flag in sanity_flags(model, x)] == ["stateful"]
-    found = robustness(model, x, torch.zeros(IMAGES, dtype=torch.int64), Linf(0.01), [NamedAttack("fgsm", FGSM())])
-    (flag,) = found.flags
+    result = robustness(model, x, torch.zeros(IMAGES, dtype=torch.int64), Linf(0.01), [NamedAttack("fgsm", FGSM())])
+    (flag,) = result.flags
     assert flag.code == "stateful"
     assert "BatchNorm2d.running_mean, BatchNorm2d.running_var, BatchNorm2d.num_batches_tracked" in flag.sentence
     assert flag.evidence == {"buffers": 3}

@@ -20,8 +20,8 @@ from vitadel.shifts import CORRUPTIONS, Corruption
 def value(summary: dict[str, object], name: str) -> float:
     measures = summary["measures"]
     assert isinstance(measures, list)
-    (found,) = [one["value"] for one in measures if one["name"] == name]
-    return float(found)
+    (result,) = [one["value"] for one in measures if one["name"] == name]
+    return float(result)
 
 
 def names(summary: dict[str, object]) -> list[str]:

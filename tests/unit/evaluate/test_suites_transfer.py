@@ -132,8 +132,8 @@ def test_a_source_of_smaller_images_keeps_details(tmp_path: Path, three: list[Pa
     predictions = [row[1] for row in rows_of(tmp_path / "run", "transfer")["clean_predictions"]]
     known = replace(data, test=replace(split, labels=torch.tensor(predictions)))
     evaluate_one(Stripes(), known, settings, claim(tmp_path / "wide"), threat=Linf(0.2))
-    found = rows_of(tmp_path / "wide", "transfer")["predictions"]
-    assert all(row[1][1] != prediction for row, prediction in zip(found, predictions, strict=True))
+    result = rows_of(tmp_path / "wide", "transfer")["predictions"]
+    assert all(row[1][1] != prediction for row, prediction in zip(result, predictions, strict=True))
 
 
 def test_networks_of_any_size_get_the_images_unresized(tmp_path: Path) -> None:

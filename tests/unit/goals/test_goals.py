@@ -77,8 +77,8 @@ def test_classes_are_those_of_the_goal() -> None:
 
 
 def test_targets_by_name() -> None:
-    found = {name: choose(Z_BK).tolist() for name, choose in TARGETS.items()}
-    assert found == {"least-likely": [3, 0, 3], "runner-up": [1, 1, 2]}
+    result = {name: choose(Z_BK).tolist() for name, choose in TARGETS.items()}
+    assert result == {"least-likely": [3, 0, 3], "runner-up": [1, 1, 2]}
 
 
 def test_towards_maximizes_the_logit_difference_of_its_class() -> None:

@@ -260,13 +260,13 @@ def test_a_flipped_bit_in_a_file_is_detected_or_harmless(tmp_path: Path) -> None
     for place in range(len(whole)):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
         try:
-            tensors, found = read_tensors(path)
+            tensors, result = read_tensors(path)
         except UsageError as error:
             outcomes.append(str(error)[: len(f"{path} is ")])
         else:  # the damage is in the name of the hash
             assert tensors.keys() == TENSORS.keys()
             assert all(t.dtype == TENSORS[name].dtype and torch.equal(t, TENSORS[name]) for name, t in tensors.items())
-            assert found.items() >= about.items()
+            assert result.items() >= about.items()
             outcomes.append("harmless")
     assert set(outcomes) == {f"{path} is ", "harmless"}
     assert outcomes.count("harmless") < 30

@@ -193,7 +193,7 @@ def test_gates_sum_to_one(x: Tensor, tuning: Tuning) -> None:
         assert gates.std() > 1e-3
 
 
-def by_hand(fusion: Fusion, z_ND: Tensor, found: tuple[Tensor, Tensor], normalization: str) -> Tensor:
+def by_hand(fusion: Fusion, z_ND: Tensor, result: tuple[Tensor, Tensor], normalization: str) -> Tensor:
     """One head, one query and one key after the other."""
     rows = []
     for q_D in fusion.q(z_ND):
@@ -202,9 +202,9 @@ def by_hand(fusion: Fusion, z_ND: Tensor, found: tuple[Tensor, Tensor], normaliz
             sums = torch.zeros(2, 8, dtype=torch.float64)
             of_each = torch.zeros(2, 1, dtype=torch.float64)
             for j in range(len(z_ND)):
-                scores = torch.stack([q_D[part] @ fusion.k(one)[j, part] / 8**0.5 for one in found])
+                scores = torch.stack([q_D[part] @ fusion.k(one)[j, part] / 8**0.5 for one in result])
                 weights = scores.softmax(0)[:, None]
-                sums = sums + weights * torch.stack([fusion.v(one)[j, part] for one in found])
+                sums = sums + weights * torch.stack([fusion.v(one)[j, part] for one in result])
                 of_each = of_each + weights
             n = len(z_ND)
             if normalization == "rows":

@@ -102,8 +102,8 @@ def test_trades_matches_the_original_with_fewer_passes(
 def test_trades_can_start_from_small_noise(model: Counting, batch: tuple[Tensor, Tensor]) -> None:
     x, _ = batch
     attack = PGD(steps=1, step_size=1e-9, start_noise=0.001, keep_best=False)
-    found = TRADES(attack, Linf(0.1)).prepare(model, x, batch[1], seed=0).x_adv
-    moved = (found - x)[(x > 0.01) & (x < 0.99)]
+    result = TRADES(attack, Linf(0.1)).prepare(model, x, batch[1], seed=0).x_adv
+    moved = (result - x)[(x > 0.01) & (x < 0.99)]
     assert float(moved.std()) == pytest.approx(0.001, rel=0.15)
     with pytest.raises(UsageError, match="needs an attack with a random start"):
         TRADES(PGD(steps=2, random_start=False, keep_best=False), Linf(0.1))

@@ -22,8 +22,8 @@ def alp() -> type[AdversarialObjective]:
     (code,) = (block for block in CONTRIBUTING.read_text("utf-8").split("```") if "class ALP" in block)
     names: dict[str, Any] = {}
     exec(code.removeprefix("python"), names)  # noqa: S102
-    found: type[AdversarialObjective] = names["ALP"]
-    return found
+    result: type[AdversarialObjective] = names["ALP"]
+    return result
 
 
 def test_the_loss_is_the_sum_of_its_terms(alp: type[AdversarialObjective]) -> None:

@@ -101,9 +101,9 @@ def test_deployed_factors_are_in_attack_and_loss(batch: tuple[Tensor, Tensor], i
     objective.prepare_model(model)
     set_attention_scales(model, [0.1, 3.0])
     by_hand = fresh()
-    found = objective.at(TrainingTime(1.0, 30.0))(model, *batch, seed=3)
+    result = objective.at(TrainingTime(1.0, 30.0))(model, *batch, seed=3)
     with by_hand.taps.scale([0.1, 3.0]):
-        assert torch.equal(found.loss, inner(by_hand, *batch, seed=3).loss)
+        assert torch.equal(result.loss, inner(by_hand, *batch, seed=3).loss)
 
 
 def test_the_attacks_factors_are_in_the_attack_alone(batch: tuple[Tensor, Tensor]) -> None:
@@ -207,9 +207,9 @@ def test_declared_passes() -> None:
 
 def test_the_search_makes_its_declared_passes(batch: tuple[Tensor, Tensor]) -> None:
     for scaling in (ONE, replace(Scaling(), batches=2, steps=3), Scaling.manual(0.1, 0.01)):
-        found = find_factors(fresh(), *batch, replace(scaling, batch_size=8))
+        result = find_factors(fresh(), *batch, replace(scaling, batch_size=8))
         declared = AttentionScaling(ADVERSARIAL, scaling=scaling).at(TrainingTime(10.5, 30.0)).passes
-        assert (found.forwards + found.backwards) / 8 == declared
+        assert (result.forwards + result.backwards) / 8 == declared
 
 
 @pytest.mark.parametrize(

@@ -51,9 +51,9 @@ def moved(model: Model, objective: Objective, batch: tuple[Tensor, Tensor]) -> s
     step.loss.backward()
     step.undo()
     assert [weight.requires_grad for weight in model.parameters()] == flags
-    found = {name for name, weight in model.net.named_parameters() if weight.grad is not None}
+    result = {name for name, weight in model.net.named_parameters() if weight.grad is not None}
     model.zero_grad()
-    return found
+    return result
 
 
 def names(model: Model, *parts: str) -> set[str]:
@@ -99,8 +99,8 @@ def test_without_a_fusion_phase_2_trains_all_added_parts(batch: tuple[Tensor, Te
 )
 def test_phases_change_at_their_update(independent: float, updates: int, turns: str) -> None:
     objective = replace(OBJECTIVE, independent=independent)
-    found = [update(objective, number, updates) for number in range(updates)]
-    letters = "".join("j" if isinstance(one, TORATraining) else str(getattr(one, "name"))[0] for one in found)  # noqa: B009
+    result = [update(objective, number, updates) for number in range(updates)]
+    letters = "".join("j" if isinstance(one, TORATraining) else str(getattr(one, "name"))[0] for one in result)  # noqa: B009
     assert letters == turns
 
 

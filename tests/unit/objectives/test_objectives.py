@@ -49,8 +49,8 @@ def test_adversarial_is_the_loss_on_adversarial_examples(model: Counting, batch:
     x, y = batch
     attack, threat = PGD(steps=3, step_size=0.05, keep_best=False), Linf(0.1)
     step = Adversarial(attack, threat, smoothing=0.2)(model, x, y, seed=5, index_B=torch.arange(10, 16))
-    found = attack.craft(model, x, Untargeted(y), threat, seed=5, index_B=torch.arange(10, 16))
-    torch.testing.assert_close(step.loss, F.cross_entropy(model(found), y, label_smoothing=0.2))
+    result = attack.craft(model, x, Untargeted(y), threat, seed=5, index_B=torch.arange(10, 16))
+    torch.testing.assert_close(step.loss, F.cross_entropy(model(result), y, label_smoothing=0.2))
     assert step.loss > F.cross_entropy(model(x), y, label_smoothing=0.2)
 
 

@@ -62,9 +62,9 @@ def test_every_recipe_is_complete(name: str) -> None:
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_chosen_value_has_a_source(name: str) -> None:
     recipe = RECIPES[name]()
-    found = leaves(recipe)
-    assert {leaf.path for leaf in found} >= {"model.start", "data", "objective", "plan.epochs", "plan.optimizer.lr"}
-    chosen = [leaf for leaf in found if not leaf.by_default]
+    result = leaves(recipe)
+    assert {leaf.path for leaf in result} >= {"model.start", "data", "objective", "plan.epochs", "plan.optimizer.lr"}
+    chosen = [leaf for leaf in result if not leaf.by_default]
     assert not [leaf.path for leaf in chosen if leaf.source is None]
     # the class of the objective is not a source for its values
     assert not [leaf.path for leaf in chosen if leaf.source_path == "objective" != leaf.path]
@@ -85,13 +85,13 @@ def _exists(node: object, path: str) -> bool:
 
 
 def test_a_source_of_a_value_precedes_that_of_its_part() -> None:
-    found = {leaf.path: leaf for leaf in leaves(RECIPES["vit-b2-cifar10"]())}
-    assert found["plan.optimizer.decay"].source == "authors' code: tensors called kernel"
-    assert found["plan.optimizer.betas"].source_path == "plan.optimizer"
-    assert found["plan.compile"].source is None
-    assert found["plan.compile"].by_default
-    assert [found[path].value for path in ("objective.threat.eps", "plan.augment.fill")] == ["8/255", "128/255"]
-    assert [found[path].value for path in ("objective", "plan.pil_augment", "plan.optimizer.betas")] == [
+    result = {leaf.path: leaf for leaf in leaves(RECIPES["vit-b2-cifar10"]())}
+    assert result["plan.optimizer.decay"].source == "authors' code: tensors called kernel"
+    assert result["plan.optimizer.betas"].source_path == "plan.optimizer"
+    assert result["plan.compile"].source is None
+    assert result["plan.compile"].by_default
+    assert [result[path].value for path in ("objective.threat.eps", "plan.augment.fill")] == ["8/255", "128/255"]
+    assert [result[path].value for path in ("objective", "plan.pil_augment", "plan.optimizer.betas")] == [
         *("TRADES", "null"),
         "0.9,0.99",
     ]
@@ -263,7 +263,7 @@ def test_selection_uses_the_hold_out_by_default(tmp_path: Path, monkeypatch: pyt
 def test_clean_accuracy_can_have_a_weight_in_the_selection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Robust accuracy peaks at the second check, half of each at the third; the flag still compares robust ones."""
     checks = [{"clean": 0.5, "robust": 0.4}, {"clean": 0.7, "robust": 0.5}, {"clean": 0.9, "robust": 0.42}]
-    found = {}
+    result = {}
     for share in (0.0, 0.5):
         left = iter(checks)
         runner = sys.modules["vitadel.recipes.runner"]
@@ -271,12 +271,12 @@ def test_clean_accuracy_can_have_a_weight_in_the_selection(tmp_path: Path, monke
         settings = ["plan.epochs=3", "plan.warmup_epochs=0", "plan.check_every_epochs=1", "plan.batch_size=64"]
         recipe = override(RECIPES["digits-standard"](), [*settings, f"selection.clean_share={share}"])
         train_recipe(recipe, tmp_path / str(share), data_spec="digits[:64]")
-        found[share] = models.read_tensors(tmp_path / str(share) / "checkpoints" / "best.safetensors")[1]
+        result[share] = models.read_tensors(tmp_path / str(share) / "checkpoints" / "best.safetensors")[1]
         alarms = [json.loads(line) for line in (tmp_path / str(share) / "log.jsonl").read_text().splitlines()]
         codes = [(one["code"], one["evidence"]) for one in alarms if one["event"] == "alarm"]
         assert codes == [("robust-overfitting", {"best": 0.5, "robust": 0.42})]
-    assert "'robust': 0.5" in found[0.0]["vitadel.selected"]
-    assert "'robust': 0.42, 'score': 0.66" in found[0.5]["vitadel.selected"]
+    assert "'robust': 0.5" in result[0.0]["vitadel.selected"]
+    assert "'robust': 0.42, 'score': 0.66" in result[0.5]["vitadel.selected"]
 
 
 def test_an_override_changes_one_value() -> None:

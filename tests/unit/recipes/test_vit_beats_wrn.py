@@ -195,12 +195,12 @@ def test_two_pgd_steps_replace_two_of_apgd() -> None:
     x = 0.2 + 0.6 * torch.rand(64, 3, 8, 8, generator=torch.Generator().manual_seed(1))
     # the label that the model does not give, so that every point is a success and the loss alone decides
     y = model(x).argmin(1)
-    found = recipe.objective.attack.craft(model, x, Untargeted(y), Linf(4 / 255), seed=0)
+    result = recipe.objective.attack.craft(model, x, Untargeted(y), Linf(4 / 255), seed=0)
     expected, helped_B = _two_steps_of_apgd(model, x, y, 4 / 255)
     success_B = model(expected).argmax(1) != y
     chosen = helped_B & success_B
     assert int(chosen.sum()) > 20
-    assert torch.allclose(found[chosen], expected[chosen], atol=1e-6)
+    assert torch.allclose(result[chosen], expected[chosen], atol=1e-6)
 
 
 def test_the_step_size_of_ares_grows_over_five_epochs() -> None:

@@ -20,9 +20,9 @@ EPS = 8 / 255
 
 
 def table(runs: Sequence[Path], baseline: str | None = None) -> Comparison:
-    found = compare_models(read_runs(runs), baseline)
-    assert found is not None
-    return found
+    result = compare_models(read_runs(runs), baseline)
+    assert result is not None
+    return result
 
 
 def attacked(make: Any, run: Run, suite: str, robust: Sequence[int], flags: Sequence[Flag] = ()) -> None:
@@ -31,9 +31,9 @@ def attacked(make: Any, run: Run, suite: str, robust: Sequence[int], flags: Sequ
     make.attack(run, f"{suite}-linf-8_255", [*broken, "clean"], EPS, flags, suite=suite)
 
 
-def values(found: Comparison) -> dict[str, list[float | None]]:
+def values(result: Comparison) -> dict[str, list[float | None]]:
     """Per model the numbers of its row."""
-    return {row.label: [None if score is None else score.value for score in row.scores] for row in found.rows}
+    return {row.label: [None if score is None else score.value for score in row.scores] for row in result.rows}
 
 
 @pytest.fixture
@@ -50,21 +50,21 @@ def three(make: Any) -> list[Path]:
 
 
 def test_columns_are_clean_autoattack_best_known_and_suites(three: list[Path]) -> None:
-    found = table(three)
+    result = table(three)
     kinds = [ColumnKind.CLEAN, ColumnKind.AUTOATTACK, ColumnKind.BEST_KNOWN, ColumnKind.SUITE]
-    assert [column.kind for column in found.columns] == kinds
-    assert [column.title for column in found.columns] == ["Clean", "AutoAttack", "Best known", "Corruptions"]
-    assert [column.about for column in found.columns] == ["", "linf:8/255", "linf:8/255", "mean over all cells"]
-    assert values(found) == {"b": [0.9, 0.5, 0.5, 0.4], "a": [0.9, 0.3, 0.2, 0.7], "c": [0.9, None, 0.2, None]}
-    best = {row.label: row.scores[2] for row in found.rows}
+    assert [column.kind for column in result.columns] == kinds
+    assert [column.title for column in result.columns] == ["Clean", "AutoAttack", "Best known", "Corruptions"]
+    assert [column.about for column in result.columns] == ["", "linf:8/255", "linf:8/255", "mean over all cells"]
+    assert values(result) == {"b": [0.9, 0.5, 0.5, 0.4], "a": [0.9, 0.3, 0.2, 0.7], "c": [0.9, None, 0.2, None]}
+    best = {row.label: row.scores[2] for row in result.rows}
     assert [best[label].note for label in "abc"] == ["attack", "autoattack", "quick"]  # type: ignore[union-attr]
-    assert {row.label: row.parameters for row in found.rows} == {"a": 5, "b": 20, "c": None}
+    assert {row.label: row.parameters for row in result.rows} == {"a": 5, "b": 20, "c": None}
 
 
 def test_rank_is_by_best_known_and_ties_share_one(three: list[Path]) -> None:
-    found = table(three)
-    assert found.columns[found.ranked_by].kind is ColumnKind.BEST_KNOWN
-    assert [(row.label, row.rank) for row in found.rows] == [("b", 1), ("a", 2), ("c", 2)]
+    result = table(three)
+    assert result.columns[result.ranked_by].kind is ColumnKind.BEST_KNOWN
+    assert [(row.label, row.rank) for row in result.rows] == [("b", 1), ("a", 2), ("c", 2)]
 
 
 def test_ties_are_ordered_by_clean_accuracy(make: Any) -> None:
@@ -72,8 +72,8 @@ def test_ties_are_ordered_by_clean_accuracy(make: Any) -> None:
     runs = [make.claim(name, name) for name in clean]
     for run, right in zip(runs, clean.values(), strict=True):
         make.perturb(run, "corruptions", [1.0] * 5 + [0.0] * 5, clean=[1] * right + [0] * (10 - right))
-    found = table([run.folder for run in runs])
-    assert [(row.label, row.rank) for row in found.rows] == [("b", 1), ("c", 1), ("a", 1)]
+    result = table([run.folder for run in runs])
+    assert [(row.label, row.rank) for row in result.rows] == [("b", 1), ("c", 1), ("a", 1)]
 
 
 def test_a_unique_best_of_a_column_is_marked(three: list[Path]) -> None:
@@ -88,10 +88,10 @@ def test_measures_to_minimize_are_best_when_low(make: Any) -> None:
     for run, value in zip(runs, errors.values(), strict=True):
         mce = Measure("mCE", value, kind="mCE", higher_is_better=False, main=True)
         make.perturb(run, "corruptions", [0.0], measures=[mce])
-    found = table([run.folder for run in runs])
-    assert [(row.label, row.rank) for row in found.rows] == [("b", 1), ("a", 2)]
-    assert [row.scores[0].best for row in found.rows] == [True, False]  # type: ignore[union-attr]
-    assert not found.columns[0].is_share
+    result = table([run.folder for run in runs])
+    assert [(row.label, row.rank) for row in result.rows] == [("b", 1), ("a", 2)]
+    assert [row.scores[0].best for row in result.rows] == [True, False]  # type: ignore[union-attr]
+    assert not result.columns[0].is_share
 
 
 def test_differences_to_the_baseline_are_paired_by_image(three: list[Path]) -> None:
@@ -126,10 +126,10 @@ def test_several_runs_of_one_model_are_one_row(make: Any) -> None:
     attacked(make, runs[0], "autoattack", [0, 1, 2])
     attacked(make, runs[1], "quick", [0])
     make.perturb(runs[2], "corruptions", [1.0] * 10, clean=[1] * 9 + [0])
-    found = table([run.folder for run in runs])
-    assert values(found) == {"vit": [0.9, 0.3, 0.1, 1.0]}
+    result = table([run.folder for run in runs])
+    assert values(result) == {"vit": [0.9, 0.3, 0.1, 1.0]}
     # the page names the runs of attacks by their folders, and any of their names means the model
-    (row,) = found.rows
+    (row,) = result.rows
     assert row.labels == ("vit (one)", "vit (two)", "vit")
     assert table([run.folder for run in runs], "vit (two)").baseline == "vit"
 
@@ -146,8 +146,8 @@ def test_other_images_make_another_column(make: Any) -> None:
     first, second = make.claim("a", "a"), make.claim("b", "b")
     attacked(make, first, "autoattack", [0, 1, 2])
     make.attack(second, "autoattack-linf-8_255", [""] * 5 + ["square"] * 15, EPS, suite="autoattack")
-    found = table([first.folder, second.folder])
-    assert [(c.title, c.about) for c in found.columns] == [
+    result = table([first.folder, second.folder])
+    assert [(c.title, c.about) for c in result.columns] == [
         ("Clean", "20 images"),
         ("Clean", "10 images"),
         ("AutoAttack", "linf:8/255; 20 images"),
@@ -155,10 +155,10 @@ def test_other_images_make_another_column(make: Any) -> None:
         ("AutoAttack", "linf:8/255; 10 images"),
         ("Best known", "linf:8/255; 10 images"),
     ]
-    assert len({column.key for column in found.columns}) == 6
-    assert values(found) == {"b": [1, None, 0.25, 0.25, None, None], "a": [None, 0.9, None, None, 0.3, 0.3]}
+    assert len({column.key for column in result.columns}) == 6
+    assert values(result) == {"b": [1, None, 0.25, 0.25, None, None], "a": [None, 0.9, None, None, 0.3, 0.3]}
     # only those with a number in the column that ranks have a rank
-    assert [row.rank for row in found.rows] == [1, None]
+    assert [row.rank for row in result.rows] == [1, None]
 
 
 def test_the_same_names_with_other_labels_are_other_images(make: Any) -> None:
@@ -175,40 +175,40 @@ def test_fewer_images_need_no_second_clean_column(make: Any) -> None:
     run = make.claim("a", "a")
     attacked(make, run, "autoattack", [0, 1, 2])
     make.perturb(run, "corruptions", [1.0] * 40, clean=[1] * 39 + [0])
-    found = table([run.folder])
+    result = table([run.folder])
     # the images that were attacked represent the model, whatever else was evaluated
-    assert [(column.title, column.about) for column in found.columns][:2] == [
+    assert [(column.title, column.about) for column in result.columns][:2] == [
         ("Clean", ""),
         ("AutoAttack", "linf:8/255"),
     ]
-    assert values(found) == {"a": [0.9, 0.3, 0.3, 1.0]}
+    assert values(result) == {"a": [0.9, 0.3, 0.3, 1.0]}
 
 
 def test_autoattack_on_fewer_images_has_its_own_column(make: Any) -> None:
     first, second = make.claim("a", "a"), make.claim("a-few", "a")
     attacked(make, first, "quick", range(6))
     make.attack(second, "autoattack-linf-8_255", [""] * 2 + ["apgd-ce"] * 3, EPS, suite="autoattack")
-    found = table([first.folder, second.folder])
-    assert [(column.title, column.about) for column in found.columns] == [
+    result = table([first.folder, second.folder])
+    assert [(column.title, column.about) for column in result.columns] == [
         ("Clean", ""),
         ("Best known", "linf:8/255"),
         ("AutoAttack", "linf:8/255, 5 images"),
     ]
-    assert values(found) == {"a": [0.9, 0.6, 0.4]}
+    assert values(result) == {"a": [0.9, 0.6, 0.4]}
 
 
 def test_other_conventions_make_another_column(make: Any) -> None:
     runs = [make.claim(name, name) for name in "abc"]
     for run, jpeg in zip(runs, (85, 85, None), strict=True):
         make.perturb(run, "corruptions", [1.0] * 10, conventions={"table": "cifar", "jpeg": jpeg})
-    found = table([run.folder for run in runs])
-    about = [column.about for column in found.columns]
+    result = table([run.folder for run in runs])
+    about = [column.about for column in result.columns]
     assert about == [
         "mean over all cells; jpeg: 85",
         "mean over all cells; jpeg: None",
     ]
-    assert values(found) == {"a": [1, None], "b": [1, None], "c": [None, 1]}
-    assert [column.key for column in found.columns] == ["corruptions", "corruptions #2"]
+    assert values(result) == {"a": [1, None], "b": [1, None], "c": [None, 1]}
+    assert [column.key for column in result.columns] == ["corruptions", "corruptions #2"]
 
 
 def test_mutual_transfer_sources_share_a_column(make: Any) -> None:
@@ -219,8 +219,8 @@ def test_mutual_transfer_sources_share_a_column(make: Any) -> None:
         make.perturb(
             make.claim(name, name), "transfer", [1.0] * 10, conventions={"attack": "PGD-8", "sources": sources}
         )
-    found = table([make.root / name for name in "abcd"])
-    assert values(found) == {"a": [1.0, None], "b": [1.0, None], "c": [1.0, None], "d": [None, 1.0]}
+    result = table([make.root / name for name in "abcd"])
+    assert values(result) == {"a": [1.0, None], "b": [1.0, None], "c": [1.0, None], "d": [None, 1.0]}
 
 
 def test_own_settings_and_costs_do_not_separate_models(make: Any) -> None:
@@ -256,9 +256,9 @@ def test_results_of_the_rescaled_network_are_not_compared(make: Any) -> None:
     run = make.claim("a", "a")
     attacked(make, run, "autoattack", [0, 1, 2])
     attacked(make, run, "autoattack-paper-protocol", [], [Flag("another-network", "", {})])
-    found = table([run.folder])
-    assert values(found) == {"a": [0.9, 0.3, 0.3]}
-    assert not found.rows[0].unreliable
+    result = table([run.folder])
+    assert values(result) == {"a": [0.9, 0.3, 0.3]}
+    assert not result.rows[0].unreliable
 
 
 def test_flags_of_attacks_make_a_model_potentially_unreliable(make: Any) -> None:

@@ -24,19 +24,19 @@ EVIL = "a_b & 50% #1 {x} $y$ ~z^2 \\w <i> | \"q\", 'r'"
 @pytest.fixture
 def runs(make: Any) -> list[Path]:
     """Two models on ten images: AutoAttack leaves 5 of the first and 2 of the second, which are among those 5."""
-    found = []
+    result = []
     for name, size, left in ((EVIL, 5_717_416, 5), ("vit", None, 2)):
         run = make.claim(f"run-{left}", name, size)
         make.attack(run, "aa", [""] * left + ["square"] * (9 - left) + ["clean"], 8 / 255, suite="autoattack")
-        found.append(run.folder)
+        result.append(run.folder)
     make.perturb(run, "corruptions", [1.0, 0.5], flags=[Flag("c", "s", {})])
-    return found
+    return result
 
 
 def table(runs: list[Path], baseline: str | None = None) -> Comparison:
-    found = compare_models(read_runs(runs), baseline)
-    assert found is not None
-    return found
+    result = compare_models(read_runs(runs), baseline)
+    assert result is not None
+    return result
 
 
 @pytest.mark.parametrize(

@@ -127,17 +127,17 @@ def of_text(text: Text) -> list[Any]:
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """Every figure that would be written, by the name that its ids come from; painting them would take long."""
-    found: list[dict[str, Any]] = []
+    result: list[dict[str, Any]] = []
 
     def described_only(self: Figure, file: Path | io.StringIO | io.BytesIO, **more: object) -> None:
-        found.append({"name": mpl.rcParams["svg.hashsalt"], "format": more["format"], **described(self)})
+        result.append({"name": mpl.rcParams["svg.hashsalt"], "format": more["format"], **described(self)})
         if isinstance(file, Path):
             file.touch()
         elif isinstance(file, io.StringIO):
             file.write("<svg></svg>")
 
     monkeypatch.setattr(Figure, "savefig", described_only)
-    return found
+    return result
 
 
 def page_words(path: Path) -> list[str]:
@@ -153,13 +153,13 @@ def shorter(text: str) -> str:
     return re.sub(r"\d+\.\d{6,}(e-\d+)?", lambda number: f"{float(number[0]):.6g}", text)
 
 
-def check(name: str, found: Sequence[object]) -> None:
+def check(name: str, result: Sequence[object]) -> None:
     recorded = json.loads(RECORD.read_text()) if RECORD.exists() else {}
     if name not in recorded:
-        records = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in {**recorded, name: found}.items()]
+        records = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in {**recorded, name: result}.items()]
         RECORD.write_text("{\n" + ",\n".join(records) + "\n}\n")
         pytest.fail("the drawings were not on record and now are: look at the difference")
-    assert json.loads(json.dumps(found)) == recorded[name]
+    assert json.loads(json.dumps(result)) == recorded[name]
 
 
 # ------------------------------------------------------------------ exhibits

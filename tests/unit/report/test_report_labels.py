@@ -41,8 +41,8 @@ def test_curves_of_one_model_have_different_line_styles(make: Any) -> None:
     runs = [make.evaluate(folder, "vit", {1: 30, 8: 20}) for folder in ("one", "two")]
     runs.append(make.evaluate("three", "cnn", {1: 25, 8: 10}))
     records = read_runs(runs)
-    found = [curve for record in records for curve in record.curves]
-    drawn = strokes(found, color_numbers(identities(records), COLORS))
+    result = [curve for record in records for curve in record.curves]
+    drawn = strokes(result, color_numbers(identities(records), COLORS))
     assert drawn == {"vit (one)": "solid", "vit (two)": "dashed", "cnn": "solid"}
     text = write_report(runs, make.root / "page.html").read_text(encoding="utf-8")
     legend = text.split('<section id="curve">')[1].split("</ul>")[0]

@@ -383,13 +383,13 @@ def test_a_flipped_bit_in_the_gallery_is_detected_or_harmless(make: Any) -> None
     for place in range(0, len(whole), 11):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
         try:
-            found = Gallery.read(path)
+            result = Gallery.read(path)
         except UsageError:
             detected += 1
         else:
-            np.testing.assert_array_equal(found.adversarial, intact.adversarial)
-            np.testing.assert_array_equal(found.clean, intact.clean)
-            assert (found.label, found.broken_by, found.eps) == (intact.label, intact.broken_by, intact.eps)
+            np.testing.assert_array_equal(result.adversarial, intact.adversarial)
+            np.testing.assert_array_equal(result.clean, intact.clean)
+            assert (result.label, result.broken_by, result.eps) == (intact.label, intact.broken_by, intact.eps)
     assert detected > 50
 
 

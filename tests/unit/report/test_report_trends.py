@@ -53,17 +53,17 @@ def test_the_line_is_fitted_through_logits_and_models_are_measured_from_it(make:
         f"logit(Corruptions) = {slope:.3g} logit(clean) \N{MINUS SIGN} {-intercept:.3g}, 4 models"
     ]
     known = np.array([4, 12, 18, 39.5]) / 40 - 1 / (1 + np.exp(-(slope * x + intercept)))
-    found = {row.label: trend.residual(clean, score) for row, clean, score in trend.points}
-    assert [found[f"model-{i}"] for i in range(4)] == pytest.approx(known)
+    result = {row.label: trend.residual(clean, score) for row, clean, score in trend.points}
+    assert [result[f"model-{i}"] for i in range(4)] == pytest.approx(known)
 
 
 def test_two_models_have_points_and_no_line(make: Any) -> None:
     runs = models(make, (1_000_000, 2_000_000))
-    ((trend,), found) = both(runs)
+    ((trend,), result) = both(runs)
     assert trend.line is None
     assert trend.formulas == []
     assert [trend.residual(clean, score) for _, clean, score in trend.points] == [None, None]
-    assert found == []
+    assert result == []
     assert both(runs[:1]) == ([], [])
 
 
@@ -81,9 +81,9 @@ def test_measures_that_are_not_shares_are_fitted_without_logits(make: Any) -> No
     slope, intercept = np.polyfit(x, values, 1)
     assert trend.line is not None
     assert trend.line.slope == pytest.approx(slope)
-    found = {row.label: trend.residual(clean, score) for row, clean, score in trend.points}
+    result = {row.label: trend.residual(clean, score) for row, clean, score in trend.points}
     expected = slope * x + intercept - values
-    assert [found[f"model-{i}"] for i in range(3)] == pytest.approx(expected)
+    assert [result[f"model-{i}"] for i in range(3)] == pytest.approx(expected)
     assert trend.formulas[0].startswith("Corruptions = ")
     assert [scaling.column.title for scaling in sizes] == ["Clean", "Corruptions"]
     assert {at.error for at in sizes[1].points} == set(values)

@@ -18,12 +18,12 @@ def only_file(folder: Path) -> Path:
 
 def messages(file: Path) -> list[bytes]:
     """The records of a file, taken apart by the lengths they announce."""
-    left, found = file.read_bytes(), []
+    left, result = file.read_bytes(), []
     while left:
         (length,) = struct.unpack("<Q", left[:8])
-        found.append(left[12 : 12 + length])
+        result.append(left[12 : 12 + length])
         left = left[16 + length :]
-    return found
+    return result
 
 
 @pytest.mark.parametrize(

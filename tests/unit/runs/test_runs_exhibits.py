@@ -30,9 +30,9 @@ from vitadel.runs.schema import StudyRecord, read_study
 def read_again(folder: Path, *exhibits: Exhibit) -> Sequence[Exhibit]:
     record = StudyRecord("made-up", "Title", "Summary.", exhibits, {"n": 3})
     write_json(folder / "result.json", record.to_json())
-    found = read_study(folder / "result.json")
-    assert (found.study, found.title, found.summary, found.numbers) == ("made-up", "Title", "Summary.", {"n": 3})
-    return found.exhibits
+    result = read_study(folder / "result.json")
+    assert (result.study, result.title, result.summary, result.numbers) == ("made-up", "Title", "Summary.", {"n": 3})
+    return result.exhibits
 
 
 def test_lines_bars_and_histograms_keep_their_numbers_and_gaps(tmp_path: Path) -> None:

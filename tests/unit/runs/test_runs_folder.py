@@ -258,9 +258,9 @@ def test_a_flipped_bit_in_the_log_changes_no_number(tmp_path: Path) -> None:
     written = {entry["step"]: entry["loss"] for entry in run.read_log("step")}
     for place in range(len(whole) - 1):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
-        found = {entry["step"]: entry["loss"] for entry in run.read_log("step")}
-        assert found.items() <= written.items()
-        assert len(found) == 3 or run.damaged_log_lines, place
+        result = {entry["step"]: entry["loss"] for entry in run.read_log("step")}
+        assert result.items() <= written.items()
+        assert len(result) == 3 or run.damaged_log_lines, place
 
 
 def test_a_partial_last_line_is_not_damage(tmp_path: Path) -> None:

@@ -88,9 +88,9 @@ def test_weak_edges_are_kept_if_connected_to_strong_ones() -> None:
     ramp = torch.linspace(90, 15, 60).round()  # a step that fades along its length, from strong to weak
     plane = torch.zeros(2, 20, 60)
     plane[:, 10:] = torch.stack([ramp, ramp.clamp_max(30)])[:, None]
-    found = edges(plane, 50, 150)
-    assert found[0, 8:12].any(0).all()
-    assert not found[1].any()
+    result = edges(plane, 50, 150)
+    assert result[0, 8:12].any(0).all()
+    assert not result[1].any()
 
 
 def test_equalization_matches_counting() -> None:

@@ -90,12 +90,12 @@ def smallest_eps(net: nn.Module, x: Tensor) -> Tensor:
     """[B] of all other classes the nearest: logit difference over the L1 norm of the masked gradient."""
     weight, z_BK = net[1].weight.view(3, *SHAPE), net(x)  # type: ignore[index]
     label_B = z_BK.argmax(1)
-    found = torch.full_like(z_BK, torch.inf)
+    result = torch.full_like(z_BK, torch.inf)
     for index, label in enumerate(label_B.tolist()):
         for other in {0, 1, 2} - {label}:
             gap = z_BK[index, label] - z_BK[index, other]
-            found[index, other] = gap / ((weight[other] - weight[label]) * COLUMNS).abs().sum()
-    return found.amin(1)
+            result[index, other] = gap / ((weight[other] - weight[label]) * COLUMNS).abs().sum()
+    return result.amin(1)
 
 
 @pytest.mark.parametrize("name", ATTACKS)

@@ -24,8 +24,8 @@ share = st.floats(1e-3, 1)
 
 
 def project(threat: Threat, x: Array, x0: Array) -> Array:
-    found: Array = threat.project(torch.tensor(x)[None], torch.tensor(x0)[None])[0].numpy()
-    return found
+    result: Array = threat.project(torch.tensor(x)[None], torch.tensor(x0)[None])[0].numpy()
+    return result
 
 
 def exact_l2(x: Array, x0: Array, eps: float) -> Array:
@@ -97,9 +97,9 @@ def test_l2_is_exact_when_values_reach_the_box_successively(eps: float) -> None:
     """Each shift is twice the one before: every turn of the search clips one value more, forty in all."""
     x0 = np.full(40, 0.5)
     x = x0 + 2.0 ** np.arange(40)
-    found = project(L2(min(eps, math.sqrt(40))), x, x0)
-    np.testing.assert_allclose(found, exact_l2(x, x0, eps), atol=1e-12)
-    assert np.linalg.norm(found - x0) == pytest.approx(min(eps, 0.5 * math.sqrt(40)), rel=1e-12)
+    result = project(L2(min(eps, math.sqrt(40))), x, x0)
+    np.testing.assert_allclose(result, exact_l2(x, x0, eps), atol=1e-12)
+    assert np.linalg.norm(result - x0) == pytest.approx(min(eps, 0.5 * math.sqrt(40)), rel=1e-12)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -114,7 +114,7 @@ def test_projection_matches_a_general_optimizer(threat: Threat, seed: int) -> No
         L2: lambda v: threat.eps**2 - ((v[:3] - v[3:]) ** 2).sum(),
         L1: lambda v: threat.eps - v.sum(),
     }[type(threat)]
-    found = minimize(
+    result = minimize(
         lambda v: ((x0 + v[:3] - v[3:] - x) ** 2).sum(),
         np.full(6, 0.01),
         method="SLSQP",
@@ -122,7 +122,7 @@ def test_projection_matches_a_general_optimizer(threat: Threat, seed: int) -> No
         constraints={"type": "ineq", "fun": budget},
         options={"maxiter": 500, "ftol": 1e-14},
     )
-    np.testing.assert_allclose(project(threat, x, x0), x0 + found.x[:3] - found.x[3:], atol=1e-5)
+    np.testing.assert_allclose(project(threat, x, x0), x0 + result.x[:3] - result.x[3:], atol=1e-5)
 
 
 @pytest.mark.parametrize("threat", [L2(0.45), L1(0.6), Linf(0.3)], ids=["l2", "l1", "linf"])
@@ -133,9 +133,9 @@ def test_no_point_of_a_fine_grid_is_nearer(threat: Threat) -> None:
         origin, stray = torch.tensor([x0], dtype=torch.float64), torch.tensor([x], dtype=torch.float64)
         allowed = grid[threat.distance(grid, origin.expand_as(grid)) <= threat.eps]
         nearest = (allowed - stray).norm(dim=1).min().item()
-        found = (threat.project(stray, origin) - stray).norm().item()
+        result = (threat.project(stray, origin) - stray).norm().item()
         # the grid's own nearest point may miss the true one by half a cell's diagonal, never beat it
-        assert nearest - 0.0071 <= found <= nearest + 1e-12
+        assert nearest - 0.0071 <= result <= nearest + 1e-12
 
 
 def test_images_of_a_batch_are_independent() -> None:

@@ -59,8 +59,8 @@ def test_noise_is_uniform_in_the_ball(threat: Threat, values: int) -> None:
 def test_variance_is_that_of_the_uniform_distribution(
     threat: Threat, variance: Callable[[float, int], float], values: int
 ) -> None:
-    found = moves(threat, values).var().item()
-    assert found == pytest.approx(variance(threat.eps, values), rel=0.03)
+    result = moves(threat, values).var().item()
+    assert result == pytest.approx(variance(threat.eps, values), rel=0.03)
 
 
 def test_l1_noise_is_uniform_in_the_diamond() -> None:

@@ -361,8 +361,8 @@ def test_checks_compile_nothing(train: Split, tmp_path: Path) -> None:
     ],
 )
 def test_flags_of_training(scores: dict[str, float], best: float | None, codes: list[str]) -> None:
-    found: list[Flag] = overfitting_flags(scores, best)
-    assert [alarm.code for alarm in found] == codes
+    result: list[Flag] = overfitting_flags(scores, best)
+    assert [alarm.code for alarm in result] == codes
 
 
 # ------------------------------------------------------------- faster, and the same
