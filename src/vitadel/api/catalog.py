@@ -80,10 +80,10 @@ class Catalog:
         if self.is_open(text) or any(item.name == text for item in items):
             return self.page(text)
         word = text.lower()
-        if found := [
+        if matches := [
             item for item in items if any(word in part.lower() for part in (item.name, item.about, item.group))
         ]:
-            return found
+            return matches
         raise unknown(self.kind, text, [item.name for item in items])
 
 

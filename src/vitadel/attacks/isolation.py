@@ -95,12 +95,12 @@ class KeptBuffers:
 
     def changed(self) -> list[str]:
         """The buffers that have changed, as module type and buffer name."""
-        found = []
+        names = []
         for module, name, buffer in self.owners:
             kept = self.copies.get(id(buffer))
             if module._buffers.get(name) is not buffer or (kept is not None and not torch.equal(*kept)):
-                found.append(f"{type(module).__name__}.{name}")
-        return found
+                names.append(f"{type(module).__name__}.{name}")
+        return names
 
     @torch.no_grad()
     def put_back(self) -> None:

@@ -128,10 +128,10 @@ def read_number(text: str, what: str) -> float:
         what: What the error calls the number.
     """
     parts = [part.strip() for part in text.split("/")]
-    found = [_DECIMAL.fullmatch(part) for part in parts]
-    if len(parts) > 2 or not all(found):
+    matches = [_DECIMAL.fullmatch(part) for part in parts]
+    if len(parts) > 2 or not all(matches):
         raise _no_number(text, what)
-    if any(_too_long(one) for one in found if one):
+    if any(_too_long(one) for one in matches if one):
         raise UsageError(
             f"{what} has too many digits: got {quoted(text)}. Write a fraction such as 8/255 or a decimal."
         )

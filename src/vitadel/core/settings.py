@@ -186,13 +186,13 @@ def _below_declarations(kind: type) -> dict[str, str]:
     except (OSError, TypeError, SyntaxError):
         return {}
     body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
-    found = {}
+    texts = {}
     for declared, after in itertools.pairwise(body):
         if not (isinstance(declared, ast.AnnAssign) and isinstance(declared.target, ast.Name)):
             continue
         if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) and isinstance(after.value.value, str):
-            found[declared.target.id] = " ".join(after.value.value.split())
-    return found
+            texts[declared.target.id] = " ".join(after.value.value.split())
+    return texts
 
 
 def _listed(text: str, names: Sequence[str]) -> dict[str, str]:

@@ -47,9 +47,14 @@ def find_factors_once(ctx: Context, scaling: Scaling) -> dict[str, Any]:
         assert ctx.threat is not None
         count = min(len(ctx.images), max(scaling.batches * scaling.batch_size, scaling.trial_images))
         batch = ctx.batch(torch.arange(count))
-        found = find_attack_factors(ctx.model, batch.x, batch.y, ctx.threat, scaling, seed=ctx.seed)
-        tried = [asdict(one) for one in found.tried]
-        return {_FACTORS: asdict(found.best), "tried": tried, "forwards": found.forwards, "backwards": found.backwards}
+        search = find_attack_factors(ctx.model, batch.x, batch.y, ctx.threat, scaling, seed=ctx.seed)
+        tried = [asdict(one) for one in search.tried]
+        return {
+            _FACTORS: asdict(search.best),
+            "tried": tried,
+            "forwards": search.forwards,
+            "backwards": search.backwards,
+        }
 
     record = ctx.once(_FACTORS, search)
     try:
@@ -64,6 +69,6 @@ def find_factors_once(ctx: Context, scaling: Scaling) -> dict[str, Any]:
 
 def factors_of(record: Mapping[str, Any]) -> Factors:
     """The factors that were found."""
-    found = record[_FACTORS]
-    assert isinstance(found, dict)
-    return Factors(**{**found, "attentions": tuple(found["attentions"])})
+    factors = record[_FACTORS]
+    assert isinstance(factors, dict)
+    return Factors(**{**factors, "attentions": tuple(factors["attentions"])})

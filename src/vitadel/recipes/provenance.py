@@ -36,15 +36,15 @@ class Leaf:
 
 def leaves(recipe: Recipe) -> list[Leaf]:
     """All values of a recipe in the order of its fields; a part that is always of one class only if it has a source."""
-    found = []
+    values = []
     for path, text, by_default in _walk(recipe, ""):
         source_path = _source_path(recipe.sources, path)
         if path in _PLAIN and source_path != path:
             continue
-        found.append(
+        values.append(
             Leaf(path, text, by_default, source_path, None if source_path is None else recipe.sources[source_path])
         )
-    return found
+    return values
 
 
 def _source_path(sources: Mapping[str, str], path: str) -> str | None:

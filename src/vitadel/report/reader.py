@@ -277,14 +277,14 @@ def _by_threat(evaluation: EvaluatedSuite) -> tuple[bool, str, str, float, str]:
 
 def _alarms(run: Run) -> tuple[tuple[int, Flag], ...]:
     """Every alarm once: a run that was interrupted and resumed may have logged one twice."""
-    found: dict[tuple[int, str], str] = {}
+    flags: dict[tuple[int, str], str] = {}
     for entry in run.read_log("alarm"):
         if "at" in entry.numbers:
             code = str(entry.values.get("code"))
-            found[int(entry.numbers["at"]), FLAG_CODES.get(code, code)] = str(entry.values.get("sentence"))
+            flags[int(entry.numbers["at"]), FLAG_CODES.get(code, code)] = str(entry.values.get("sentence"))
     if damaged := run.damaged_log_lines:
-        found[0, "damaged-log"] = f"{damaged} lines of log.jsonl are damaged and left out of all that is shown here"
-    return tuple((step, Flag(code, sentence, {})) for (step, code), sentence in sorted(found.items()))
+        flags[0, "damaged-log"] = f"{damaged} lines of log.jsonl are damaged and left out of all that is shown here"
+    return tuple((step, Flag(code, sentence, {})) for (step, code), sentence in sorted(flags.items()))
 
 
 def _series(run: Run, event: str) -> list[Series]:

@@ -175,10 +175,10 @@ class Run:
             event: The kind.
             every: As they were written, also those of updates that were undone later.
         """
-        found = [entry for line in self._log_lines() if (entry := LogEntry.from_line(line)) and entry.event == event]
+        entries = [entry for line in self._log_lines() if (entry := LogEntry.from_line(line)) and entry.event == event]
         if every:
-            return found
-        last = {entry.values.get("step", number): entry for number, entry in enumerate(found)}
+            return entries
+        last = {entry.values.get("step", number): entry for number, entry in enumerate(entries)}
         return [last[step] for step in sorted(last)]
 
     @property

@@ -113,8 +113,8 @@ class ResultFolder:
             raise UsageError(f"{self._summary} was counted from other rows than {self._rows} has. {remedy}")
         for name, counted in _counts(summary, rows).items():
             if not _same(summary[name], counted):
-                recorded, found = _shown(summary[name]), _shown(asdict(counted))
-                raise UsageError(f"{self._summary} says {name} = {recorded}, its rows say {found}. {remedy}")
+                recorded, result = _shown(summary[name]), _shown(asdict(counted))
+                raise UsageError(f"{self._summary} says {name} = {recorded}, its rows say {result}. {remedy}")
         return summary, rows
 
     @property
@@ -199,10 +199,10 @@ def _counts(summary: Mapping[str, object], rows: Columns) -> dict[str, Accuracy]
     pairs = zip(rows.get("label", ()), rows.get("clean_prediction", ()), strict=False)
     clean = rows.get("clean_correct", [label == prediction for label, prediction in pairs])
     robust = rows.get("robust", [attack == "" for attack in rows.get("broken_by", ())])
-    found = {"clean": clean, "robust": robust}
+    counted = {"clean": clean, "robust": robust}
     return {
         name: accuracy_of([float(one) if isinstance(one, int | float) else math.nan for one in scores])
-        for name, scores in found.items()
+        for name, scores in counted.items()
         if scores and isinstance(summary[name], dict)
     }
 

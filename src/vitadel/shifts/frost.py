@@ -54,16 +54,16 @@ def photos_in(folder: Path) -> list[Path]:
     try:
         if all((folder / name).is_file() for name in ORIGINAL):
             return [folder / name for name in ORIGINAL[:-1]]
-        found = sorted(path for path in folder.iterdir() if path.suffix.lower() in _ENDINGS)
+        paths = sorted(path for path in folder.iterdir() if path.suffix.lower() in _ENDINGS)
     except OSError as error:
         raise UsageError(
             f"cannot list the frost folder {str(folder)!r}: {error.strerror}. Make it readable."
         ) from error
-    for path in found:
+    for path in paths:
         refuse_special(path)
-    if not found:
+    if not paths:
         raise UsageError(f"the frost folder {str(folder)!r} holds no photographs. Put .png or .jpg files there.")
-    return found
+    return paths
 
 
 def digest(folder: Path) -> str:

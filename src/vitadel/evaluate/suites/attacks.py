@@ -222,11 +222,11 @@ def _broken_within(store: ResultStore | None) -> dict[int, Row]:
         return {}
     _, rows = store.checked()
     names = ("prediction", "broken_by", "distance")
-    found = {
+    result = {
         image: dict(zip(names, values, strict=True))
         for image, *values in zip(rows["index"], *(rows[name] for name in names), strict=True)
     }
-    return {image: row for image, row in found.items() if row["broken_by"] not in (ROBUST, WRONG_BEFORE)}
+    return {image: row for image, row in result.items() if row["broken_by"] not in (ROBUST, WRONG_BEFORE)}
 
 
 # --------------------------------------------------------------------- records
@@ -296,10 +296,10 @@ def evaluate_suite(
         if scaling is None or not suite.attacks:
             return _at_radii(suite, ctx, open_store)
         ctx = replace(ctx, engine=in_float32(ctx.engine))
-        found = find_factors_once(replace(ctx, store=open_store("factors")), scaling)
-        paper = replace(ctx, model=rescale_model(ctx.model, factors_of(found)))
+        factors = find_factors_once(replace(ctx, store=open_store("factors")), scaling)
+        paper = replace(ctx, model=rescale_model(ctx.model, factors_of(factors)))
         return [
-            *_at_radii(replace(suite, scaling=found), ctx, open_store),
+            *_at_radii(replace(suite, scaling=factors), ctx, open_store),
             *_at_radii(replace(suite, keep_images=False), paper, open_store, f"-{PAPER_PROTOCOL}"),
         ]
 

@@ -272,14 +272,14 @@ def _incomplete(count: int) -> list[Flag]:
 
 def _numbers(written: Mapping[str, str]) -> dict[str, list[int]]:
     """Class numbers from words such as `8 10-16`."""
-    found = {}
+    numbers = {}
     for name, text in written.items():
         members: list[int] = []
         for word in text.split():
             first, _, last = word.partition("-")
             members += range(int(first), int(last or first) + 1)
-        found[name] = members
-    return found
+        numbers[name] = members
+    return numbers
 
 
 def _are_numbers(text: str) -> bool:
