@@ -122,7 +122,7 @@ def test_invalid_arguments_are_refused(vitadel: Command, trained: Path, tmp_path
 
     assert "unknown study 'maskin'. Did you mean 'masking'" in error("maskin")
     assert "unknown setting of masking 'query'" in error("masking:query=3")
-    assert "masking:queries wants a whole number, got 'x'" in error("masking:queries=x")
+    assert "masking:queries needs a whole number, got 'x'" in error("masking:queries=x")
     assert "several with + between them, got '1/2'" in error("masking:iterations=1/2")
     assert "unknown masking:scaling 'ass'. Did you mean 'aas'" in error("masking:scaling=ass")
     assert "Masking.steps must be at least 1" in error("masking:steps=0")
@@ -219,11 +219,11 @@ def test_settings_of_every_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     assert read("against=none,limit=none") == Settings(against=None, limit=None)
     assert read("limit=7") == Settings(limit=7)
     for text, message in {
-        "deep=yes": "every:deep wants true or false, got 'yes'",
+        "deep=yes": "every:deep needs true or false, got 'yes'",
         "per=haed": "unknown every:per 'haed'. Did you mean 'head'? Known: head, row",
-        "limit=x": "every:limit wants a whole number, got 'x'",
+        "limit=x": "every:limit needs a whole number, got 'x'",
         "share=half": "every:share",
-        "names=a+": "every:names wants a word, got nothing",
+        "names=a+": "every:names needs a word, got nothing",
         "deeper=true": "unknown setting of every 'deeper'. Did you mean 'deep'?",
         "deep": "the setting 'deep' of every has no value. Write every:deep=VALUE",
     }.items():

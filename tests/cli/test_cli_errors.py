@@ -43,7 +43,7 @@ def test_unknown_arguments_are_refused(vitadel: Command, trained: Path, tmp_path
     )
     attack = ("attack", trained, "--data", "digits[:8]", *run, "--attack")
     assert "unknown setting of pgd 'step'" in mistake(vitadel(*attack, "pgd:step=3"))
-    assert "pgd:steps wants a whole number, got 'x'" in mistake(vitadel(*attack, "pgd:steps=x"))
+    assert "pgd:steps needs a whole number, got 'x'" in mistake(vitadel(*attack, "pgd:steps=x"))
     assert "has no target" in mistake(vitadel(*attack, "pgd:loss=kl,target=runner-up"))
     assert "unknown loss 'mse'" in mistake(vitadel(*attack, "pgd:loss=mse"))
     assert "Missing option" in mistake(vitadel("evaluate", trained))
@@ -147,7 +147,7 @@ def test_invalid_sizes_and_normalizations_are_refused(vitadel: Command, tmp_path
         (("--patch-size", "-1"), "patch_size must be a whole number from 1 to 128, got -1"),
         (("--mean", "0.5,0.5,0.5"), "needs mean and std"),
         (("--std", "0.5,0.5,0.5"), "needs mean and std"),
-        (("--mean", "0.5", "--std", "0.5"), "--mean wants three numbers, one per channel, got '0.5'"),
+        (("--mean", "0.5", "--std", "0.5"), "--mean needs three numbers, one per channel, got '0.5'"),
         (("--mean", "a,b,c", "--std", "1,1,1"), "--mean is not a number: got 'a'"),
         (("--mean", "0,0,0", "--std", "1,1,0"), "one mean and one positive std per channel"),
     ):
@@ -156,7 +156,7 @@ def test_invalid_sizes_and_normalizations_are_refused(vitadel: Command, tmp_path
     for setting, message in (
         ("model.options.depth=-1", "the option depth must be a whole number from 1 to 256, got -1"),
         ("model.options.embed_dim=1000000000", "the option embed_dim must be a whole number from 1 to 65536, got"),
-        ("model.options.depth=" + "[" * 5000, "model.options.depth wants a number, true, false or a word"),
+        ("model.options.depth=" + "[" * 5000, "model.options.depth needs a number, true, false or a word"),
         ("model.options.checkpoint_path=w.pth", "unknown option of timm:test_vit 'checkpoint_path'"),
         ("model.image_size=100000", "ModelChoice.image_size must lie in [1, 4096], got 100000"),
     ):

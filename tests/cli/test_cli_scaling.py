@@ -73,7 +73,7 @@ def test_clean_accuracy_is_of_the_unscaled_model(vitadel: Command, trained: Path
     [
         (("--scaling", "lpips"), "unknown scaling 'lpips'. Known: aas"),
         (("--scaling", "aas:step=3"), "unknown setting of aas 'step'"),
-        (("--scaling", "aas:steps=few"), "aas:steps wants a whole number, got 'few'"),
+        (("--scaling", "aas:steps=few"), "aas:steps needs a whole number, got 'few'"),
         (("--scaling", "aas:keep=best"), "unknown Scaling.keep 'best'"),
         (("--scaling", "0"), "Scaling.grid[0] must be positive, got 0.0"),
         (("--scaling", "aas", "--precision", "fp16"), "float32, got precision='fp16'. Leave it out"),
@@ -93,7 +93,7 @@ def test_networks_without_attention_are_refused(vitadel: Command, tmp_path: Path
     common = ("--classes", "10", "--data", "digits[:8]", "--attack", "fgsm", "--run", tmp_path / "run")
     code, _, err = vitadel("attack", "timm:resnet18", *common, "--scaling", "aas")
     assert code == 2
-    assert "ResNet has no attention Vitadel knows" in err
+    assert "ResNet has no attention Vitadel supports" in err
 
 
 def test_catalog(vitadel: Command) -> None:

@@ -166,7 +166,7 @@ def test_commas_separate_suites_and_settings() -> None:
         "quick:steps=3": "the suite quick runs attacks and has no settings",
         "quick,steps=3": "the suite quick runs attacks and has no settings",
         "corruptions:severity=3": "unknown setting of corruptions 'severity'. Did you mean 'severities'?",
-        "corruptions:jpeg=x": "corruptions:jpeg wants a whole number, got 'x'",
+        "corruptions:jpeg=x": "corruptions:jpeg needs a whole number, got 'x'",
         "imagenet-a:label_space=some": "unknown imagenet-a:label_space 'some'. Known: all, subset",
         "clean,clean": "the suite clean is named twice",
     }.items():

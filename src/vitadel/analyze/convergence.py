@@ -66,7 +66,7 @@ class Convergence:
         check_ranges(self)
         if not any(self.steps) or len(set(self.steps)) < len(self.steps):
             raise UsageError(
-                f"Convergence.steps wants numbers of steps from 0, each once and not 0 alone, got {self.steps}."
+                f"Convergence.steps needs numbers of steps from 0, each once and not 0 alone, got {self.steps}."
             )
         if self.points % 2 == 0:
             raise UsageError(f"Convergence.points must be odd, so that the image is in the middle, got {self.points}.")

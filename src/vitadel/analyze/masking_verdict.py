@@ -1,4 +1,4 @@
-"""Is the gradient masked? What each test says, and how the tests are weighed.
+"""Is the gradient masked? The result of each test, and how the tests are weighed.
 
 A **decisive test** compares what attacks achieve. It is evidence for masking if
 
@@ -50,7 +50,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The answer, the reason for it in a sentence, and the evidence."""
+    """The verdict, the reason for it in a sentence, and the evidence."""
 
     answer: str
     because: str

@@ -180,7 +180,7 @@ class _WithClassifiers:
                 z_BK = self._logits(name, classifier, pixels.float() / 255, ctx)
                 if int(label_B.max()) >= z_BK.shape[1]:
                     raise UsageError(
-                        f"{name} knows {z_BK.shape[1]} classes, the data has a label {int(label_B.max())}. "
+                        f"{name} has {z_BK.shape[1]} classes, the data has a label {int(label_B.max())}. "
                         "Choose a classifier for this data set."
                     )
                 columns |= {
@@ -271,7 +271,7 @@ def _score(ranks: Sequence[int], classes: int) -> dict[str, Accuracy]:
 
 
 def _informative_top(classes: int) -> str:
-    """Which share says more: five of ten classes are right by a toss of a coin."""
+    """Which share says more: five of ten classes are correct by chance half the time."""
     return "top5" if classes > 2 * _TOP else "top1"
 
 

@@ -135,7 +135,7 @@ def _no_class_token(model: nn.Module) -> str:
     """Why there is no class token whose attention could be shown; empty if there is."""
     net, family = _net(model), _family(model)
     if not isinstance(model, Model) or not model.taps.attentions():
-        return f"{type(net).__name__} has no attention that Vitadel knows"
+        return f"{type(net).__name__} has no attention that Vitadel supports"
     if family in ("cait", "xcit"):
         return ""
     if family not in ("vit", "adapted vit"):

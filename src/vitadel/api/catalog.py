@@ -38,7 +38,7 @@ class Page:
     Args:
         title: One line.
         text: Paragraphs.
-        heading: What stands above the settings: what they are, and how they are changed.
+        heading: The text above the settings: what they are, and how they are changed.
         settings: What can be changed, or what was measured.
         details: Further paragraphs, after the settings.
         json: The same as plain JSON values.

@@ -1,6 +1,6 @@
 """CUDA graphs: a computation captured once and replayed, hundreds of small kernels for the price of one launch.
 
-A graph knows addresses, not values: what it reads is copied to where it read before, and what it leaves must be taken
+A graph holds addresses, not values: what it reads is copied to where it read before, and what it leaves must be taken
 before it runs again.
 """
 
@@ -54,7 +54,7 @@ def warm_up(step: Callable[[], object], *, times: int) -> None:
 
 @contextmanager
 def generator_survives() -> Iterator[None]:
-    """A recording that fails leaves the device's random generator believing that it goes on: it gets a new state then.
+    """A capture that fails leaves the device's random generator in capture mode: it gets a new state then.
 
     Without this, the next `torch.rand(device="cuda")` anywhere in the program would raise.
     """

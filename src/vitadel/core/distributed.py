@@ -40,13 +40,13 @@ class Ranks:
 
     @classmethod
     def of_launch(cls) -> "Ranks":
-        """What the launcher says; alone without one."""
+        """The ranks of the launcher; a single one without."""
         from torch import distributed
 
         set_launch_environment()
         ranks = cls(int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")))
         if ranks.world > 1 and not distributed.is_initialized():
-            # the first to come waits for the last, however many more images fell to its share
+            # the first to come waits for the last, however many more images its share has
             distributed.init_process_group("gloo", timeout=timedelta(days=30))
         return ranks
 
@@ -77,7 +77,7 @@ def set_launch_environment() -> None:
     These are `RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `MASTER_ADDR` and `MASTER_PORT`; those that are set stay.
 
     Raises:
-        UsageError: Nothing says on which node the first process runs.
+        UsageError: The node of the first process is unknown.
     """
     environment = os.environ
     if "RANK" in environment or "WORLD_SIZE" in environment:

@@ -156,7 +156,7 @@ def read_whole(text: str, what: str, *, more: str = "") -> int:
         more: What the error adds about the way to write it.
     """
     if not _WHOLE.fullmatch(text):
-        raise UsageError(f"{what} wants a whole number{more}, got {quoted(text)}.")
+        raise UsageError(f"{what} needs a whole number{more}, got {quoted(text)}.")
     if len(text) > 20 or not -(2**63) <= int(text) < 2**63:
         raise UsageError(f"{what} is too large a number: got {quoted(text)}. Write a smaller one.")
     return int(text)

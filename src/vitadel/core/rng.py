@@ -4,7 +4,7 @@ A torch generator hands out numbers in the order they are asked for, so the same
 batch, on another device or after a restart. Here a number is a function of (seed, image index, stream, position):
 nothing is consumed, so nothing has to be saved, and results do not change with the batch size.
 
-The function is SplitMix64 (Steele, Lea & Flood 2014): a 64-bit state walks in steps of the golden ratio, and a
+The function is SplitMix64 (Steele, Lea & Flood 2014): a 64-bit state advances in steps of the golden ratio, and a
 bijective mixer turns each state into a random word. int64 arithmetic wraps in torch, as the algorithm needs.
 """
 

@@ -31,7 +31,7 @@ COSTS = ("forwards", "backwards", "seconds", "zero_gradients", "rejected")
 CLEAN = "clean"
 # predictions of a randomized model per image: so many to select the worst attempt by, and as many fresh ones to score
 _SAMPLES = 20
-# images that sanity checks look at
+# images of the sanity checks
 _CHECKED = 64
 _NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float64: "float64"}
 
@@ -57,7 +57,7 @@ class NamedAttack:
             raise UsageError("the KL divergence leads away from the clean prediction and has no target. Leave one out.")
 
     def goal(self, ctx: Context, batch: Batch) -> Goal:
-        """What the attack wants of some images."""
+        """What the attack needs of some images."""
         if self.loss is kl_divergence:
             return Diverge(logits(ctx.model, batch.x).to(ctx.device))
         if self.target is None:
@@ -226,7 +226,7 @@ def run_attack(
         search: The model and the images.
         attack: The attack.
         index: The images to attack, of this process.
-        randomized: Whether the model answers at random, and attempts are scored.
+        randomized: Whether the model is randomized, and attempts are scored.
         keep: Called with finished rows, with `x_adv` in them, before they are written.
 
     Returns:
@@ -260,7 +260,7 @@ def run_attack(
 
 
 def is_randomized(attacks: Sequence[NamedAttack]) -> bool:
-    """Whether the attacks are those for models that answer at random, which know no success."""
+    """Whether the attacks are those for randomized models, which have no success."""
     return any(isinstance(one.attack, IterativeAttack) and not one.attack.stops_at_success for one in attacks)
 
 

@@ -240,7 +240,7 @@ def _refuse_another(folder: Path, described: Mapping[str, object]) -> bool:
 
 def _refuse_strangers(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
-        raise UsageError(f"{folder} is a file; --run wants a folder. Choose another name.")
+        raise UsageError(f"{folder} is a file; --run needs a folder. Choose another name.")
     try:
         names = list(folder.iterdir()) if folder.is_dir() else []
     except OSError as error:
@@ -250,7 +250,7 @@ def _refuse_strangers(folder: Path) -> None:
 
 
 def _drop_unfinished(folder: Path) -> None:
-    """Remove files that interruptions left half written; the folder is locked, so nobody is writing them."""
+    """Remove files that interruptions left half written; the folder is locked, so no process is writing them."""
     for place in (".", "checkpoints", "eval/**", "study/**"):
         for path in folder.glob(f"{place}/.*.part"):
             path.unlink(missing_ok=True)

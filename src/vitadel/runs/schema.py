@@ -29,7 +29,7 @@ from vitadel.runs.typed_json import from_json, to_json
 
 SUITE_SCHEMA, STUDY_SCHEMA = "suite/1", "study/1"
 
-# what `broken_by` says of an image that no attack broke, and of one that was misclassified before any
+# the value of `broken_by` for an image that no attack broke, and of one that was misclassified before any
 ROBUST, WRONG_BEFORE = "", "clean"
 # suites as earlier versions named them
 SUITE_NAMES = {
@@ -202,7 +202,7 @@ class SuiteRecord:
 
 @dataclass(frozen=True, slots=True)
 class ImageRows:
-    """What `rows.parquet` says of every image, as columns; empty where a suite does not say it.
+    """The columns of `rows.parquet`; empty where a suite does not have one.
 
     Args:
         index: The image's index in its split.

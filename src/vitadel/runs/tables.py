@@ -6,7 +6,7 @@ rows.parquet           one row per image, when everything is computed
 summary.json           the record that was counted from the rows
 
 Every file is written whole or not at all, and every parquet file holds a hash of its columns, which is checked when it
-is read. Interrupted at any moment, work resumes from the tables.
+is read. Interrupted at any time, work resumes from the tables.
 """
 
 import contextlib
@@ -51,7 +51,7 @@ class ResultFolder:
     folder: Path
 
     def append(self, table: str, columns: Columns) -> None:
-        """Keep some rows of a table; the column `index` says of which images."""
+        """Keep some rows of a table; the column `index` gives their images."""
         import pyarrow as pa
 
         first = min(columns["index"])
@@ -108,13 +108,13 @@ class ResultFolder:
         summary, stored = read_json(self._summary, remedy), _read_one(self._rows)
         rows = _with_new_names(stored)
         if absent := [key for key in _KEYS if key not in summary]:
-            raise UsageError(f"{self._summary} says nothing of {', '.join(absent)}. {remedy}")
+            raise UsageError(f"{self._summary} lacks {', '.join(absent)}. {remedy}")
         if summary.pop(_ROWS, None) not in (None, _hash(stored)) or summary["n"] != len(rows.get("index", [])):
             raise UsageError(f"{self._summary} was counted from other rows than {self._rows} has. {remedy}")
         for name, counted in _counts(summary, rows).items():
             if not _same(summary[name], counted):
                 recorded, result = _shown(summary[name]), _shown(asdict(counted))
-                raise UsageError(f"{self._summary} says {name} = {recorded}, its rows say {result}. {remedy}")
+                raise UsageError(f"{self._summary} has {name} = {recorded}, its rows give {result}. {remedy}")
         return summary, rows
 
     @property

@@ -85,7 +85,7 @@ _TABLE = _table()
 
 
 def _new_file(folder: Path) -> Path:
-    """A file that nobody has begun: in a container, two processes within a second can share host and number."""
+    """A file that does not exist yet: in a container, two processes within a second can share host and number."""
     folder.mkdir(parents=True, exist_ok=True)
     seconds = int(time.time())
     while True:

@@ -20,7 +20,7 @@ from vitadel.shifts.filters import by_frequency, divide
 
 ORIGINAL = ("frost1.png", "frost2.png", "frost3.png", "frost4.jpg", "frost5.jpg", "frost6.jpg")
 _ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".webp"}
-# Pillow goes by the content, whatever a file is called, and has Ghostscript run what is PostScript
+# Pillow reads the content, whatever a file is called, and has Ghostscript run what is PostScript
 _FORMATS = ("BMP", "JPEG", "PNG", "TIFF", "WEBP")
 # mean and spread of R, G, B in each photograph of the original; the second lies there twice
 _TINTS = (

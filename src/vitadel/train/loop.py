@@ -54,7 +54,7 @@ class _NotFinite(Exception):
 class Trainer:
     """Trains a model in place.
 
-    Interrupted at any moment and made and called again, it ends with the same weights, bit for bit on one CPU. SIGTERM
+    Interrupted at any time and made and called again, it ends with the same weights, bit for bit on one CPU. SIGTERM
     ends it after the running update, with a checkpoint. A non-finite loss sends it back to the last checkpoint, with
     other random numbers from there.
 

@@ -192,7 +192,7 @@ def test_every_family_can_be_studied(family: str) -> None:
 
 def test_invalid_settings_are_refused(x: Tensor) -> None:
     for settings, message in (
-        ({"steps": ()}, r"Convergence\.steps wants numbers of steps from 0"),
+        ({"steps": ()}, r"Convergence\.steps needs numbers of steps from 0"),
         ({"steps": (0,)}, "not 0 alone"),
         ({"steps": (1, 1)}, "each once"),
         ({"restarts": 0}, r"Convergence\.restarts must be at least 1"),

@@ -359,7 +359,7 @@ def test_unsupported_models_and_data_are_refused(x: Tensor) -> None:
         ),
         (tiny("resnet"), Correlation(per=Per.TOKEN), r"Correlation\.per and \.ln are about Pearson"),
         (tiny("vit"), Correlation(biased=True), r"Correlation\.biased is about CKA"),
-        (wrap(nn.Flatten(), mean=(0.0,) * 3, std=(1.0,) * 3), Correlation(), "Flatten has no layers Vitadel knows"),
+        (wrap(nn.Flatten(), mean=(0.0,) * 3, std=(1.0,) * 3), Correlation(), "Flatten has no layers Vitadel supports"),
         (nn.Flatten(), Correlation(), "this Flatten does not name them"),
         (tiny("vit"), Correlation(other="zoo:nothing"), "unknown zoo model 'zoo:nothing'"),
     ):

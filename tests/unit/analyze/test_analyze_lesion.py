@@ -244,7 +244,7 @@ def test_unsupported_models_and_data_are_refused(x: Tensor) -> None:
         (tiny("resnet"), Lesion(blocks=(2,)), r"layer2\.0 cannot be removed"),
         (tiny("resnet"), Lesion(kinds=(LesionKind.MLP,)), "ResNet has neither attention nor MLPs to remove"),
         (tiny("convnext"), Lesion(), "nothing in ConvNeXt can be removed"),
-        (wrap(nn.Flatten(), mean=(0.0,) * 3, std=(1.0,) * 3), Lesion(), "Flatten has no layers Vitadel knows"),
+        (wrap(nn.Flatten(), mean=(0.0,) * 3, std=(1.0,) * 3), Lesion(), "Flatten has no layers Vitadel supports"),
     ):
         with pytest.raises(UsageError, match=message):
             studied(model, x, y, settings)

@@ -333,7 +333,7 @@ def test_unsupported_models_and_data_are_refused(x: Tensor) -> None:
             settings.refuse(tiny(family))
         with pytest.raises(UsageError, match=message):
             studied(tiny(family), x, y, settings)
-    with pytest.raises(UsageError, match="Flatten has no layers Vitadel knows"):
+    with pytest.raises(UsageError, match="Flatten has no layers Vitadel supports"):
         studied(wrap(nn.Flatten(), mean=(0.0,) * 3, std=(1.0,) * 3), x, y)
     for values, message in (
         ({"distances": (-1,)}, r"RestrictedAttention\.distances\[0\] must not be negative, got -1"),

@@ -328,7 +328,7 @@ def test_invalid_settings_are_refused(x: Tensor) -> None:
         (
             "resnet",
             ATTENTION,
-            r"no attention here: ResNet has no attention that Vitadel knows\. This model has eig",
+            r"no attention here: ResNet has no attention that Vitadel supports\. This model has eig",
         ),
         ("swin", ATTENTION, "SwinTransformer has no class token"),
         ("xcit", ROLLOUT, "its blocks relate channels, not patches. This model has eigencam, attention"),

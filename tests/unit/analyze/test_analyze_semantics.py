@@ -200,5 +200,5 @@ def test_invalid_settings_are_refused(x: Tensor, y: Tensor, tmp_path: Path) -> N
         def forward(self, x: Tensor) -> Tensor:
             return x.mean((1, 3))[:, :3]
 
-    with pytest.raises(UsageError, match="few knows 3 classes, the data has a label 7"):
+    with pytest.raises(UsageError, match="few has 3 classes, the data has a label 7"):
         semantics(Stripes(), x, y, {"few": Few()}, Linf(EPS), FULL)

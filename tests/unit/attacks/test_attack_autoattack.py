@@ -154,7 +154,7 @@ def test_models_with_few_classes_can_be_attacked(classes: int, threat: Threat, m
 
 def test_autoattack_refuses_other_goals_and_names() -> None:
     _, x0, label_B = net(4)
-    with pytest.raises(UsageError, match="AutoAttack wants an Untargeted goal, got Targeted"):
+    with pytest.raises(UsageError, match="AutoAttack needs an Untargeted goal, got Targeted"):
         AutoAttack()(lambda x: x.flatten(1), x0, Targeted(label_B), Linf(0.1), seed=0)
     with pytest.raises(UsageError, match="version of AutoAttack"):
         AutoAttack("fast")

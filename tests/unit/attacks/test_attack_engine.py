@@ -525,7 +525,7 @@ def test_zero_gradients_are_counted_per_image() -> None:
 
 def test_targets_need_an_untargeted_goal() -> None:
     x0, label_B = images()
-    with pytest.raises(UsageError, match="wants an Untargeted goal, got Targeted"):
+    with pytest.raises(UsageError, match="needs an Untargeted goal, got Targeted"):
         Engine().search(
             APGD(targets=2), Oracle(net()), x0, Targeted(label_B), Linf(0.1), RandomStreams.of(0, torch.arange(IMAGES))
         )

@@ -269,5 +269,5 @@ def test_invalid_settings_are_refused(make: Callable[[], FAB], message: str) -> 
 def test_a_targeted_goal_is_refused(targets: int) -> None:
     x0, w, b = planes()
     goal = Targeted(torch.zeros(6, dtype=torch.int64))
-    with pytest.raises(UsageError, match="wants an Untargeted goal, got Targeted"):
+    with pytest.raises(UsageError, match="needs an Untargeted goal, got Targeted"):
         FAB(targets=targets)(halfspace(w, b), x0, goal, Linf(0.1), seed=0)

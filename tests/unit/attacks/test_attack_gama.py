@@ -118,5 +118,5 @@ def test_invalid_settings_are_refused() -> None:
         GAMA(steps=0)
     with pytest.raises(UsageError, match="GAMA.restarts must be at least 1, got 0"):
         GAMA(restarts=0)
-    with pytest.raises(UsageError, match="GAMA wants an Untargeted goal, got Targeted"):
+    with pytest.raises(UsageError, match="GAMA needs an Untargeted goal, got Targeted"):
         GAMA()(lambda x: x.flatten(1), torch.rand(2, 1, 2, 2), Targeted(torch.tensor([0, 1])), Linf(0.1), seed=0)

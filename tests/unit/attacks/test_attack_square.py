@@ -314,5 +314,5 @@ def test_invalid_settings_are_refused(make: Callable[[], Square], message: str) 
 
 
 def test_flattened_images_are_refused() -> None:
-    with pytest.raises(UsageError, match="wants images"):
+    with pytest.raises(UsageError, match="needs images"):
         Square(queries=1)(lambda x: x, torch.rand(2, 5), Untargeted(torch.tensor([0, 1])), Linf(0.1), seed=0)

@@ -25,7 +25,7 @@ def test_targets_are_ordered_by_logit() -> None:
 
 @pytest.mark.parametrize("attack", [APGD(targets=3), FAB(targets=3), PGD(targets=3)])
 def test_attacks_with_targets_refuse_targeted_goals(attack: IterativeAttack) -> None:
-    with pytest.raises(UsageError, match="wants an Untargeted goal, got Targeted"):
+    with pytest.raises(UsageError, match="needs an Untargeted goal, got Targeted"):
         attack.branch_goals(Targeted(LABELS), top_other_classes(Z_BK, LABELS, 3), 5)
 
 

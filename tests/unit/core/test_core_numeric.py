@@ -84,7 +84,7 @@ def test_an_integer_has_ascii_digits(text: str, value: int) -> None:
     "text", ["", "-", "+5", "1.0", "1e3", "1_000", " 5", "x", "--5", "\N{FULLWIDTH DIGIT FIVE}", "²"]
 )
 def test_other_texts_than_integers_are_refused(text: str) -> None:
-    with pytest.raises(UsageError, match=r"steps wants a whole number, several with \+, got "):
+    with pytest.raises(UsageError, match=r"steps needs a whole number, several with \+, got "):
         read_whole(text, "steps", more=", several with +")
 
 

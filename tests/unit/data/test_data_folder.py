@@ -195,15 +195,17 @@ def test_a_subset_keeps_its_labels_for_a_model_of_all_classes(tmp_path: Path, pa
         paint(tmp_path / "val" / wnid / "a.jpeg")
     names = tmp_path / "names.txt"
     names.write_text("n15075141\nn02123045\n")
-    whole = load(f"imagenet:{tmp_path}@{names}", preprocess=SIX, answers=1000)
+    whole = load(f"imagenet:{tmp_path}@{names}", preprocess=SIX, model_classes=1000)
     assert whole.classes == wnids()
     assert sorted(whole.test.labels.tolist()) == [281, 999]
-    part = load(f"imagenet:{tmp_path}@{names}", preprocess=SIX, answers=2)
+    part = load(f"imagenet:{tmp_path}@{names}", preprocess=SIX, model_classes=2)
     assert sorted(part.test.labels.tolist()) == [0, 1]
-    digits = load("digits", preprocess=SIX, classes=["7", "3"], answers=10)
+    digits = load("digits", preprocess=SIX, classes=["7", "3"], model_classes=10)
     assert digits.num_classes == 10
     assert digits.test.labels.unique().tolist() == [3, 7]
-    turned = load("digits", preprocess=SIX, classes=list("9876543210"), answers=10)  # all of them, in another order
+    turned = load(
+        "digits", preprocess=SIX, classes=list("9876543210"), model_classes=10
+    )  # all of them, in another order
     assert turned.classes == tuple("9876543210")
 
 

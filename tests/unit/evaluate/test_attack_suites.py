@@ -248,7 +248,7 @@ def test_a_damaged_summary_is_named_when_resuming(relabeled: tuple[Ink, DataSet]
     evaluate(model, dataset, SUITE, run, threat=Linf(0.05), batch=60)
     path = run.results("two-linf-0.05").folder / "summary.json"
     path.write_text("{}")
-    with pytest.raises(UsageError, match=r"summary\.json says nothing of name, .* Delete .*summary\.json and run"):
+    with pytest.raises(UsageError, match=r"summary\.json lacks name, .* Delete .*summary\.json and run"):
         evaluate(model, dataset, SUITE, run, threat=Linf(0.05), batch=60)
     path.unlink()
     assert evaluate(model, dataset, SUITE, run, threat=Linf(0.05), batch=60)[0]["n"] == 60

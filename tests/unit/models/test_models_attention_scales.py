@@ -135,7 +135,7 @@ def test_invalid_factors_are_refused(factors: list[float], message: str) -> None
 
 def test_a_network_without_attention_is_refused() -> None:
     model = models.load("timm:resnet18", num_classes=10, image_size=32)
-    with pytest.raises(UsageError, match="ResNet has no attention Vitadel knows, so there is nothing to scale"):
+    with pytest.raises(UsageError, match="ResNet has no attention Vitadel supports, so there is nothing to scale"):
         set_attention_scales(model, 0.5)
 
 

@@ -176,7 +176,7 @@ def test_mask_cuts_where_queries_are_fewer_than_keys(model: Model, x: Tensor) ->
 def test_convolutional_variants_have_no_known_blocks() -> None:
     model = load("timm:levit_conv_128s", num_classes=5, image_size=32)
     assert model.taps.names() == ["head.in"]
-    with pytest.raises(UsageError, match=r"LevitDistilled has no attention Vitadel knows\. .*not levit_conv_"):
+    with pytest.raises(UsageError, match=r"LevitDistilled has no attention Vitadel supports\. .*not levit_conv_"):
         model.taps.scale(0.5).__enter__()
     with model.taps.read("head.in") as seen:
         assert model(torch.rand(2, 3, 32, 32)).shape == (2, 5)

@@ -132,7 +132,7 @@ def test_callers_and_settings_are_restricted_too(tmp_path: Path, canary: Path, o
         load("timm:test_vit", options={option: value})  # type: ignore[dict-item]
     text = value if isinstance(value, str) else json.dumps(value)
     recipe = RECIPES["digits-standard"]()
-    refused = f"unknown option of timm:test_vit '{option}'|model.options.{option} wants a number, true, false or a word"
+    refused = f"unknown option of timm:test_vit '{option}'|model.options.{option} needs a number, true, false or a word"
     with pytest.raises(UsageError, match=refused):
         train_recipe(override(recipe, [f"model.options.{option}={text}"]), tmp_path / "run", data_spec="digits[:64]")
     assert not (tmp_path / "executed").exists()

@@ -374,7 +374,7 @@ def test_convolutional_networks_have_no_attention(x: Tensor) -> None:
     model = load("timm:test_resnet", num_classes=5, image_size=32)
     assert model.taps.names() == ["head.in"]
     for use in (lambda: model.taps.scale(0.5), lambda: model.taps.mask(torch.ones(1))):
-        with pytest.raises(UsageError, match="ResNet has no attention Vitadel knows"), use():
+        with pytest.raises(UsageError, match="ResNet has no attention Vitadel supports"), use():
             pass
     for pattern in ("blocks.*", "embed"):
         with (
@@ -382,7 +382,7 @@ def test_convolutional_networks_have_no_attention(x: Tensor) -> None:
             model.taps.read(pattern),
         ):
             pass
-    with pytest.raises(UsageError, match="its family has no blocks Vitadel knows"), model.taps.skip("blocks.0"):
+    with pytest.raises(UsageError, match="its family has no blocks Vitadel supports"), model.taps.skip("blocks.0"):
         pass
     with model.taps.read("head.in") as seen:
         z = model(x.float())
@@ -391,5 +391,5 @@ def test_convolutional_networks_have_no_attention(x: Tensor) -> None:
 
 def test_blocks_with_several_attentions_are_refused() -> None:
     model = load("timm:vit_small_patch16_18x2_224", image_size=32, patch_size=16, options={"depth": 1, "embed_dim": 48})
-    with pytest.raises(UsageError, match="has no attention Vitadel knows"), model.taps.scale(0.5):
+    with pytest.raises(UsageError, match="has no attention Vitadel supports"), model.taps.scale(0.5):
         pass

@@ -246,7 +246,7 @@ def test_a_randomized_model_is_shown_by_its_expected_accuracy(make: Any) -> None
         "dlr 4 0 62.5 80 80 1.0 \N{EN DASH} 0",
     ]
     wrong = replace(record, robust=replace(expected_accuracy(after), accuracy=0.7))
-    with pytest.raises(UsageError, match=r"says robust = 70\.0% \(28.*, its rows say 62\.5% \(28"):
+    with pytest.raises(UsageError, match=r"has robust = 70\.0% \(28.*, its rows give 62\.5% \(28"):
         page([make.finish(Run.open(run), wrong, columns)])
 
 
@@ -351,8 +351,8 @@ def test_invalid_runs_are_refused_with_advice(make: Any, tmp_path: Path, damage:
         "none": r"at least one run, got none\. Write: vitadel report",
         "no-run": r"is not a run folder: it has no manifest\.json",
         "empty": "nothing to report: no training log, no finished evaluation, no finished study. Let its",
-        "summary": r"summary\.json says nothing of suite, threat, n, .*\. Delete .*summary\.json and run",
-        "edited": r"says robust = 99\.0% \(4\.7%-44\.8%\), its rows say 7\.5% \(.*Delete .*summary\.json and run",
+        "summary": r"summary\.json lacks suite, threat, n, .*\. Delete .*summary\.json and run",
+        "edited": r"has robust = 99\.0% \(4\.7%-44\.8%\), its rows give 7\.5% \(.*Delete .*summary\.json and run",
         "lost rows": r"rows\.parquet does not exist\. Run the same command again to have it made",
         "lost": r"summary\.json does not exist\. Run the same command again to have it made",
         "gallery": r"cannot read .*gallery\.npz: .*Delete it to report without its pictures",

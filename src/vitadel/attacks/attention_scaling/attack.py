@@ -199,5 +199,5 @@ def find_attack_factors(
 
 def _untargeted(goal: Goal) -> Untargeted:
     if not isinstance(goal, Untargeted):
-        raise UsageError(f"AAS wants an Untargeted goal here, got {type(goal).__name__}.")
+        raise UsageError(f"AAS needs an Untargeted goal here, got {type(goal).__name__}.")
     return goal

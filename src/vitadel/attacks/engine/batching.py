@@ -1,4 +1,4 @@
-"""Continuous batching: an attack runs on a queue of images, and finished images make room for waiting ones.
+"""Continuous batching: an attack runs on a queue of images, and waiting images replace finished ones.
 
 A batch has slots for images; the items of an image (one per target class) are consecutive rows of its tensors. Every
 few steps finished items are read from the device; their images are judged in float32 and leave, and waiting images take

@@ -23,7 +23,7 @@ def search_model(
 ) -> tuple[Model, str, tuple[Flag, ...]]:
     """The model to search on: the first variant whose forward and backward pass work on `x`.
 
-    Tried are `precision`, compiled first if asked for, and then wider precisions.
+    Tried are `precision`, compiled first if requested, and then wider precisions.
 
     Args:
         model: The float32 model.

@@ -34,13 +34,13 @@ class CorruptedRelease(Protocol):
 
     @property
     def about(self) -> str:
-        """What a record says of where the images come from."""
+        """The source of the images in records."""
 
     def cell(self, name: str, severity: int) -> Split:
         """The images of one corruption at one severity, in the order of the clean split."""
 
     def mark(self, name: str, severity: int) -> str:
-        """A hash of the first few images, by which a replaced file is noticed."""
+        """A hash of the first few images, by which a replaced file is detected."""
 
 
 def open_released(root: Path, clean: Split, preprocess: Preprocess) -> CorruptedRelease:

@@ -25,7 +25,7 @@ _CHECKED = 16
 
 
 class Suite(Protocol):
-    """Settings of an evaluation, a frozen dataclass that knows how to carry it out.
+    """Settings of an evaluation, a frozen dataclass that carries it out.
 
     A suite fills tables with one row per image, each process for its share; from full tables come the rows that are
     kept and the record. What a table has is not computed again, so an interrupted evaluation resumes.

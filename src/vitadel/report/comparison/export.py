@@ -40,7 +40,7 @@ def write_tables(runs: Sequence[Path], folder: Path, *, baseline: str | None = N
         The files that were written.
     """
     if folder.exists() and not folder.is_dir():
-        raise UsageError(f"--tables wants a folder, got the file {folder}. Choose another name.")
+        raise UsageError(f"--tables needs a folder, got the file {folder}. Choose another name.")
     records = read_runs(runs)
     comparison = compare_models(records, baseline)
     if comparison is None:
