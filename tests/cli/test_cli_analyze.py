@@ -64,10 +64,10 @@ def test_a_study_runs_and_is_reported(
     assert "cannot tell" in page
 
 
-def timeless(value: object) -> object:
+def without_times(value: object) -> object:
     if isinstance(value, dict):
-        return {key: timeless(one) for key, one in value.items() if key not in ("seconds", "sha256")}
-    return [timeless(one) for one in value] if isinstance(value, list) else value
+        return {key: without_times(one) for key, one in value.items() if key not in ("seconds", "sha256")}
+    return [without_times(one) for one in value] if isinstance(value, list) else value
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_two_ranks_match_one_rank_also_after_an_interruption(
     one.join(200)
     assert one.exitcode == 0
     whole, shared = (json.loads((tmp_path / name / "study" / "result.json").read_text()) for name in ("one", "two"))
-    assert timeless(shared) == timeless(whole)
+    assert without_times(shared) == without_times(whole)
     if table:
         # both processes are killed at their second part of a table, one resumes
         killed = start_two_ranks(*words, tmp_path / "less", killed_at=(f"tables/{table}", 2), lines=4)
@@ -102,7 +102,7 @@ def test_two_ranks_match_one_rank_also_after_an_interruption(
         again = start(*words, tmp_path / "less")
         again.join(200)
         resumed = json.loads((tmp_path / "less" / "study" / "result.json").read_text())
-        assert timeless(resumed) == timeless(whole)
+        assert without_times(resumed) == without_times(whole)
 
 
 def test_studies_are_listed_and_described(vitadel: Command) -> None:

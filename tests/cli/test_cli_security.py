@@ -23,7 +23,7 @@ def test_commands_open_no_connection_and_start_git_alone(
         opened.append(args)
         raise OSError("the network was used")
 
-    def noted(self: object, words: list[str], *args: object, **kwargs: object) -> None:
+    def recorded(self: object, words: list[str], *args: object, **kwargs: object) -> None:
         started.append(words[0])
         start(self, words, *args, **kwargs)  # type: ignore[call-overload]
 
@@ -34,7 +34,7 @@ def test_commands_open_no_connection_and_start_git_alone(
     monkeypatch.setattr(socket.socket, "connect", connect)
     monkeypatch.setattr(socket.socket, "connect_ex", connect)
     monkeypatch.setattr(socket, "getaddrinfo", connect)
-    monkeypatch.setattr(subprocess.Popen, "__init__", noted)
+    monkeypatch.setattr(subprocess.Popen, "__init__", recorded)
     monkeypatch.setattr(timm, "create_model", unpublished)
     short = ("--set", "plan.epochs=1", "--set", "plan.warmup_epochs=0", "--data", "digits[:32]")
     judge = ("--data", "digits[:8]", "--run")

@@ -79,7 +79,7 @@ def attack(request: pytest.FixtureRequest) -> Attack:
 
 
 @pytest.fixture(params=ANY_GOAL.values(), ids=list(ANY_GOAL))
-def easy_attack(request: pytest.FixtureRequest) -> Attack:
+def any_goal_attack(request: pytest.FixtureRequest) -> Attack:
     """An attack that takes any goal."""
     return request.param
 
@@ -151,7 +151,7 @@ def net() -> MakeNet:
     return make
 
 
-class Ripples(nn.Module):
+class IrregularModel(nn.Module):
     """Logits of six classes that vary with the pixels, and a margin for class 0.
 
     Start and objective of a search decide its result.
@@ -170,7 +170,7 @@ class Ripples(nn.Module):
 
 @pytest.fixture
 def ripples() -> Callable[[float], nn.Module]:
-    return Ripples
+    return IrregularModel
 
 
 @pytest.fixture

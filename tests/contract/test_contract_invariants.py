@@ -27,11 +27,11 @@ MakeNet = Callable[[torch.dtype], nn.Module]
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
-class Boom(Exception):
+class InjectedError(Exception):
     """The model's own failure."""
 
 
-class Fuse(nn.Module):
+class FailsAtSecondCall(nn.Module):
     """Passes its input on, and fails at its second call."""
 
     def __init__(self, net: nn.Module) -> None:
@@ -41,7 +41,7 @@ class Fuse(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         self.calls += 1
         if self.calls == 2:
-            raise Boom
+            raise InjectedError
         return self.net(x)
 
 
@@ -71,7 +71,7 @@ class RandomBuffers(nn.Module):
         self.net[1].train()  # type: ignore[index]
         self.drawn.append(random.random() + np.random.random())  # noqa: S311
         if self.calls == self.left:
-            raise Boom
+            raise InjectedError
         return self.net(x) + 1e-3 * self.drawn[-1]
 
 
@@ -113,9 +113,9 @@ def test_attacks_leave_model_and_caller_unchanged(
 
 
 def test_errors_leave_model_and_caller_unchanged(attack: Attack, threat: Threat, pixels: Pixels, net: MakeNet) -> None:
-    model, x0 = Fuse(mixed(net(torch.float32))), pixels(2, torch.float32)
+    model, x0 = FailsAtSecondCall(mixed(net(torch.float32))), pixels(2, torch.float32)
     state, images, generator = state_of(model), x0.clone(), torch.get_rng_state()
-    with pytest.raises(Boom):
+    with pytest.raises(InjectedError):
         attack(model, x0, Untargeted(labels(2)), threat, seed=5)
     assert model.calls == 2
     assert state_of(model) == state
@@ -132,7 +132,7 @@ def test_attacks_leave_buffers_and_generators_of_a_random_model_unchanged(
     state, of_torch = state_of(model), torch.get_rng_state()
     of_python, of_numpy = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index]
     for _ in range(2):
-        with pytest.raises(Boom) if fails_at > 0 else nullcontext():
+        with pytest.raises(InjectedError) if fails_at > 0 else nullcontext():
             attack(model, x0, Untargeted(labels(2)), threat, seed=2**40 + 5)
     assert state_of(model) == state
     assert torch.equal(torch.get_rng_state(), of_torch)
@@ -198,10 +198,10 @@ def test_crafting_leaves_the_model_unchanged(attack: Attack, threat: Threat, pix
     model, x0 = mixed(net(torch.float32)), pixels(2, torch.float32)
     state, generator = state_of(model), torch.get_rng_state()
     attack.craft(model, x0, Untargeted(labels(2)), threat, seed=5)
-    broken = Fuse(model)
+    broken = FailsAtSecondCall(model)
     broken.calls = 1  # a single step has a single forward
     broken_state = state_of(broken)
-    with pytest.raises(Boom):
+    with pytest.raises(InjectedError):
         attack.craft(broken, x0, Untargeted(labels(2)), threat, seed=5)
     assert state_of(model) == state
     assert state_of(broken) == broken_state
@@ -247,7 +247,7 @@ def test_images_that_require_gradients_get_none(attack: Attack, threat: Threat, 
 @pytest.mark.parametrize("caller", [torch.no_grad, torch.inference_mode], ids=["no_grad", "inference_mode"])
 @pytest.mark.parametrize("goal", ["untargeted", "targeted", "diverge"])
 def test_attacks_under_no_grad_give_the_same_pixels(
-    easy_attack: Attack, goal: str, caller: Callable[[], AbstractContextManager[None]], pixels: Pixels, net: MakeNet
+    any_goal_attack: Attack, goal: str, caller: Callable[[], AbstractContextManager[None]], pixels: Pixels, net: MakeNet
 ) -> None:
     """Images, labels and reference logits are all made inside the caller's mode."""
     model = net(torch.float64).eval()
@@ -255,9 +255,9 @@ def test_attacks_under_no_grad_give_the_same_pixels(
     def run() -> Tensor:
         x0 = pixels(2, torch.float64)
         if goal == "diverge":
-            return easy_attack(model, x0, Diverge(model(x0).detach()), L2(0.6), seed=1).x_adv
+            return any_goal_attack(model, x0, Diverge(model(x0).detach()), L2(0.6), seed=1).x_adv
         kind = Untargeted if goal == "untargeted" else Targeted
-        return easy_attack(model, x0, kind(labels(2)), L2(0.6), seed=1).x_adv
+        return any_goal_attack(model, x0, kind(labels(2)), L2(0.6), seed=1).x_adv
 
     expected = run()
     with caller():

@@ -128,7 +128,7 @@ class Halfspace(nn.Module):
 Case = tuple[Halfspace, Tensor]
 
 
-def in_the_open(batch: int) -> Case:
+def away_from_the_box(batch: int) -> Case:
     """Gray images that differ in how far they are from the boundary, one steepest pixel, the box out of reach."""
     rng = torch.Generator().manual_seed(batch)
     weight = torch.randn(105, dtype=torch.float64, generator=rng).clamp(-2, 2) / 10
@@ -146,10 +146,10 @@ def at_the_box(batch: int) -> Case:
     return Halfspace(weight, 12 - (x0 @ weight).amin().item()), x0.view(batch, 3, 5, 7)
 
 
-CASES: dict[str, Callable[[int], Case]] = {"open": in_the_open, "box": at_the_box}
+CASES: dict[str, Callable[[int], Case]] = {"open": away_from_the_box, "box": at_the_box}
 
 
-def growths(threat: Threat, model: Halfspace, x0: Tensor, support: Support) -> Tensor:
+def largest_decreases(threat: Threat, model: Halfspace, x0: Tensor, support: Support) -> Tensor:
     """[B] the most each image's margin can decrease."""
     gradient = -model.weight.detach().numpy()
     return torch.tensor([support(threat, gradient, image.flatten().numpy()) for image in x0], dtype=torch.float64)
@@ -161,7 +161,7 @@ def radius(kind: Threat, model: Halfspace, image: Tensor, support: Support) -> f
     widest = {Linf: 1.0, L2: 105**0.5, L1: 105.0}[type(kind)]
     return float(
         brentq(
-            lambda eps: growths(with_eps(kind, eps), model, image[None], support).item() - logit_difference,
+            lambda eps: largest_decreases(with_eps(kind, eps), model, image[None], support).item() - logit_difference,
             1e-6,
             widest,
         )
@@ -170,7 +170,7 @@ def radius(kind: Threat, model: Halfspace, image: Tensor, support: Support) -> f
 
 def shares(threat: Threat, model: Halfspace, x0: Tensor, support: Support) -> Array:
     """[B] the share of each image's margin that the threat can remove; an attack can succeed beyond 1."""
-    return (growths(threat, model, x0, support) / model.logit_difference(x0).detach()).numpy()
+    return (largest_decreases(threat, model, x0, support) / model.logit_difference(x0).detach()).numpy()
 
 
 @pytest.mark.parametrize("table", [OPEN, BOX], ids=["open", "box"])
@@ -181,7 +181,7 @@ def test_every_attack_has_a_setting_that_converges(table: dict[str, Setting]) ->
 
 
 def test_the_radius_away_from_the_box_is_margin_over_dual_norm(threat: Threat, support: Support) -> None:
-    model, x0 = in_the_open(3)
+    model, x0 = away_from_the_box(3)
     dual = {Linf: 1.0, L2: 2.0, L1: float("inf")}[type(threat)]
     expected = model.logit_difference(x0[2:]).item() / model.weight.norm(p=dual).item()
     assert radius(threat, model, x0[2], support) == pytest.approx(expected, rel=1e-6)
@@ -202,7 +202,7 @@ def combinations() -> list[tuple[str, str, str]]:
 def test_attacks_succeed_exactly_beyond_the_known_radius(
     name: str, goal: str, loss: str, side: str, threat: Threat, support: Support
 ) -> None:
-    model, x0 = in_the_open(7)
+    model, x0 = away_from_the_box(7)
     far = FAR.get(("open", name, type(threat)), NEAR)
     eps = (0.98 if side == "inside" else far) * radius(threat, model, x0[3], support)
     threat = with_eps(threat, eps)
@@ -259,9 +259,9 @@ def test_squares_of_one_pixel_reach_the_exact_radius(threat: Threat, gradient: f
     assert result.success.tolist() == [scale > 1] * 5
 
 
-def test_an_impossible_target_is_never_reached(easy_attack: Attack, threat: Threat, batch: int) -> None:
-    model, x0 = in_the_open(batch)
-    result = easy_attack(model, x0, Targeted(torch.full((batch,), 2)), threat, seed=0)
+def test_an_impossible_target_is_never_reached(any_goal_attack: Attack, threat: Threat, batch: int) -> None:
+    model, x0 = away_from_the_box(batch)
+    result = any_goal_attack(model, x0, Targeted(torch.full((batch,), 2)), threat, seed=0)
     assert not bool(result.success.any())
     assert not bool((result.prediction == 2).any())
 

@@ -70,9 +70,9 @@ def test_invalid_labels_are_refused(attack: Attack, goal: Goal, message: str) ->
         attack(three_classes, gray(), goal, Linf(0.1), seed=0)
 
 
-def test_invalid_targets_are_refused(easy_attack: Attack) -> None:
+def test_invalid_targets_are_refused(any_goal_attack: Attack) -> None:
     with pytest.raises(UsageError, match=r"label 7 is out of range: the model returns 3 classes"):
-        easy_attack(three_classes, gray(), Targeted(torch.tensor([0, 7])), Linf(0.1), seed=0)
+        any_goal_attack(three_classes, gray(), Targeted(torch.tensor([0, 7])), Linf(0.1), seed=0)
 
 
 @pytest.mark.parametrize(

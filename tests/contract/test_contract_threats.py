@@ -53,7 +53,7 @@ def originals(batch: int, dtype: torch.dtype, seed: int, corner: float) -> Tenso
     return torch.where(torch.rand(x0.shape, generator=rng) < corner, x0.round(), x0)
 
 
-def strays(x0: Tensor, seed: int, reach: float) -> Tensor:
+def points_around(x0: Tensor, seed: int, reach: float) -> Tensor:
     rng = torch.Generator().manual_seed(seed + 1)
     return x0 + 10**reach * torch.randn(x0.shape, dtype=x0.dtype, generator=rng)
 
@@ -74,7 +74,7 @@ def test_projections_are_inside(
 ) -> None:
     x0 = originals(batch, dtype, seed, corner)
     threat = scaled(threat, share)
-    assert_allowed(threat.project(strays(x0, seed, reach), x0), x0, threat)
+    assert_allowed(threat.project(points_around(x0, seed, reach), x0), x0, threat)
 
 
 @bounded
@@ -94,7 +94,7 @@ def test_projection_is_idempotent(
 ) -> None:
     x0 = originals(batch, dtype, seed, corner)
     threat = scaled(threat, share)
-    stray = strays(x0, seed, reach)
+    stray = points_around(x0, seed, reach)
     once = threat.project(stray, x0)
     # rounding: half a unit for each value of a sum, and of the stray's own size where a threshold is taken off it
     units = VALUES + 4 * stray.abs().max().item()
@@ -120,7 +120,7 @@ def test_projections_satisfy_the_variational_inequality(
     """The projection z of x is the one allowed image with (x - z).(c - z) <= 0 for every allowed c."""
     x0 = originals(1, torch.float64, seed, corner)
     threat = scaled(threat, share)
-    x = strays(x0, seed, reach)
+    x = points_around(x0, seed, reach)
     z = threat.project(x, x0)
     beyond = (x - z).flatten().numpy()
     won = float(beyond @ (z - x0).flatten().numpy())
@@ -134,7 +134,7 @@ def test_no_random_allowed_image_is_nearer_than_the_projection(
 ) -> None:
     x0 = originals(batch, torch.float64, seed, corner)
     threat = scaled(threat, share)
-    x = strays(x0, seed, reach)
+    x = points_around(x0, seed, reach)
     near_B = (threat.project(x, x0) - x).flatten(1).norm(dim=1)
     for number in range(5):
         other = threat.sample(x0, RandomStreams.of(seed, torch.arange(batch)).fold(number))

@@ -258,7 +258,7 @@ class Operations:
             return
         self._met += 1
         if self._met == fault.at or (fault.lasting and self._met > fault.at):
-            _happen(fault)
+            _inject(fault)
 
     def _is_inside(self, path: object) -> bool:
         if not isinstance(path, str | bytes | os.PathLike):  # the number of an open file
@@ -267,7 +267,7 @@ class Operations:
         return os.path.join(self._folder, text).startswith(self._folder) and ".." not in text.split(os.sep)
 
 
-def _happen(fault: Fault) -> None:
+def _inject(fault: Fault) -> None:
     if fault.action == "signal":
         os.kill(os.getpid(), fault.number)
     elif fault.action == "limit":

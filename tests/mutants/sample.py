@@ -89,7 +89,7 @@ def main() -> int:
     prepare()
     records = read_records(test_files(), arguments.jobs)
     survivors = tried(mutants, records, arguments.jobs)
-    return summed_up(mutants, survivors)
+    return print_shares(mutants, survivors)
 
 
 def drawn(places: dict[Path, list[list[Fault]]], count: int, seed: int) -> list[Mutant]:
@@ -328,7 +328,7 @@ class _First:
             self.path.write_text(report.nodeid)
 
 
-def summed_up(mutants: Sequence[Mutant], survivors: Sequence[Mutant]) -> int:
+def print_shares(mutants: Sequence[Mutant], survivors: Sequence[Mutant]) -> int:
     """Print the shares; 1 if too few were caught."""
     for package, (number, missed) in sorted(_by_package(mutants, survivors)):
         print(f"{package:12} {number - missed:4} of {number:4} caught")

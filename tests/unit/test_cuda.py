@@ -233,7 +233,7 @@ def test_a_batch_that_does_not_fit_is_halved() -> None:
 
 
 def test_a_model_that_synchronizes_runs_without_capture_and_is_flagged() -> None:
-    class Asking(torch.nn.Module):
+    class SynchronizingModel(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.net = model()
@@ -242,7 +242,7 @@ def test_a_model_that_synchronizes_runs_without_capture_and_is_flagged() -> None
             logits: torch.Tensor = self.net(x)
             return logits if bool(logits.isfinite().all()) else logits * 0
 
-    net = Asking().cuda()
+    net = SynchronizingModel().cuda()
     x = torch.rand(8, 3, 32, 32)
     with torch.no_grad():
         y = net(x.cuda()).argmax(1).cpu()

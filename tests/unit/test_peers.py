@@ -84,7 +84,7 @@ def small_net(classes: int = 5, dtype: torch.dtype = torch.float64) -> Callable[
     return lambda x: (x.flatten(1) @ inner).sin() @ outer
 
 
-def middling(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+def images_away_from_the_box(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
     """Images that no attack here takes to the edge of the box, and their labels."""
     generator = torch.Generator().manual_seed(0)
     x = 0.3 + 0.4 * torch.rand(6, 3, 4, 4, dtype=torch.float64, generator=generator).to(dtype)
@@ -109,7 +109,7 @@ def our_points(attack: IterativeAttack, x0: Tensor, goal: Goal, threat: Threat, 
 def their_apgd(norm: str, eps: float, loss: str, steps: int, start: Tensor, **settings: Any) -> Tensor:
     """The same from pyautoattack."""
     base = pytest.importorskip("pyautoattack.autopgd_base")
-    x0, label_B = middling()
+    x0, label_B = images_away_from_the_box()
     queries: list[Tensor] = []
 
     def model(x: Tensor) -> Tensor:
@@ -133,7 +133,7 @@ def their_apgd(norm: str, eps: float, loss: str, steps: int, start: Tensor, **se
 @pytest.mark.parametrize("loss", ["ce", "dlr", "dlr-targeted"])
 @pytest.mark.parametrize(("norm", "threat"), [("Linf", Linf(1 / 16)), ("L2", L2(0.5))])
 def test_apgd_matches_autoattack(norm: str, threat: Threat, loss: str) -> None:
-    x0, label_B = middling()
+    x0, label_B = images_away_from_the_box()
     if loss == "dlr":  # behind two other classes it is exactly 1, and rounding decides the direction of its gradient
         threat = with_eps(threat, threat.eps / 16)
     towards = Toward(label_B, top_other_classes(small_net()(x0), label_B, 1).squeeze(1), targeted_dlr)
@@ -155,7 +155,7 @@ def test_apgd_matches_autoattack(norm: str, threat: Threat, loss: str) -> None:
 @pytest.mark.parametrize(("norm", "threat"), [("Linf", Linf(0.1)), ("L2", L2(0.5)), ("L1", L1(2.0))])
 def test_fab_matches_autoattack(norm: str, threat: Threat, targeted: bool) -> None:
     fab_pt = pytest.importorskip("pyautoattack.fab_pt")
-    x0, label_B = middling(torch.float32)
+    x0, label_B = images_away_from_the_box(torch.float32)
     net = small_net(dtype=torch.float32)
     attack = fab_pt.FABAttack_PT(net, norm=norm, n_iter=8, eps=threat.eps, targeted=targeted, device=x0.device)
     attack.target_class = 2

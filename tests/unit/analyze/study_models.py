@@ -14,7 +14,7 @@ from vitadel.runs import ResultFolder
 Net = TypeVar("Net", bound=nn.Module)
 
 
-def stirred(model: Net, amount: float) -> Net:
+def noisy_weights(model: Net, amount: float) -> Net:
     """The model with noise on every weight, so that all of them matter, layer scales too."""
     rng = torch.Generator().manual_seed(3)
     with torch.no_grad():

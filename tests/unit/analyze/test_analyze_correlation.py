@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from study_models import hooks, stirred, studied_in  # type: ignore[import-not-found]
+from study_models import hooks, noisy_weights, studied_in  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
 from vitadel.analyze import Correlation, run_study, study, tensor_context
@@ -50,7 +50,7 @@ def tiny(family: str) -> Model:
     """A float64 model whose every weight matters."""
     name, patch, options = TINY[family]
     model = load(name, num_classes=5, image_size=32, patch_size=patch, options=options)
-    return stirred(model.double(), 0.05)
+    return noisy_weights(model.double(), 0.05)
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ def gated(tuning: Tuning | None = None, **more: Option) -> Model:
     return tora(base, tuning).double().eval()
 
 
-def stirred(model: Model) -> Model:
+def noisy_weights(model: Model) -> Model:
     rng = torch.Generator().manual_seed(2)
     with torch.no_grad():
         for weight in model.parameters():
@@ -151,7 +151,7 @@ def _weights(s_ANN: np.ndarray, tuning: Tuning) -> np.ndarray:
 @pytest.mark.parametrize("tuning", WAYS, ids=str)
 @pytest.mark.parametrize("registers", [0, 2])
 def test_shares_match_the_weights(x: Tensor, tuning: Tuning, registers: int) -> None:
-    model = stirred(gated(tuning, reg_tokens=registers) if registers else gated(tuning))
+    model = noisy_weights(gated(tuning, reg_tokens=registers) if registers else gated(tuning))
     slow = recomputed(model, x[:2], 1 + registers)
     result = studied(model, x[:2])
     assert slow.std() > 0.01  # so that a wrong order of patches is seen
@@ -167,7 +167,7 @@ def test_shares_match_the_weights(x: Tensor, tuning: Tuning, registers: int) -> 
 
 
 def test_results_do_not_depend_on_the_batch(x: Tensor) -> None:
-    model = stirred(gated())
+    model = noisy_weights(gated())
     whole, single = studied(model, x), studied(model, x, batch_size=2)
     for key, value in whole["shares"]["rob"].items():
         assert single["shares"]["rob"][key] == pytest.approx(value, abs=1e-12)
@@ -175,7 +175,7 @@ def test_results_do_not_depend_on_the_batch(x: Tensor) -> None:
 
 
 def test_only_the_chosen_images_are_shown(x: Tensor) -> None:
-    model = stirred(gated())
+    model = noisy_weights(gated())
     every = studied(model, x)
     chosen = studied(model, x, TORAGates(images=2, blocks=(2, 0)))
     torch.testing.assert_close(maps(chosen, 1), maps(every, 1)[:2, [2, 0]])
@@ -200,7 +200,7 @@ def test_deep_networks_show_twelve_blocks(depth: int, blocks: Sequence[int], x: 
 
 
 def test_an_interrupted_study_resumes(x: Tensor, tmp_path: Path) -> None:
-    model, settings, y = stirred(gated()), TORAGates(images=3), torch.arange(5)
+    model, settings, y = noisy_weights(gated()), TORAGates(images=3), torch.arange(5)
     known = studied(model, x, settings)
     with pytest.raises(KeyboardInterrupt):
         studied_in(tmp_path, model, x, y, settings, batch_size=2, stop_after=0.6)
@@ -217,7 +217,7 @@ def test_an_entry_of_zero_is_shared_equally() -> None:
 
 
 def test_the_model_is_left_unchanged_also_after_an_error(x: Tensor) -> None:
-    model = stirred(gated()).train()
+    model = noisy_weights(gated()).train()
     before, twin = {key: value.clone() for key, value in model.state_dict().items()}, copy.deepcopy(model)
     studied(model, x)
     with pytest.raises(UsageError, match="takes images of shape"):

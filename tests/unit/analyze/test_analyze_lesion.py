@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from study_models import stirred, studied_in  # type: ignore[import-not-found]
+from study_models import noisy_weights, studied_in  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
 from vitadel.analyze import Lesion, study
@@ -32,7 +32,7 @@ def tiny(family: str) -> Model:
     """A float64 model whose every weight matters."""
     name, patch, options = TINY[family]
     model = load(name, num_classes=5, image_size=32, patch_size=patch, options=options)
-    return stirred(model.double(), 0.1)
+    return noisy_weights(model.double(), 0.1)
 
 
 @pytest.fixture

@@ -70,10 +70,10 @@ def answer(result: dict[str, object]) -> str:
     return str(verdict["answer"])
 
 
-def timeless(value: object) -> object:
+def without_times(value: object) -> object:
     if isinstance(value, dict):
-        return {key: timeless(one) for key, one in value.items() if key != "seconds"}
-    return [timeless(one) for one in value] if isinstance(value, list) else value
+        return {key: without_times(one) for key, one in value.items() if key != "seconds"}
+    return [without_times(one) for one in value] if isinstance(value, list) else value
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +141,7 @@ def test_other_norms_are_supported(tiny: Model) -> None:
 def test_results_do_not_depend_on_the_batch(pointer: Model, hidden: dict[str, object]) -> None:
     x = pictures(60)
     other = masking(pointer, x, own_labels(pointer, x), "linf:24/255", SMALL, batch_size=23)
-    assert timeless(other) == timeless(hidden)
+    assert without_times(other) == without_times(hidden)
 
 
 def test_an_interrupted_study_resumes_at_the_next_image(
@@ -154,12 +154,12 @@ def test_an_interrupted_study_resumes_at_the_next_image(
     stream = Context.stream
 
     def counted(self: Context, table: str, results: Results, **options: Any) -> None:
-        def noted(missing: list[int]) -> Iterator[tuple[int, Row]]:
+        def recorded(missing: list[int]) -> Iterator[tuple[int, Row]]:
             for index, row in results(missing):
                 searched.append((table, index))
                 yield index, row
 
-        stream(self, table, noted, **options)
+        stream(self, table, recorded, **options)
 
     monkeypatch.setattr(Context, "stream", counted)
     with pytest.raises(KeyboardInterrupt):
@@ -167,7 +167,7 @@ def test_an_interrupted_study_resumes_at_the_next_image(
     assert not (tmp_path / "result.json").exists()
     assert 0 < len(ResultFolder(tmp_path).read("pgd-4")["index"]) < 30
     resumed = studied_in(tmp_path, pointer, x, y, settings, **known)
-    assert timeless(resumed) == timeless(whole)
+    assert without_times(resumed) == without_times(whole)
     assert len(set(searched)) == len(searched)  # nothing is computed twice
     assert read_json(tmp_path / "result.json") == resumed
     count = len(searched)

@@ -9,7 +9,7 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from study_models import stirred  # type: ignore[import-not-found]
+from study_models import noisy_weights  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
 from vitadel.analyze import tensor_context
@@ -39,7 +39,7 @@ ENDINGS = {Change.NO_LAYER: "", Change.NO_ATTENTION: ".attn", Change.NO_MLP: ".m
 
 def tiny(family: str) -> Model:
     name, patch, options = TINY[family]
-    return stirred(load(name, num_classes=5, image_size=32, patch_size=patch, options=options), 0.1)
+    return noisy_weights(load(name, num_classes=5, image_size=32, patch_size=patch, options=options), 0.1)
 
 
 @pytest.fixture
@@ -95,13 +95,13 @@ def test_adapters_after_blocks_and_factors_of_attention_are_kept(x: Tensor) -> N
     base = load("timm:vit_tiny_patch16_224", num_classes=5, image_size=32, patch_size=8, options={"depth": 3})
     scaled = tiny("vit")
     set_attention_scales(scaled, [0.5, 2.0, 0.1, 1.0])
-    for model in (stirred(tora(base), 0.1), scaled):
+    for model in (noisy_weights(tora(base), 0.1), scaled):
         for one, z_BK in logits(model, x, some_variants(model)).items():
             assert torch.equal(z_BK, by_taps(model, x, one)), one
 
 
 def test_skipped_convolution_units_match_a_network_without_them(x: Tensor) -> None:
-    model = stirred(load("timm:resnet18", num_classes=5), 0.1)
+    model = noisy_weights(load("timm:resnet18", num_classes=5), 0.1)
     _, layers = layers_of(model)
     free = [place for place, layer in enumerate(layers) if not layer.fixed]
     assert [layers[place].name for place in free] == ["layer1.0", "layer1.1", "layer2.1", "layer3.1", "layer4.1"]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from study_models import stirred, studied_in  # type: ignore[import-not-found]
+from study_models import noisy_weights, studied_in  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
 from vitadel.analyze import RestrictedAttention, study
@@ -51,7 +51,7 @@ def tiny(family: str) -> Model:
 
 def unbiased(model: Model) -> Model:
     """Without a bias towards one class, which would hide changes."""
-    for weight in stirred(model, 0.3).parameters():
+    for weight in noisy_weights(model, 0.3).parameters():
         if weight.shape == (CLASSES,):
             nn.init.zeros_(weight)
     return model

@@ -33,7 +33,7 @@ class Stripes(nn.Module):
         return 20 * self.strength * x.mean((1, 3))[:, :CLASSES]
 
 
-class Looking(nn.Module):
+class DarkestRow(nn.Module):
     """Predicts the row that is darkest (or brightest, if turned) of its input, and records that input."""
 
     def __init__(self, turned: bool = False) -> None:
@@ -66,7 +66,7 @@ def scores(result: dict[str, Any], name: str, shown: str, top: str = "top1") -> 
 
 
 def test_a_classifier_of_perturbations_is_always_correct(x: Tensor, y: Tensor) -> None:
-    reads, turned = Looking(), Looking(turned=True)
+    reads, turned = DarkestRow(), DarkestRow(turned=True)
     result: dict[str, Any] = semantics(Stripes(), x, y, {"reads": reads, "turned": turned}, Linf(EPS), FULL)
     assert scores(result, "reads", "perturbation") == 1
     assert scores(result, "turned", "perturbation") == 0
@@ -82,16 +82,16 @@ def test_a_classifier_of_perturbations_is_always_correct(x: Tensor, y: Tensor) -
 
 
 def test_the_control_shuffles_all_labels_once(x: Tensor, y: Tensor) -> None:
-    result: dict[str, Any] = semantics(Stripes(), x, y, {"reads": Looking()}, Linf(EPS), FULL, seed=3)
-    again: dict[str, Any] = semantics(Stripes(), x, y, {"reads": Looking()}, Linf(EPS), FULL, seed=3, batch_size=7)
-    other: dict[str, Any] = semantics(Stripes(), x, y, {"reads": Looking()}, Linf(EPS), FULL, seed=4)
+    result: dict[str, Any] = semantics(Stripes(), x, y, {"reads": DarkestRow()}, Linf(EPS), FULL, seed=3)
+    again: dict[str, Any] = semantics(Stripes(), x, y, {"reads": DarkestRow()}, Linf(EPS), FULL, seed=3, batch_size=7)
+    other: dict[str, Any] = semantics(Stripes(), x, y, {"reads": DarkestRow()}, Linf(EPS), FULL, seed=4)
     assert again["scores"] == result["scores"]
     actual = [scores(one, "reads", "shuffled") for one in (result, other)]
     assert actual[0] != actual[1] or result["scores"]["reads"]["shuffled"] != other["scores"]["reads"]["shuffled"]
 
 
 def test_classifiers_get_stretched_eight_bit_images(x: Tensor, y: Tensor) -> None:
-    reads = Looking()
+    reads = DarkestRow()
     semantics(Stripes(), x[:5], y[:5], {"reads": reads}, Linf(EPS), FULL)
     clean, seen = reads.seen
     torch.testing.assert_close(clean, x[:5])
@@ -100,7 +100,7 @@ def test_classifiers_get_stretched_eight_bit_images(x: Tensor, y: Tensor) -> Non
     for image in range(5):
         rows = seen[image].mean((0, 2))
         assert rows.tolist() == pytest.approx([0.0 if row == int(y[image]) else 1.0 for row in range(CLASSES)])
-    gray = Looking()
+    gray = DarkestRow()
     semantics(
         Stripes(),
         x[:5],
@@ -119,7 +119,7 @@ def test_ranks_count_ties_against_the_label() -> None:
 
 
 def test_predictions_under_images_are_of_the_first_classifier(x: Tensor, y: Tensor) -> None:
-    result: dict[str, Any] = semantics(Stripes(), x, y, {"reads": Looking(), "t": Looking(True)}, Linf(EPS), FULL)
+    result: dict[str, Any] = semantics(Stripes(), x, y, {"reads": DarkestRow(), "t": DarkestRow(True)}, Linf(EPS), FULL)
     pictures = next(one for one in result["exhibits"] if one["kind"] == "pictures")
     assert [row[1]["note"] for row in pictures["cells"]] == [f"predicted {label}, right" for label in range(3)]
     bars = result["exhibits"][0]
@@ -196,9 +196,9 @@ def test_invalid_settings_are_refused(x: Tensor, y: Tensor, tmp_path: Path) -> N
     with pytest.raises(UsageError, match="is no model: no such file or folder"):
         PerturbationSemantics(classifiers=("nowhere",)).refuse(model)
 
-    class Few(nn.Module):
+    class ThreeClasses(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return x.mean((1, 3))[:, :3]
 
     with pytest.raises(UsageError, match="few has 3 classes, the data has a label 7"):
-        semantics(Stripes(), x, y, {"few": Few()}, Linf(EPS), FULL)
+        semantics(Stripes(), x, y, {"few": ThreeClasses()}, Linf(EPS), FULL)

@@ -315,7 +315,7 @@ def slow_apgd(  # type: ignore[no-untyped-def]
     return points, etas
 
 
-def wavy(values: int, seed: int, frequency: float) -> Model:
+def smooth_model(values: int, seed: int, frequency: float) -> Model:
     """Three smooth classes with many local maxima."""
     generator = torch.Generator().manual_seed(seed)
     inner = frequency * torch.randn(12, values, dtype=torch.float64, generator=generator)
@@ -345,7 +345,7 @@ def objective_of(model: Model, shape: torch.Size) -> Callable[[Array], tuple[flo
 def test_iterates_match_the_slow_implementation(norm: str, seed: int, frequency: float) -> None:
     """Some values are near 0 or 1, so that the box matters; some models halve often and some rarely."""
     shape = torch.Size([2, 2, 2])
-    model = wavy(8, seed, frequency)
+    model = smooth_model(8, seed, frequency)
     x0 = torch.rand(1, *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     x0[0, 0] = torch.tensor([[0.02, 0.97], [0.0, 1.0]])
     threat: Threat = Linf(0.3) if norm == "linf" else L2(0.6)
@@ -399,7 +399,7 @@ def slow_sparse_apgd(  # type: ignore[no-untyped-def]
 @pytest.mark.parametrize("seed", range(3))
 def test_sparse_iterates_match_the_slow_implementation(seed: int) -> None:
     shape = torch.Size([1, 5, 5])
-    model = wavy(25, seed, 1.0)
+    model = smooth_model(25, seed, 1.0)
     x0 = torch.rand(1, *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     x0[0, 0, 0] = torch.tensor([0.0, 1.0, 0.01, 0.99, 0.0])
     trace = trace_of(APGD(steps=50), model, first(x0, L1(1.5), Untargeted(torch.tensor([0]))), 50)

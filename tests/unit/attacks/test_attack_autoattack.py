@@ -119,11 +119,11 @@ def test_the_cascade_equals_its_stages_in_sequence(norm: Threat, monkeypatch: py
 def test_a_broken_image_is_not_attacked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first attack breaks every image, so a second one that would raise is never run."""
 
-    class Spoiler(Attack):
+    class NeverRun(Attack):
         def search(self, model: Oracle, x0: Tensor, goal: object, threat: Threat, rng: RandomStreams) -> Tensor:
             raise AssertionError("no image is robust")
 
-    stages = (Stage("apgd-ce", APGD(steps=5), cross_entropy), Stage("spoiler", Spoiler(), margin))
+    stages = (Stage("apgd-ce", APGD(steps=5), cross_entropy), Stage("spoiler", NeverRun(), margin))
     monkeypatch.setitem(VERSIONS, "spoilt", lambda threat: stages)
     oracle, x0, label_B = net(6)
     result = AutoAttack("spoilt")(lambda x: oracle(x), x0, Untargeted(label_B), Linf(0.9), seed=0)

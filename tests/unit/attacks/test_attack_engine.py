@@ -154,7 +154,7 @@ def test_rarely_judged_results_do_not_depend_on_the_batch_size(name: str) -> Non
         assert_same(run_engine(attack, threat, Engine(batch_size=rows, sync_interval=4)), whole)
 
 
-class Creep(IterativeAttack):
+class SmallSteps(IterativeAttack):
     """Increases by 0.03, seven times."""
 
     def num_steps(self, threat: Threat) -> int:
@@ -171,7 +171,7 @@ def test_finished_rows_do_not_move() -> None:
     """Of two intervals of four steps, the last step is one too many: 0.71 would succeed, and is not queried."""
     assert even_interval(7, 4) == 4
     for interval in (1, 4):
-        (result,) = lonely(1, Creep(), Linf(0.4), upwards, interval=interval)
+        (result,) = single_items(1, SmallSteps(), Linf(0.4), upwards, interval=interval)
         assert not result.success
         assert result.forwards == 7
         assert result.x_adv.item() == pytest.approx(0.71)
@@ -238,7 +238,9 @@ def bright(threshold: float) -> Model:
     return model
 
 
-def lonely(count: int, attack: IterativeAttack, threat: Threat, model: Model, interval: int = 1) -> list[ImageResult]:
+def single_items(
+    count: int, attack: IterativeAttack, threat: Threat, model: Model, interval: int = 1
+) -> list[ImageResult]:
     """Gray images of one value with label 0."""
     goal = Untargeted(torch.zeros(count, dtype=torch.int64), margin)
     x0, none = torch.full((count, 1, 1, 1), 0.5, dtype=torch.float64), torch.zeros(count, 0, dtype=torch.int64)
@@ -252,7 +254,7 @@ def lonely(count: int, attack: IterativeAttack, threat: Threat, model: Model, in
 def test_restarts_stop_with_the_first_success_and_draw_new_starts() -> None:
     """Only the start can succeed, with a chance of a half: each restart breaks about half of the robust images."""
     count = 400
-    actual = lonely(count, PGD(steps=2, restarts=4), Linf(0.4), bright(0.5))
+    actual = single_items(count, PGD(steps=2, restarts=4), Linf(0.4), bright(0.5))
     by_cost: dict[int, list[bool]] = {}
     for result in actual:
         by_cost.setdefault(int(result.forwards), []).append(result.success)
@@ -333,7 +335,7 @@ def test_results_are_returned_as_soon_as_they_are_final() -> None:
 # ---------------------------------------------------------------- the judge
 
 
-def stubborn(x: Tensor) -> Tensor:
+def always_class_0(x: Tensor) -> Tensor:
     """Predicts class 0 for every input."""
     return torch.eye(2, dtype=x.dtype)[0].expand(len(x), 2)
 
@@ -376,7 +378,7 @@ def one_gray(attack: IterativeAttack, judge: Model, model: Model = upwards) -> I
 def test_a_judge_that_rejects_everything_leaves_all_robust(restarts: int) -> None:
     """PGD without a random start sees 0.5, 0.6, 0.7, 0.8 and 0.9: the last two succeed and are rejected."""
     attack = PGD(steps=4, step_size=0.1, random_start=False) if restarts == 1 else PGD(steps=4, restarts=3)
-    result = one_gray(attack, stubborn)
+    result = one_gray(attack, always_class_0)
     assert not result.success
     assert result.prediction == -1
     if restarts == 1:
@@ -603,14 +605,14 @@ def test_the_step_of_the_engine_does_not_synchronize(name: str) -> None:
 def test_a_step_that_synchronizes_is_detected() -> None:
     """The assumption of the tests above."""
 
-    class Nosy(PGD):
+    class Synchronizing(PGD):
         def step(self, model: Oracle, items: StepContext, state: State) -> tuple[Query, State]:
             query, moved = PGD.step(self, model, items, state)
             return (query, moved) if bool((query.z_BK > 0).all()) else (query, state)
 
-    oracle, items = absent(Nosy())
+    oracle, items = absent(Synchronizing())
     with pytest.raises((RuntimeError, NotImplementedError)):
-        Nosy().step(oracle, items, Nosy().start(oracle, items))
+        Synchronizing().step(oracle, items, Synchronizing().start(oracle, items))
 
 
 def test_losses_of_the_stages_differ() -> None:

@@ -37,7 +37,7 @@ def images(batch: int, height: int = 12, width: int = 12) -> Tensor:
     return x
 
 
-def hilly(x: Tensor) -> Tensor:
+def irregular_model(x: Tensor) -> Tensor:
     """Two classes with an irregular margin."""
     ramp = torch.arange(x[0].numel(), dtype=x.dtype)
     objective_B = (x.flatten(1) * ((7 * ramp).sin() + (x.flatten(1) * 5).cos())).sum(1) - 1000
@@ -45,7 +45,7 @@ def hilly(x: Tensor) -> Tensor:
 
 
 def trace_of(
-    threat: Threat, x0: Tensor, queries: int, model: Callable[[Tensor], Tensor] = hilly
+    threat: Threat, x0: Tensor, queries: int, model: Callable[[Tensor], Tensor] = irregular_model
 ) -> list[tuple[Query, State]]:
     """The query of the start and of every step, and the states after them."""
     attack, oracle, none_B = Square(queries=queries), Oracle(model), torch.zeros(len(x0), dtype=torch.int64)

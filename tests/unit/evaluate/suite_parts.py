@@ -27,7 +27,9 @@ class Bins(nn.Module):
         return -(x.double().mean((1, 2, 3))[:, None] - middle).abs().float()
 
 
-def grays(levels: Sequence[int], labels: Sequence[int] | None = None, *, size: int = 32, classes: int = 10) -> DataSet:
+def gray_images(
+    levels: Sequence[int], labels: Sequence[int] | None = None, *, size: int = 32, classes: int = 10
+) -> DataSet:
     """One image per gray level, labeled as `Bins` would by default."""
     gray = torch.tensor(levels)
     pixels = gray.view(-1, 1, 1, 1).expand(-1, 3, size, size).to(torch.uint8).contiguous()

@@ -34,7 +34,7 @@ class Steep(nn.Module):
 
 
 @pytest.fixture
-def subject() -> tuple[Steep, DataSet]:
+def steep_model_and_data() -> tuple[Steep, DataSet]:
     digits, model = data.load("digits[:40]", preprocess=Squash(8)), Steep()
     labels = (digits.test.images(torch.arange(40)).flatten(1).mean(1) > 0.31).long()
     return model, replace(digits, test=replace(digits.test, labels=labels))
@@ -42,9 +42,9 @@ def subject() -> tuple[Steep, DataSet]:
 
 @pytest.mark.parametrize("threat", [Linf(0.05), L2(0.8)], ids=str)
 def test_stored_images_are_inside_the_threat_and_misclassified(
-    subject: tuple[Steep, DataSet], threat: Threat, tmp_path: Path
+    steep_model_and_data: tuple[Steep, DataSet], threat: Threat, tmp_path: Path
 ) -> None:
-    model, dataset = subject
+    model, dataset = steep_model_and_data
     run = Run.claim(tmp_path / "run", "evaluate", {"seed": 0}, device="cpu")
     (summary,) = evaluate(model, dataset, SUITE, run, threat=threat, keep_images=True)
     rows = run.results(str(summary["name"])).rows()
@@ -59,8 +59,10 @@ def test_stored_images_are_inside_the_threat_and_misclassified(
     assert float(x.max()) <= 1
 
 
-def test_a_larger_radius_includes_images_of_smaller_ones(subject: tuple[Steep, DataSet], tmp_path: Path) -> None:
-    model, dataset = subject
+def test_a_larger_radius_includes_images_of_smaller_ones(
+    steep_model_and_data: tuple[Steep, DataSet], tmp_path: Path
+) -> None:
+    model, dataset = steep_model_and_data
     suite, run = replace(SUITE, eps_scales=(0.2, 0.5, 1.0)), Run.claim(tmp_path / "run", "evaluate", {}, device="cpu")
     num_broken = []
     for summary in evaluate(model, dataset, suite, run, threat=Linf(0.1), keep_images=True):
@@ -87,8 +89,8 @@ def test_an_image_that_rounding_would_correct_is_stored_exactly(tmp_path: Path) 
     assert torch.equal(read_adversarial_images(tmp_path / "found", split)[0], x[0])
 
 
-def test_a_lost_or_damaged_file_of_images_is_named(subject: tuple[Steep, DataSet], tmp_path: Path) -> None:
-    model, dataset = subject
+def test_a_lost_or_damaged_file_of_images_is_named(steep_model_and_data: tuple[Steep, DataSet], tmp_path: Path) -> None:
+    model, dataset = steep_model_and_data
     run = Run.claim(tmp_path / "run", "evaluate", {}, device="cpu")
     (summary,) = evaluate(model, dataset, SUITE, run, threat=Linf(0.05), keep_images=True)
     folder = run.results(str(summary["name"])).folder / "found"
@@ -116,8 +118,8 @@ def assert_named(error: UsageError, file: Path) -> None:
     assert f"cannot read {file}: " in str(error)
 
 
-def test_missing_adversarial_images_are_reported(subject: tuple[Steep, DataSet], tmp_path: Path) -> None:
-    _, dataset = subject
+def test_missing_adversarial_images_are_reported(steep_model_and_data: tuple[Steep, DataSet], tmp_path: Path) -> None:
+    _, dataset = steep_model_and_data
     with pytest.raises(UsageError, match="Evaluate with --keep-images"):
         read_adversarial_images(tmp_path, dataset.test)
 
@@ -130,9 +132,9 @@ def test_attacks_of_the_same_name_are_refused() -> None:
 
 @pytest.mark.parametrize("precision", ["float32", "fp16"])
 def test_the_summary_records_the_precision_of_the_search(
-    subject: tuple[Steep, DataSet], precision: str, tmp_path: Path
+    steep_model_and_data: tuple[Steep, DataSet], precision: str, tmp_path: Path
 ) -> None:
-    model, dataset = subject
+    model, dataset = steep_model_and_data
     run = Run.claim(tmp_path / "run", "evaluate", {"seed": 0}, device="cpu")
     (summary,) = evaluate(model, dataset, SUITE, run, threat=Linf(0.05), engine=Engine(precision=precision))
     assert summary["search_precision"] == precision

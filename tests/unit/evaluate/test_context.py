@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from suite_parts import Bins, grays, on_two_ranks  # type: ignore[import-not-found]
+from suite_parts import Bins, gray_images, on_two_ranks  # type: ignore[import-not-found]
 from torch import Tensor
 
 from vitadel.attacks import FGSM, Engine
@@ -29,7 +29,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> ResultStore:
 
 
 def context(store: ResultStore, **changes: object) -> Context:
-    data = grays(LEVELS)
+    data = gray_images(LEVELS)
     made = Context(Bins(), data.test, data, store=store, engine=Engine(batch_size=2), name="test")
     return replace(made, **changes)  # type: ignore[arg-type]
 

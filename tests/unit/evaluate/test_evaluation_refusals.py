@@ -47,7 +47,7 @@ ENTRIES = {
 }
 
 
-class Turning(nn.Module):
+class FailsUnderAttack(nn.Module):
     """A linear model that returns `wrong` as soon as it gets an image it has not seen clean."""
 
     def __init__(self, wrong: Callable[[Tensor], Tensor], clean: Tensor) -> None:
@@ -69,7 +69,7 @@ class Turning(nn.Module):
 def dataset() -> DataSet:
     loaded = data.load(f"digits[:{IMAGES}]", preprocess=Squash(8))
     x = loaded.test.images(torch.arange(IMAGES))
-    labels = Turning(lambda z: z, x)(x).argmax(1)
+    labels = FailsUnderAttack(lambda z: z, x)(x).argmax(1)
     return replace(loaded, test=replace(loaded.test, labels=labels))
 
 
@@ -99,7 +99,7 @@ def test_a_fault_under_attack_is_named_and_results_are_kept(
     dataset: DataSet, tmp_path: Path, fault: str, attack: str
 ) -> None:
     wrong, message = WRONG[fault]
-    model = Turning(wrong, dataset.test.images(torch.arange(IMAGES)))
+    model = FailsUnderAttack(wrong, dataset.test.images(torch.arange(IMAGES)))
     suite = AttackSuite("s", "", (NamedAttack("first", PGD(steps=2), margin), ENTRIES[attack]))
 
     def arm(what: str, done: int, total: int, numbers: object) -> None:
@@ -125,7 +125,7 @@ def test_a_fault_under_attack_is_named_and_results_are_kept(
 
 @pytest.mark.parametrize("attack", ["pgd", "square", "fgsm"])
 def test_results_of_the_same_attack_before_the_fault_are_kept(dataset: DataSet, tmp_path: Path, attack: str) -> None:
-    model = Turning(lambda z: z * torch.nan, dataset.test.images(torch.arange(IMAGES)))
+    model = FailsUnderAttack(lambda z: z * torch.nan, dataset.test.images(torch.arange(IMAGES)))
     counted = 0
 
     def arm(what: str, done: int, total: int, numbers: object) -> None:
@@ -150,7 +150,7 @@ def test_labels_beyond_the_classes_are_refused(dataset: DataSet, tmp_path: Path)
         other = replace(dataset, test=replace(dataset.test, labels=labels))
         with pytest.raises(UsageError, match=message):
             evaluate(
-                Turning(lambda z: z, x),
+                FailsUnderAttack(lambda z: z, x),
                 other,
                 AttackSuite("s", "", (ENTRIES["pgd"],)),
                 claim(tmp_path / str(shift)),
@@ -159,7 +159,7 @@ def test_labels_beyond_the_classes_are_refused(dataset: DataSet, tmp_path: Path)
 
 
 def test_nan_on_clean_images_is_counted_per_batch(dataset: DataSet, tmp_path: Path) -> None:
-    class Spotty(nn.Module):
+    class NanForSomeBatch(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             z = x.flatten(1)[:, :10].clone()
             if len(x) == 8:  # the last batch of 40 in parts of 16
@@ -168,7 +168,7 @@ def test_nan_on_clean_images_is_counted_per_batch(dataset: DataSet, tmp_path: Pa
 
     run = claim(tmp_path / "run")
     with pytest.raises(UsageError, match="NaN or infinite logits for 3 of 8 images"):
-        evaluate(Spotty(), dataset, AttackSuite("s", "", (ENTRIES["pgd"],)), run, threat=Linf(0.1), batch=16)
+        evaluate(NanForSomeBatch(), dataset, AttackSuite("s", "", (ENTRIES["pgd"],)), run, threat=Linf(0.1), batch=16)
     assert run.results("s-linf-0.1").read("clean")["index"] == list(range(32))
 
 
@@ -208,7 +208,7 @@ def test_attacks_that_would_share_a_table_are_refused(dataset: DataSet, tmp_path
     for entries, name in ((same, "pgd"), (inside, "apgd-ce"), ((NamedAttack("clean", FGSM()),), "clean")):
         with pytest.raises(UsageError, match=f"needs a name of its own, got '{name}'"):
             evaluate(
-                Turning(lambda z: z, x),
+                FailsUnderAttack(lambda z: z, x),
                 dataset,
                 AttackSuite("s", "", entries),
                 claim(tmp_path / name),
@@ -217,7 +217,7 @@ def test_attacks_that_would_share_a_table_are_refused(dataset: DataSet, tmp_path
 
 
 def test_more_processes_than_images_are_allowed(dataset: DataSet) -> None:
-    model = Turning(lambda z: z, dataset.test.images(torch.arange(IMAGES)))
+    model = FailsUnderAttack(lambda z: z, dataset.test.images(torch.arange(IMAGES)))
     entries = (ENTRIES["pgd"], ENTRIES["fgsm"])
     idle = Context(model, dataset.test, threat=Linf(0.1), ranks=Ranks(50, 60))
     assert classify(idle, entries) == []

@@ -22,7 +22,7 @@ def chance(z: float) -> float:
     return 0.5 * (1 + math.erf(z / math.sqrt(2)))
 
 
-class Coin(nn.Module):
+class NoisyThreshold(nn.Module):
     """Class 1 where the mean pixel exceeds one half by more than normal noise, else class 0, of three classes.
 
     It is correct on an image of mean m with label 1 with probability P((m - 1/2) / noise).
@@ -57,7 +57,7 @@ def test_without_possible_attack_the_accuracy_is_that_of_clean_images(share: flo
     """A single wrong prediction is no success: counting it as one would leave share**samples of the images."""
     logit_difference = torch.distributions.Normal(0.0, 1.0).icdf(torch.tensor(share))
     x, y = pictures(0.5 + 0.1 * float(logit_difference))
-    result = robustness(Coin(0.1), x, y, Linf(1e-6), rand(3))
+    result = robustness(NoisyThreshold(0.1), x, y, Linf(1e-6), rand(3))
     # the mean of 300 x 20 fresh draws: five standard deviations
     spread = math.sqrt(share * (1 - share) / (IMAGES * DRAWS))
     assert result.clean.accuracy == pytest.approx(share, abs=5 * spread)
@@ -70,7 +70,7 @@ def test_without_possible_attack_the_accuracy_is_that_of_clean_images(share: flo
 
 def test_a_large_radius_breaks_everything() -> None:
     x, y = pictures(0.6)
-    result = robustness(Coin(0.05), x, y, Linf(0.4), rand(10))
+    result = robustness(NoisyThreshold(0.05), x, y, Linf(0.4), rand(10))
     assert result.clean.accuracy == pytest.approx(chance(2), abs=0.02)
     # the worst point has mean 0.2: correct with probability P(-6)
     assert result.robust.accuracy == 0
@@ -79,7 +79,7 @@ def test_a_large_radius_breaks_everything() -> None:
 
 def test_an_intermediate_radius_gives_the_probability_at_the_boundary() -> None:
     x, y = pictures(0.6)
-    result = robustness(Coin(0.1), x, y, Linf(0.15), rand(10))
+    result = robustness(NoisyThreshold(0.1), x, y, Linf(0.15), rand(10))
     # mean 0.45 at the worst: correct with probability P(-1/2)
     share = chance(-0.5)
     assert result.robust.accuracy == pytest.approx(share, abs=5 * math.sqrt(share * (1 - share) / (IMAGES * DRAWS)))
@@ -89,7 +89,7 @@ def test_an_intermediate_radius_gives_the_probability_at_the_boundary() -> None:
 def test_a_deterministic_model_gets_the_usual_accuracy() -> None:
     x, y = pictures(0.6)
     x[::3] = 0.52
-    result = robustness(Coin(0.0), x, y, Linf(0.05), rand(5))
+    result = robustness(NoisyThreshold(0.0), x, y, Linf(0.05), rand(5))
     assert list(result.flags) == []
     assert result.robust.correct == 200
     assert result.robust.accuracy == pytest.approx(2 / 3)
@@ -99,7 +99,7 @@ def test_a_deterministic_model_gets_the_usual_accuracy() -> None:
 
 def test_selection_and_scoring_use_different_samples() -> None:
     x, y = pictures(0.55)
-    model, attacks = Coin(0.1), rand(2)
+    model, attacks = NoisyThreshold(0.1), rand(2)
     ctx = Context(model, TensorImages(x, y), threat=Linf(1e-6), engine=Engine(batch_size=100))
     assert is_randomized(attacks)
     robust = classify(ctx, attacks)
@@ -139,7 +139,7 @@ def test_selection_and_scoring_use_different_samples() -> None:
 
 def test_every_step_averages_its_samples_and_no_success_ends_the_search() -> None:
     x, y = pictures(0.6)
-    result = robustness(Coin(0.1), x[:10], y[:10], Linf(0.3), rand(5, draws=7))
+    result = robustness(NoisyThreshold(0.1), x[:10], y[:10], Linf(0.3), rand(5, draws=7))
     for attack in result.attacks:
         assert (attack.tried, attack.forwards, attack.backwards) == (10, 10 * 6 * 7, 10 * 6 * 7)
 

@@ -60,13 +60,13 @@ def digits() -> DataSet:
     return replace(data.load("digits[:48]", preprocess=Squash(8)), test=replace(split, labels=labels))
 
 
-def in_hand(dataset: DataSet) -> tuple[Tensor, Tensor]:
+def tensors_of(dataset: DataSet) -> tuple[Tensor, Tensor]:
     return dataset.test.images(torch.arange(48)), dataset.test.labels
 
 
 @pytest.mark.parametrize("suite", ["clean", "quick"])
 def test_a_named_suite_matches_an_evaluation(digits: DataSet, tmp_path: Path, suite: str) -> None:
-    model, (x, y) = Bent().eval(), in_hand(digits)
+    model, (x, y) = Bent().eval(), tensors_of(digits)
     result = robustness(model, x, y, "linf:16/255", suite, seed=5, engine=Engine(batch_size=7))
     run = Run.claim(tmp_path / "run", "evaluate", {"seed": 5}, device="cpu")
     (summary,) = evaluate(model, digits, SUITES[suite], run, threat=Linf(16 / 255), seed=5, batch=11)
@@ -111,7 +111,7 @@ def check(result: Robustness, model: nn.Module, x: Tensor, y: Tensor, threat: Th
 @pytest.mark.parametrize("threat", [Linf(6 / 255), L2(0.4), L1(2.0)], ids=["linf", "l2", "l1"])
 @pytest.mark.parametrize("precision", ["float32", "fp16"])
 def test_returned_images_match_the_reported_results(digits: DataSet, threat: Threat, precision: str) -> None:
-    model, (x, y) = Bent().eval(), in_hand(digits)
+    model, (x, y) = Bent().eval(), tensors_of(digits)
     # FGSM and PGD are weak here, so that the others break more
     own = (NamedAttack("fgsm", FGSM(step_size=threat.eps / 3)), *SMALL[2:])
     result = robustness(model, x, y, threat, own, engine=Engine(precision=precision))
@@ -123,7 +123,7 @@ def test_returned_images_match_the_reported_results(digits: DataSet, threat: Thr
 
 @pytest.mark.parametrize("threat", [Linf(2 / 255), L2(0.1), L1(0.5)], ids=["linf", "l2", "l1"])
 def test_attempts_outside_the_ball_are_projected(digits: DataSet, threat: Threat) -> None:
-    model, (x, y) = Bent().eval(), in_hand(digits)
+    model, (x, y) = Bent().eval(), tensors_of(digits)
     result = robustness(model, x, y, threat, [NamedAttack("fab", FAB(steps=10))])
     sizes = threat.distance(result.x_adv, x)
     assert float(sizes.max()) <= threat.eps * (1 + 1e-6)
@@ -135,7 +135,7 @@ def test_attempts_outside_the_ball_are_projected(digits: DataSet, threat: Threat
 
 
 def test_a_cascade_breaks_what_each_attack_breaks(digits: DataSet) -> None:
-    model, (x, y) = Bent().eval(), in_hand(digits)
+    model, (x, y) = Bent().eval(), tensors_of(digits)
     chain = robustness(model, x, y, "linf:6/255", SMALL, seed=2)
     alone = [robustness(model, x, y, "linf:6/255", [entry], seed=2) for entry in SMALL]
     for row, to in enumerate(chain.broken_by):
@@ -153,7 +153,7 @@ def test_a_cascade_breaks_what_each_attack_breaks(digits: DataSet) -> None:
 
 
 def test_autoattack_in_a_custom_list_is_expanded(digits: DataSet) -> None:
-    model, (x, y) = Bent().eval(), in_hand(digits)
+    model, (x, y) = Bent().eval(), tensors_of(digits)
     reported: list[str] = []
     result = robustness(
         model,
@@ -170,7 +170,7 @@ def test_autoattack_in_a_custom_list_is_expanded(digits: DataSet) -> None:
 
 
 def test_state_of_the_caller_is_unchanged(digits: DataSet) -> None:
-    model, (x, y) = Bent(), in_hand(digits)
+    model, (x, y) = Bent(), tensors_of(digits)
     model.train()
     model.norm.eval()
     x_before, y_before = x.clone(), y.clone()
@@ -198,7 +198,7 @@ def test_state_of_the_caller_is_unchanged(digits: DataSet) -> None:
 
 
 def test_results_depend_on_the_seed_alone(digits: DataSet) -> None:
-    model, (x, y) = Bent().eval(), in_hand(digits)
+    model, (x, y) = Bent().eval(), tensors_of(digits)
     one, same, other = (
         robustness(
             model, x, y, "linf:6/255", [NamedAttack("pgd", PGD(steps=3))], seed=seed, engine=Engine(batch_size=rows)
@@ -211,7 +211,7 @@ def test_results_depend_on_the_seed_alone(digits: DataSet) -> None:
 
 
 def test_other_float_types_are_accepted(digits: DataSet) -> None:
-    model, (x, y) = Bent().eval(), in_hand(digits)
+    model, (x, y) = Bent().eval(), tensors_of(digits)
     plain = robustness(model, x, y, "linf:6/255", SMALL[:2])
     double = robustness(model, x.double(), y.to(torch.uint8), "linf:6/255", SMALL[:2])
     assert plain.broken_by == double.broken_by
@@ -270,7 +270,7 @@ class Full(nn.Module):
 
 @pytest.mark.parametrize("attack", [APGD(steps=5), FGSM(), PGD(steps=2, keep_best=False)], ids=["apgd", "fgsm", "pgd"])
 def test_out_of_memory_halves_the_batch(digits: DataSet, attack: Attack) -> None:
-    x, y = in_hand(digits)
+    x, y = tensors_of(digits)
     entries = (NamedAttack("one", attack),)
     model, few = Bent().eval(), Full(Bent().eval())
     assert (
@@ -285,7 +285,7 @@ class Fails(nn.Module):
         raise torch.OutOfMemoryError("full")
 
 
-class Watched(nn.Module):
+class Recording(nn.Module):
     """Records its precision, and the largest batch that it got with a gradient."""
 
     def __init__(self, model: nn.Module) -> None:
@@ -302,8 +302,8 @@ class Watched(nn.Module):
 
 
 def test_autocast_around_the_call_changes_no_result(digits: DataSet) -> None:
-    x, y = in_hand(digits)
-    model, plain = Watched(Bent().eval()), robustness(Bent().eval(), x, y, Linf(0.02), SMALL)
+    x, y = tensors_of(digits)
+    model, plain = Recording(Bent().eval()), robustness(Bent().eval(), x, y, Linf(0.02), SMALL)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         result = robustness(model, x, y, Linf(0.02), SMALL)
         assert torch.is_autocast_enabled("cpu")
@@ -314,8 +314,8 @@ def test_autocast_around_the_call_changes_no_result(digits: DataSet) -> None:
 
 def test_batches_never_exceed_the_batch_size(digits: DataSet) -> None:
     """A CPU process that runs out of memory is killed and cannot halve the batch."""
-    x, y = in_hand(digits)
-    model = Watched(Bent().eval())
+    x, y = tensors_of(digits)
+    model = Recording(Bent().eval())
     robustness(
         model,
         x,
@@ -328,7 +328,7 @@ def test_batches_never_exceed_the_batch_size(digits: DataSet) -> None:
 
 
 def test_large_images_have_small_batches_on_a_cpu() -> None:
-    model = Watched(nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(12, 10)))
+    model = Recording(nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(12, 10)))
     x, y = torch.rand(20, 3, 224, 224), torch.arange(20) % 10
     APGD(steps=1, targets=3)(model, x, Untargeted(y), Linf(0.01), seed=0)
     assert model.most == 15  # of 16 rows, three for each image
@@ -352,7 +352,7 @@ def test_logits_inside_other_structures_are_refused() -> None:
 
 @pytest.mark.parametrize("precision", [torch.float64, torch.bfloat16, torch.float16], ids=str)
 def test_a_model_is_evaluated_in_the_precision_of_its_weights(digits: DataSet, precision: torch.dtype) -> None:
-    model, (x, y) = Bent().to(precision).eval(), in_hand(digits)
+    model, (x, y) = Bent().to(precision).eval(), tensors_of(digits)
     result = robustness(model, x, y, Linf(6 / 255), SMALL)
     assert {attack.name for attack in result.attacks} == {entry.name for entry in SMALL}
     assert list(result.flags) == []
@@ -377,7 +377,7 @@ def test_an_evaluation_names_the_precision_of_the_model(digits: DataSet, tmp_pat
 
 
 def test_arrays_and_lists_are_accepted_like_tensors(digits: DataSet) -> None:
-    model, (x, y) = Bent().eval(), in_hand(digits)
+    model, (x, y) = Bent().eval(), tensors_of(digits)
     result = robustness(model, x, y, Linf(6 / 255), SMALL)
     assert robustness(model, x.numpy(), y.tolist(), Linf(6 / 255), SMALL).broken_by == result.broken_by
     pairs = [(x[:20], y[:20]), (x[20:], y[20:])]
@@ -385,7 +385,7 @@ def test_arrays_and_lists_are_accepted_like_tensors(digits: DataSet) -> None:
 
 
 def test_the_result_prints_formats_and_converts(digits: DataSet) -> None:
-    model, (x, y) = Bent().eval(), in_hand(digits)
+    model, (x, y) = Bent().eval(), tensors_of(digits)
     result = robustness(model, x, y, "linf:6/255", SMALL, progress=False)
     first, second = str(result).split("\n\n")
     assert first.splitlines()[0].split() == ["threat", "images", "clean", "robust", "flags"]

@@ -7,7 +7,7 @@ import pytest
 import torch
 from evaluations import evaluate_one  # type: ignore[import-not-found]
 from PIL import Image
-from suite_parts import Bins, claim, grays  # type: ignore[import-not-found]
+from suite_parts import Bins, claim, gray_images  # type: ignore[import-not-found]
 
 from vitadel.core.errors import UsageError
 from vitadel.core.stats import ALEXNET_ERRORS, mean_corruption_error, relative_mean_corruption_error
@@ -32,7 +32,7 @@ def names(summary: dict[str, object]) -> list[str]:
 
 def test_brightness_and_contrast_of_gray_images_are_exact(tmp_path: Path) -> None:
     # the CIFAR table brightens by .05 .1 .15 .2 .3; contrast leaves an image of one gray as it is
-    data = grays([2, 20, 240])
+    data = gray_images([2, 20, 240])
     settings = Corruptions(names=("contrast", "brightness"))
     summary = evaluate_one(Bins(), data, settings, claim(tmp_path / "run"))
     rows = ResultFolder(tmp_path / "run" / "eval" / "corruptions").rows()
@@ -58,7 +58,7 @@ def test_brightness_and_contrast_of_gray_images_are_exact(tmp_path: Path) -> Non
 
 
 def test_the_benchmark_has_75_cells_or_95_with_extra(tmp_path: Path) -> None:
-    summary = evaluate_one(Bins(), grays([30, 128]), Corruptions(), claim(tmp_path / "run"))
+    summary = evaluate_one(Bins(), gray_images([30, 128]), Corruptions(), claim(tmp_path / "run"))
     assert names(summary)[:2] == ["mean over 75 cells", "mean over 95 cells"]
     predictions = np.array(ResultFolder(tmp_path / "run" / "eval" / "corruptions").rows()["predictions"])
     right = predictions == [[1], [5]]
@@ -67,7 +67,7 @@ def test_the_benchmark_has_75_cells_or_95_with_extra(tmp_path: Path) -> None:
     assert len(Corruptions(extra=False).cells) == 75
     assert len(Corruptions(severities=(3, 1)).cells) == 38
     # every cell is what `vitadel.shifts` makes of the image with its row and the seed
-    x = grays([30, 128]).test.images(torch.arange(2))
+    x = gray_images([30, 128]).test.images(torch.arange(2))
     for place, (name, severity) in enumerate(Corruptions().cells):
         made = Corruption(name, severity)(x, torch.arange(2), seed=0)
         assert Bins()(made).argmax(1).tolist() == predictions[:, place].tolist(), name
@@ -268,4 +268,4 @@ def test_invalid_arrays_are_named(arrays: tuple[DataSet, Path]) -> None:
     with pytest.raises(UsageError, match="should hold five blocks"):
         fog.refuse(Bins(), data, "test")
     with pytest.raises(UsageError, match="do not say their place in it: the first is gray/000-30"):
-        fog.refuse(Bins(), grays([30]), "test")
+        fog.refuse(Bins(), gray_images([30]), "test")

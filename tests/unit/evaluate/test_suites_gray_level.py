@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from evaluations import evaluate_one  # type: ignore[import-not-found]
-from suite_parts import claim, codes, grays, rows_of, values  # type: ignore[import-not-found]
+from suite_parts import claim, codes, gray_images, rows_of, values  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
 from vitadel.core.errors import UsageError
@@ -22,7 +22,7 @@ class Edge(nn.Module):
 
 def test_one_gray_level_breaks_images_nearer_than_one_level(tmp_path: Path) -> None:
     # 127.5 is the edge: 127 and 128 are broken by one level, 126 and 129 are not; the last is misclassified
-    data = grays([127, 128, 126, 129, 40, 250], [0, 1, 0, 1, 0, 0], classes=2, size=8)
+    data = gray_images([127, 128, 126, 129, 40, 250], [0, 1, 0, 1, 0, 0], classes=2, size=8)
     summary = evaluate_one(Edge(), data, GrayLevel(), claim(tmp_path / "run"), batch=4)
     rows = rows_of(tmp_path / "run", "gray-level")
     assert rows["correct"] == rows["fgsm_correct"] == [0, 0, 1, 1, 1, 0]
@@ -45,7 +45,7 @@ class Kink(nn.Module):
 
 
 def test_more_steps_that_break_fewer_images_are_flagged(tmp_path: Path) -> None:
-    data = grays([100, 100], [0, 0], classes=2, size=8)
+    data = gray_images([100, 100], [0, 0], classes=2, size=8)
     summary = evaluate_one(Kink(), data, GrayLevel(), claim(tmp_path / "run"))
     assert values(summary) == {"PGD-8 at 1 gray level": 1.0, "FGSM at 1 gray level": 0.0}
     assert "pgd-weaker-than-fgsm" in codes(summary)

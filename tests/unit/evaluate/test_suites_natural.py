@@ -7,7 +7,7 @@ import pytest
 import torch
 from evaluations import evaluate_one  # type: ignore[import-not-found]
 from PIL import Image
-from suite_parts import Bins, claim, grays  # type: ignore[import-not-found]
+from suite_parts import Bins, claim, gray_images  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
 from vitadel.core.errors import UsageError
@@ -83,7 +83,7 @@ def test_released_sets_choose_among_their_200_classes(tmp_path: Path, kind: type
 
 def test_custom_images_are_evaluated_among_their_classes(tmp_path: Path) -> None:
     # Bins predicts 0, 1 and 3; among the classes 1 and 3, the first image is nearest to 1
-    summary = evaluate_one(Bins(), grays([5, 40, 90], [1, 1, 3]), NaturalAdversarial(), claim(tmp_path / "run"))
+    summary = evaluate_one(Bins(), gray_images([5, 40, 90], [1, 1, 3]), NaturalAdversarial(), claim(tmp_path / "run"))
     assert values(summary) == {"2-way accuracy": 1.0, "10-way accuracy": pytest.approx(2 / 3)}
     assert codes(summary) == []
     table = summary["exhibits"][1]
@@ -91,20 +91,22 @@ def test_custom_images_are_evaluated_among_their_classes(tmp_path: Path) -> None
     shown = summary["exhibits"][2]["cells"]
     assert [one["note"] for row in shown for one in row if one] == ["1", "1", "3"]
     with pytest.raises(UsageError, match="images of one class only"):
-        NaturalAdversarial().refuse(Bins(), grays([5, 6]), "test")
+        NaturalAdversarial().refuse(Bins(), gray_images([5, 6]), "test")
 
 
 def test_images_are_labeled_with_wrong_predictions_only(tmp_path: Path) -> None:
     # of ten classes, Bins predicts 0, 1 and 3
     settings = NaturalAdversarial(label_space=LabelSpace.ALL)
-    summary = evaluate_one(Bins(), grays([5, 40, 90], [1, 1, 3]), settings, claim(tmp_path / "run"))
+    summary = evaluate_one(Bins(), gray_images([5, 40, 90], [1, 1, 3]), settings, claim(tmp_path / "run"))
     shown = summary["exhibits"][2]["cells"]
     assert [one["note"] for row in shown for one in row if one] == ["1, predicted as 0", "1", "3"]
 
 
 def test_other_images_are_refused() -> None:
-    with pytest.raises(UsageError, match="about the 200 classes of imagenet-a, and grays has others. Write --data"):
-        ImageNetA().refuse(Bins(), grays([5]), "test")
+    with pytest.raises(
+        UsageError, match="about the 200 classes of imagenet-a, and gray_images has others. Write --data"
+    ):
+        ImageNetA().refuse(Bins(), gray_images([5]), "test")
     outside = next(label for label, name in enumerate(wnids()) if name not in part_wnids("imagenet-r"))
     with pytest.raises(UsageError, match="200 classes of imagenet-r"):
         ImageNetR().refuse(Bins(), numbered([outside], wnids()), "test")
@@ -212,8 +214,8 @@ def test_other_classes_need_a_mapping(tmp_path: Path) -> None:
             ShapeBias(mapping=str(path)).members()
     with pytest.raises(UsageError, match="cannot read the mapping"):
         ShapeBias(mapping="nowhere").members()
-    with pytest.raises(UsageError, match="about cue-conflict stimuli, and grays are none"):
-        ShapeBias().refuse(Bins(), grays([5]), "test")
+    with pytest.raises(UsageError, match="about cue-conflict stimuli, and gray_images are none"):
+        ShapeBias().refuse(Bins(), gray_images([5]), "test")
 
 
 def test_stimuli_from_a_folder(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from evaluations import evaluate_one  # type: ignore[import-not-found]
-from suite_parts import claim, codes, grays, rows_of, values, without_time  # type: ignore[import-not-found]
+from suite_parts import claim, codes, gray_images, rows_of, values, without_time  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
 from vitadel import models
@@ -61,7 +61,7 @@ def test_transfer_crafts_once_per_source_and_evaluates_all(tmp_path: Path, three
 
 
 def test_models_of_another_size_get_resized_images(tmp_path: Path, three: list[Path]) -> None:
-    data = grays([10, 60, 110, 160, 210], size=8)
+    data = gray_images([10, 60, 110, 160, 210], size=8)
     settings = Transfer(sources=tuple(map(str, three[1:])))
     summary = evaluate_one(models.load(three[0]), data, settings, claim(tmp_path / "run"), threat=Linf(0.1))
     heat = summary["exhibits"][1]
@@ -142,7 +142,7 @@ def test_networks_of_any_size_get_the_images_unresized(tmp_path: Path) -> None:
     assert (first.fixed_size, models.load("timm:test_vit", image_size=32).fixed_size) == (None, 32)
     shapes = set()
     first.register_forward_pre_hook(lambda module, args: shapes.add(tuple(args[0].shape[2:])))
-    data = grays([10, 60, 110, 160], size=24)
+    data = gray_images([10, 60, 110, 160], size=24)
     evaluate_one(
         first,
         data,
@@ -156,7 +156,7 @@ def test_networks_of_any_size_get_the_images_unresized(tmp_path: Path) -> None:
 
 
 def test_missing_requirements_are_named(tmp_path: Path, three: list[Path]) -> None:
-    data, model = grays([10, 200], size=8), models.load(three[0])
+    data, model = gray_images([10, 200], size=8), models.load(three[0])
     with pytest.raises(UsageError, match="needs a threat"):
         evaluate_one(model, data, Transfer(sources=(str(three[1]),)), claim(tmp_path / "run"))
     with pytest.raises(UsageError, match="needs other models to craft on"):

@@ -38,7 +38,7 @@ def pixel_gradient(model: nn.Module, x: Tensor, loss: Loss) -> Tensor:
     return grad
 
 
-def always(value: Tensor) -> Callable[[Tensor], Tensor]:
+def constantly(value: Tensor) -> Callable[[Tensor], Tensor]:
     return lambda _: value
 
 
@@ -95,7 +95,7 @@ def test_the_image_affects_the_output_through_positions_alone(model: Model, x: T
     assert not torch.equal(model(other), expected)
     with ExitStack() as held, torch.no_grad():
         for name, probs in dict(seen).items():
-            held.enter_context(model.taps.edit(name, always(probs)))
+            held.enter_context(model.taps.edit(name, constantly(probs)))
         assert torch.equal(model(other), expected)
 
 

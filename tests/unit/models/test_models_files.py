@@ -110,7 +110,7 @@ def test_another_number_of_classes_replaces_only_the_head(state: State, tmp_path
     assert fresh["head.weight"].shape[0] == 8
 
 
-class Bomb:
+class MaliciousPickle:
     """Runs code when it is unpickled by the ordinary pickle."""
 
     def __init__(self, mark: Path) -> None:
@@ -124,7 +124,7 @@ class Bomb:
 def test_code_in_a_pickle_is_refused_and_never_run(state: State, tmp_path: Path, zipped: bool) -> None:
     mark = tmp_path / "executed"
     path = tmp_path / "w.pth"
-    torch.save({**state, "extra": Bomb(mark)}, path, _use_new_zipfile_serialization=zipped)
+    torch.save({**state, "extra": MaliciousPickle(mark)}, path, _use_new_zipfile_serialization=zipped)
     with pytest.raises(UsageError, match="holds more than weights, and only weights are read"):
         read(path)
     assert not mark.exists()
@@ -133,7 +133,7 @@ def test_code_in_a_pickle_is_refused_and_never_run(state: State, tmp_path: Path,
 
 
 def test_bare_pickle_is_refused_and_never_run(tmp_path: Path) -> None:
-    (tmp_path / "w.pth").write_bytes(pickle.dumps(Bomb(tmp_path / "executed"), protocol=4))
+    (tmp_path / "w.pth").write_bytes(pickle.dumps(MaliciousPickle(tmp_path / "executed"), protocol=4))
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # torch warns of the protocol, which is more than the one line of a refusal
         with pytest.raises(UsageError):

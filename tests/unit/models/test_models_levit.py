@@ -28,7 +28,7 @@ PATHS = [
 
 
 @pytest.fixture
-def model(stirred: Callable[[Model, int], Model]) -> Model:
+def model(noisy_weights: Callable[[Model, int], Model]) -> Model:
     """Built by hand for 64 pixels, where the last stage has four tokens."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -41,7 +41,7 @@ def model(stirred: Callable[[Model, int], Model]) -> Model:
             num_heads=(2, 3, 4),
             stem_type="s8",
         )
-    return stirred(wrap(net.double().eval(), mean=(0.5,) * 3, std=(0.2,) * 3), 64)
+    return noisy_weights(wrap(net.double().eval(), mean=(0.5,) * 3, std=(0.2,) * 3), 64)
 
 
 @pytest.fixture

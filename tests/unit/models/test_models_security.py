@@ -142,11 +142,11 @@ def test_callers_and_settings_are_restricted_too(tmp_path: Path, canary: Path, o
 def test_every_network_is_built_without_published_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     create, calls = timm.create_model, []
 
-    def noted(name: str, **options: object) -> nn.Module:
+    def recorded(name: str, **options: object) -> nn.Module:
         calls.append(options["pretrained"])
         return create(name, **options)
 
-    monkeypatch.setattr(timm, "create_model", noted)
+    monkeypatch.setattr(timm, "create_model", recorded)
     small()
     with torch.device("meta"):
         load("vitadel:resnet50_gelu")

@@ -31,8 +31,8 @@ def test_transformers_on_single_images(tiny: Tiny, family: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["timm:resnet10t", "timm:test_efficientnet"])
-def test_convolutional_networks_on_single_images(stirred: Callable[[Model, int], Model], name: str) -> None:
-    agree(stirred(load(name, num_classes=5).double(), 32), 32)
+def test_convolutional_networks_on_single_images(noisy_weights: Callable[[Model, int], Model], name: str) -> None:
+    agree(noisy_weights(load(name, num_classes=5).double(), 32), 32)
 
 
 def test_a_network_wrapped_twice_is_prepared_once(tiny: Tiny) -> None:

@@ -35,7 +35,7 @@ class Calls(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-class Standin(nn.Module):
+class Replacement(nn.Module):
     """In place of a block or branch."""
 
     def __init__(self, instead: Callable[..., Tensor]) -> None:
@@ -265,7 +265,7 @@ SKIPS = [
 @pytest.mark.parametrize(("family", "name", "path", "stream"), SKIPS)
 def test_a_skipped_block_is_an_identity(tiny: Tiny, x: Tensor, family: str, name: str, path: str, stream: int) -> None:
     model, without = tiny(family), tiny(family)
-    without.net.set_submodule(path, Standin(lambda *args: args[stream]))
+    without.net.set_submodule(path, Replacement(lambda *args: args[stream]))
     with model.taps.skip(name):
         assert torch.equal(model(x), without(x))
     assert not torch.allclose(model(x), without(x))
@@ -278,7 +278,7 @@ def test_skipped_branch_adds_nothing(
 ) -> None:
     model, without = tiny(family), tiny(family)
     branch = without.net.get_submodule(f"{path}.{part}")
-    without.net.set_submodule(f"{path}.{part}", Standin(lambda *args: 0 * branch(args[0])))
+    without.net.set_submodule(f"{path}.{part}", Replacement(lambda *args: 0 * branch(args[0])))
     with model.taps.skip(f"{name}.{part}"):
         torch.testing.assert_close(model(x), without(x), rtol=1e-12, atol=1e-12)
     assert not torch.allclose(model(x), without(x))
@@ -287,12 +287,12 @@ def test_skipped_branch_adds_nothing(
 def test_a_star_skips_blocks_only(tiny: Tiny, x: Tensor) -> None:
     model, without = tiny("xcit"), tiny("xcit")
     for i in range(2):
-        without.net.set_submodule(f"blocks.{i}", Standin(lambda *args: args[0]))
+        without.net.set_submodule(f"blocks.{i}", Replacement(lambda *args: args[0]))
     with model.taps.skip("blocks.*"):
         z = model(x)
     assert torch.equal(z, without(x))
     for i in range(2):
-        without.net.set_submodule(f"cls_attn_blocks.{i}", Standin(lambda *args: args[0]))
+        without.net.set_submodule(f"cls_attn_blocks.{i}", Replacement(lambda *args: args[0]))
     assert not torch.equal(z, without(x))
     with model.taps.skip("blocks.*", "class_blocks.*"):
         assert torch.equal(model(x), without(x))

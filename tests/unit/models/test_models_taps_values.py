@@ -14,7 +14,7 @@ Tiny = Callable[..., Model]
 FUSED = pytest.mark.parametrize("fused", [True, False])
 
 
-class ByHand(NamedTuple):
+class AttentionValues(NamedTuple):
     """The inside of one attention as its paper has it; `mixed` is what multiplies the values."""
 
     q: Tensor
@@ -38,40 +38,40 @@ def heads(attn: nn.Module) -> int:
     return count
 
 
-def between_tokens(attn: nn.Module, tokens: Tensor) -> ByHand:
+def between_tokens(attn: nn.Module, tokens: Tensor) -> AttentionValues:
     q, k, v = split(attn, tokens)
     logits = q @ k.mT / q.shape[-1] ** 0.5
-    return ByHand(q, k, v, logits, logits.softmax(-1))
+    return AttentionValues(q, k, v, logits, logits.softmax(-1))
 
 
-def from_class_token(attn: nn.Module, tokens: Tensor) -> ByHand:
+def from_class_token(attn: nn.Module, tokens: Tensor) -> AttentionValues:
     batch, count, dim = tokens.shape
     q, k, v = (
         attn.get_submodule(name)(tokens).reshape(batch, count, heads(attn), -1).transpose(1, 2) for name in "qkv"
     )
     logits = q[:, :, :1] @ k.mT / (dim // heads(attn)) ** 0.5
-    return ByHand(q[:, :, :1], k, v, logits, logits.softmax(-1))
+    return AttentionValues(q[:, :, :1], k, v, logits, logits.softmax(-1))
 
 
-def between_channels(attn: nn.Module, tokens: Tensor) -> ByHand:
+def between_channels(attn: nn.Module, tokens: Tensor) -> AttentionValues:
     q, k, v = (part.mT for part in split(attn, tokens))
     q, k = F.normalize(q, dim=-1), F.normalize(k, dim=-1)
     logits = q @ k.mT * attn.get_parameter("temperature")
-    return ByHand(q, k, v, logits, logits.softmax(-1))
+    return AttentionValues(q, k, v, logits, logits.softmax(-1))
 
 
-def talking_heads(attn: nn.Module, tokens: Tensor) -> ByHand:
-    def talk(a_BHNN: Tensor, name: str) -> Tensor:
+def talking_heads(attn: nn.Module, tokens: Tensor) -> AttentionValues:
+    def mix_heads(a_BHNN: Tensor, name: str) -> Tensor:
         mix = attn.get_submodule(name)
         weight, bias = mix.get_parameter("weight"), mix.get_parameter("bias")
         return torch.einsum("gh,bhnm->bgnm", weight, a_BHNN) + bias[:, None, None]
 
     plain = between_tokens(attn, tokens)
-    logits = talk(plain.logits, "proj_l")
-    return plain._replace(logits=logits, mixed=talk(logits.softmax(-1), "proj_w"))
+    logits = mix_heads(plain.logits, "proj_l")
+    return plain._replace(logits=logits, mixed=mix_heads(logits.softmax(-1), "proj_w"))
 
 
-def in_windows(attn: nn.Module, tokens: Tensor, mask: Tensor | None = None) -> ByHand:
+def in_windows(attn: nn.Module, tokens: Tensor, mask: Tensor | None = None) -> AttentionValues:
     plain = between_tokens(attn, tokens)
     side = round(tokens.shape[1] ** 0.5)
     table = attn.get_parameter("relative_position_bias_table").view(2 * side - 1, 2 * side - 1, -1)
@@ -84,13 +84,13 @@ def in_windows(attn: nn.Module, tokens: Tensor, mask: Tensor | None = None) -> B
     return plain._replace(logits=logits, mixed=logits.softmax(-1))
 
 
-def with_biases(attn: nn.Module, tokens: Tensor) -> ByHand:
+def with_biases(attn: nn.Module, tokens: Tensor) -> AttentionValues:
     per_head = attn.get_submodule("qkv")(tokens).unflatten(-1, (heads(attn), -1)).transpose(1, 2)
     dim = 16
     return biased(attn, per_head[..., :dim], per_head[..., dim : 2 * dim], per_head[..., 2 * dim :], stride=1)
 
 
-def shrinking(attn: nn.Module, tokens: Tensor) -> ByHand:
+def shrinking(attn: nn.Module, tokens: Tensor) -> AttentionValues:
     side, dim = round(tokens.shape[1] ** 0.5), 16
     every_other = tokens.unflatten(1, (side, side))[:, ::2, ::2].flatten(1, 2)
     q = attn.get_submodule("q.ln")(every_other).unflatten(-1, (heads(attn), -1)).transpose(1, 2)
@@ -98,17 +98,17 @@ def shrinking(attn: nn.Module, tokens: Tensor) -> ByHand:
     return biased(attn, q, per_head[..., :dim], per_head[..., dim:], stride=2)
 
 
-def biased(attn: nn.Module, q: Tensor, k: Tensor, v: Tensor, *, stride: int) -> ByHand:
+def biased(attn: nn.Module, q: Tensor, k: Tensor, v: Tensor, *, stride: int) -> AttentionValues:
     """LeViT's bias is one number for so many rows and so many columns between query and key."""
     side = round(k.shape[2] ** 0.5)
     table = attn.get_parameter("attention_biases").unflatten(1, (side, side))
     apart = (torch.arange(0, side, stride)[:, None] - torch.arange(side)).abs()
     between = table[:, apart[:, None, :, None], apart[None, :, None, :]].flatten(3).flatten(1, 2)
     logits = q @ k.mT / q.shape[-1] ** 0.5 + between
-    return ByHand(q, k, v, logits, logits.softmax(-1))
+    return AttentionValues(q, k, v, logits, logits.softmax(-1))
 
 
-CASES: dict[str, tuple[str, str, str, Callable[..., ByHand]]] = {
+CASES: dict[str, tuple[str, str, str, Callable[..., AttentionValues]]] = {
     "vit": ("vit", "blocks.1.attn", "blocks.1.attn", between_tokens),
     "deit": ("deit", "blocks.0.attn", "blocks.0.attn", between_tokens),
     "distilled": ("distilled", "blocks.1.attn", "blocks.1.attn", between_tokens),

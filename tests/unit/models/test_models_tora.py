@@ -61,7 +61,7 @@ def x() -> Tensor:
     return torch.rand(3, 3, 16, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 
 
-def stirred(net: Adapted) -> Adapted:
+def noisy_weights(net: Adapted) -> Adapted:
     rng = torch.Generator().manual_seed(2)
     with torch.no_grad():
         for weight in net.parameters():
@@ -119,7 +119,7 @@ def test_layer_scale_starts_near_the_frozen_network_and_is_trained(x: Tensor) ->
 
 def test_with_the_formula_of_the_slides_heads_ignore_the_image(x: Tensor) -> None:
     """An adapter processes each token alone, so its own token never sees another one."""
-    logits_of = stirred(adapt(backbone(), Tuning(recursion="literal"), 5)).logits_by_head(x)
+    logits_of = noisy_weights(adapt(backbone(), Tuning(recursion="literal"), 5)).logits_by_head(x)
     for head in ("acc", "rob"):
         torch.testing.assert_close(logits_of[head], logits_of[head][:1].expand(3, -1), rtol=0, atol=0)
     assert (logits_of["kept"][0] - logits_of["kept"][1]).abs().max() > 1e-3
@@ -127,7 +127,7 @@ def test_with_the_formula_of_the_slides_heads_ignore_the_image(x: Tensor) -> Non
 
 def test_with_recursion_through_the_fusion_the_last_fusion_is_read(x: Tensor) -> None:
     for recursion, read in (("block", False), ("fusion", True)):
-        adapted = stirred(adapt(backbone(), Tuning(recursion=recursion), 5))
+        adapted = noisy_weights(adapt(backbone(), Tuning(recursion=recursion), 5))
         adapted(x).square().sum().backward()
         grad = adapted.fusions[-1].get_parameter("v.weight").grad
         assert (grad is not None and bool(grad.abs().max() > 0)) is read
@@ -137,7 +137,7 @@ def test_the_recursion_matches_its_sum(x: Tensor) -> None:
     """Tokens after the first block, from the parts it is made of."""
     z_BND, before_BND = torch.randn(2, 2, 17, 32, dtype=torch.float64)
     for recursion in ("block", "fusion", "literal"):
-        adapted = stirred(adapt(backbone(), Tuning(recursion=recursion), 5))
+        adapted = noisy_weights(adapt(backbone(), Tuning(recursion=recursion), 5))
         tokens = {name: token.expand(2, -1, -1) for name, token in adapted.tokens.items()}
         stream, following = adapted.fused[0](before_BND, z_BND, tokens)
         fused_B1D = (stream - z_BND)[:, :1]
@@ -180,7 +180,7 @@ def test_logits_of_a_frozen_model_have_no_gradient(x: Tensor) -> None:
 
 @pytest.mark.parametrize("tuning", WAYS[:4])
 def test_gates_sum_to_one(x: Tensor, tuning: Tuning) -> None:
-    adapted = stirred(adapt(backbone(), tuning, 5))
+    adapted = noisy_weights(adapt(backbone(), tuning, 5))
     seen: list[Tensor] = []
     for fusion in adapted.fusions:
         fusion.get_submodule("gates").register_forward_hook(lambda module, args, out: seen.append(out))
@@ -240,7 +240,7 @@ def test_equal_adapters_give_gates_of_one_half_and_a_mean_fusion() -> None:
 
 
 def test_joint_probabilities_are_the_mean_of_both_heads(x: Tensor) -> None:
-    adapted = stirred(adapt(backbone(), Tuning(), 5))
+    adapted = noisy_weights(adapt(backbone(), Tuning(), 5))
     logits_of = adapted.logits_by_head(x)
     assert not torch.allclose(logits_of["acc"], logits_of["rob"])
     torch.testing.assert_close(adapted(x), (logits_of["acc"] + logits_of["rob"]) / 2)
@@ -256,7 +256,7 @@ def test_joint_probabilities_are_the_mean_of_both_heads(x: Tensor) -> None:
 def test_frozen_parts_are_frozen(x: Tensor, tuning: Tuning) -> None:
     net = backbone()
     before = copy.deepcopy(net.state_dict())
-    adapted = stirred(adapt(net, tuning, 5)).train()
+    adapted = noisy_weights(adapt(net, tuning, 5)).train()
     assert not adapted.backbone.training
     optimizer = torch.optim.AdamW(adapted.parameters(), lr=0.1, weight_decay=0.5)
     for _ in range(2):
@@ -275,7 +275,7 @@ def test_parts_name_every_trained_weight_once() -> None:
 
 def test_the_image_affects_both_heads_in_every_setting(x: Tensor) -> None:
     for tuning in [*WAYS, *OTHER_STARTS]:
-        logits_of = stirred(adapt(backbone(), tuning, 5)).logits_by_head(x)
+        logits_of = noisy_weights(adapt(backbone(), tuning, 5)).logits_by_head(x)
         assert all((logits[0] - logits[1]).abs().max() > 1e-3 for logits in logits_of.values())
 
 
@@ -331,7 +331,7 @@ def base() -> Model:
 @pytest.mark.parametrize("tuning", [*WAYS, *OTHER_STARTS])
 def test_saving_and_loading_keeps_the_logits(base: Model, tuning: Tuning, x: Tensor, tmp_path: Path) -> None:
     model = tora(base, tuning, num_classes=7, seed=3)
-    stirred(model.net.double())  # type: ignore[arg-type]
+    noisy_weights(model.net.double())  # type: ignore[arg-type]
     save(model.float(), tmp_path / "whole.safetensors")
     loaded = load(tmp_path / "whole.safetensors")
     assert loaded.spec == model.spec
@@ -343,7 +343,7 @@ def test_saving_and_loading_keeps_the_logits(base: Model, tuning: Tuning, x: Ten
 
 def test_adapters_alone_are_a_small_file_for_one_network(base: Model, x: Tensor, tmp_path: Path) -> None:
     model = tora(base, Tuning(), seed=3)
-    stirred(model.net.double())  # type: ignore[arg-type]
+    noisy_weights(model.net.double())  # type: ignore[arg-type]
     model.float().eval()
     save(base, tmp_path / "base.safetensors")
     save_adapters(model, tmp_path / "added.safetensors")

@@ -19,7 +19,7 @@ def vit(**more: str | float) -> nn.Module:
     return net.double().eval()
 
 
-def spared(net: nn.Module) -> nn.Module:
+def without_unused_tokens(net: nn.Module) -> nn.Module:
     other = copy.deepcopy(net)
     family_of(other).prune_unused_tokens(other)
     return other
@@ -36,7 +36,7 @@ def logits_and_gradient(net: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
 def test_logits_and_gradients_are_unchanged(options: dict[str, str | float]) -> None:
     net = vit(**options)
     x = torch.rand(3, 3, 32, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    for one, other in zip(logits_and_gradient(net, x), logits_and_gradient(spared(net), x), strict=True):
+    for one, other in zip(logits_and_gradient(net, x), logits_and_gradient(without_unused_tokens(net), x), strict=True):
         assert float(one.abs().max()) > 1e-5
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-15)
 
@@ -44,7 +44,7 @@ def test_logits_and_gradients_are_unchanged(options: dict[str, str | float]) -> 
 def test_the_last_block_computes_one_token() -> None:
     net, x = vit(), torch.rand(1, 3, 32, 32, dtype=torch.float64)
     each_token = 2 * (_WIDTH * _WIDTH + 2 * _WIDTH * _HIDDEN)  # the projection after the attention, and the MLP
-    assert flops(net, x) - flops(spared(net), x) == (_TOKENS - 1) * each_token
+    assert flops(net, x) - flops(without_unused_tokens(net), x) == (_TOKENS - 1) * each_token
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_the_last_block_computes_one_token() -> None:
 def test_families_that_read_more_tokens_are_unchanged(name: str) -> None:
     net = models.load(f"timm:{name}", image_size=224, num_classes=5).net.eval()
     x = torch.rand(1, 3, 224, 224)
-    assert flops(net, x) == flops(spared(net), x)
+    assert flops(net, x) == flops(without_unused_tokens(net), x)
 
 
 def flops(net: nn.Module, x: Tensor) -> int:

@@ -202,7 +202,7 @@ def test_the_radius_is_warmed_up_in_both_phases() -> None:
     assert radii == pytest.approx([0.1 / 8, 0.1 / 2, 0.1 * 6 / 8, 0.1])
 
 
-class Boom(Exception):
+class InjectedError(Exception):
     pass
 
 
@@ -211,12 +211,12 @@ def test_flags_and_head_are_restored_after_an_error(batch: tuple[Tensor, Tensor]
     flags = [weight.requires_grad for weight in model.parameters()]
 
     def fail(module: nn.Module, args: object) -> None:
-        raise Boom
+        raise InjectedError
 
     for number in (1, 6):
         now = update(OBJECTIVE, number)
         examples = now.prepare(model, *batch, seed=3)
-        with pytest.raises(Boom), model.net.get_submodule("fusions.1").register_forward_pre_hook(fail):
+        with pytest.raises(InjectedError), model.net.get_submodule("fusions.1").register_forward_pre_hook(fail):
             now.loss(model, examples)
         assert [weight.requires_grad for weight in model.parameters()] == flags
         assert isinstance(model.net, Adapted)

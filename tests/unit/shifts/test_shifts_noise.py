@@ -30,18 +30,18 @@ def z(values: Tensor, mean: float, variance: float) -> float:
     return float((values.double().mean() - mean) / math.sqrt(variance / values.numel()))
 
 
-def rungs(name: str) -> list[float]:
+def table_values(name: str) -> list[float]:
     return [rung[0] for rung in CORRUPTIONS[name].imagenet + CORRUPTIONS[name].cifar]
 
 
-@pytest.mark.parametrize("sigma", rungs("gaussian_noise"))
+@pytest.mark.parametrize("sigma", table_values("gaussian_noise"))
 def test_gaussian_noise_has_the_standard_deviation_of_the_table(sigma: float) -> None:
     noise = gaussian_noise(flat(51), DRAWS, sigma) - 0.2
     assert abs(z(noise, 0, sigma**2)) < 4
     assert abs(z(noise.double().square(), sigma**2, 2 * sigma**4)) < 4
 
 
-@pytest.mark.parametrize("sigma", rungs("speckle_noise"))
+@pytest.mark.parametrize("sigma", table_values("speckle_noise"))
 def test_speckle_noise_grows_with_the_pixel(sigma: float) -> None:
     for level in (51, 204):
         noise = speckle_noise(flat(level), DRAWS, sigma) - level / 255
@@ -49,7 +49,7 @@ def test_speckle_noise_grows_with_the_pixel(sigma: float) -> None:
     assert not speckle_noise(flat(0), DRAWS, sigma).any()
 
 
-@pytest.mark.parametrize("amount", rungs("impulse_noise"))
+@pytest.mark.parametrize("amount", table_values("impulse_noise"))
 def test_impulse_noise_is_half_salt_half_pepper(amount: float) -> None:
     y = impulse_noise(flat(51), DRAWS, amount)
     for share, expected in (((y == 1), amount / 2), ((y == 0), amount / 2), ((y == 51 / 255), 1 - amount)):
@@ -57,7 +57,7 @@ def test_impulse_noise_is_half_salt_half_pepper(amount: float) -> None:
     assert not torch.equal(y[:, 0] == 1, y[:, 1] == 1)  # channels on their own
 
 
-@pytest.mark.parametrize("count", rungs("shot_noise"))
+@pytest.mark.parametrize("count", table_values("shot_noise"))
 def test_alias_tables_give_the_exact_poisson_distribution(count: float) -> None:
     most = int(count)
     own, alias = (table.view(256, most + 1).double() for table in alias_tables(most, torch.device("cpu")))
@@ -71,7 +71,7 @@ def test_alias_tables_give_the_exact_poisson_distribution(count: float) -> None:
     assert torch.allclose(truncated_poisson(torch.tensor([0.0]), 3)[0], torch.tensor([1.0, 0, 0, 0]).double())
 
 
-@pytest.mark.parametrize("count", rungs("shot_noise"))
+@pytest.mark.parametrize("count", table_values("shot_noise"))
 def test_shot_noise_has_the_mean_and_variance_of_poisson(count: float) -> None:
     rate = 85 / 255 * count  # far enough below white for the cut there to be known exactly
     counts = torch.arange(int(count) + 1, dtype=torch.float64)

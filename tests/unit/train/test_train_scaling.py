@@ -39,7 +39,7 @@ PLAN = TrainingConfig(
 )
 
 
-class Course:
+class StateHistory:
     """The whole training state after every update, read from the checkpoints."""
 
     def __init__(self, run: Run) -> None:
@@ -71,7 +71,7 @@ def test_a_scaled_epoch_changes_the_factors_only(
     train: Split, tmp_path: Path, scope: Scope, batches: int | None
 ) -> None:
     run = claim(tmp_path / "run")
-    course = Course(run)
+    course = StateHistory(run)
     Trainer(tiny_vit(), replace(SCALING, scope=scope, batches=batches), train, PLAN, run, seed=1, notify=course).fit()
     course("", 0, 0, {})
     still = {9, 10, 11, 12} if batches is None else {9}

@@ -78,7 +78,7 @@ def test_frozen_weights_are_unchanged_bit_for_bit(
     assert {name for name in start if name.startswith("fusions.1.")} <= still
 
 
-class Course:
+class StateHistory:
     """The whole training state after every update, read from the checkpoints."""
 
     def __init__(self, run: Run) -> None:
@@ -105,7 +105,7 @@ def test_inactive_parts_are_neither_updated_nor_decayed(
     train: Split, tmp_path: Path, optimizer: OptimizerChoice
 ) -> None:
     run = claim(tmp_path / "run")
-    course = Course(run)
+    course = StateHistory(run)
     Trainer(fresh(), OBJECTIVE, train, replace(PLAN, optimizer=optimizer), run, seed=1, notify=course).fit()
     course("", 0, 0, {})
     kinds = [("rob", "fusions.0"), ("acc", "fusions.0")] * 2 + [("fusions.0",)] * 4

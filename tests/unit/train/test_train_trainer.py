@@ -98,12 +98,12 @@ def test_only_updates_are_computed_in_bf16(train: Split, tmp_path: Path) -> None
     # and once more, as in fine-tuning
     dtypes: list[torch.dtype] = []
 
-    class Watching(Standard):
+    class RecordingObjective(Standard):
         def loss(self, model: nn.Module, examples: Examples) -> LossOutput:
             dtypes.append(model(examples.x).dtype)
             return Standard.loss(self, model, examples)
 
-    Trainer(model, Watching(), train, plan, claim(tmp_path / "again"), seed=1).fit()
+    Trainer(model, RecordingObjective(), train, plan, claim(tmp_path / "again"), seed=1).fit()
     assert set(dtypes) == {torch.float32}
 
 
@@ -150,14 +150,14 @@ def test_a_rollback_keeps_the_best_weights(train: Split, tmp_path: Path) -> None
 
 
 def test_a_nan_loss_at_the_start_rolls_back_to_the_initial_weights(train: Split, tmp_path: Path) -> None:
-    class Always(Standard):
+    class AlwaysNan(Standard):
         def loss(self, model: nn.Module, examples: Examples) -> LossOutput:
             step = Standard.loss(self, model, examples)
             return replace(step, loss=step.loss * float("nan"))
 
     run = claim(tmp_path / "run")
     with pytest.raises(UsageError, match="no longer finite at step 2, for the 4th time. Lower the learning rate"):
-        Trainer(tiny_vit(), Always(), train, PLAN, run, seed=1).fit()
+        Trainer(tiny_vit(), AlwaysNan(), train, PLAN, run, seed=1).fit()
     state = max(run.checkpoints.glob("step-*"))
     start = tiny_vit().net.state_dict()
     kept = {key.removeprefix("model.net."): value for key, value in models.read_tensors(state)[0].items()}

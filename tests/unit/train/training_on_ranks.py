@@ -71,7 +71,7 @@ KINDS: dict[str, tuple[Objective, TrainingConfig]] = {
 }
 
 
-class Enough(BaseException):
+class Interruption(BaseException):
     """Simulates an interruption."""
 
 
@@ -106,13 +106,13 @@ def main() -> None:
 
     def interrupt(what: str, done: int, total: int, numbers: object) -> None:
         if last and done == int(last[0]):
-            raise Enough
+            raise Interruption
 
     count_exchanges(Path(folder).parent)
     run = Run.claim(Path(folder), "train", {"seed": 0}, device="cpu", ranks=launch_ranks())
     try:
         Trainer(model, objective, split, plan, run, seed=5, validate=lambda net: {"clean": 0.0}, notify=interrupt).fit()
-    except Enough:
+    except Interruption:
         sys.exit(9)
 
 
