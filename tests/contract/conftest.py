@@ -50,7 +50,7 @@ ATTACKS: dict[str, Attack] = {
     "apgd": APGD(steps=4),
     "apgd-restarts": APGD(steps=2, restarts=2),
     "apgd-t": APGD(steps=3, targets=3),
-    "apgd-draws": APGD(steps=2, eot_samples=2),
+    "apgd-eot": APGD(steps=2, eot_samples=2),
     "apgd-wide": APGD(steps=5, use_larger_eps=True),
     "fab": FAB(steps=3),
     "fab-t": FAB(steps=3, targets=3),

@@ -91,8 +91,10 @@ def test_fewer_classes_leave_fewer_targets() -> None:
 def test_each_stage_maximizes_its_published_loss() -> None:
     losses = {stage.name: stage.loss for stage in AutoAttackPlus().stages(Linf(0.1))}
     assert (losses["apgd-ce"], losses["apgd-dlr"], losses["square"]) == (cross_entropy, dlr, margin)
-    draws = [stage.attack.eot_samples for stage in AutoAttackRand().stages(Linf(0.1)) if isinstance(stage.attack, APGD)]
-    assert draws == [20, 20]
+    samples = [
+        stage.attack.eot_samples for stage in AutoAttackRand().stages(Linf(0.1)) if isinstance(stage.attack, APGD)
+    ]
+    assert samples == [20, 20]
 
 
 @pytest.mark.slow

@@ -317,8 +317,8 @@ def test_the_seed_matters_exactly_for_randomized_attacks(attack: Attack, pixels:
     model, x0 = net(torch.float64), pixels(2, torch.float64)
     one, other = (attack(model, x0, Untargeted(labels(2)), L2(0.6), seed=seed).x_adv for seed in (0, 1))
     # FAB starts at the image itself, and the second time, if needed, at a random one
-    draws = attack.random_start if isinstance(attack, FGSM | PGD) else not isinstance(attack, FAB)
-    assert torch.equal(one, other) is not draws
+    is_randomized = attack.random_start if isinstance(attack, FGSM | PGD) else not isinstance(attack, FAB)
+    assert torch.equal(one, other) is not is_randomized
 
 
 def test_a_randomized_model_draws_the_same_for_the_same_seed(

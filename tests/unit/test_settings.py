@@ -33,7 +33,7 @@ RECORDS = {
     "attacks": "AttackResult ContinuousBatch FactorSearchResult Factors Flag ImageResult KeptBuffers WorkQueue",
     "core": "Accuracy LinearFit PairedTest PowerLawFit Range Ranks",
     "data": "CheckReport Index Mapped Member Shard Spec Statistics",
-    "evaluate": "Context Desk ImageFiles Measure Search Sheet TableWriter",
+    "evaluate": "Context ImageFiles Measure Search TableWriter",
     "models": "Cost Geometry Layer",
     "objectives": "TrainingTime",
     "recipes": "AugmentationSet PublishedAccuracy PublishedSweep",

@@ -272,9 +272,9 @@ def _table(scores: Mapping[Method, Mapping[str, Mapping[str, float]]], n: int) -
 
 
 def _summary(scores: Mapping[Method, Mapping[str, Mapping[str, float]]], n: int, fooled: int, threat: str) -> str:
-    findings = [
+    sentences = [
         f"{_NAMES[method]} before and under attack correlate by {values['alike']['mean']:.2f}, with a spread of "
         f"{values['spread clean']['mean']:.2f} and {values['spread attacked']['mean']:.2f}"
         for method, values in scores.items()
     ]
-    return f"On {n} images, {fooled} of which end misclassified at {threat}: " + "; ".join(findings) + "."
+    return f"On {n} images, {fooled} of which end misclassified at {threat}: " + "; ".join(sentences) + "."

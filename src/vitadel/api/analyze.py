@@ -92,7 +92,7 @@ def analyze(
             `device`.
 
     Returns:
-        The findings, as short tables when printed.
+        The results, as short tables when printed.
 
     Raises:
         UsageError: If the model cannot be studied so, or the folder belongs to another run.

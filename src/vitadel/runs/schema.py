@@ -142,7 +142,7 @@ class SuiteRecord:
         robust: Accuracy after all attacks; an upper bound on the true one.
         attacks: What each attack did, in their order.
         search_precision: What the searches were computed in; every success was judged in float32.
-        flags: Reasons to doubt the numbers.
+        flags: Reasons why the numbers may be unreliable.
         seconds: Time it took.
         title: For people, where the suite has measures.
         sentence: The main finding in a sentence.

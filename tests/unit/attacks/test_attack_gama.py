@@ -23,8 +23,8 @@ def net(values: int = 4, classes: int = 3) -> Tensor:
 
 def items_at(steps: list[int], x0: Tensor, threat: Threat, label: int = 0) -> StepContext:
     label_B = torch.full((len(x0),), label)
-    draws = RandomStreams.of(0, torch.arange(len(x0)))
-    return StepContext(x0, Untargeted(label_B), threat, draws, torch.tensor(steps), torch.zeros_like(label_B))
+    rng = RandomStreams.of(0, torch.arange(len(x0)))
+    return StepContext(x0, Untargeted(label_B), threat, rng, torch.tensor(steps), torch.zeros_like(label_B))
 
 
 def test_the_objective_is_the_probability_margin_plus_a_decaying_regularizer() -> None:

@@ -93,9 +93,9 @@ def test_a_window_fits_into_an_image_that_is_not_square() -> None:
 
 def test_window_positions_are_uniform() -> None:
     """Sides of 3 in 6 x 5 pixels: 4 x 3 places, the last row and column among them."""
-    draws = RandomStreams.of(5, torch.arange(6000))
+    rng = RandomStreams.of(5, torch.arange(6000))
     side_B = torch.full((6000,), 3)
-    windows = window_mask(draws.uniform(2), side_B, torch.zeros(6000, 1, 6, 5))
+    windows = window_mask(rng.uniform(2), side_B, torch.zeros(6000, 1, 6, 5))
     assert windows.shape == (6000, 1, 6, 5)
     assert windows.flatten(1).sum(1).unique().tolist() == [9]
     rows, columns = windows.any(3).int().argmax(2), windows.any(2).int().argmax(2)

@@ -67,9 +67,9 @@ def test_mixing_matches_unbounded_integers(seed: int) -> None:
 def test_stream_of_an_image_is_a_function_of_seed_and_index() -> None:
     key = mixed(41 ^ mixed((7 + GOLDEN) & WORD))
     folded = mixed(key ^ mixed((3 + GOLDEN) & WORD))
-    draws = RandomStreams.of(7, torch.tensor([40, 41]))
-    assert draws.key_B.tolist()[1] == signed(key)
-    assert draws.fold(3).key_B.tolist()[1] == signed(folded)
+    rng = RandomStreams.of(7, torch.tensor([40, 41]))
+    assert rng.key_B.tolist()[1] == signed(key)
+    assert rng.fold(3).key_B.tolist()[1] == signed(folded)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -85,15 +85,15 @@ def test_numbers_do_not_depend_on_the_batch(dtype: torch.dtype) -> None:
 
 
 def test_at_selects_streams() -> None:
-    draws, rows = RandomStreams.of(3, images(7)), torch.tensor([6, 1, 1])
-    assert torch.equal(draws.at(rows).uniform(4), draws.uniform(4)[rows])
-    assert torch.equal(draws.at(rows).fold(5).below(100, 4), draws.fold(5).below(100, 4)[rows])
+    rng, rows = RandomStreams.of(3, images(7)), torch.tensor([6, 1, 1])
+    assert torch.equal(rng.at(rows).uniform(4), rng.uniform(4)[rows])
+    assert torch.equal(rng.at(rows).fold(5).below(100, 4), rng.fold(5).below(100, 4)[rows])
 
 
 def test_repeated_calls_give_the_same_numbers() -> None:
-    draws = RandomStreams.of(3, images(2))
-    assert torch.equal(draws.normal(6), draws.normal(6))
-    assert torch.equal(draws.uniform(12)[:, :6], draws.uniform(6))
+    rng = RandomStreams.of(3, images(2))
+    assert torch.equal(rng.normal(6), rng.normal(6))
+    assert torch.equal(rng.uniform(12)[:, :6], rng.uniform(6))
 
 
 def test_another_seed_index_or_fold_gives_uncorrelated_numbers() -> None:
@@ -107,7 +107,7 @@ def test_another_seed_index_or_fold_gives_uncorrelated_numbers() -> None:
         "another fold": base.fold(1),
         "folded twice": base.fold(0).fold(0),
     }
-    drawn = {name: draws.uniform(size, dtype=torch.float64) for name, draws in {"base": base, **others}.items()}
+    drawn = {name: rng.uniform(size, dtype=torch.float64) for name, rng in {"base": base, **others}.items()}
     names = list(drawn)
     pairs = [(one, other) for place, one in enumerate(names) for other in names[:place]]
     # five standard errors of a correlation of independent numbers
@@ -137,12 +137,12 @@ def test_uniform_numbers_are_uniform(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_float32_uniforms_are_below_one(dtype: torch.dtype) -> None:
-    draws = RandomStreams.of(0, images(100))
-    drawn = draws.uniform(1000, dtype=dtype)
+    rng = RandomStreams.of(0, images(100))
+    drawn = rng.uniform(1000, dtype=dtype)
     assert drawn.dtype == dtype
     assert drawn.max().item() < 1
     assert drawn.double().mean().item() == pytest.approx(0.5, abs=0.01)
-    assert bool(draws.normal(1000, dtype=dtype).isfinite().all())
+    assert bool(rng.normal(1000, dtype=dtype).isfinite().all())
 
 
 def test_normal_numbers_are_normal() -> None:
@@ -164,9 +164,9 @@ def test_whole_numbers_cover_their_range_evenly(limit: int) -> None:
 
 
 def test_an_empty_shape_gives_one_number_per_image() -> None:
-    draws = RandomStreams.of(0, images(7))
-    assert draws.uniform().shape == (7,)
-    assert draws.below(3).shape == (7,)
+    rng = RandomStreams.of(0, images(7))
+    assert rng.uniform().shape == (7,)
+    assert rng.below(3).shape == (7,)
 
 
 @pytest.mark.parametrize(
@@ -200,26 +200,26 @@ def test_folded_seeds_fit_every_generator_and_differ() -> None:
 
 def test_each_stream_can_be_folded_with_its_own_number() -> None:
     numbers_B = torch.tensor([0, 1, 2, 99, 5000, 2**40, 0])
-    draws = RandomStreams.of(3, images(7))
-    whole = draws.fold(numbers_B)
+    rng = RandomStreams.of(3, images(7))
+    whole = rng.fold(numbers_B)
     for row, number in enumerate(numbers_B.tolist()):
-        assert torch.equal(whole.key_B[row], draws.fold(number).key_B[row])
+        assert torch.equal(whole.key_B[row], rng.fold(number).key_B[row])
     assert len(set(whole.key_B.tolist())) == 7
-    assert torch.equal(draws.fold(torch.full((7,), 4)).key_B, draws.fold(4).key_B)
+    assert torch.equal(rng.fold(torch.full((7,), 4)).key_B, rng.fold(4).key_B)
 
 
 def test_each_stream_can_have_its_own_limit() -> None:
     limit_B = torch.tensor([1, 2, 3, 10, 1000, 7, 7])
-    draws = RandomStreams.of(3, images(7))
-    whole = draws.below(limit_B, 500)
+    rng = RandomStreams.of(3, images(7))
+    whole = rng.below(limit_B, 500)
     assert whole.shape == (7, 500)
     assert whole.dtype == torch.int64
     for row, limit in enumerate(limit_B.tolist()):
-        assert torch.equal(whole[row], draws.below(limit, 500)[row])
+        assert torch.equal(whole[row], rng.below(limit, 500)[row])
         assert whole[row].min().item() >= 0
         assert limit - 1 - limit // 100 <= whole[row].max().item() <= limit - 1
-    assert draws.below(limit_B).shape == (7,)
-    assert torch.equal(draws.below(limit_B), torch.stack([draws.below(n)[i] for i, n in enumerate(limit_B.tolist())]))
+    assert rng.below(limit_B).shape == (7,)
+    assert torch.equal(rng.below(limit_B), torch.stack([rng.below(n)[i] for i, n in enumerate(limit_B.tolist())]))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])

@@ -52,8 +52,8 @@ class FailsUnderAttack(nn.Module):
 
     def __init__(self, wrong: Callable[[Tensor], Tensor], clean: Tensor) -> None:
         super().__init__()
-        draws = torch.Generator().manual_seed(0)
-        self.weight = nn.Parameter(torch.randn(10, 192, generator=draws) / 14)
+        generator = torch.Generator().manual_seed(0)
+        self.weight = nn.Parameter(torch.randn(10, 192, generator=generator) / 14)
         self.wrong, self.armed = wrong, False
         self.means = clean.flatten(1).mean(1)
 

@@ -14,7 +14,7 @@ from vitadel.evaluate.search import classify, is_randomized
 from vitadel.losses import cross_entropy, dlr
 from vitadel.threats import Linf
 
-IMAGES, DRAWS = 300, 20
+IMAGES, SAMPLES = 300, 20
 
 
 def chance(z: float) -> float:
@@ -44,11 +44,11 @@ def pictures(mean: float) -> tuple[Tensor, Tensor]:
     return torch.full((IMAGES, 3, 2, 2), mean), torch.ones(IMAGES, dtype=torch.int64)
 
 
-def rand(steps: int, draws: int = 4) -> tuple[NamedAttack, ...]:
+def rand(steps: int, samples: int = 4) -> tuple[NamedAttack, ...]:
     """AutoAttack's two attacks for randomized models, with fewer steps."""
     return (
-        NamedAttack("apgd-ce", APGD(steps=steps, eot_samples=draws), cross_entropy),
-        NamedAttack("apgd-dlr", APGD(steps=steps, eot_samples=draws), dlr),
+        NamedAttack("apgd-ce", APGD(steps=steps, eot_samples=samples), cross_entropy),
+        NamedAttack("apgd-dlr", APGD(steps=steps, eot_samples=samples), dlr),
     )
 
 
@@ -58,8 +58,8 @@ def test_without_possible_attack_the_accuracy_is_that_of_clean_images(share: flo
     logit_difference = torch.distributions.Normal(0.0, 1.0).icdf(torch.tensor(share))
     x, y = pictures(0.5 + 0.1 * float(logit_difference))
     result = robustness(NoisyThreshold(0.1), x, y, Linf(1e-6), rand(3))
-    # the mean of 300 x 20 fresh draws: five standard deviations
-    spread = math.sqrt(share * (1 - share) / (IMAGES * DRAWS))
+    # the mean of 300 x 20 fresh samples: five standard deviations
+    spread = math.sqrt(share * (1 - share) / (IMAGES * SAMPLES))
     assert result.clean.accuracy == pytest.approx(share, abs=5 * spread)
     assert result.robust.accuracy == pytest.approx(share, abs=5 * spread)
     # the interval is that of 20 predictions per image
@@ -82,7 +82,7 @@ def test_an_intermediate_radius_gives_the_probability_at_the_boundary() -> None:
     result = robustness(NoisyThreshold(0.1), x, y, Linf(0.15), rand(10))
     # mean 0.45 at the worst: correct with probability P(-1/2)
     share = chance(-0.5)
-    assert result.robust.accuracy == pytest.approx(share, abs=5 * math.sqrt(share * (1 - share) / (IMAGES * DRAWS)))
+    assert result.robust.accuracy == pytest.approx(share, abs=5 * math.sqrt(share * (1 - share) / (IMAGES * SAMPLES)))
     assert result.clean.accuracy == pytest.approx(chance(1), abs=0.02)
 
 
@@ -105,13 +105,13 @@ def test_selection_and_scoring_use_different_samples() -> None:
     robust = classify(ctx, attacks)
     clean = ctx.table("clean")
     # one forward pass, then 40 for every part of the images, no two with the same seed
-    assert len(model.seeds) == IMAGES // 100 * (1 + 2 * DRAWS)
-    assert len(set(model.seeds)) == 2 * DRAWS
+    assert len(model.seeds) == IMAGES // 100 * (1 + 2 * SAMPLES)
+    assert len(set(model.seeds)) == 2 * SAMPLES
     chosen, scored = (torch.tensor(clean[name]) for name in ("correct_selected", "correct_scored"))
     for shares in (chosen, scored):
-        assert torch.allclose(shares * DRAWS, (shares * DRAWS).round(), atol=1e-4)
+        assert torch.allclose(shares * SAMPLES, (shares * SAMPLES).round(), atol=1e-4)
         assert float(shares.mean()) == pytest.approx(chance(0.5), abs=0.03)
-        assert float(shares.var()) == pytest.approx(chance(0.5) * (1 - chance(0.5)) / DRAWS, rel=0.4)
+        assert float(shares.var()) == pytest.approx(chance(0.5) * (1 - chance(0.5)) / SAMPLES, rel=0.4)
     # independent: their correlation is that of chance
     both = torch.corrcoef(torch.stack([chosen, scored]))[0, 1]
     assert abs(float(both)) < 4 / math.sqrt(IMAGES)
@@ -139,7 +139,7 @@ def test_selection_and_scoring_use_different_samples() -> None:
 
 def test_every_step_averages_its_samples_and_no_success_ends_the_search() -> None:
     x, y = pictures(0.6)
-    result = robustness(NoisyThreshold(0.1), x[:10], y[:10], Linf(0.3), rand(5, draws=7))
+    result = robustness(NoisyThreshold(0.1), x[:10], y[:10], Linf(0.3), rand(5, samples=7))
     for attack in result.attacks:
         assert (attack.tried, attack.forwards, attack.backwards) == (10, 10 * 6 * 7, 10 * 6 * 7)
 

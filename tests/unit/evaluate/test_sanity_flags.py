@@ -28,8 +28,8 @@ class Planes(nn.Module):
 
     def __init__(self, classes: int = 5, scale: float = 1.0) -> None:
         super().__init__()
-        draws = torch.Generator().manual_seed(3)
-        self.weight = nn.Parameter(scale * torch.randn(classes, 108, generator=draws) / 108**0.5)
+        generator = torch.Generator().manual_seed(3)
+        self.weight = nn.Parameter(scale * torch.randn(classes, 108, generator=generator) / 108**0.5)
 
     def forward(self, x: Tensor) -> Tensor:
         return x.flatten(1).sub(0.5) @ self.weight.T
@@ -188,7 +188,7 @@ def test_a_saturated_softmax_breaks_cross_entropy_but_not_dlr() -> None:
 @pytest.mark.parametrize(
     "attack",
     [APGD(steps=10), APGD(steps=10, eot_samples=20), FAB(steps=5), PGD(steps=4)],
-    ids=["apgd", "apgd-20-draws", "fab", "pgd"],
+    ids=["apgd", "apgd-20-samples", "fab", "pgd"],
 )
 def test_the_share_of_detached_gradients_is_exact(attack: Attack) -> None:
     """However many backward passes an attack makes a step: one image in four is cut off, and so are its gradients."""

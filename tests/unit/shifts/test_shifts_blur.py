@@ -25,7 +25,7 @@ from vitadel.shifts.blur import (
     zoom_factors,
 )
 
-DRAWS = RandomStreams.of(0, torch.arange(2))
+RNG = RandomStreams.of(0, torch.arange(2))
 
 
 def images(*shape: int) -> Tensor:
@@ -68,7 +68,7 @@ def test_disk_kernels() -> None:
 def test_defocus_blur_matches_a_direct_sum(shape: tuple[int, int], rung: tuple[float, float]) -> None:
     x = images(1, 3, *shape)
     slow = ndimage.correlate(x.double().numpy(), disk(*rung).double().numpy()[None, None], mode="mirror")  # reflect-101
-    torch.testing.assert_close(defocus_blur(x, DRAWS, *rung).double(), torch.from_numpy(slow), rtol=0, atol=2e-6)
+    torch.testing.assert_close(defocus_blur(x, RNG, *rung).double(), torch.from_numpy(slow), rtol=0, atol=2e-6)
 
 
 def scan(values: list[list[int]], down: Tensor, right: Tensor, reach: int) -> list[list[int]]:
@@ -110,7 +110,7 @@ def test_copies_follow_chains_to_their_end() -> None:
 
 def test_glass_blur_composes_its_passes() -> None:
     x = images(2, 3, 24, 24)
-    y = glass_blur(x, DRAWS, 0.05, 2, 3)  # too narrow a Gaussian to blur: pixels are moved and nothing else
+    y = glass_blur(x, RNG, 0.05, 2, 3)  # too narrow a Gaussian to blur: pixels are moved and nothing else
     for image in range(2):
         whole = {tuple(pixel) for pixel in (x[image].flatten(1).T * 255).round().int().tolist()}
         assert {tuple(pixel) for pixel in (y[image].flatten(1).T * 255).round().int().tolist()} <= whole
@@ -201,4 +201,4 @@ def test_zoom_blur_is_the_mean_of_its_zooms(severity: int) -> None:
     planes = x[0].double().numpy()
     total = planes + sum(np.stack([slow_zoom(plane, factor) for plane in planes]) for factor in factors)
     slow = torch.from_numpy(total / (len(factors) + 1))
-    torch.testing.assert_close(zoom_blur(x, DRAWS, *rung)[0].double(), slow, rtol=0, atol=2e-5)
+    torch.testing.assert_close(zoom_blur(x, RNG, *rung)[0].double(), slow, rtol=0, atol=2e-5)

@@ -11,7 +11,7 @@ from vitadel.core.rng import RandomStreams
 from vitadel.shifts import CORRUPTIONS, Corruption
 from vitadel.shifts.color import brightness, contrast, saturate
 
-DRAWS = RandomStreams.of(0, torch.arange(1))
+RNG = RandomStreams.of(0, torch.arange(1))
 
 
 def palette() -> Tensor:
@@ -36,14 +36,14 @@ def through_hsv(x: Tensor, times: float, plus: float, more: float) -> Tensor:
 def test_brightness_matches_its_formula(more: float) -> None:
     x = palette()
     expected = through_hsv(x, 1, 0, more)
-    torch.testing.assert_close(brightness(x, DRAWS, more).double(), expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close(brightness(x, RNG, more).double(), expected, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(("times", "plus"), CORRUPTIONS["saturate"].imagenet + CORRUPTIONS["saturate"].cifar[2:])
 def test_saturate_matches_its_formula(times: float, plus: float) -> None:
     x = palette()
     expected = through_hsv(x, times, plus, 0)
-    torch.testing.assert_close(saturate(x, DRAWS, times, plus).double(), expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close(saturate(x, RNG, times, plus).double(), expected, rtol=0, atol=1e-6)
 
 
 def test_contrast_moves_channels_towards_their_means() -> None:
@@ -51,7 +51,7 @@ def test_contrast_moves_channels_towards_their_means() -> None:
     mean = x.double().mean((2, 3), keepdim=True)
     for (factor,) in CORRUPTIONS["contrast"].imagenet:
         expected = (x.double() - mean) * factor + mean
-        torch.testing.assert_close(contrast(x, DRAWS, factor).double(), expected, rtol=0, atol=1e-6)
+        torch.testing.assert_close(contrast(x, RNG, factor).double(), expected, rtol=0, atol=1e-6)
 
 
 def test_saturate_of_black_and_gray() -> None:

@@ -14,7 +14,7 @@ from vitadel.shifts import CORRUPTIONS
 from vitadel.shifts.digital import affine, elastic_transform, fixed_point_places, pixelate, sample_once, sample_twice
 from vitadel.shifts.fast_rng import uniform
 
-DRAWS = RandomStreams.of(0, torch.arange(2))
+RNG = RandomStreams.of(0, torch.arange(2))
 
 
 def images(*shape: int) -> Tensor:
@@ -34,7 +34,7 @@ def test_sampling_matches_scipy(sample: Callable[[Tensor, Tensor], Tensor], mode
 
 
 def test_the_affine_map_inverts_the_moved_points() -> None:
-    jitter = uniform(DRAWS, 3, 2) * 20 - 10
+    jitter = uniform(RNG, 3, 2) * 20 - 10
     height, width = 60, 90
     still = torch.tensor([[65.0, 50.0], [65.0, 10.0], [25.0, 10.0]])  # 45 +- 20 across, 30 +- 20 down
     back = fixed_point_places(affine(height, width, jitter), height, width)
@@ -55,10 +55,10 @@ def test_the_affine_map_inverts_the_moved_points() -> None:
 def test_elastic_transform_matches_a_direct_computation(rung: tuple[float, float, float]) -> None:
     strength, sigma, jitter = rung
     x = images(2, 3, 64, 64)
-    y = elastic_transform(x, DRAWS, *rung)
-    matrix = affine(64, 64, (uniform(DRAWS.fold(0), 3, 2) * 2 - 1) * jitter)
+    y = elastic_transform(x, RNG, *rung)
+    matrix = affine(64, 64, (uniform(RNG.fold(0), 3, 2) * 2 - 1) * jitter)
     moved = sample_once(x, fixed_point_places(matrix, 64, 64))
-    noise = (uniform(DRAWS.fold(1), 2, 64, 64) * 2 - 1).double().numpy()
+    noise = (uniform(RNG.fold(1), 2, 64, 64) * 2 - 1).double().numpy()
     rows, cols = np.meshgrid(np.arange(64), np.arange(64), indexing="ij")
     for image in range(2):
         right, down = (
@@ -78,5 +78,5 @@ def test_pixelate_matches_pillow_box_resizing(shape: tuple[int, int]) -> None:
     for (factor,) in CORRUPTIONS["pixelate"].imagenet + CORRUPTIONS["pixelate"].cifar:
         small = image.resize((int(width * factor), int(height * factor)), Image.Resampling.BOX)
         theirs = np.asarray(small.resize((width, height), Image.Resampling.BOX))
-        ours = (pixelate(x, DRAWS, factor)[0] * 255).round().byte().permute(1, 2, 0).numpy()
+        ours = (pixelate(x, RNG, factor)[0] * 255).round().byte().permute(1, 2, 0).numpy()
         assert np.array_equal(ours, theirs), factor

@@ -18,7 +18,7 @@ from vitadel.shifts.noise import (
     truncated_poisson,
 )
 
-DRAWS = RandomStreams.of(0, torch.arange(4))
+RNG = RandomStreams.of(0, torch.arange(4))
 COUNT = 4 * 3 * 64 * 64
 
 
@@ -36,7 +36,7 @@ def table_values(name: str) -> list[float]:
 
 @pytest.mark.parametrize("sigma", table_values("gaussian_noise"))
 def test_gaussian_noise_has_the_standard_deviation_of_the_table(sigma: float) -> None:
-    noise = gaussian_noise(flat(51), DRAWS, sigma) - 0.2
+    noise = gaussian_noise(flat(51), RNG, sigma) - 0.2
     assert abs(z(noise, 0, sigma**2)) < 4
     assert abs(z(noise.double().square(), sigma**2, 2 * sigma**4)) < 4
 
@@ -44,14 +44,14 @@ def test_gaussian_noise_has_the_standard_deviation_of_the_table(sigma: float) ->
 @pytest.mark.parametrize("sigma", table_values("speckle_noise"))
 def test_speckle_noise_grows_with_the_pixel(sigma: float) -> None:
     for level in (51, 204):
-        noise = speckle_noise(flat(level), DRAWS, sigma) - level / 255
+        noise = speckle_noise(flat(level), RNG, sigma) - level / 255
         assert abs(z(noise.double().square(), (sigma * level / 255) ** 2, 2 * (sigma * level / 255) ** 4)) < 4
-    assert not speckle_noise(flat(0), DRAWS, sigma).any()
+    assert not speckle_noise(flat(0), RNG, sigma).any()
 
 
 @pytest.mark.parametrize("amount", table_values("impulse_noise"))
 def test_impulse_noise_is_half_salt_half_pepper(amount: float) -> None:
-    y = impulse_noise(flat(51), DRAWS, amount)
+    y = impulse_noise(flat(51), RNG, amount)
     for share, expected in (((y == 1), amount / 2), ((y == 0), amount / 2), ((y == 51 / 255), 1 - amount)):
         assert abs(z(share.float(), expected, expected * (1 - expected))) < 4
     assert not torch.equal(y[:, 0] == 1, y[:, 1] == 1)  # channels on their own
@@ -79,16 +79,16 @@ def test_shot_noise_has_the_mean_and_variance_of_poisson(count: float) -> None:
     mean = float((chances * counts).sum())
     variance = float((chances * (counts - mean).square()).sum())
     fourth = float((chances * (counts - mean) ** 4).sum())
-    drawn = shot_noise(flat(85), DRAWS, count).double() * count
+    drawn = shot_noise(flat(85), RNG, count).double() * count
     assert abs(z(drawn, mean, variance)) < 4
     assert abs(z((drawn - mean).square(), variance, fourth - variance**2)) < 4
-    assert not shot_noise(flat(0), DRAWS, count).any()
+    assert not shot_noise(flat(0), RNG, count).any()
 
 
 def test_each_pixel_is_drawn_from_its_own_level() -> None:
     x = flat(0)
     x[:, :, ::2] = 1.0
-    y = shot_noise(x, DRAWS, 3)
+    y = shot_noise(x, RNG, 3)
     assert not y[:, :, 1::2].any()
     chances = truncated_poisson(torch.tensor([3.0], dtype=torch.float64), 3)[0]
     mean = float((chances * torch.arange(4)).sum()) / 3

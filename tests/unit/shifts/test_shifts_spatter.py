@@ -14,7 +14,7 @@ from vitadel.shifts import CORRUPTIONS
 from vitadel.shifts.fast_rng import normal
 from vitadel.shifts.spatter import box, distances, edges, equalized, relief, spatter
 
-DRAWS = RandomStreams.of(0, torch.arange(2))
+RNG = RandomStreams.of(0, torch.arange(2))
 MASK = [(0, 1, 1.0), (1, 0, 1.0), (1, 1, 1.4), (1, 2, 2.1969), (2, 1, 2.1969)]
 
 
@@ -138,8 +138,8 @@ def test_mud_covers_pixels_of_high_noise() -> None:
     rung = CORRUPTIONS["spatter"].imagenet[3]
     mean, spread, sigma, threshold, amount, _ = rung
     x = torch.ones(2, 3, 40, 40)
-    y = spatter(x, DRAWS, *rung)  # type: ignore[arg-type]
-    noise = (normal(DRAWS, 40, 40) * spread + mean).double().numpy()
+    y = spatter(x, RNG, *rung)  # type: ignore[arg-type]
+    noise = (normal(RNG, 40, 40) * spread + mean).double().numpy()
     for image in range(2):
         liquid = ndimage.gaussian_filter(noise[image], sigma, mode="nearest")
         cover = ndimage.gaussian_filter((liquid > threshold).astype(float), amount, mode="nearest")
@@ -152,7 +152,7 @@ def test_mud_covers_pixels_of_high_noise() -> None:
 @pytest.mark.parametrize("severity", [1, 2, 3])
 def test_water_adds_its_color(severity: int) -> None:
     rung = CORRUPTIONS["spatter"].imagenet[severity - 1]
-    y = spatter(torch.zeros(2, 3, 64, 64), DRAWS, *rung)  # type: ignore[arg-type]
+    y = spatter(torch.zeros(2, 3, 64, 64), RNG, *rung)  # type: ignore[arg-type]
     depth = y / (torch.tensor([175, 238, 238]).view(3, 1, 1) / 255)
     torch.testing.assert_close(depth[:, 0], depth[:, 2], rtol=0, atol=1e-6)
     torch.testing.assert_close(depth.amax((1, 2, 3)), torch.full((2,), rung[4]), rtol=0, atol=1e-6)
@@ -161,4 +161,4 @@ def test_water_adds_its_color(severity: int) -> None:
 
 def test_without_drops_the_image_is_unchanged() -> None:
     x = torch.rand(2, 3, 32, 32)
-    assert torch.equal(spatter(x, DRAWS, 0.0, 0.01, 4, 0.69, 0.6, False), x)
+    assert torch.equal(spatter(x, RNG, 0.0, 0.01, 4, 0.69, 0.6, False), x)

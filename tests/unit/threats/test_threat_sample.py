@@ -90,20 +90,22 @@ def test_an_image_gets_the_same_noise_in_every_batch(threat: Threat, dtype: torc
 def test_another_seed_image_or_fold_gives_other_noise(threat: Threat) -> None:
     x0 = torch.full((1, 3, 5, 7), 0.5, dtype=torch.float64)
     base = RandomStreams.of(0, torch.tensor([0]))
-    draws = [
+    streams = [
         base,
         RandomStreams.of(1, torch.tensor([0])),
         RandomStreams.of(0, torch.tensor([1])),
         base.fold(0),
         base.fold(1),
     ]
-    noise = torch.cat([threat.sample(x0, one) - x0 for one in draws]).flatten(1)
-    related = torch.corrcoef(noise) - torch.eye(len(draws), dtype=torch.float64)
+    noise = torch.cat([threat.sample(x0, one) - x0 for one in streams]).flatten(1)
+    related = torch.corrcoef(noise) - torch.eye(len(streams), dtype=torch.float64)
     assert related.abs().max().item() < 0.5
 
 
 @every_threat
 def test_noise_depends_on_the_original_through_the_box_alone(threat: Threat) -> None:
     one, other = (torch.full((2, 3, 5, 7), value, dtype=torch.float64) for value in (0.45, 0.55))
-    draws = RandomStreams.of(0, torch.arange(2))
-    torch.testing.assert_close(threat.sample(one, draws) - one, threat.sample(other, draws) - other, rtol=0, atol=1e-12)
+    rng = RandomStreams.of(0, torch.arange(2))
+    torch.testing.assert_close(
+        threat.sample(one, streams) - one, threat.sample(other, streams) - other, rtol=0, atol=1e-12
+    )

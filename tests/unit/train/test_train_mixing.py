@@ -44,7 +44,7 @@ def test_mixup_matches_timm(lam: float) -> None:
 def test_cutmix_matches_timm_with_the_same_center(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = batch()
     mixing = Mixing(cutmix=1.0)
-    # the draws of `plan`, repeated: two that decide, two for the center, then lambda
+    # the random numbers of `plan`, repeated: two that decide, two for the center, then lambda
     rng = np.random.default_rng(seed)
     center = [int(side * at) for side, at in zip((10, 13), rng.random(4)[2:], strict=True)]
     lam = float(rng.beta(1.0, 1.0))

@@ -31,7 +31,7 @@ def test_two_ranks_match_one_rank(tmp_path: Path) -> None:
     one, two = (read_tensors(tmp_path / name / "checkpoints" / "final.safetensors")[0] for name in ("one", "two"))
     assert one.keys() == two.keys()
     for key in one:
-        # the same images and the same draws; only the order of sums differs
+        # the same images and random numbers; only the order of sums differs
         torch.testing.assert_close(one[key], two[key], rtol=0, atol=1e-4)
 
 

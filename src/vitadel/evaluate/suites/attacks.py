@@ -247,7 +247,7 @@ def _attack_record(attack: NamedAttack, place: int, rows: Mapping[str, Sequence[
 
 
 def _attack_flags(attacks: Sequence[AttackRecord], n: int) -> list[Flag]:
-    """What the costs of all images and the order of the attacks give reason to doubt."""
+    """Flags from the costs of all images and the order of the attacks."""
     flags = [
         replace(flag, sentence=f"{attack.name}: {flag.sentence}")
         for attack in attacks

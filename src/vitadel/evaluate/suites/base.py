@@ -106,7 +106,7 @@ def suite_record(
         sentence: The main finding.
         conventions: What else determines the numbers; preprocessing and seed are added.
         exhibits: What it shows.
-        flags: Reasons to doubt the numbers, beside those of the sanity checks.
+        flags: Reasons why the numbers may be unreliable, beside those of the sanity checks.
         threat: The threat that it attacked within.
     """
     seconds = sum(sum(ctx.table(name)["seconds"]) for name in tables)

@@ -101,7 +101,7 @@ class ModelRow:
         family: The first word of its architecture's name.
         preprocess: How images were prepared for it.
         scores: One for each column, None where it was not measured.
-        flags: Reasons to doubt its numbers, with the evaluations that raised them.
+        flags: Reasons why its numbers may be unreliable, with the evaluations that raised them.
         unreliable: Whether one of them speaks against an attack.
         rank: Its place in the column that ranks; None if it has no number there.
     """
@@ -397,8 +397,8 @@ def _value(row: ModelRow, column: int) -> float:
 
 
 def _row(model: _Model, scores: Sequence[Score | None]) -> ModelRow:
-    doubted = [(one.name, flag) for one in model.attacks for flag in one.record.flags]
-    flags = [*doubted, *((one.name, flag) for one in model.perturbations for flag in one.record.flags)]
+    flagged = [(one.name, flag) for one in model.attacks for flag in one.record.flags]
+    flags = [*flagged, *((one.name, flag) for one in model.perturbations for flag in one.record.flags)]
     manifests = [record.manifest for record in model.records]
     counts = [manifest.find("model", "parameters") for manifest in manifests]
     preprocess = [compact(manifest.find("data", "preprocess") or "") for manifest in manifests]
@@ -410,7 +410,7 @@ def _row(model: _Model, scores: Sequence[Score | None]) -> ModelRow:
         preprocess=tuple(dict.fromkeys(filter(None, preprocess))),
         scores=tuple(scores),
         flags=tuple({(name, flag.code): (name, flag) for name, flag in flags}.values()),
-        unreliable=bool(doubted),
+        unreliable=bool(flagged),
     )
 
 
