@@ -106,6 +106,4 @@ def test_another_seed_image_or_fold_gives_other_noise(threat: Threat) -> None:
 def test_noise_depends_on_the_original_through_the_box_alone(threat: Threat) -> None:
     one, other = (torch.full((2, 3, 5, 7), value, dtype=torch.float64) for value in (0.45, 0.55))
     rng = RandomStreams.of(0, torch.arange(2))
-    torch.testing.assert_close(
-        threat.sample(one, streams) - one, threat.sample(other, streams) - other, rtol=0, atol=1e-12
-    )
+    torch.testing.assert_close(threat.sample(one, rng) - one, threat.sample(other, rng) - other, rtol=0, atol=1e-12)
