@@ -1,4 +1,4 @@
-"""Is the gradient masked? The result of each test, and how the tests are weighed.
+"""Is the gradient masked? What each test says, and how the tests are weighed.
 
 A **decisive test** compares what attacks achieve. It is evidence for masking if
 

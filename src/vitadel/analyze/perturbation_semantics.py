@@ -271,7 +271,7 @@ def _score(ranks: Sequence[int], classes: int) -> dict[str, Accuracy]:
 
 
 def _informative_top(classes: int) -> str:
-    """Which share says more: five of ten classes are correct by chance half the time."""
+    """Which share says more: five of ten classes are right by a toss of a coin."""
     return "top5" if classes > 2 * _TOP else "top1"
 
 

@@ -1,4 +1,4 @@
-"""Appearance of adversarial perturbations: as images, by frequency, and against the grid of patches.
+"""What do adversarial perturbations look like? As pictures, by frequency, and against the grid of patches.
 
 Bhojanapalli et al. (2021, arXiv:2103.14586) see the patches of a ViT in its perturbations, and none of that in a
 ResNet's; Debenedetti (2022) sees the object in the perturbations of robust models, and noise in those of others. In

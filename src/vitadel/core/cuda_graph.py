@@ -54,7 +54,7 @@ def warm_up(step: Callable[[], object], *, times: int) -> None:
 
 @contextmanager
 def generator_survives() -> Iterator[None]:
-    """A capture that fails leaves the device's random generator in capture mode: it gets a new state then.
+    """A recording that fails leaves the device's random generator believing that it goes on: it gets a new state then.
 
     Without this, the next `torch.rand(device="cuda")` anywhere in the program would raise.
     """

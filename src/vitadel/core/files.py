@@ -1,6 +1,6 @@
 """Files: written so that an interruption leaves either the old file or the new one, and read within bounds.
 
-JSON is read from untrusted files: it is bounded in length, in depth and in the size of its numbers, and
+JSON is read from files that nobody vouches for: it is bounded in length, in depth and in the size of its numbers, and
 named pipes, sockets and devices are refused.
 """
 
@@ -49,7 +49,7 @@ def write_whole(path: Path, write: Callable[[Path], None]) -> None:
 
 
 def is_unfinished(path: Path) -> bool:
-    """Whether an interruption left this file beside the one that `write_whole` was to write."""
+    """Whether a kill left this file beside the one that `write_whole` was to write."""
     return path.name.startswith(".") and path.suffix == ".part"
 
 

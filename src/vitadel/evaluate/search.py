@@ -226,7 +226,7 @@ def run_attack(
         search: The model and the images.
         attack: The attack.
         index: The images to attack, of this process.
-        randomized: Whether the model is randomized, and attempts are scored.
+        randomized: Whether the model answers at random, and attempts are scored.
         keep: Called with finished rows, with `x_adv` in them, before they are written.
 
     Returns:
@@ -260,7 +260,7 @@ def run_attack(
 
 
 def is_randomized(attacks: Sequence[NamedAttack]) -> bool:
-    """Whether the attacks are those for randomized models, which have no success."""
+    """Whether the attacks are those for models that answer at random, which know no success."""
     return any(isinstance(one.attack, IterativeAttack) and not one.attack.stops_at_success for one in attacks)
 
 

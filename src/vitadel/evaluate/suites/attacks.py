@@ -1,7 +1,7 @@
 """Suites of attacks: each attacks the images that are still robust, one row per image.
 
 Robust accuracy counts an image only if it is classified correctly and no attack of the suite changed that: an upper
-bound on the true one. The tables of a suite are `clean` and its attacks. A randomized model is judged, per
+bound on the true one. The tables of a suite are `clean` and its attacks. A model that answers at random is judged, per
 image, by the attempt on which it is correct least often, with fresh random numbers.
 
 Shape letters: B images, K classes.

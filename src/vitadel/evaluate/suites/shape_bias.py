@@ -1,4 +1,4 @@
-"""Shape or texture? Images with the shape of one class and the texture of another.
+"""Shape or texture? Images with the shape of one class and the texture of another, and which of them a model goes by.
 
 Geirhos et al. 2019 (arXiv:1811.12231) made 1280 such stimuli of 16 classes: 1200 conflicts, and 80 where shape and
 texture agree. A model of ImageNet's 1000 classes decides for the one of 16 whose members have the highest mean

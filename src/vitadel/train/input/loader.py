@@ -50,7 +50,7 @@ class Loader:
             yield from map(self._to_device, read_ahead(indices, self._read, _AHEAD))
 
     def _from_memory(self, indices: Iterable[BatchIndex]) -> Generator[Batch, None, None]:
-        """Copied to the device once if it fits: a batch is then an index into it."""
+        """Copied to the device once if it has room: a batch is then an index into it."""
         on_gpu = self.device.type == "cuda"
         fits = on_gpu and len(self.real) * self.real.pixels.bytes_per_image <= _ON_DEVICE
         if not fits:
