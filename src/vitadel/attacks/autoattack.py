@@ -95,7 +95,7 @@ class AutoAttack(Attack):
 
     def search(self, model: Oracle, x0: Tensor, goal: Goal, threat: Threat, rng: RandomStreams) -> Tensor:
         if not isinstance(goal, Untargeted):
-            raise UsageError(f"AutoAttack wants an Untargeted goal, got {type(goal).__name__}.")
+            raise UsageError(f"AutoAttack needs an Untargeted goal, got {type(goal).__name__}.")
         x, robust_B = x0.clone(), torch.ones(len(x0), dtype=torch.bool, device=x0.device)
         for number, stage in enumerate(self.stages(threat)):
             index_B = robust_B.nonzero().squeeze(1)

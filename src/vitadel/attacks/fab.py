@@ -67,7 +67,7 @@ class FAB(IterativeAttack):
 
     def branch_goals(self, goal: Goal, others_BT: Tensor, classes: int) -> Sequence[Goal]:
         if not isinstance(goal, Untargeted):
-            raise UsageError(f"FAB searches any wrong class and wants an Untargeted goal, got {type(goal).__name__}.")
+            raise UsageError(f"FAB searches any wrong class and needs an Untargeted goal, got {type(goal).__name__}.")
         return IterativeAttack.branch_goals(self, goal, others_BT, classes)
 
     def start(self, model: Oracle, ctx: StepContext) -> State:

@@ -51,7 +51,7 @@ class GAMA(IterativeAttack):
 
     def start(self, model: Oracle, ctx: StepContext) -> State:
         if not isinstance(ctx.goal, Untargeted):
-            raise UsageError(f"GAMA wants an Untargeted goal, got {type(ctx.goal).__name__}.")
+            raise UsageError(f"GAMA needs an Untargeted goal, got {type(ctx.goal).__name__}.")
         x0 = ctx.x0
         x = ctx.threat.sample_vertex(x0, ctx.rng)
         worst_B = torch.full((len(x0),), -torch.inf, device=x0.device, dtype=x0.dtype)

@@ -1,6 +1,6 @@
 """CUDA graphs: a computation captured once and replayed, hundreds of small kernels for the price of one launch.
 
-A graph knows addresses, not values: what it reads is copied to where it read before, and what it leaves must be taken
+A graph holds addresses, not values: what it reads is copied to where it read before, and what it leaves must be taken
 before it runs again.
 """
 

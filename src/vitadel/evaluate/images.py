@@ -96,8 +96,8 @@ def refuse_other_classes(model: nn.Module, data: DataSet) -> None:
     if known is None or known == data.num_classes or data.classes == SHAPES:
         return
     raise UsageError(
-        f"the model answers with {known} classes and {data.spec} has {data.num_classes}, so a label is not the number "
-        f"of an answer. Is it the model for this data set? Choose one with {data.num_classes} classes, or data with "
+        f"the model has {known} classes and {data.spec} has {data.num_classes}, so a label is not the index "
+        f"of an output. Is it the model for this data set? Choose one with {data.num_classes} classes, or data with "
         f"all {known}: ImageNet's are read by imagenet:DIR, whichever of them have images."
     )
 

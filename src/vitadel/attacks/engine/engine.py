@@ -67,7 +67,7 @@ class Engine:
             raise UsageError(f"Engine.cuda_graph needs a CUDA device, and the model is on {device}. Leave it out.")
         return replace(
             self,
-            # a GPU reports that it is full; a computer that runs out of memory just kills the process
+            # a GPU reports that it is full; the system kills a CPU process that runs out of memory
             batch_size=self.batch_size or (1024 if gpu else max(16, min(256, _CPU_VALUES // values))),
             sync_interval=self.sync_interval or (16 if gpu else 1),
             cuda_graph=gpu if self.cuda_graph is None else self.cuda_graph,
@@ -138,7 +138,7 @@ def _top_other_classes(attack: IterativeAttack, model: Oracle, x0: Tensor, goal:
     if not attack.targets and not uses_dlr:
         return torch.zeros(len(x0), 0, dtype=torch.int64, device=x0.device), _MANY
     if not isinstance(goal, Untargeted):
-        raise UsageError(f"an attack with targets of its own wants an Untargeted goal, got {type(goal).__name__}.")
+        raise UsageError(f"an attack with targets of its own needs an Untargeted goal, got {type(goal).__name__}.")
     with torch.no_grad():
         z_BK = halving(model, x0)
     classes = z_BK.shape[1]

@@ -133,5 +133,5 @@ class IterativeAttack(Attack):
 def toward_each(goal: Goal, others_BT: Tensor, loss: TargetLoss) -> Sequence[Goal]:
     """For each of T target classes, the untargeted goal whose objective leads towards that class."""
     if not isinstance(goal, Untargeted):
-        raise UsageError(f"an attack with targets of its own wants an Untargeted goal, got {type(goal).__name__}.")
+        raise UsageError(f"an attack with targets of its own needs an Untargeted goal, got {type(goal).__name__}.")
     return [Toward(goal.label_B, other_B, loss) for other_B in others_BT.unbind(1)]

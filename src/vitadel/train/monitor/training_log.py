@@ -182,12 +182,12 @@ def overfitting_flags(scores: Mapping[str, float], best: float | None) -> list[F
     if head_clean is not None and head_one_step is not None and head_one_step - head_clean > _LEAK:
         sentence = (
             f"label leaking in the robust head: it gets {head_one_step:.1%} right of images attacked through the joint "
-            f"answer, and {head_clean:.1%} of clean ones. It may read the attack; set objective.phase1_attack=own"
+            f"output, and {head_clean:.1%} of clean ones. It may read the attack; set objective.phase1_attack=own"
         )
         flags.append(Flag("head-leaking", sentence, {"rob_fgsm": head_one_step, "rob_clean": head_clean}))
     if best is not None and robust is not None and best - robust > _FALL:
-        sentence = f"robust accuracy fell from {best:.1%} to {robust:.1%}; the best weights are kept"
-        flags.append(Flag("robust-fell", sentence, {"best": best, "robust": robust}))
+        sentence = f"robust accuracy dropped from {best:.1%} to {robust:.1%}; the best weights are kept"
+        flags.append(Flag("robust-accuracy-drop", sentence, {"best": best, "robust": robust}))
     elif best is not None and robust is not None and best - robust > _SLIP:
         sentence = (
             f"robust overfitting: robust accuracy was {best:.1%} and is {robust:.1%}; the best weights are kept. "
